@@ -1,0 +1,188 @@
+#!/bin/bash
+# Finds the libraries and writes build/config.mk, which the Makefile includes. Runs when a variable or a flag changed.
+# A library that was asked for (X_HOME set, CUDA=1) or is needed and is missing ends the build and names the variable.
+set -u
+output=${1:?usage: .ci/configure.sh OUTPUT}
+CXX=${CXX:-g++}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+fail() { # what is wrong, what to do
+  echo "error: $1" >&2
+  [ -n "${2:-}" ] && echo "       $2" >&2
+  exit 1
+}
+
+# Does a program with this header link with these flags?
+links() { # header, flags...
+  local header=$1
+  shift
+  printf '#include <%s>\nint main() { return 0; }\n' "$header" > "$scratch/probe.cpp"
+  "$CXX" -std=c++20 "$scratch/probe.cpp" -o "$scratch/probe" "$@" 2> "$scratch/log"
+}
+
+# The value of a macro of a header.
+macro() { # name, header, flags...
+  local name=$1 header=$2
+  shift 2
+  printf '#include <%s>\nringtrain_value %s\n' "$header" "$name" |
+    "$CXX" -std=c++20 -x c++ -E -P - "$@" 2> /dev/null | sed -n 's/^ringtrain_value //p' | tr -d '" '
+}
+
+# The library's folder below X_HOME.
+library_folder() { # home, library name
+  local folder
+  for folder in "$1/lib64" "$1/lib" "$1/lib/$("$CXX" -dumpmachine)" "$1/lib/$(uname -m)-linux-gnu" "$1"; do
+    ls "$folder/lib$2".* > /dev/null 2>&1 && echo "$folder" && return
+  done
+}
+
+# Sets cflags and libs of one library: from X_HOME when it is set, else from pkg-config, else from the system's folders.
+find_library() { # variable, header, library ("" = header only), Debian package, module/spack name, pkg-config names...
+  local variable=$1 header=$2 library=$3 package=$4 module=$5 home folder="" name
+  shift 5
+  home=${!variable:-}
+  if [ -n "$home" ]; then
+    [ -e "$home/include/$header" ] || fail "$variable=$home has no include/$header" "Set $variable to the folder that holds include/ and lib/ of $module, or unset it."
+    cflags="-isystem $home/include" libs=""
+    [ "$home" -ef /usr ] && cflags="" # named again it would come before the compiler's own headers
+    if [ -n "$library" ]; then
+      folder=$(library_folder "$home" "$library")
+      [ -n "$folder" ] || fail "$variable=$home has no lib/lib$library" "Set $variable to the folder that holds include/ and lib/ of $module, or unset it."
+      libs="-L$folder -Wl,-rpath,$folder -l$library"
+    fi
+    # shellcheck disable=SC2086
+    links "$header" $cflags $libs || fail "$variable=$home: a program with $header does not build" "$(grep -m1 -i error "$scratch/log")"
+    return
+  fi
+  for name in "$@"; do
+    pkg-config --exists "$name" 2> /dev/null || continue
+    cflags=$(pkg-config --cflags "$name" | sed 's/-I */-isystem /g') libs=$(pkg-config --libs "$name")
+    # shellcheck disable=SC2086
+    links "$header" $cflags $libs && return
+  done
+  cflags="" libs="${library:+-l$library}"
+  # shellcheck disable=SC2086
+  links "$header" $libs && return
+  fail "$module was not found ($header${library:+, lib$library})" \
+    "Debian: apt-get install $package (make setup does it) · modules: module load $module · spack: spack load $module · or set $variable."
+}
+
+check_cuda() {
+  case ${CUDA:-auto} in
+    0) cuda_line="off (CUDA=0)" ;;
+    auto) cuda_line="off (this version trains on CPUs; the GPU backend is not in it yet)" ;;
+    1)
+      local nvcc=${CUDA_HOME:+$CUDA_HOME/bin/nvcc}
+      nvcc=${nvcc:-$(command -v nvcc || true)}
+      [ -n "$nvcc" ] && [ -x "$nvcc" ] || fail "CUDA=1, but there is no nvcc at ${nvcc:-any place on PATH}" "Set CUDA_HOME to the CUDA toolkit's folder (module load cuda), or build with CUDA=0."
+      local nccl=${NCCL_HOME:+$NCCL_HOME/include/nccl.h}
+      if [ -n "$nccl" ]; then
+        [ -e "$nccl" ] || fail "CUDA=1, but NCCL_HOME=$NCCL_HOME has no include/nccl.h" "Set NCCL_HOME to NCCL's folder, or build with CUDA=0."
+      else
+        links nccl.h -isystem "$(dirname "$(dirname "$nvcc")")/include" || fail "CUDA=1, but nccl.h was not found" "Set NCCL_HOME to NCCL's folder (module load nccl), or build with CUDA=0."
+      fi
+      fail "CUDA=1: CUDA and NCCL are there, but this version has no GPU backend" "Build with CUDA=0 or CUDA=auto."
+      ;;
+    *) fail "CUDA=$CUDA is not one of auto, 0, 1" ;;
+  esac
+}
+
+command -v "$CXX" > /dev/null || fail "the compiler $CXX was not found" "Debian: apt-get install g++ (make setup does it) · modules: module load gcc · or set CXX."
+links source_location || fail "$CXX does not compile C++20 (<source_location>)" "GCC 11 or Clang 16 and newer do; set CXX."
+check_cuda
+
+# MPI: what its compiler wrapper would add.
+mpicxx=${MPI_HOME:+$MPI_HOME/bin/mpicxx}
+mpicxx=${mpicxx:-$(command -v mpicxx || true)}
+if [ -n "$mpicxx" ]; then
+  [ -x "$mpicxx" ] || fail "MPI_HOME=$MPI_HOME has no bin/mpicxx" "Set MPI_HOME to MPI's folder, or unset it to take mpicxx from PATH."
+  if mpi_cflags=$("$mpicxx" --showme:compile 2> /dev/null); then
+    mpi_libs=$("$mpicxx" --showme:link)
+  else # MPICH and its kin print the whole command
+    shown=$("$mpicxx" -show | cut -d' ' -f2-) || fail "$mpicxx knows neither --showme:compile nor -show"
+    mpi_cflags=$(tr ' ' '\n' <<< "$shown" | grep -E '^-[ID]' | tr '\n' ' ')
+    mpi_libs=$(tr ' ' '\n' <<< "$shown" | grep -E '^-([Ll]|Wl)' | tr '\n' ' ')
+  fi
+  mpi_folder=$(sed -n 's/.*-L\([^ ]*\).*/\1/p' <<< " $mpi_libs")
+  [ -n "${MPI_HOME:-}" ] && [ -n "$mpi_folder" ] && mpi_libs+=" -Wl,-rpath,$mpi_folder"
+elif links mpi.h; then # the compiler is a wrapper itself (Cray)
+  mpi_cflags="" mpi_libs=""
+else
+  fail "MPI was not found (no mpicxx on PATH)" "Debian: apt-get install libopenmpi-dev openmpi-bin (make setup does it) · modules: module load openmpi · spack: spack load openmpi · or set MPI_HOME."
+fi
+mpi_cflags="$(sed 's/-I */-isystem /g' <<< "$mpi_cflags") -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX"
+mpi_libs=$(sed -E 's/-l(mpi_cxx|mpicxx)( |$)/ /g' <<< "$mpi_libs")
+# shellcheck disable=SC2086
+links mpi.h $mpi_cflags $mpi_libs || fail "a program with mpi.h does not build with the flags of $mpicxx" "$(grep -m1 -i error "$scratch/log")"
+mpirun=${mpicxx:+$(dirname "$mpicxx")/mpirun}
+[ -x "${mpirun:-}" ] || mpirun=$(command -v mpirun || command -v mpiexec || echo mpirun)
+ompi=$(macro OMPI_MAJOR_VERSION.OMPI_MINOR_VERSION.OMPI_RELEASE_VERSION mpi.h $mpi_cflags)
+case $ompi in [0-9]*) mpi_version="Open MPI $ompi" ;; *) mpi_version="MPICH $(macro MPICH_VERSION mpi.h $mpi_cflags)" ;; esac
+case $mpi_version in *MPICH_VERSION*) mpi_version="unknown make" ;; esac
+
+find_library HDF5_HOME hdf5.h hdf5 libhdf5-dev hdf5 hdf5-serial hdf5 hdf5-openmpi
+hdf5_cflags=$cflags hdf5_libs=$libs
+hdf5_version=$(macro H5_VERS_MAJOR.H5_VERS_MINOR.H5_VERS_RELEASE hdf5.h $cflags)
+
+find_library YAML_CPP_HOME yaml-cpp/yaml.h yaml-cpp libyaml-cpp-dev yaml-cpp yaml-cpp
+yaml_cflags=$cflags yaml_libs=$libs
+yaml_pc=${YAML_CPP_HOME:+$(ls "$YAML_CPP_HOME"/{lib,lib64,share}/pkgconfig/yaml-cpp.pc 2> /dev/null | head -1)}
+yaml_version=$(pkg-config --modversion "${yaml_pc:-yaml-cpp}" 2> /dev/null || echo unknown)
+
+find_library DNNL_HOME dnnl.hpp dnnl libdnnl-dev onednn dnnl
+dnnl_cflags=$cflags dnnl_libs=$libs
+dnnl_version=$(macro DNNL_VERSION_MAJOR.DNNL_VERSION_MINOR.DNNL_VERSION_PATCH oneapi/dnnl/dnnl_version.h $cflags)
+
+find_library JSON_HOME nlohmann/json.hpp "" nlohmann-json3-dev nlohmann-json nlohmann_json
+json_cflags=$cflags
+json_version=$(macro NLOHMANN_JSON_VERSION_MAJOR.NLOHMANN_JSON_VERSION_MINOR.NLOHMANN_JSON_VERSION_PATCH nlohmann/json.hpp $cflags)
+
+# Only the tests need GoogleTest; without it everything else builds.
+gtest_found=$( (find_library GTEST_HOME gtest/gtest.h gtest libgtest-dev googletest gtest && echo "$cflags|$libs") 2>&1)
+gtest_libs="" gtest_cflags=""
+case $gtest_found in
+  error:*)
+    [ -z "${GTEST_HOME:-}" ] || { echo "$gtest_found" >&2; exit 1; }
+    gtest_line="missing: no tests (Debian: libgtest-dev; or set GTEST_HOME)" ;;
+  *)
+    gtest_cflags=${gtest_found%%|*} gtest_libs="-lgtest_main ${gtest_found#*|} -lpthread"
+    gtest_libs="$(grep -oE -- '-(L|Wl,)[^ ]*' <<< "$gtest_libs" | tr '\n' ' ') $gtest_libs"
+    gtest_line="found" ;;
+esac
+
+case $("$CXX" -dumpmachine) in
+  x86_64-*) isas="baseline avx2 avx512 avx512_bf16" isa_flags="" ;;
+  *) isas="baseline" isa_flags="-DRINGTRAIN_ONLY_BASELINE" ;;
+esac
+
+cat > "$output" << END
+# Written by .ci/configure.sh.
+MPI_CFLAGS := $mpi_cflags
+MPI_LIBS := $mpi_libs
+MPIRUN := $mpirun
+HDF5_CFLAGS := $hdf5_cflags
+HDF5_LIBS := $hdf5_libs
+YAML_CFLAGS := $yaml_cflags
+YAML_LIBS := $yaml_libs
+YAML_VERSION := $yaml_version
+DNNL_CFLAGS := $dnnl_cflags
+DNNL_LIBS := $dnnl_libs
+JSON_CFLAGS := $json_cflags
+GTEST_CFLAGS := $gtest_cflags
+GTEST_LIBS := $gtest_libs
+ISAS := $isas
+ISA_FLAGS := $isa_flags
+END
+
+cat << END
+  compiler   $("$CXX" --version | head -1)
+  MPI        $mpi_version (${mpicxx:-$CXX})
+  HDF5       $hdf5_version
+  yaml-cpp   $yaml_version
+  oneDNN     $dnnl_version
+  JSON       nlohmann $json_version
+  GoogleTest $gtest_line
+  CPU        kernels for: $isas (chosen at run time)
+CUDA: $cuda_line
+END

@@ -1,0 +1,53 @@
+#!/bin/bash
+# Installs what the build, the tests and the plots need on Debian; says what is missing elsewhere.
+set -u
+packages="g++ make pkg-config git libopenmpi-dev openmpi-bin libhdf5-dev libyaml-cpp-dev libdnnl-dev nlohmann-json3-dev
+  libgtest-dev wamerican hdf5-tools python3 python3-numpy python3-matplotlib python3-h5py python3-yaml python3-pytest"
+
+cd "$(dirname "$0")/.." || exit 1
+
+if command -v dpkg-query > /dev/null; then
+  # shellcheck disable=SC2086
+  installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' $packages 2> /dev/null | sed -n 's/ installed$//p')
+  missing=""
+  for package in $packages; do
+    grep -qxF "$package" <<< "$installed" || missing+=" $package"
+  done
+  [ -z "$missing" ] && exit 0
+else
+  missing=" $packages"
+fi
+
+as_root=""
+[ "$(id -u)" = 0 ] || as_root="sudo"
+can_install=yes
+command -v apt-get > /dev/null || can_install=no
+# A sudo that would ask for a password is of use only when somebody is there to type it.
+if [ -n "$as_root" ] && ! sudo -n true 2> /dev/null; then
+  command -v sudo > /dev/null && [ -t 0 ] || can_install=no
+fi
+
+if [ $can_install = yes ]; then
+  echo "Installing these Debian packages:$missing"
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq || echo "apt-get update failed; going on with the lists at hand" >&2
+  # shellcheck disable=SC2086
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -qq $missing > /dev/null ||
+    { echo "error: apt-get could not install:$missing" >&2; exit 1; }
+  echo "Installed."
+  exit 0
+fi
+
+echo "These Debian packages are not installed, and there is no apt-get with root or sudo here:"
+echo "  $(echo $missing)"
+echo "Install them (sudo apt-get install ...), or use what your site has:"
+echo "  modules  module load gcc openmpi hdf5 yaml-cpp onednn nlohmann-json googletest python"
+echo "  spack    spack load gcc openmpi hdf5 yaml-cpp onednn nlohmann-json googletest py-matplotlib py-h5py py-pyyaml py-pytest"
+echo "  or set MPI_HOME, HDF5_HOME, YAML_CPP_HOME, DNNL_HOME, JSON_HOME, GTEST_HOME to their folders."
+echo "Looking for the libraries themselves:"
+probe=$(mktemp)
+trap 'rm -f "$probe"' EXIT
+if .ci/configure.sh "$probe"; then
+  echo "The libraries are there; going on without the packages."
+  exit 0
+fi
+exit 1

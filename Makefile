@@ -1,0 +1,175 @@
+# Every command a user types; `make help` lists them. Whatever is built goes to build/ and bin/.
+
+SHELL := /bin/bash
+Q := $(if $(V),,@) # V=1 shows the commands
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+
+ifeq ($(origin CXX),default)
+  CXX := g++
+endif
+OPTIMISE ?= -O3 -g -ffp-contract=fast -fno-math-errno -fno-trapping-math
+# The last two: GCC 12 sees overlaps and overruns inside std::string and std::vector where there are none (its bugs
+# 105651 and 107852).
+WARNINGS ?= -Wall -Wextra -Wshadow -Wconversion -Werror $(if $(findstring clang,$(CXX)),,-Wno-restrict -Wno-stringop-overread)
+FLAGS := -std=c++20 $(OPTIMISE) -fopenmp $(WARNINGS)
+CUDA ?= auto
+export NAMES COLUMN # of `make demo`
+export CXX CUDA MPI_HOME CUDA_HOME NCCL_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JSON_HOME GTEST_HOME
+
+# The Python with the modules that plots and tests use; a distribution's packages are seen by its own python3 only.
+find_python = for python in python3 /usr/bin/python3; do \
+  $$python -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, "h5py matplotlib yaml pytest".split())))' \
+  2> /dev/null && echo $$python && exit; done; echo python3
+PYTHON ?= $(shell $(find_python))
+
+# ---- What is built -----------------------------------------------------------------------------------------------
+
+sources = $(sort $(shell find $(1) -name '*.cpp' 2> /dev/null))
+objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(1)))
+
+KERNELS := src/backend/cpu/kernels.cpp # one object per instruction set, see below
+LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS),$(call sources,src))
+DATA_SOURCES := $(filter src/base/% src/data/%,$(LIBRARY_SOURCES))
+CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
+BENCHES := $(patsubst tests/bench/%.cpp,build/bench/%,$(wildcard tests/bench/*.cpp))
+TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildcard tests/mpi/*.cpp),build/tests/mpi_tests)
+
+# These need no libraries, so nothing is looked for (`make setup` installs what the others look for).
+SIMPLE_GOALS := help setup demo test clean format
+ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
+  # build/inputs changes with any variable or flag, and all that is built depends on it.
+  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(foreach v,MPI CUDA NCCL HDF5 DNNL YAML_CPP JSON GTEST,$(v)=$($(v)_HOME))
+  ifneq ($(INPUTS),$(file < build/inputs))
+    $(shell mkdir -p build)$(file > build/inputs,$(INPUTS))
+  endif
+  include build/config.mk
+endif
+
+build/config.mk: build/inputs .ci/configure.sh
+	@.ci/configure.sh $@.tmp && mv $@.tmp $@
+
+INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JSON_CFLAGS) $(GTEST_CFLAGS)
+COMPILE = $(CXX) $(FLAGS) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
+LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o %.a,$^)
+LIBRARIES = $(DNNL_LIBS) $(HDF5_LIBS) $(YAML_LIBS) $(MPI_LIBS) -lpthread
+
+all: bin/ringtrain bin/ringtrain-data
+
+bin/ringtrain: build/obj/main.o build/libringtrain.a
+	@mkdir -p $(@D)
+	@echo "link    $@"
+	$(Q)$(LINK) $(LIBRARIES)
+
+# The converters run on login nodes and laptops: no MPI, no oneDNN.
+bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libdata.a
+	@mkdir -p $(@D)
+	@echo "link    $@"
+	$(Q)$(LINK) $(HDF5_LIBS) -lpthread
+
+build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp)) build/libconverters.a build/libringtrain.a
+build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp)) build/libringtrain.a
+build/tests/unit_tests build/tests/mpi_tests:
+	@mkdir -p $(@D)
+	@[ -n "$(GTEST_LIBS)" ] || { echo "error: the tests need GoogleTest: install libgtest-dev, or set GTEST_HOME" >&2; exit 1; }
+	@echo "link    $@"
+	$(Q)$(LINK) $(GTEST_LIBS) $(LIBRARIES)
+
+$(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
+	@mkdir -p $(@D)
+	@echo "link    $@"
+	$(Q)$(LINK) $(LIBRARIES)
+
+KERNEL_OBJECTS = $(if $(wildcard $(KERNELS)),$(ISAS:%=build/obj/backend/cpu/kernels.%.o))
+build/libringtrain.a: $(call objects,$(LIBRARY_SOURCES)) $(KERNEL_OBJECTS)
+build/libdata.a: $(call objects,$(DATA_SOURCES))
+build/libconverters.a: $(call objects,$(CONVERTER_SOURCES))
+build/lib%.a:
+	@rm -f $@
+	@$(AR) rcs $@ $(filter %.o,$^)
+
+build/obj/%.o: src/%.cpp build/config.mk
+	@mkdir -p $(@D) && echo "compile $@"
+	$(Q)$(COMPILE) -c $< -o $@
+
+build/obj/data_prep/%.o: data_prep/%.cpp build/config.mk
+	@mkdir -p $(@D) && echo "compile $@"
+	$(Q)$(COMPILE) -c $< -o $@
+
+# Tests are compiled for a quick build (the code under test is not: it comes from the library).
+build/obj/tests/%.o: tests/%.cpp build/config.mk
+	@mkdir -p $(@D) && echo "compile $@"
+	$(Q)$(COMPILE) $(if $(filter tests/bench/%,$<),,-O1) -c $< -o $@
+
+march_baseline :=
+march_avx2 := -mavx2 -mfma -mf16c
+march_avx512 := $(march_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mprefer-vector-width=512
+march_avx512_bf16 := $(march_avx512) -mavx512bf16
+build/obj/backend/cpu/kernels.%.o: src/backend/cpu/kernels.cpp build/config.mk
+	@mkdir -p $(@D) && echo "compile $@"
+	$(Q)$(COMPILE) $(march_$*) -DRINGTRAIN_ISA=$* -c $< -o $@
+
+# What `--version` prints; the file changes, and programs are linked again, only with the commit or the flags.
+build/obj/base/version.o build/obj/base/library_versions.o: build/generated/build_info.h
+build/generated/build_info.h: always
+	@mkdir -p $(@D)
+	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(git describe --always --dirty 2> /dev/null || echo unknown)" \
+	  RINGTRAIN_FLAGS "$(CXX) $(FLAGS)" RINGTRAIN_INSTRUCTION_SETS "$(ISAS)" \
+	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" > $@.tmp
+	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
+
+-include $(shell find build/obj -name '*.d' 2> /dev/null)
+
+# ---- Commands ----------------------------------------------------------------------------------------------------
+
+.PHONY: all help setup demo test test-unit test-mpi test-e2e bench run clean format always
+
+help:
+	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
+	@echo "                              install, build, train on names, invent new ones, draw the loss"
+	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e: one kind)"
+	@echo "make run N=4 EXPERIMENT=configs/names.yaml [ARGS='stop.steps=20 ...']"
+	@echo "                              train on N ranks of this machine"
+	@echo "make [all]                    build bin/ringtrain and bin/ringtrain-data"
+	@echo "make setup                    install the packages that the build needs (root, sudo; else it says which)"
+	@echo "make bench                    compare with PyTorch (tests/bench/README.md)"
+	@echo "make format                   clang-format over all C++ files"
+	@echo "make clean                    remove build/ and bin/"
+	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JSON_HOME GTEST_HOME CUDA_HOME NCCL_HOME,"
+	@echo "           CUDA=auto|0|1, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
+
+# What the two commands build, they build on all cores, unless told how many.
+ALL_CORES = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
+
+setup:
+	@.ci/setup.sh
+
+demo: setup
+	@$(MAKE) --no-print-directory $(ALL_CORES) all
+	@PYTHON="$(PYTHON)" data_prep/demo.sh
+
+test: setup
+	@$(MAKE) --no-print-directory $(ALL_CORES) all tests
+	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e
+
+.PHONY: tests
+tests: $(TESTS)
+
+test-unit test-mpi test-e2e: test-%: all tests
+	@PYTHON="$(PYTHON)" tests/run_tests $*
+
+N ?= 2
+EXPERIMENT ?= configs/names.yaml
+run: bin/ringtrain
+	@tests/mpirun.sh $(N) bin/ringtrain train $(EXPERIMENT) $(ARGS)
+
+bench: all $(BENCHES)
+	@$(PYTHON) tests/bench/lstm_bench.py $(ARGS)
+
+format:
+	@find src data_prep tests -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name '*.cu' | xargs clang-format -i
+
+clean:
+	rm -rf build bin

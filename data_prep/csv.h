@@ -1,0 +1,50 @@
+// The names in a file: one a line, or one column of a CSV file (RFC 4180). Read in pieces, so any size will do.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <istream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ringtrain {
+
+// Records of a CSV text: fields may be quoted, hold separators, line ends and doubled quotes; LF or CRLF; a byte-order
+// mark is skipped. The separator (comma, semicolon or tab) is taken from the first record.
+class CsvReader {
+ public:
+  CsvReader(std::istream& in, std::string file_name);
+  // False at the end. Throws Error naming the line when a quoted field never ends.
+  bool next(std::vector<std::string>& fields);
+  std::int64_t line() const { return record_line_; }  // where the last record began, from 1
+
+ private:
+  int get();
+  int peek();
+  bool fill();
+  void choose_separator();
+
+  std::istream& in_;
+  std::string file_name_, buffer_;
+  std::size_t position_ = 0;
+  std::int64_t line_ = 1, record_line_ = 1;
+  char separator_ = ',';
+};
+
+// The column of names: the one asked for, or the one called "name" (in any case), or the only one whose header contains
+// "name". Throws Error listing the columns.
+std::size_t choose_column(const std::vector<std::string>& header, const std::string& asked,
+                          const std::string& file_name);
+
+struct NameSource {
+  std::string path;    // "-": standard input
+  std::string column;  // not empty: CSV; empty: CSV when the path ends in .csv or .tsv
+};
+
+// Calls `use` with every name as it stands; returns the column's header, or "" for lines. `short_records` counts CSV
+// records that have no such field. Throws Error when the file cannot be read.
+std::string for_each_name(const NameSource& source, const std::function<void(std::string_view)>& use,
+                          std::int64_t& short_records);
+
+}  // namespace ringtrain

@@ -1,0 +1,216 @@
+// ringtrain-data: makes data sets and checks them. This file only reads the command line.
+#include <charconv>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "data_prep/names.h"
+#include "data_prep/text.h"
+#include "data_prep/verify.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr const char* usage = R"(ringtrain-data: makes and checks data sets for ringtrain
+
+  ringtrain-data names INPUT --out PREFIX [options]    names (lines or a CSV column) into prefixes
+  ringtrain-data text INPUT --out PREFIX [options]     running text into characters
+  ringtrain-data verify PREFIX|FILE.h5 ...             checks everything, checksums too
+
+ringtrain-data COMMAND --help lists a command's options. data_prep/README.md describes the files.
+)";
+
+constexpr const char* names_usage = R"(ringtrain-data names INPUT --out PREFIX [options]
+
+Writes PREFIX-train-00000-of-00002.h5, ..., PREFIX-validation-00000-of-00002.h5, ...
+INPUT has one name a line, or is a CSV file with a header; '-' is standard input.
+
+  --out PREFIX        folder and first part of the files' names
+  --column NAME       the CSV column; without it, a file ending in .csv or .tsv uses the column 'name', or the only one
+                      whose header contains 'name'
+  --alphabet NAME     study31 (* + a-z - . space; other names are dropped) or auto (every symbol that occurs, at most 252)
+                      [study31 if 95 % of the names fit into it, otherwise auto]
+  --keep-case         do not lower-case (--lowercase, the default, does)
+  --drop-rare         with auto: keep the 252 most frequent symbols, drop the names with others
+  --max-length N      drop names of more symbols [100]
+  --context N         symbols before the predicted one [8]
+  --validation SHARE  share of the distinct names held out [0.1]
+  --shards N          files per split; does not change the data set [2]
+  --seed N            of the split and of the order on disk [1]
+  --license TEXT      stored in the files
+  --force             overwrite
+)";
+
+constexpr const char* text_usage = R"(ringtrain-data text INPUT --out PREFIX [options]
+
+Writes PREFIX-train-00000-of-00002.h5, ..., PREFIX-validation-00000-of-00002.h5, ...
+The last part of the text is the validation split. '-' is standard input.
+
+  --out PREFIX        folder and first part of the files' names
+  --alphabet NAME     auto (UTF-8 symbols, at most 254) or bytes [auto]
+  --validation SHARE  share of the text [0.05]
+  --shards N          files per split; does not change the data set [2]
+  --seed N            stored in the files [1]
+  --license TEXT      stored in the files
+  --force             overwrite
+)";
+
+constexpr const char* verify_usage = R"(ringtrain-data verify PREFIX|FILE.h5 ...
+
+Checks files, attributes, types, totals, checksums, ids, padding, that every row is a prefix of its name, and that no name
+is in both splits. PREFIX is a converter's --out (both splits) or one split of it. Every fault is one line; the exit code
+is 1 if there is any.
+)";
+
+// Options with a value, switches, and the rest.
+struct Arguments {
+  std::vector<std::string> inputs;
+  std::map<std::string, std::string> values;
+  std::set<std::string> switches;
+
+  Arguments(const std::vector<std::string>& words, const std::set<std::string>& with_value,
+            const std::set<std::string>& without) {
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      std::string word = words[i];
+      if (word == "-" || !word.starts_with("-")) {
+        inputs.push_back(word);
+        continue;
+      }
+      const std::size_t equals = word.find('=');
+      std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
+      word = word.substr(0, equals);
+      if (without.contains(word) && equals == std::string::npos) {
+        switches.insert(word);
+      } else if (!with_value.contains(word)) {
+        throw Error(cat("unknown option ", words[i]), "--help lists the options");
+      } else if (equals == std::string::npos && i + 1 == words.size()) {
+        throw Error(cat("option ", word, " needs a value"));
+      } else {
+        values[word] = equals == std::string::npos ? words[++i] : value;
+      }
+    }
+  }
+
+  bool has(const std::string& name) const { return switches.contains(name); }
+  std::string text(const std::string& name, const std::string& otherwise) const {
+    const auto found = values.find(name);
+    return found == values.end() ? otherwise : found->second;
+  }
+  template <class T>
+  T number(const std::string& name, T otherwise) const {
+    const auto found = values.find(name);
+    if (found == values.end()) return otherwise;
+    const std::string& value = found->second;
+    T result{};
+    const auto [end, failed] = std::from_chars(value.data(), value.data() + value.size(), result);
+    if (failed != std::errc{} || end != value.data() + value.size()) {
+      throw Error(cat("option ", name, ": '", value, "' is not a number of the right kind"));
+    }
+    return result;
+  }
+  std::optional<double> share() const {
+    if (!values.contains("--validation")) return std::nullopt;
+    return number<double>("--validation", 0);
+  }
+  std::string one_input() const {
+    if (inputs.size() == 1) return inputs[0];
+    throw Error(cat("expected one INPUT, found ", inputs.size()), "--help shows the command");
+  }
+};
+
+int names(const std::vector<std::string>& words) {
+  const Arguments arguments(words,
+                            {"--out", "--column", "--alphabet", "--context", "--validation", "--shards", "--seed",
+                             "--max-length", "--license"},
+                            {"--lowercase", "--keep-case", "--drop-rare", "--force"});
+  if (arguments.has("--lowercase") && arguments.has("--keep-case")) {
+    throw Error("--lowercase and --keep-case contradict each other");
+  }
+  NamesOptions options;
+  options.input = {arguments.one_input(), arguments.text("--column", "")};
+  options.out = arguments.text("--out", "");
+  options.alphabet = arguments.text("--alphabet", "");
+  options.context = arguments.number("--context", options.context);
+  options.validation = arguments.share();
+  options.shards = arguments.number("--shards", options.shards);
+  options.seed = arguments.number("--seed", options.seed);
+  options.longest = arguments.number("--max-length", options.longest);
+  options.license = arguments.text("--license", options.license);
+  options.keep_case = arguments.has("--keep-case");
+  options.drop_rare = arguments.has("--drop-rare");
+  options.force = arguments.has("--force");
+  convert_names(options, std::cout);
+  return 0;
+}
+
+int text(const std::vector<std::string>& words) {
+  const Arguments arguments(words, {"--out", "--alphabet", "--validation", "--shards", "--seed", "--license"},
+                            {"--force"});
+  TextOptions options;
+  options.input = arguments.one_input();
+  options.out = arguments.text("--out", "");
+  options.alphabet = arguments.text("--alphabet", options.alphabet);
+  options.validation = arguments.share();
+  options.shards = arguments.number("--shards", options.shards);
+  options.seed = arguments.number("--seed", options.seed);
+  options.license = arguments.text("--license", options.license);
+  options.force = arguments.has("--force");
+  convert_text(options, std::cout);
+  return 0;
+}
+
+int verify(const std::vector<std::string>& words) {
+  const Arguments arguments(words, {}, {});
+  if (arguments.inputs.empty()) throw Error("expected a PREFIX or a file", "--help shows the command");
+  std::size_t faults = 0;
+  for (const std::string& target : arguments.inputs) {
+    const Verification result = verify_dataset(target);
+    for (const std::string& line : result.summary) std::cout << line << "\n";
+    for (const std::string& line : result.faults) std::cerr << "fault: " << line << "\n";
+    faults += result.faults.size();
+  }
+  std::cout << (faults == 0 ? "no faults found\n" : cat(faults, " fault(s) found\n"));
+  return faults == 0 ? 0 : 1;
+}
+
+int run(const std::vector<std::string>& words) {
+  struct Command {
+    const char* help;
+    int (*run)(const std::vector<std::string>&);
+  };
+  const std::map<std::string, Command> commands = {
+      {"names", {names_usage, names}}, {"text", {text_usage, text}}, {"verify", {verify_usage, verify}}};
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    (words.empty() ? std::cerr : std::cout) << usage;
+    return words.empty() ? 2 : 0;
+  }
+  const auto command = commands.find(words[0]);
+  if (command == commands.end())
+    throw Error(cat("unknown command '", words[0], "'"), "ringtrain-data --help lists them");
+  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  for (const std::string& word : rest) {
+    if (word == "--help" || word == "-h") {
+      std::cout << command->second.help;
+      return 0;
+    }
+  }
+  return command->second.run(rest);
+}
+
+}  // namespace
+}  // namespace ringtrain
+
+int main(int count, char** words) {
+  try {
+    return ringtrain::run({words + 1, words + count});
+  } catch (const ringtrain::Error& error) {
+    std::cerr << "ringtrain-data: error: " << error.what() << "\n";
+    if (!error.hint().empty()) std::cerr << "  hint: " << error.hint() << "\n";
+  } catch (const std::exception& error) {
+    std::cerr << "ringtrain-data: error: " << error.what() << "\n";
+  }
+  return 1;
+}

@@ -1,0 +1,281 @@
+#include "data_prep/verify.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "data/hdf5.h"
+#include "data/shard_header.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::size_t faults_per_kind = 5;  // of one file: a damaged file has thousands
+
+// Collects the faults of one kind in one file; the rest are counted.
+class FaultList {
+ public:
+  FaultList(Verification& result, std::string path) : result_(result), path_(std::move(path)) {}
+  ~FaultList() {
+    if (count_ > faults_per_kind) result_.faults.push_back(cat(path_, ": ... and ", count_ - faults_per_kind, " more"));
+  }
+  FaultList(const FaultList&) = delete;
+  FaultList& operator=(const FaultList&) = delete;
+  void add(const std::string& what) {
+    if (++count_ <= faults_per_kind) result_.faults.push_back(cat(path_, ": ", what));
+  }
+
+ private:
+  Verification& result_;
+  std::string path_;
+  std::size_t count_ = 0;
+};
+
+struct KnownNames {
+  std::vector<std::vector<std::uint8_t>> ids;  // with the stop; by name_index
+  std::vector<std::uint64_t> rows;             // of this split
+};
+
+struct SplitFacts {
+  std::vector<ShardHeader> headers;
+  KnownNames names;
+};
+
+void check_blocks(const ShardHeader& header, const std::vector<std::uint8_t>& tokens, Verification& result) {
+  FaultList checksums(result, header.path), ids(result, header.path);
+  const auto block_bytes = static_cast<std::size_t>(header.crc_block_bytes);
+  const std::span<const std::uint8_t> all(tokens);
+  for (std::size_t block = 0; block < header.crc32c.size(); ++block) {
+    const std::size_t begin = block * block_bytes, size = std::min(block_bytes, tokens.size() - begin);
+    if (h5::crc32c(all.subspan(begin, size)) != header.crc32c[block]) {
+      checksums.add(
+          cat("block ", block, " of 'tokens' (bytes ", begin, " to ", begin + size - 1, ") has a wrong CRC-32C"));
+    }
+  }
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] >= header.vocabulary.size()) {
+      ids.add(cat("record ", i / static_cast<std::size_t>(header.row_bytes()), " of 'tokens' holds the id ",
+                  int{tokens[i]}, ", but the vocabulary has ", header.vocabulary.size(), " symbols"));
+    }
+  }
+}
+
+std::string decode(const ShardHeader& header, std::span<const std::uint8_t> ids) {
+  std::string text;
+  for (const std::uint8_t id : ids) text += id < header.vocabulary.size() ? header.vocabulary[id] : "?";
+  return text;
+}
+
+// Empty when the row may stand: blanks only on the left, at least one symbol, the stop only at the end.
+std::string row_fault(const ShardHeader& header, std::span<const std::uint8_t> row) {
+  const auto pad = static_cast<std::uint8_t>(header.pad_id);
+  const auto begin = std::find_if(row.begin(), row.end(), [&](std::uint8_t id) { return id != pad; });
+  if (begin == row.end()) return "holds only blanks";
+  if (std::find(begin, row.end(), pad) != row.end()) return "has a blank that is not on the left";
+  if (header.stop_id >= 0) {
+    const auto stop = std::find(begin, row.end(), static_cast<std::uint8_t>(header.stop_id));
+    if (stop != row.end() && stop + 1 != row.end()) return "has a stop symbol before its end";
+  }
+  return "";
+}
+
+// Is the row the end of a prefix of the name? With blanks on the left, it is the whole prefix.
+bool is_prefix_row(const ShardHeader& header, std::span<const std::uint8_t> row,
+                   const std::vector<std::uint8_t>& name) {
+  const auto pad = static_cast<std::uint8_t>(header.pad_id);
+  const auto begin = std::find_if(row.begin(), row.end(), [&](std::uint8_t id) { return id != pad; });
+  if (begin != row.begin()) {
+    return row.end() - begin <= static_cast<std::ptrdiff_t>(name.size()) && std::equal(begin, row.end(), name.begin());
+  }
+  return std::search(name.begin(), name.end(), row.begin(), row.end()) != name.end();
+}
+
+KnownNames read_names(const DatasetIndex& index, const h5::File& file, Verification& result) {
+  KnownNames known;
+  const std::vector<std::uint64_t> offsets = file.read<std::uint64_t>("name_offsets");
+  const std::vector<std::uint8_t> bytes = file.read<std::uint8_t>("names");
+  FaultList faults(result, file.path());
+  if (offsets.empty() || offsets.front() != 0 || offsets.back() != bytes.size() ||
+      !std::is_sorted(offsets.begin(), offsets.end())) {
+    faults.add("'name_offsets' does not ascend from 0 to the length of 'names'");
+    return known;
+  }
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const std::string name(bytes.begin() + static_cast<std::ptrdiff_t>(offsets[i]),
+                           bytes.begin() + static_cast<std::ptrdiff_t>(offsets[i + 1]));
+    std::vector<std::uint8_t> ids;
+    for (std::size_t at = 0; at < name.size();) {
+      // The longest symbol that fits: one code point is never the beginning of another, so this is exact.
+      std::size_t id = 0, best = 0;
+      for (std::size_t s = 0; s < index.vocabulary.size(); ++s) {
+        const std::string& symbol = index.vocabulary[s];
+        const bool reserved =
+            static_cast<std::int64_t>(s) == index.pad_id || static_cast<std::int64_t>(s) == index.stop_id;
+        if (!reserved && symbol.size() > best && name.compare(at, symbol.size(), symbol) == 0)
+          id = s, best = symbol.size();
+      }
+      if (best == 0) {
+        faults.add(cat("name ", i, " ('", name, "') has a symbol outside the vocabulary"));
+        break;
+      }
+      ids.push_back(static_cast<std::uint8_t>(id));
+      at += best;
+    }
+    if (index.stop_id >= 0) ids.push_back(static_cast<std::uint8_t>(index.stop_id));
+    known.ids.push_back(std::move(ids));
+  }
+  known.rows.resize(known.ids.size());
+  return known;
+}
+
+void check_rows(const ShardHeader& header, const h5::File& file, const std::vector<std::uint8_t>& tokens,
+                KnownNames& known, Verification& result) {
+  FaultList rows(result, header.path), names(result, header.path);
+  std::vector<std::uint32_t> name_index;
+  if (file.has("name_index")) {
+    name_index = file.read<std::uint32_t>("name_index");
+    if (static_cast<std::int64_t>(name_index.size()) != header.count) {
+      names.add(cat("'name_index' has ", name_index.size(), " values, expected ", header.count));
+      name_index.clear();
+    }
+  }
+  const auto row_bytes = static_cast<std::size_t>(header.row_bytes());
+  for (std::size_t i = 0; i < static_cast<std::size_t>(header.count); ++i) {
+    const std::span<const std::uint8_t> row(tokens.data() + i * row_bytes, row_bytes);
+    if (const std::string fault = row_fault(header, row); !fault.empty()) {
+      rows.add(cat("record ", i, " ('", decode(header, row), "') ", fault));
+    } else if (!name_index.empty() && !known.ids.empty()) {
+      if (name_index[i] >= known.ids.size()) {
+        names.add(cat("record ", i, " has name_index ", name_index[i], ", but there are ", known.ids.size(), " names"));
+        continue;
+      }
+      ++known.rows[name_index[i]];
+      if (!is_prefix_row(header, row, known.ids[name_index[i]])) {
+        rows.add(cat("record ", i, " ('", decode(header, row), "') is no prefix of its name '",
+                     decode(header, known.ids[name_index[i]]), "'"));
+      }
+    }
+  }
+}
+
+void check_sample_ids(const ShardHeader& header, const h5::File& file, std::vector<std::uint64_t>& all,
+                      Verification& result) {
+  if (!file.has("sample_ids")) return;
+  const std::vector<std::uint64_t> ids = file.read<std::uint64_t>("sample_ids");
+  if (static_cast<std::int64_t>(ids.size()) != header.count) {
+    result.faults.push_back(cat(header.path, ": 'sample_ids' has ", ids.size(), " values, expected ", header.count));
+  }
+  all.insert(all.end(), ids.begin(), ids.end());
+}
+
+std::string counted(std::int64_t count, const std::string& what) {
+  return cat(count, " ", what);
+}
+
+SplitFacts verify_split(const std::string& prefix, Verification& result) {
+  SplitFacts facts;
+  const std::size_t before = result.faults.size();
+  for (const std::string& path : find_shards(prefix)) {
+    try {
+      facts.headers.push_back(read_shard_header(path));
+    } catch (const Error& error) {
+      result.faults.push_back(error.what());
+    }
+  }
+  if (result.faults.size() > before) return facts;
+  const bool one_of_many = prefix.ends_with(".h5") && facts.headers[0].num_shards > 1;
+  if (!one_of_many) check_shards_agree(facts.headers);
+
+  std::vector<std::uint64_t> sample_ids;
+  std::string example;
+  for (const ShardHeader& header : facts.headers) {
+    const h5::File file = h5::File::open(header.path);
+    const std::vector<std::uint8_t> tokens = file.read<std::uint8_t>("tokens");
+    if (header.crc32c.empty()) result.summary.push_back(cat(header.path, ": has no checksums (crc32c)"));
+    check_blocks(header, tokens, result);
+    if (!header.running_text) {
+      if (file.has("names")) {
+        DatasetIndex index;
+        index.vocabulary = header.vocabulary;
+        index.pad_id = header.pad_id;
+        index.stop_id = header.stop_id;
+        facts.names = read_names(index, file, result);
+      }
+      check_rows(header, file, tokens, facts.names, result);
+      check_sample_ids(header, file, sample_ids, result);
+    }
+    if (example.empty() && header.count > 0) {
+      const auto row = static_cast<std::size_t>(header.row_bytes());
+      const std::span<const std::uint8_t> all(tokens);
+      for (std::size_t i = 0; !header.running_text && i < 3 && (i + 1) * row <= all.size(); ++i) {
+        example += cat(i == 0 ? "" : "  ", "'", decode(header, all.subspan(i * row, row)), "'");
+      }
+      if (header.running_text)
+        example = cat("'", decode(header, all.first(std::min<std::size_t>(60, all.size()))), "'");
+    }
+  }
+  std::sort(sample_ids.begin(), sample_ids.end());
+  if (const auto twice = std::adjacent_find(sample_ids.begin(), sample_ids.end()); twice != sample_ids.end()) {
+    result.faults.push_back(cat(prefix, ": sample id ", *twice, " occurs more than once"));
+  }
+  if (!one_of_many) {
+    for (std::size_t i = 0; i < facts.names.ids.size(); ++i) {
+      if (facts.names.rows[i] % facts.names.ids[i].size() == 0) continue;
+      result.faults.push_back(cat(prefix, ": name ", i, " ('", decode(facts.headers[0], facts.names.ids[i]), "') has ",
+                                  facts.names.rows[i], " rows, expected a multiple of its ", facts.names.ids[i].size(),
+                                  " prefixes"));
+      break;
+    }
+  }
+  const ShardHeader& first = facts.headers[0];
+  const auto distinct =
+      std::count_if(facts.names.rows.begin(), facts.names.rows.end(), [](std::uint64_t n) { return n > 0; });
+  result.summary.push_back(
+      cat(prefix, ": ", counted(first.total, first.running_text ? "characters" : "samples"), " in ",
+          counted(first.num_shards, "file(s)"), ", ", first.vocabulary.size(), " symbols",
+          first.running_text ? "" : cat(", ", distinct, " distinct names, context ", first.context_length)));
+  result.summary.push_back(cat("  such as ", example));
+  return facts;
+}
+
+}  // namespace
+
+Verification verify_dataset(const std::string& target) {
+  Verification result;
+  std::vector<SplitFacts> splits;
+  std::vector<std::string> prefixes;
+  for (const std::string& split : {target + "-train", target + "-validation"}) {
+    try {
+      find_shards(split);
+      prefixes.push_back(split);
+    } catch (const Error& error) {
+      // Absent is fine (not every data set has a validation split); incomplete or mixed is a fault.
+      if (std::string(error.what()).find("no data set at") == std::string::npos && !target.ends_with(".h5")) {
+        result.faults.push_back(error.what());
+      }
+    }
+  }
+  if (prefixes.empty() && result.faults.empty()) prefixes.push_back(target);
+  for (const std::string& prefix : prefixes) {
+    try {
+      splits.push_back(verify_split(prefix, result));
+    } catch (const Error& error) {
+      result.faults.push_back(error.what());
+    }
+  }
+  if (splits.size() == 2 && result.faults.empty()) {
+    const ShardHeader &train = splits[0].headers[0], &validation = splits[1].headers[0];
+    if (train.dataset_uuid != validation.dataset_uuid) {
+      result.faults.push_back(cat(validation.path, ": attribute 'dataset_uuid' is ", validation.dataset_uuid, ", but ",
+                                  train.path, " says ", train.dataset_uuid));
+    }
+    const KnownNames &a = splits[0].names, &b = splits[1].names;
+    for (std::size_t i = 0; i < std::min(a.rows.size(), b.rows.size()); ++i) {
+      if (a.rows[i] == 0 || b.rows[i] == 0) continue;
+      result.faults.push_back(cat(target, ": the name '", decode(train, a.ids[i]), "' is in both splits"));
+      break;
+    }
+  }
+  return result;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Draws the curves of runs together, as a PNG.
+
+  results/plot.py results/names/latest -o loss.png
+  results/plot.py results/names/* --x epoch --log -o compare.png
+  results/plot.py run1 run2 --y lr grad_norm
+
+A run is its folder or its metrics.jsonl. Lines: each step (smoothed, the raw values pale); dots: evaluations.
+"""
+import argparse
+import json
+import sys
+from pathlib import Path
+
+X_AXES = {"step": "step (finished updates)", "epoch": "epoch", "samples": "samples", "seconds": "seconds of training"}
+Y_AXES = {"loss": "loss (nats)", "validation_loss": "loss (nats)", "validation_accuracy": "validation accuracy",
+          "lr": "learning rate", "grad_norm": "gradient norm", "samples_per_second": "samples per second"}
+
+
+def fail(message):
+    sys.exit(f"plot.py: error: {message}")
+
+
+def metrics_file(run):
+    path = Path(run)
+    path = path / "metrics.jsonl" if path.is_dir() else path
+    if not path.is_file():
+        fail(f"{path} does not exist; a run is a folder with a metrics.jsonl (bin/ringtrain train writes one)")
+    return path
+
+
+def read_run(path):
+    """The records of a run; a broken line is told and left out (a killed run may end in one)."""
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            record, problem = None, f"not JSON ({error.msg})"
+        else:
+            problem = None if isinstance(record, dict) and isinstance(record.get("step"), (int, float)) else "no number 'step'"
+        if problem:
+            print(f"plot.py: warning: {path}, line {number}: {problem}; left out", file=sys.stderr)
+        else:
+            records.append(record)
+    if not records:
+        fail(f"{path} has no records: did the run finish a step?")
+    add_seconds(records)
+    return records
+
+
+def add_seconds(records):
+    """'seconds' on the x axis is the time of the run, which evaluations take from the step before them."""
+    elapsed = 0.0
+    for record in records:
+        elapsed = record.get("elapsed_seconds", elapsed)
+        record["elapsed_seconds"] = elapsed
+
+
+def points(records, x, y):
+    key = "elapsed_seconds" if x == "seconds" else x
+    pairs = [(r[key], r[y]) for r in records if isinstance(r.get(key), (int, float)) and isinstance(r.get(y), (int, float))]
+    return [p[0] for p in pairs], [p[1] for p in pairs]
+
+
+def smoothed(values, width):
+    """Mean of the last `width` values."""
+    out, total = [], 0.0
+    for i, value in enumerate(values):
+        total += value - (values[i - width] if i >= width else 0.0)
+        out.append(total / min(i + 1, width))
+    return out
+
+
+def label(path, all_paths):
+    """The shortest end of the folder's path that tells the runs apart."""
+    folders = [p.resolve().parent.parts for p in all_paths]
+    own = path.resolve().parent.parts
+    for length in range(1, len(own) + 1):
+        if sum(folder[-length:] == own[-length:] for folder in folders) == 1 and length >= min(2, len(own)):
+            return "/".join(own[-length:])
+    return str(path)
+
+
+def draw(runs, x, panels, log, smooth, output):
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(len(panels), 1, figsize=(8, 1 + 4 * len(panels)), squeeze=False, sharex=True)
+    drawn = 0
+    for axis, panel in zip(axes[:, 0], panels):
+        for i, (name, records) in enumerate(runs.items()):
+            color = f"C{i % 10}"
+            for y in panel:
+                xs, ys = points(records, x, y)
+                drawn += len(xs)
+                if not xs:
+                    continue
+                if y.startswith("validation"):
+                    axis.plot(xs, ys, "o--", color=color, markersize=4, linewidth=1, label=f"{name}: {y.replace('_', ' ')}")
+                    continue
+                width = smooth or max(1, len(ys) // 100)
+                if width > 1:
+                    axis.plot(xs, ys, color=color, alpha=0.2, linewidth=0.6)
+                axis.plot(xs, smoothed(ys, width), color=color, linewidth=1.4, label=f"{name}: {y.replace('_', ' ')}")
+        axis.set_ylabel(Y_AXES.get(panel[0], panel[0]))
+        if log:
+            axis.set_yscale("log")
+        axis.grid(alpha=0.3)
+        if axis.has_data():
+            axis.legend(fontsize="small")
+    if not drawn:
+        fail(f"none of the runs has {' or '.join(y for panel in panels for y in panel)} against {x}")
+    axes[-1, 0].set_xlabel(X_AXES[x])
+    figure.tight_layout()
+    try:
+        figure.savefig(output, dpi=120)
+    except OSError as error:
+        fail(f"{output} cannot be written: {error.strerror}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders or metrics.jsonl files")
+    parser.add_argument("-o", "--output", default="loss.png", help="the PNG to write [loss.png]")
+    parser.add_argument("--x", choices=X_AXES, default="step", help="[step]")
+    parser.add_argument("--y", nargs="+", metavar="KEY", help="keys of metrics.jsonl, a panel each, instead of the losses")
+    parser.add_argument("--log", action="store_true", help="logarithmic y axis")
+    parser.add_argument("--smooth", type=int, default=0, metavar="STEPS", help="mean over so many steps [a hundredth of the run]")
+    arguments = parser.parse_args()
+    if arguments.smooth < 0:
+        parser.error("--smooth must be 0 or more")
+    paths = list({p.resolve(): p for p in map(metrics_file, arguments.runs)}.values())
+    runs = {label(path, paths): read_run(path) for path in paths}
+    panels = [[y] for y in arguments.y] if arguments.y else [["loss", "validation_loss"]]
+    try:
+        draw(runs, arguments.x, panels, arguments.log, arguments.smooth, arguments.output)
+    except ImportError:
+        fail(f"{sys.executable} has no matplotlib; install python3-matplotlib (make setup) and use /usr/bin/python3, or set PYTHON")
+    print(f"wrote {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

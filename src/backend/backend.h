@@ -1,0 +1,101 @@
+// The machine behind the trainer. A backend owns memory, compiles graphs to programs and runs the few operations on
+// flat vectors that a training step needs. No layer, trainer or policy knows which backend it is.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nn/graph.h"
+#include "optim/update_rule.h"
+
+namespace ringtrain {
+
+enum class Precision { fp32, bf16 };
+enum class PassMode { training, inference };
+
+// Thrown nowhere; printed by `plan` and checked against what was taken.
+struct MemoryItem {
+  std::string what;
+  std::int64_t bytes = 0;
+};
+
+// A flat fp32 vector in the backend's memory.
+class Vector {
+ public:
+  virtual ~Vector() = default;
+  virtual float* data() = 0;  // address on the device
+  virtual const float* data() const = 0;
+  virtual std::int64_t size() const = 0;
+};
+
+// One device pass: host memory in.
+struct PassInput {
+  const std::uint8_t* inputs = nullptr;   // [micro_batch, sequence] symbol ids
+  const std::uint8_t* targets = nullptr;  // [micro_batch, sequence], 255 = not counted
+  float loss_scale = 0;                   // 1 / (targets counted in the global batch): gradients of all ranks then sum
+  std::uint64_t dropout_key = 0;          // with `step` and `first_row` it names every random bit of the pass
+  std::int64_t step = 0;
+  std::int64_t first_row = 0;  // of the global batch
+  float* state = nullptr;      // in and out: [micro_batch, layers, (h, c), hidden]; null = zeros, not kept
+};
+
+// Sums over one pass: added up over micro-steps and ranks, divided once.
+struct LossSums {
+  double loss = 0;           // natural logarithm
+  std::int64_t correct = 0;  // arg max equals target
+  std::int64_t targets = 0;  // counted
+};
+
+struct BackwardHooks {
+  std::function<void(std::int64_t)> ready;  // gradients [0, watermark) are final; the last call names the whole vector
+  std::function<void()> poll;               // called often from the calling thread: lets communication advance
+};
+
+// A compiled graph for one micro-batch size. Memory is planned at compile time and taken by allocate().
+class Program {
+ public:
+  virtual ~Program() = default;
+  virtual std::int64_t micro_batch() const = 0;
+  virtual std::vector<MemoryItem> memory() const = 0;
+  virtual void allocate() = 0;
+  // Refreshes the program's own blocked or 16-bit copies; call after every change of the weights.
+  virtual void set_weights(const Vector& weights) = 0;
+  virtual LossSums forward(const PassInput& input) = 0;
+  // After forward(). Sets (accumulate = false) or adds to the flat gradient vector.
+  virtual void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) = 0;
+  // After forward() in inference mode: [classes] of one row and position.
+  virtual std::vector<float> logits(std::int64_t row, std::int64_t position) const = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string describe() const = 0;  // "CPU, 2 threads, AVX-512 BF16, oneDNN 2.6.3"
+
+  virtual std::unique_ptr<Vector> make_vector(std::int64_t size) = 0;  // zeros
+  virtual void copy_to_host(const Vector& from, std::int64_t offset, std::span<float> to) = 0;
+  virtual void copy_from_host(std::span<const float> from, Vector& to, std::int64_t offset) = 0;
+
+  // Throws Error when the machine cannot run this precision.
+  virtual std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
+                                           PassMode mode) = 0;
+  virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision) const = 0;
+
+  // Sum of squares in double precision; the same bits for the same values and threads. NaN and infinity show.
+  virtual double squared_norm(const Vector& values) = 0;
+  // Elements [begin, end). `state` vectors: sgd 1 (momentum), adam and adamw 2 (m, v).
+  virtual void update(const UpdateRule& rule, std::int64_t begin, std::int64_t end, Vector& weights,
+                      const Vector& gradients, std::span<const std::unique_ptr<Vector>> state) = 0;
+
+  // Bytes taken so far by vectors and programs.
+  virtual std::int64_t allocated_bytes() const = 0;
+};
+
+// The CPU backend on `threads` threads.
+std::unique_ptr<Backend> make_cpu_backend(int threads);
+
+}  // namespace ringtrain

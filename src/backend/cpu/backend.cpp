@@ -1,0 +1,124 @@
+// The CPU backend: oneDNN for matrix products, own kernels for the rest, OpenMP threads.
+#include <algorithm>
+
+#include "backend/cpu/gemm.h"
+#include "backend/cpu/memory.h"
+#include "backend/cpu/program.h"
+#include "base/error.h"
+
+namespace ringtrain {
+
+namespace cpu {
+
+// kernels.cpp defines one of these per instruction set.
+const Kernels& kernels_baseline();
+#if defined(__x86_64__)
+const Kernels& kernels_avx2();
+const Kernels& kernels_avx512();
+const Kernels& kernels_avx512_bf16();
+#endif
+
+const Kernels& kernels(Isa isa) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::avx512_bf16:
+      return kernels_avx512_bf16();
+    case Isa::avx512:
+      return kernels_avx512();
+    case Isa::avx2:
+      return kernels_avx2();
+#endif
+    default:
+      return kernels_baseline();
+  }
+}
+
+namespace {
+
+class CpuVector : public Vector {
+ public:
+  CpuVector(std::int64_t size, const MemoryCount& count)
+      : memory_(size * static_cast<std::int64_t>(sizeof(float)), count), size_(size) {}
+  float* data() override { return reinterpret_cast<float*>(memory_.data()); }
+  const float* data() const override { return reinterpret_cast<const float*>(memory_.data()); }
+  std::int64_t size() const override { return size_; }
+
+ private:
+  Memory memory_;
+  std::int64_t size_;
+};
+
+class CpuBackend : public Backend {
+ public:
+  explicit CpuBackend(int threads) : threads_(threads), isa_(best_isa()), kernels_(kernels(isa_)) {}
+
+  std::string describe() const override {
+    return cat("CPU, ", threads_, threads_ == 1 ? " thread, " : " threads, ", isa_name(isa_), ", oneDNN ",
+               onednn_version());
+  }
+
+  std::unique_ptr<Vector> make_vector(std::int64_t size) override { return std::make_unique<CpuVector>(size, count_); }
+
+  void copy_to_host(const Vector& from, std::int64_t offset, std::span<float> to) override {
+    std::copy_n(from.data() + offset, to.size(), to.data());
+  }
+  void copy_from_host(std::span<const float> from, Vector& to, std::int64_t offset) override {
+    std::copy_n(from.data(), from.size(), to.data() + offset);
+  }
+
+  std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
+                                   PassMode mode) override {
+    if (precision == Precision::bf16 && isa_ != Isa::avx512_bf16)
+      throw Error(cat("precision bf16 needs a CPU with AVX-512 BF16; this one has ", isa_name(isa_)),
+                  "use precision: fp32, or run on a CPU with avx512_bf16 in /proc/cpuinfo");
+    return compile_program(graph, micro_batch, precision, mode, threads_, isa_, count_);
+  }
+
+  // Two blocks of 64 rows per thread: the products run at full speed and the activations stay near the cores.
+  std::int64_t preferred_micro_batch(const Graph&, Precision) const override { return 128 * threads_; }
+
+  double squared_norm(const Vector& values) override {
+    // Pieces of a fixed size, added in order: the result does not depend on the number of threads.
+    const std::int64_t pieces = (values.size() + piece - 1) / piece;
+    std::vector<double> sums(static_cast<std::size_t>(pieces));
+#pragma omp parallel for num_threads(threads_) schedule(static)
+    for (std::int64_t i = 0; i < pieces; ++i)
+      sums[static_cast<std::size_t>(i)] =
+          kernels_.squared_norm(std::min(piece, values.size() - i * piece), values.data() + i * piece);
+    double sum = 0;
+    for (double s : sums) sum += s;
+    return sum;
+  }
+
+  void update(const UpdateRule& rule, std::int64_t begin, std::int64_t end, Vector& weights, const Vector& gradients,
+              std::span<const std::unique_ptr<Vector>> state) override {
+#pragma omp parallel for num_threads(threads_) schedule(static)
+    for (std::int64_t i = begin; i < end; i += piece) {
+      const std::int64_t n = std::min(piece, end - i);
+      if (rule.kind == OptimizerKind::sgd)
+        kernels_.sgd(rule, n, weights.data() + i, gradients.data() + i, state[0]->data() + i);
+      else
+        kernels_.adam(rule, n, weights.data() + i, gradients.data() + i, state[0]->data() + i, state[1]->data() + i);
+    }
+  }
+
+  std::int64_t allocated_bytes() const override {
+    return *count_;
+  }
+
+ private:
+  static constexpr std::int64_t piece = 1 << 14;
+  int threads_;
+  Isa isa_;
+  const Kernels& kernels_;
+  MemoryCount count_ = std::make_shared<std::int64_t>(0);
+};
+
+}  // namespace
+}  // namespace cpu
+
+std::unique_ptr<Backend> make_cpu_backend(int threads) {
+  return std::make_unique<cpu::CpuBackend>(threads);
+}
+
+}  // namespace ringtrain

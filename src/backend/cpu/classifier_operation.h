@@ -1,0 +1,32 @@
+// The dense layer at every position with the softmax cross-entropy behind it. The loss pass overwrites logits by their
+// gradient at once, so the scaled gradient is ready when the backward pass starts.
+#pragma once
+
+#include <memory>
+
+#include "backend/cpu/operation.h"
+
+namespace ringtrain::cpu {
+
+template <class T>
+class ClassifierOperation : public CpuOperation {
+ public:
+  ClassifierOperation(const OperationContext& context, const Dense& node);
+  ~ClassifierOperation() override;
+
+  Port input_port() const;  // after plan()
+  std::vector<float> logits(std::int64_t row, std::int64_t position) const;
+
+  void plan(ArenaPlan& arena, int forward, int backward) override;
+  void bind(char* arena, const ArenaPlan& plan) override;
+  void set_weights(const float* flat) override;
+  void forward(Pass& pass) override;
+  void backward(const Pass& pass, float* gradients, bool accumulate, const std::function<void()>& poll) override;
+  std::int64_t gradient_end() const override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> s_;
+};
+
+}  // namespace ringtrain::cpu

@@ -1,0 +1,127 @@
+#include "backend/cpu/gemm.h"
+
+#include <omp.h>
+
+#include "base/error.h"
+
+namespace ringtrain::cpu {
+
+namespace {
+
+using dnnl::memory;
+
+dnnl::engine& engine() {
+  static dnnl::engine e(dnnl::engine::kind::cpu, 0);
+  return e;
+}
+
+// One per thread: a stream is not to be used by two threads at once.
+dnnl::stream& stream() {
+  thread_local dnnl::stream s(engine());
+  return s;
+}
+
+// oneDNN remembers the number of threads at the time when a primitive is made.
+class TeamSize {
+ public:
+  explicit TeamSize(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  ~TeamSize() { omp_set_num_threads(before_); }
+  TeamSize(const TeamSize&) = delete;
+  TeamSize& operator=(const TeamSize&) = delete;
+
+ private:
+  int before_;
+};
+
+memory::desc strided(std::int64_t rows, std::int64_t columns, memory::data_type type, std::int64_t row_stride,
+                     std::int64_t column_stride) {
+  return {memory::dims{rows, columns}, type, memory::dims{row_stride, column_stride}};
+}
+
+dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc& b, const memory::desc& c,
+                                      const dnnl::primitive_attr& attributes) {
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine(), a, b, c, attributes};
+#else
+  return {dnnl::matmul::desc(a, b, c), attributes, engine()};
+#endif
+}
+
+}  // namespace
+
+Gemm::Gemm(const GemmShape& s, int team, int callers) : shape_(s) {
+  const TeamSize size(team);
+  const auto type = s.bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (s.accumulate) {
+    dnnl::post_ops post;
+    post.append_sum(1.0f);
+    attributes.set_post_ops(post);
+  }
+  try {
+    const auto a = s.a_transposed ? strided(s.m, s.k, type, 1, s.lda) : strided(s.m, s.k, type, s.lda, 1);
+    const auto b = s.ldb > 0 ? strided(s.k, s.n, type, s.ldb, 1)
+                             : memory::desc(memory::dims{s.k, s.n}, type, memory::format_tag::any);
+    const auto c = strided(s.m, s.n, memory::data_type::f32, s.ldc, 1);
+    description_ = describe(a, b, c, attributes);
+    primitive_ = dnnl::matmul(description_);
+  } catch (const dnnl::error& e) {
+    throw Error(cat("oneDNN ", onednn_version(), " has no ", s.bf16 ? "bf16" : "fp32", " matrix product ", s.m, " x ",
+                    s.k, " x ", s.n, ": ", e.what()),
+                s.bf16 ? "use precision: fp32" : "");
+  }
+  calls_.resize(static_cast<std::size_t>(callers));
+}
+
+std::int64_t Gemm::packed_bytes() const {
+  return shape_.ldb > 0 ? 0 : static_cast<std::int64_t>(description_.weights_desc().get_size());
+}
+
+std::int64_t Gemm::scratch_bytes() const {
+  const auto bytes = static_cast<std::int64_t>(description_.scratchpad_desc().get_size());
+  return (bytes + 63) / 64 * 64;
+}
+
+void Gemm::bind(void* packed, void* scratch) {
+  if (packed != nullptr) packed_ = memory(description_.weights_desc(), engine(), packed);
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    Call& call = calls_[i];
+    char* own = static_cast<char*>(scratch) + static_cast<std::int64_t>(i) * scratch_bytes();
+    call.a = memory(description_.src_desc(), engine(), nullptr);
+    call.b = packed != nullptr ? packed_ : memory(description_.weights_desc(), engine(), nullptr);
+    call.c = memory(description_.dst_desc(), engine(), nullptr);
+    call.scratch = memory(description_.scratchpad_desc(), engine(), own);
+    call.arguments = {{DNNL_ARG_SRC, call.a},
+                      {DNNL_ARG_WEIGHTS, call.b},
+                      {DNNL_ARG_DST, call.c},
+                      {DNNL_ARG_SCRATCHPAD, call.scratch}};
+  }
+}
+
+void Gemm::pack(const float* source, std::int64_t row_stride, std::int64_t column_stride) {
+  const auto from = strided(shape_.k, shape_.n, memory::data_type::f32, row_stride, column_stride);
+  memory values(from, engine(), const_cast<float*>(source));  // oneDNN's argument is not const; a reorder only reads
+  if (!pack_) {
+    const TeamSize size(1);
+    pack_ = dnnl::reorder(values, packed_);  // compiles code: 10 ms, so it is kept
+    pack_strides_ = {row_stride, column_stride};
+  }
+  if (pack_strides_ != std::pair(row_stride, column_stride)) throw Error("a packed operand changed its source layout");
+  pack_.execute(stream(), values, packed_);
+}
+
+void Gemm::run(int caller, const void* a, const void* b, float* c) {
+  Call& call = calls_[static_cast<std::size_t>(caller)];
+  call.a.set_data_handle(const_cast<void*>(a));
+  if (b != nullptr) call.b.set_data_handle(const_cast<void*>(b));
+  call.c.set_data_handle(c);
+  primitive_.execute(stream(), call.arguments);
+}
+
+std::string onednn_version() {
+  const dnnl_version_t* v = dnnl_version();
+  return cat(v->major, ".", v->minor, ".", v->patch);
+}
+
+}  // namespace ringtrain::cpu

@@ -1,0 +1,283 @@
+// Compiled once per instruction set with RINGTRAIN_ISA = baseline | avx2 | avx512 | avx512_bf16. Nothing here may use
+// the standard library's inline functions: an AVX-512 copy of one could be the copy that the linker keeps for all.
+#include "backend/cpu/kernels.h"
+
+#include "base/random.h"
+#include "nn/lstm_cell.h"
+
+#define RINGTRAIN_PASTE2(a, b) a##b
+#define RINGTRAIN_PASTE(a, b) RINGTRAIN_PASTE2(a, b)
+
+namespace ringtrain::cpu {
+namespace {
+
+// The compiler vectorises every inner loop: pointers do not alias and there are no branches in the bodies.
+template <class T>
+void lstm_forward_row(const LstmForward<T>& a, std::int64_t row, const float* __restrict addend) {
+  const std::int64_t H = a.hidden;
+  const float* __restrict x = a.products == nullptr ? nullptr : a.products + row * 4 * H;
+  const float* __restrict c_previous = a.c_previous + row * H;
+  float* __restrict c = a.c + row * H;
+  T* __restrict out = a.out + row * a.ld_out;
+  T* __restrict h = a.h == nullptr ? nullptr : a.h + row * a.ld_h;
+  T* __restrict gates = a.gates == nullptr ? nullptr : a.gates + row * 4 * H;
+  float* __restrict h_last = a.h_last == nullptr ? nullptr : a.h_last + row * H;
+
+  constexpr int strip = 64;  // hidden values stay in registers and the first-level cache between the loops below
+  for (std::int64_t begin = 0; begin < H; begin += strip) {
+    const std::int64_t n = H - begin < strip ? H - begin : strip;
+    float value[strip];
+    float gate[4][strip];
+    const float* __restrict b = addend + begin;
+    if (x != nullptr) {
+      const float* __restrict p = x + begin;
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < n; ++j) {
+        gate[0][j] = fast_sigmoid(p[j] + b[j]);
+        gate[1][j] = fast_sigmoid(p[H + j] + b[H + j]);
+        gate[2][j] = fast_tanh(p[2 * H + j] + b[2 * H + j]);
+        gate[3][j] = fast_sigmoid(p[3 * H + j] + b[3 * H + j]);
+      }
+    } else {
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < n; ++j) {
+        gate[0][j] = fast_sigmoid(b[j]);
+        gate[1][j] = fast_sigmoid(b[H + j]);
+        gate[2][j] = fast_tanh(b[2 * H + j]);
+        gate[3][j] = fast_sigmoid(b[3 * H + j]);
+      }
+    }
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < n; ++j) {
+      const LstmGates g{gate[0][j], gate[1][j], gate[2][j], gate[3][j]};
+      const float state = lstm_cell_state(g, c_previous[begin + j]);
+      c[begin + j] = state;
+      value[j] = lstm_output(g, state);
+    }
+    if (gates != nullptr)
+      for (int k = 0; k < 4; ++k) {
+        T* __restrict to = gates + k * H + begin;
+#pragma GCC ivdep
+        for (std::int64_t j = 0; j < n; ++j) to[j] = from_float<T>(gate[k][j]);
+      }
+    if (h != nullptr) {
+      T* __restrict to = h + begin;
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < n; ++j) to[j] = from_float<T>(value[j]);
+    }
+    if (h_last != nullptr) {
+      float* __restrict to = h_last + begin;
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < n; ++j) to[j] = value[j];
+    }
+    T* __restrict to = out + begin;
+    if (a.mask != nullptr) {
+      const std::uint8_t* __restrict mask = a.mask + row * H + begin;
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < n; ++j)
+        to[j] = from_float<T>(value[j] * (static_cast<float>(mask[j]) * a.mask_scale));
+    } else {
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < n; ++j) to[j] = from_float<T>(value[j]);
+    }
+  }
+}
+
+template <class T>
+void lstm_forward(const LstmForward<T>& a) {
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    const float* addend = a.addend;
+    if (a.tokens != nullptr) addend += a.tokens[r * a.token_stride] * 4 * a.hidden;
+    lstm_forward_row(a, r, addend);
+  }
+}
+
+template <class T>
+void lstm_backward_row(const LstmBackward<T>& a, std::int64_t row, float* __restrict d_sum) {
+  const std::int64_t H = a.hidden;
+  T* __restrict gates = a.gates + row * 4 * H;
+  const float* __restrict c = a.c + row * H;
+  const float* __restrict c_previous = a.c_previous + row * H;
+  const float* __restrict d_out = a.d_out + row * a.ld_out;
+  float* __restrict d_c = a.d_c + row * H;
+
+  constexpr int strip = 64;
+  for (std::int64_t begin = 0; begin < H; begin += strip) {
+    const std::int64_t n = H - begin < strip ? H - begin : strip;
+    float dh[strip];
+    float d[4][strip];
+    const float* __restrict from = d_out + begin;
+    if (a.mask != nullptr) {
+      const std::uint8_t* __restrict mask = a.mask + row * H + begin;
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < n; ++j) dh[j] = from[j] * (static_cast<float>(mask[j]) * a.mask_scale);
+    } else {
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < n; ++j) dh[j] = from[j];
+    }
+    if (a.d_h != nullptr) {
+      const float* __restrict d_h = a.d_h + row * a.ld_h + begin;
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < n; ++j) dh[j] += d_h[j];
+    }
+    T* __restrict g = gates + begin;
+    float* __restrict sum = d_sum + begin;
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < n; ++j) {
+      const LstmGates act{to_float(g[j]), to_float(g[H + j]), to_float(g[2 * H + j]), to_float(g[3 * H + j])};
+      const LstmGradient r = lstm_gradient(act, c[begin + j], c_previous[begin + j], dh[j], d_c[begin + j]);
+      d_c[begin + j] = r.dc_previous;
+      d[0][j] = r.d.i;
+      d[1][j] = r.d.f;
+      d[2][j] = r.d.g;
+      d[3][j] = r.d.o;
+    }
+    for (int k = 0; k < 4; ++k) {
+      T* __restrict to = g + k * H;
+      float* __restrict s = sum + k * H;
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < n; ++j) {
+        to[j] = from_float<T>(d[k][j]);
+        s[j] += d[k][j];
+      }
+    }
+  }
+}
+
+template <class T>
+void lstm_backward(const LstmBackward<T>& a) {
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    float* sum = a.d_bias;
+    if (a.tokens != nullptr) sum = a.d_tokens + a.tokens[r * a.token_stride] * 4 * a.hidden;
+    lstm_backward_row(a, r, sum);
+  }
+}
+
+void dropout_mask(const DropoutMask& a, std::int64_t rows, std::int64_t hidden, std::uint8_t* mask) {
+  constexpr int groups = 8;  // Philox blocks side by side: 64 units
+  for (std::int64_t r = 0; r < rows; ++r) {
+    std::uint8_t* __restrict row = mask + r * hidden;
+    for (std::int64_t begin = 0; begin < hidden; begin += 8 * groups) {
+      std::uint32_t words[4][groups];
+      const std::uint64_t counter = dropout_counter(a.first_row + r, a.time, begin / 8);
+#pragma GCC ivdep
+      for (int k = 0; k < groups; ++k) {
+        const Random4 random = philox(a.key, counter + static_cast<std::uint64_t>(k), a.counter_high);
+        for (int w = 0; w < 4; ++w) words[w][k] = random.v[w];
+      }
+      // Unit begin + u takes half u / 32 of word (u / 8) % 4 of block u % 8.
+      std::uint8_t keep[8 * groups];
+      for (int w = 0; w < 4; ++w)
+#pragma GCC ivdep
+        for (int k = 0; k < groups; ++k) {
+          keep[w * groups + k] = (words[w][k] & 0xffffu) >= a.threshold;
+          keep[(w + 4) * groups + k] = (words[w][k] >> 16) >= a.threshold;
+        }
+      const std::int64_t n = hidden - begin < 8 * groups ? hidden - begin : 8 * groups;
+      for (std::int64_t j = 0; j < n; ++j) row[begin + j] = keep[j];
+    }
+  }
+}
+
+template <class T>
+CrossEntropySums cross_entropy(const CrossEntropyRows<T>& a) {
+  constexpr int most = 256;
+  CrossEntropySums sums{0, 0, 0};
+  float z[most];
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    const std::uint8_t target = a.targets[(r % a.block) * a.target_stride + r / a.block];
+    T* __restrict d = a.d_logits == nullptr ? nullptr : a.d_logits + r * a.width;
+    if (target == 255) {
+      if (d != nullptr)
+        for (std::int64_t j = 0; j < a.width; ++j) d[j] = from_float<T>(0.0f);
+      continue;
+    }
+    const float* __restrict x = a.logits + r * a.width;
+    const float* __restrict bias = a.bias;
+    float top = -1e30f;
+    for (std::int64_t j = 0; j < a.width; ++j) z[j] = x[j] + bias[j];
+#pragma omp simd reduction(max : top)
+    for (std::int64_t j = 0; j < a.width; ++j) top = maximum(top, z[j]);
+    const float at_target = z[target];
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t j = 0; j < a.width; ++j) {
+      z[j] = fast_exp(z[j] - top);
+      sum += z[j];
+    }
+    sums.loss += static_cast<double>(__builtin_logf(sum)) + (static_cast<double>(top) - static_cast<double>(at_target));
+    sums.correct += at_target >= top ? 1 : 0;
+    ++sums.targets;
+    if (d == nullptr) continue;
+    const float factor = a.scale / sum;
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < a.width; ++j) z[j] *= factor;
+    z[target] -= a.scale;
+    float* __restrict d_bias = a.d_bias;
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < a.width; ++j) {
+      d[j] = from_float<T>(z[j]);
+      d_bias[j] += z[j];
+    }
+  }
+  return sums;
+}
+
+void to_bf16(std::int64_t n, const float* __restrict from, BFloat16* __restrict to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = from_float<BFloat16>(from[i]);
+}
+
+void add(std::int64_t n, const float* __restrict from, float* __restrict to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+double squared_norm(std::int64_t n, const float* __restrict values) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  return sum;
+}
+
+void sgd(const UpdateRule& rule, std::int64_t n, float* __restrict w, const float* __restrict g,
+         float* __restrict momentum) {
+  const UpdateRule r = rule;
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) {
+    float u = momentum[i];
+    w[i] = sgd_update(r, w[i], g[i], u);
+    momentum[i] = u;
+  }
+}
+
+void adam(const UpdateRule& rule, std::int64_t n, float* __restrict w, const float* __restrict g, float* __restrict m,
+          float* __restrict v) {
+  const UpdateRule r = rule;
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) {
+    float first = m[i], second = v[i];
+    w[i] = adam_update(r, w[i], g[i], first, second);
+    m[i] = first;
+    v[i] = second;
+  }
+}
+
+}  // namespace
+
+const Kernels& RINGTRAIN_PASTE(kernels_, RINGTRAIN_ISA)();
+const Kernels& RINGTRAIN_PASTE(kernels_, RINGTRAIN_ISA)() {
+  static constexpr Kernels table{&lstm_forward<float>,
+                                 &lstm_forward<BFloat16>,
+                                 &lstm_backward<float>,
+                                 &lstm_backward<BFloat16>,
+                                 &dropout_mask,
+                                 &cross_entropy<float>,
+                                 &cross_entropy<BFloat16>,
+                                 &to_bf16,
+                                 &add,
+                                 &squared_norm,
+                                 &sgd,
+                                 &adam};
+  return table;
+}
+
+}  // namespace ringtrain::cpu

@@ -1,0 +1,101 @@
+// The CPU backend's own element-wise kernels: everything in a step that is not a matrix product. kernels.cpp is
+// compiled once per instruction set; a table of pointers is chosen at run time.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cpu/isa.h"
+#include "nn/math.h"
+#include "optim/update_rule.h"
+
+namespace ringtrain::cpu {
+
+// One time step of `rows` rows of one LSTM layer. H = hidden. `T` is the type in which activations are stored.
+template <class T>
+struct LstmForward {
+  std::int64_t rows, hidden;
+  const float* products;       // [rows, 4H] matrix products, or null (all zero)
+  const float* addend;         // bias [4H]; with `tokens`: one row [4H] per symbol (weights' columns + bias)
+  const std::uint8_t* tokens;  // symbol of row r at tokens[r * token_stride], or null
+  std::int64_t token_stride;
+  const float* c_previous;  // [rows, H]
+  float* c;                 // [rows, H]
+  T* gates;                 // [rows, 4H] activated i f g o, kept for backward; null: not kept
+  T* h;                     // [rows, ld_h]: next time step's input, or null
+  std::int64_t ld_h;
+  T* out;  // [rows, ld_out]: next layer's input, dropout applied
+  std::int64_t ld_out;
+  std::uint8_t* mask;  // [rows, H] 1 = kept; null: no dropout
+  float mask_scale;    // 1 / (1 - p)
+  float* h_last;       // [rows, H] fp32, for carried state; null: not wanted
+};
+
+template <class T>
+struct LstmBackward {
+  std::int64_t rows, hidden;
+  T* gates;                 // in: activated gates; out: their gradients before activation, [rows, 4H]
+  const float* c;           // [rows, H]
+  const float* c_previous;  // [rows, H]
+  const float* d_out;       // [rows, ld_out] from the next layer
+  std::int64_t ld_out;
+  const std::uint8_t* mask;  // of that output; null: no dropout
+  float mask_scale;
+  const float* d_h;  // [rows, ld_h] from the next time step; null at the last one
+  std::int64_t ld_h;
+  float* d_c;       // [rows, H] in: from the next time step; out: for the one before
+  float* d_bias;    // [4H] added to; null: `d_tokens` has it
+  float* d_tokens;  // [symbols, 4H] added to by symbol; null: no one-hot input
+  const std::uint8_t* tokens;
+  std::int64_t token_stride;
+};
+
+struct DropoutMask {
+  std::uint64_t key, counter_high;  // see nn/lstm_cell.h
+  std::int64_t first_row, time;
+  std::uint32_t threshold;  // of 65536: dropped below
+};
+
+struct CrossEntropySums {
+  double loss;
+  std::int64_t correct, targets;
+};
+
+// Softmax, loss and its gradient, in place: `width` >= classes columns (a multiple of 16), those beyond hold bias
+// -1e30.
+template <class T>
+struct CrossEntropyRows {
+  std::int64_t rows, classes, width;
+  const float* logits;          // [rows, width] without bias
+  const float* bias;            // [width]
+  const std::uint8_t* targets;  // of row r at targets[(r % block) * target_stride + r / block]: time-major rows
+  std::int64_t block, target_stride;
+  float scale;
+  T* d_logits;    // [rows, width]; null: not wanted
+  float* d_bias;  // [width] added to; null with d_logits
+};
+
+struct Kernels {
+  void (*lstm_forward_f32)(const LstmForward<float>&);
+  void (*lstm_forward_bf16)(const LstmForward<BFloat16>&);
+  void (*lstm_backward_f32)(const LstmBackward<float>&);
+  void (*lstm_backward_bf16)(const LstmBackward<BFloat16>&);
+  void (*dropout_mask)(const DropoutMask&, std::int64_t rows, std::int64_t hidden, std::uint8_t* mask);
+  CrossEntropySums (*cross_entropy_f32)(const CrossEntropyRows<float>&);
+  CrossEntropySums (*cross_entropy_bf16)(const CrossEntropyRows<BFloat16>&);
+  void (*to_bf16)(std::int64_t n, const float* from, BFloat16* to);
+  void (*add)(std::int64_t n, const float* from, float* to);
+  double (*squared_norm)(std::int64_t n, const float* values);
+  void (*sgd)(const UpdateRule&, std::int64_t n, float* w, const float* g, float* momentum);
+  void (*adam)(const UpdateRule&, std::int64_t n, float* w, const float* g, float* m, float* v);
+
+  void lstm_forward(const LstmForward<float>& a) const { lstm_forward_f32(a); }
+  void lstm_forward(const LstmForward<BFloat16>& a) const { lstm_forward_bf16(a); }
+  void lstm_backward(const LstmBackward<float>& a) const { lstm_backward_f32(a); }
+  void lstm_backward(const LstmBackward<BFloat16>& a) const { lstm_backward_bf16(a); }
+  CrossEntropySums cross_entropy(const CrossEntropyRows<float>& a) const { return cross_entropy_f32(a); }
+  CrossEntropySums cross_entropy(const CrossEntropyRows<BFloat16>& a) const { return cross_entropy_bf16(a); }
+};
+
+const Kernels& kernels(Isa isa);
+
+}  // namespace ringtrain::cpu

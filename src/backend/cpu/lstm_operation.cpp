@@ -1,0 +1,376 @@
+#include "backend/cpu/lstm_operation.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "backend/cpu/gemm.h"
+#include "nn/lstm_cell.h"
+
+namespace ringtrain::cpu {
+
+template <class T>
+struct LstmOperation<T>::State {
+  OperationContext context;
+  RowBlocks blocks;
+  const Kernels* kernels;
+  bool one_hot, training;
+  std::int64_t H, K, V;  // hidden; columns of [x | h]; symbols of a one-hot input
+  std::int64_t layer_index = 0, layer_count = 1;
+  double drop = 0;
+  std::int64_t drop_layer = 0;
+  Parameter w_ih, w_hh, b_ih, b_hh;
+  std::int64_t cell_slots;    // time steps of c that are kept, + 1
+  std::int64_t chunk_blocks;  // blocks per weight-gradient product
+  Port output;
+
+  Gemm forward_product, backward_product, weight_product, weight_product_add;
+
+  struct {
+    Buffer input, input_gradient, gates, cell, mask;                      // per micro-batch
+    Buffer packed_forward, packed_backward, addend, joined;               // weights' copies
+    Buffer products, d_cell, d_hidden, d_bias, weight_gradient, scratch;  // working space
+  } plan;
+  T *input = nullptr, *gates = nullptr, *out = nullptr;
+  float *input_gradient = nullptr, *cell = nullptr, *addend = nullptr, *joined = nullptr, *products = nullptr;
+  float *d_cell = nullptr, *d_hidden = nullptr, *d_bias = nullptr, *weight_gradient = nullptr;
+  const float* d_out = nullptr;
+  std::uint8_t* mask = nullptr;
+
+  std::int64_t x_columns() const { return K - H; }
+  std::int64_t bias_rows() const { return one_hot ? V : 1; }
+  // Element offset of (block, time) in a buffer with `features` per row and `slots` time steps per block.
+  std::int64_t at(std::int64_t block, std::int64_t time, std::int64_t features, std::int64_t slots) const {
+    return (block * slots + time) * blocks.block_rows * features;
+  }
+  float* cell_at(std::int64_t block, std::int64_t time) const {  // c before time step `time`
+    return cell + at(block, time % cell_slots, H, cell_slots);
+  }
+  float* carried(const Pass& pass, std::int64_t row, int which) const {
+    return pass.input->state + ((row * layer_count + layer_index) * 2 + which) * H;
+  }
+  void load_state(const Pass& pass, std::int64_t block);
+  void keep_state(const Pass& pass, std::int64_t block, const float* h_last);
+  void forward_block(const Pass& pass, std::int64_t block, int thread);
+  void backward_block(const Pass& pass, std::int64_t block, int thread, const std::function<void()>& poll);
+};
+
+template <class T>
+LstmOperation<T>::LstmOperation(const OperationContext& context, const Lstm& node, bool one_hot, const Dropout* dropout)
+    : s_(std::make_unique<State>()) {
+  State& s = *s_;
+  s.context = context;
+  s.blocks = context.blocks;
+  s.kernels = context.kernels;
+  s.one_hot = one_hot;
+  s.training = context.training;
+  s.H = node.hidden;
+  s.K = one_hot ? node.hidden : node.input + node.hidden;
+  s.V = node.input;
+  if (dropout != nullptr && context.training) {
+    s.drop = dropout->probability;
+    s.drop_layer = dropout->layer;
+  }
+  s.w_ih = context.parameters->find(node.weight_ih);
+  s.w_hh = context.parameters->find(node.weight_hh);
+  s.b_ih = context.parameters->find(node.bias_ih);
+  s.b_hh = context.parameters->find(node.bias_hh);
+  s.cell_slots = s.training ? s.blocks.sequence + 1 : 2;
+
+  // Products over about 2048 positions run at full speed and keep the transposed copy of their operand small.
+  const std::int64_t wanted = std::max<std::int64_t>(1, 2048 / (s.blocks.block_rows * s.blocks.sequence));
+  s.chunk_blocks = std::min(wanted, s.blocks.blocks);
+  while (s.blocks.blocks % s.chunk_blocks != 0) --s.chunk_blocks;
+
+  const bool bf16 = sizeof(T) == 2;
+  const int threads = s.blocks.threads;
+  s.forward_product =
+      Gemm({.m = s.blocks.block_rows, .n = 4 * s.H, .k = s.K, .bf16 = bf16, .lda = s.K, .ldc = 4 * s.H}, 1, threads);
+  if (!s.training) return;
+  s.backward_product =
+      Gemm({.m = s.blocks.block_rows, .n = s.K, .k = 4 * s.H, .bf16 = bf16, .lda = 4 * s.H, .ldc = s.K}, 1, threads);
+  GemmShape weights{.m = 4 * s.H,
+                    .n = s.K,
+                    .k = s.chunk_blocks * s.blocks.block_rows * s.blocks.sequence,
+                    .bf16 = bf16,
+                    .a_transposed = true,
+                    .lda = 4 * s.H,
+                    .ldb = s.K,
+                    .ldc = s.K};
+  s.weight_product = Gemm(weights, threads, 1);
+  weights.accumulate = true;
+  if (s.chunk_blocks < s.blocks.blocks) s.weight_product_add = Gemm(weights, threads, 1);
+}
+
+template <class T>
+LstmOperation<T>::~LstmOperation() = default;
+
+template <class T>
+Port LstmOperation<T>::input_port() const {
+  return {s_->plan.input, s_->K, s_->plan.input_gradient, s_->K};
+}
+
+template <class T>
+void LstmOperation<T>::set_output(const Port& output) {
+  s_->output = output;
+}
+
+template <class T>
+void LstmOperation<T>::set_state_place(std::int64_t index, std::int64_t count) {
+  s_->layer_index = index;
+  s_->layer_count = count;
+}
+
+template <class T>
+std::int64_t LstmOperation<T>::gradient_end() const {
+  return s_->b_hh.offset + (s_->b_hh.count + 63) / 64 * 64;
+}
+
+template <class T>
+void LstmOperation<T>::plan(ArenaPlan& arena, int forward, int backward) {
+  State& s = *s_;
+  const auto elements = [](std::int64_t n, std::size_t size) { return n * static_cast<std::int64_t>(size); };
+  const std::int64_t n = s.blocks.positions(), rows = s.blocks.padded_rows(), b = s.blocks.block_rows;
+  const std::int64_t threads = s.blocks.threads;
+  const int last = s.training ? backward : forward;
+  const std::string name =
+      s.w_hh.name.substr(0, s.w_hh.name.find('.')) + " layer " + std::to_string(s.layer_index) + " ";
+  s.plan.input = arena.add(name + "input and hidden", elements(n * s.K, sizeof(T)), forward - 1, last);
+  s.plan.cell = arena.add(name + "cell", elements(s.cell_slots * rows * s.H, sizeof(float)), forward, last);
+  s.plan.packed_forward = arena.add(name + "weights, forward", s.forward_product.packed_bytes());
+  s.plan.addend = arena.add(name + "bias", elements(s.bias_rows() * 4 * s.H, sizeof(float)));
+  s.plan.products = arena.add(name + "products", elements(threads * b * 4 * s.H, sizeof(float)), forward, forward);
+  // A carried hidden state leaves through one time step's worth of fp32 values.
+  s.plan.d_hidden = arena.add(name + "hidden, one step", elements(threads * b * s.H, sizeof(float)), forward, last);
+  std::int64_t scratch = threads * s.forward_product.scratch_bytes();
+  if (s.training) {
+    s.plan.gates = arena.add(name + "gates", elements(n * 4 * s.H, sizeof(T)), forward, last);
+    if (s.drop > 0) s.plan.mask = arena.add(name + "dropout mask", elements(n * s.H, 1), forward, last);
+    // The layer below reads the gradient of its output from here; a one-hot input has none: one time step is enough.
+    s.plan.input_gradient = arena.add(name + "input gradient",
+                                      elements((s.one_hot ? threads * b : n) * s.K, sizeof(float)), last, last + 1);
+    s.plan.joined = arena.add(name + "weights, joined", elements(4 * s.H * s.K, sizeof(float)));
+    s.plan.packed_backward = arena.add(name + "weights, backward", s.backward_product.packed_bytes());
+    s.plan.d_cell = arena.add(name + "cell gradient", elements(threads * b * s.H, sizeof(float)), last, last);
+    s.plan.d_bias =
+        arena.add(name + "bias gradient", elements(threads * s.bias_rows() * 4 * s.H, sizeof(float)), last, last);
+    s.plan.weight_gradient = arena.add(name + "weight gradient", elements(4 * s.H * s.K, sizeof(float)), last, last);
+    scratch += threads * s.backward_product.scratch_bytes() + s.weight_product.scratch_bytes();
+    if (s.chunk_blocks < s.blocks.blocks) scratch += s.weight_product_add.scratch_bytes();
+  }
+  s.plan.scratch = arena.add(name + "oneDNN scratch", scratch);
+}
+
+template <class T>
+void LstmOperation<T>::bind(char* arena, const ArenaPlan& plan) {
+  State& s = *s_;
+  const auto place = [&](auto*& pointer, Buffer buffer) {
+    if (buffer.planned())
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(arena + plan.offset(buffer));
+  };
+  place(s.input, s.plan.input);
+  place(s.gates, s.plan.gates);
+  place(s.out, s.output.buffer);
+  place(s.input_gradient, s.plan.input_gradient);
+  place(s.cell, s.plan.cell);
+  place(s.addend, s.plan.addend);
+  place(s.joined, s.plan.joined);
+  place(s.products, s.plan.products);
+  place(s.d_cell, s.plan.d_cell);
+  place(s.d_hidden, s.plan.d_hidden);
+  place(s.d_bias, s.plan.d_bias);
+  place(s.weight_gradient, s.plan.weight_gradient);
+  place(s.d_out, s.output.gradient);
+  place(s.mask, s.plan.mask);
+
+  char* scratch = arena + plan.offset(s.plan.scratch);
+  const auto bind_product = [&](Gemm& gemm, Buffer packed, std::int64_t callers) {
+    gemm.bind(packed.planned() ? arena + plan.offset(packed) : nullptr, scratch);
+    scratch += callers * gemm.scratch_bytes();
+  };
+  bind_product(s.forward_product, s.plan.packed_forward, s.blocks.threads);
+  if (!s.training) return;
+  bind_product(s.backward_product, s.plan.packed_backward, s.blocks.threads);
+  bind_product(s.weight_product, {}, 1);
+  if (s.chunk_blocks < s.blocks.blocks) bind_product(s.weight_product_add, {}, 1);
+}
+
+template <class T>
+void LstmOperation<T>::set_weights(const float* flat) {
+  State& s = *s_;
+  const std::int64_t G = 4 * s.H, x = s.x_columns();
+  const float* w_ih = flat + s.w_ih.offset;
+  const float* w_hh = flat + s.w_hh.offset;
+  const float* b_ih = flat + s.b_ih.offset;
+  const float* b_hh = flat + s.b_hh.offset;
+  if (s.one_hot) {
+    for (std::int64_t v = 0; v < s.V; ++v)
+      for (std::int64_t g = 0; g < G; ++g) s.addend[v * G + g] = w_ih[g * s.V + v] + b_ih[g] + b_hh[g];
+  } else {
+    for (std::int64_t g = 0; g < G; ++g) s.addend[g] = b_ih[g] + b_hh[g];
+  }
+  if (!s.training) {  // no copy of [W_ih | W_hh] is kept: it is joined where the working space will be
+    std::vector<float> joined(static_cast<std::size_t>(G * s.K));
+    for (std::int64_t g = 0; g < G; ++g) {
+      std::copy_n(w_ih + g * x, x, joined.data() + g * s.K);
+      std::copy_n(w_hh + g * s.H, s.H, joined.data() + g * s.K + x);
+    }
+    s.forward_product.pack(joined.data(), 1, s.K);
+    return;
+  }
+#pragma omp parallel for num_threads(s.blocks.threads) schedule(static)
+  for (std::int64_t g = 0; g < G; ++g) {
+    std::memcpy(s.joined + g * s.K, w_ih + g * x, static_cast<std::size_t>(x) * sizeof(float));
+    std::memcpy(s.joined + g * s.K + x, w_hh + g * s.H, static_cast<std::size_t>(s.H) * sizeof(float));
+  }
+  s.forward_product.pack(s.joined, 1, s.K);
+  s.backward_product.pack(s.joined, s.K, 1);
+}
+
+template <class T>
+void LstmOperation<T>::State::load_state(const Pass& pass, std::int64_t block) {
+  float* c = cell_at(block, 0);
+  T* h = input + at(block, 0, K, blocks.sequence) + x_columns();
+  for (std::int64_t r = 0; r < blocks.block_rows; ++r) {
+    const std::int64_t row = block * blocks.block_rows + r;
+    const bool given = pass.input->state != nullptr && row < blocks.rows;
+    for (std::int64_t j = 0; j < H; ++j) {
+      h[r * K + j] = from_float<T>(given ? carried(pass, row, 0)[j] : 0.0f);
+      c[r * H + j] = given ? carried(pass, row, 1)[j] : 0.0f;
+    }
+  }
+}
+
+template <class T>
+void LstmOperation<T>::State::keep_state(const Pass& pass, std::int64_t block, const float* h_last) {
+  const float* c = cell_at(block, blocks.sequence);
+  for (std::int64_t r = 0; r < blocks.block_rows; ++r) {
+    const std::int64_t row = block * blocks.block_rows + r;
+    if (row >= blocks.rows) break;
+    std::copy_n(h_last + r * H, H, carried(pass, row, 0));
+    std::copy_n(c + r * H, H, carried(pass, row, 1));
+  }
+}
+
+template <class T>
+void LstmOperation<T>::State::forward_block(const Pass& pass, std::int64_t block, int thread) {
+  const std::int64_t b = blocks.block_rows, steps = blocks.sequence;
+  const bool carry = pass.input->state != nullptr;
+  float* x = products + thread * b * 4 * H;
+  float* h_last = d_hidden + thread * b * H;
+  load_state(pass, block);
+  for (std::int64_t t = 0; t < steps; ++t) {
+    // At the first step of a zero state a one-hot layer has nothing to multiply.
+    const bool nothing = t == 0 && one_hot && !carry;
+    if (!nothing) forward_product.run(thread, input + at(block, t, K, steps), x);
+    std::uint8_t* step_mask = drop > 0 ? mask + at(block, t, H, steps) : nullptr;
+    if (step_mask != nullptr)
+      kernels->dropout_mask({.key = pass.input->dropout_key,
+                             .counter_high = dropout_counter_high(pass.input->step, drop_layer),
+                             .first_row = pass.input->first_row + block * b,
+                             .time = t,
+                             .threshold = dropout_threshold(drop)},
+                            b, H, step_mask);
+    LstmForward<T> a{};
+    a.rows = b;
+    a.hidden = H;
+    a.products = nothing ? nullptr : x;
+    a.addend = addend;
+    a.tokens = one_hot ? pass.tokens + block * b * steps + t : nullptr;
+    a.token_stride = steps;
+    a.c_previous = cell_at(block, t);
+    a.c = cell_at(block, t + 1);
+    a.gates = training ? gates + at(block, t, 4 * H, steps) : nullptr;
+    a.h = t + 1 < steps ? input + at(block, t + 1, K, steps) + x_columns() : nullptr;
+    a.ld_h = K;
+    a.out = out + at(block, t, output.ld, steps);
+    a.ld_out = output.ld;
+    a.mask = step_mask;
+    a.mask_scale = static_cast<float>(1 / (1 - dropout_threshold(drop) / 65536.0));
+    a.h_last = carry && t + 1 == steps ? h_last : nullptr;
+    kernels->lstm_forward(a);
+  }
+  if (carry) keep_state(pass, block, h_last);
+}
+
+template <class T>
+void LstmOperation<T>::forward(Pass& pass) {
+  for_each_block(s_->blocks, [&](std::int64_t block, int thread) { s_->forward_block(pass, block, thread); });
+}
+
+template <class T>
+void LstmOperation<T>::State::backward_block(const Pass& pass, std::int64_t block, int thread,
+                                             const std::function<void()>& poll) {
+  const std::int64_t b = blocks.block_rows, steps = blocks.sequence;
+  float* dc = d_cell + thread * b * H;
+  std::fill_n(dc, b * H, 0.0f);
+  float* d_h = nullptr;  // gradient of this step's h that came through the following step
+  for (std::int64_t t = steps - 1; t >= 0; --t) {
+    LstmBackward<T> a{};
+    a.rows = b;
+    a.hidden = H;
+    a.gates = gates + at(block, t, 4 * H, steps);
+    a.c = cell_at(block, t + 1);
+    a.c_previous = cell_at(block, t);
+    a.d_out = d_out + at(block, t, output.gradient_ld, steps);
+    a.ld_out = output.gradient_ld;
+    a.mask = drop > 0 ? mask + at(block, t, H, steps) : nullptr;
+    a.mask_scale = static_cast<float>(1 / (1 - dropout_threshold(drop) / 65536.0));
+    a.d_h = d_h;
+    a.ld_h = K;
+    a.d_c = dc;
+    if (one_hot) {
+      a.d_tokens = d_bias + thread * V * 4 * H;
+      a.tokens = pass.tokens + block * b * steps + t;
+      a.token_stride = steps;
+    } else {
+      a.d_bias = d_bias + thread * 4 * H;
+    }
+    kernels->lstm_backward(a);
+    if (poll && thread == 0) poll();
+    if (one_hot && t == 0) break;  // nobody asks for the gradient of the initial state
+    float* d_input = one_hot ? input_gradient + thread * b * K : input_gradient + at(block, t, K, steps);
+    backward_product.run(thread, a.gates, d_input);
+    d_h = d_input + x_columns();
+  }
+}
+
+template <class T>
+void LstmOperation<T>::backward(const Pass& pass, float* gradients, bool accumulate,
+                                const std::function<void()>& poll) {
+  State& s = *s_;
+  const std::int64_t G = 4 * s.H, x = s.x_columns(), threads = s.blocks.threads;
+  std::fill_n(s.d_bias, threads * s.bias_rows() * G, 0.0f);
+  for_each_block(s.blocks, [&](std::int64_t block, int thread) { s.backward_block(pass, block, thread, poll); });
+
+  for (std::int64_t block = 0; block < s.blocks.blocks; block += s.chunk_blocks) {
+    Gemm& product = block == 0 ? s.weight_product : s.weight_product_add;
+    product.run(0, s.gates + s.at(block, 0, G, s.blocks.sequence), s.input + s.at(block, 0, s.K, s.blocks.sequence),
+                s.weight_gradient);
+    if (poll) poll();
+  }
+  float* w_ih = gradients + s.w_ih.offset;
+  float* w_hh = gradients + s.w_hh.offset;
+#pragma omp parallel for num_threads(s.blocks.threads) schedule(static)
+  for (std::int64_t g = 0; g < G; ++g) {
+    if (x > 0) store_gradient(*s.kernels, x, s.weight_gradient + g * s.K, w_ih + g * x, accumulate);
+    store_gradient(*s.kernels, s.H, s.weight_gradient + g * s.K + x, w_hh + g * s.H, accumulate);
+  }
+  for (std::int64_t thread = 1; thread < threads; ++thread)
+    s.kernels->add(s.bias_rows() * G, s.d_bias + thread * s.bias_rows() * G, s.d_bias);
+  if (s.one_hot) {
+    for (std::int64_t g = 0; g < G; ++g)
+      for (std::int64_t v = 0; v < s.V; ++v) {
+        const float value = s.d_bias[v * G + g];
+        w_ih[g * s.V + v] = accumulate ? w_ih[g * s.V + v] + value : value;
+      }
+    for (std::int64_t v = 1; v < s.V; ++v) s.kernels->add(G, s.d_bias + v * G, s.d_bias);
+  }
+  store_gradient(*s.kernels, G, s.d_bias, gradients + s.b_ih.offset, accumulate);
+  store_gradient(*s.kernels, G, s.d_bias, gradients + s.b_hh.offset, accumulate);
+}
+
+template class LstmOperation<float>;
+template class LstmOperation<BFloat16>;
+
+}  // namespace ringtrain::cpu

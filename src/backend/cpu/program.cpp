@@ -1,0 +1,143 @@
+#include "backend/cpu/program.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/classifier_operation.h"
+#include "backend/cpu/lstm_operation.h"
+#include "base/error.h"
+
+namespace ringtrain::cpu {
+
+RowBlocks row_blocks(std::int64_t rows, std::int64_t sequence, int threads) {
+  constexpr std::int64_t most = 64;
+  RowBlocks b;
+  b.rows = rows;
+  b.sequence = sequence;
+  b.threads = static_cast<int>(std::min<std::int64_t>(threads, rows));
+  const std::int64_t per_thread = (rows + b.threads * most - 1) / (b.threads * most);
+  b.blocks = per_thread * b.threads;
+  b.block_rows = (rows + b.blocks - 1) / b.blocks;
+  return b;
+}
+
+namespace {
+
+template <class T>
+class CpuProgram : public Program {
+ public:
+  CpuProgram(const Graph& graph, std::int64_t micro_batch, PassMode mode, int threads, Isa isa, MemoryCount count)
+      : parameters_(graph.parameters()),
+        blocks_(row_blocks(micro_batch, graph.sequence(), threads)),
+        training_(mode == PassMode::training),
+        count_(std::move(count)) {
+    build(graph, OperationContext{&parameters_, blocks_, &kernels(isa), training_});
+    plan();
+  }
+
+  std::int64_t micro_batch() const override { return blocks_.rows; }
+
+  std::vector<MemoryItem> memory() const override {
+    std::int64_t lasting = 0;
+    for (const ArenaPlan::Item& item : arena_.items())
+      if (item.first < 0) lasting += item.bytes;
+    const std::string pass = training_ ? "training" : "evaluation";
+    return {{pass + ": weights' own copies and scratch", lasting},
+            {pass + ": activations and gradients of a micro-batch", arena_.bytes() - lasting}};
+  }
+
+  void allocate() override {
+    memory_ = Memory(arena_.bytes(), count_);
+    for (auto& operation : operations_) operation->bind(memory_.data(), arena_);
+    tokens_ = reinterpret_cast<std::uint8_t*>(memory_.data() + arena_.offset(tokens_buffer_));
+    targets_ = reinterpret_cast<std::uint8_t*>(memory_.data() + arena_.offset(targets_buffer_));
+  }
+
+  void set_weights(const Vector& weights) override {
+    for (auto& operation : operations_) operation->set_weights(weights.data());
+  }
+
+  LossSums forward(const PassInput& input) override {
+    const auto given = static_cast<std::size_t>(blocks_.rows * blocks_.sequence);
+    const auto padded = static_cast<std::size_t>(blocks_.positions());
+    std::memcpy(tokens_, input.inputs, given);
+    std::memset(tokens_ + given, 0, padded - given);
+    std::memcpy(targets_, input.targets, given);
+    std::memset(targets_ + given, 255, padded - given);
+    input_ = input;
+    pass_ = Pass{&input_, tokens_, targets_, {}};
+    for (auto& operation : operations_) operation->forward(pass_);
+    return pass_.sums;
+  }
+
+  void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) override {
+    for (auto operation = operations_.rbegin(); operation != operations_.rend(); ++operation) {
+      (*operation)->backward(pass_, gradients.data(), accumulate, hooks.poll);
+      if (hooks.ready) hooks.ready((*operation)->gradient_end());
+    }
+  }
+
+  std::vector<float> logits(std::int64_t row, std::int64_t position) const override {
+    return classifier_->logits(row, position);
+  }
+
+ private:
+  // Dropout runs inside the layer before it, the loss inside the dense layer.
+  void build(const Graph& graph, const OperationContext& context) {
+    const std::vector<Node>& nodes = graph.nodes();
+    std::vector<LstmOperation<T>*> layers;
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (const auto* node = std::get_if<Lstm>(&nodes[i].operation)) {
+        const Dropout* dropout = i + 1 < nodes.size() ? std::get_if<Dropout>(&nodes[i + 1].operation) : nullptr;
+        auto layer = std::make_unique<LstmOperation<T>>(context, *node, layers.empty(), dropout);
+        layers.push_back(layer.get());
+        operations_.push_back(std::move(layer));
+      } else if (const auto* dense = std::get_if<Dense>(&nodes[i].operation)) {
+        auto classifier = std::make_unique<ClassifierOperation<T>>(context, *dense);
+        classifier_ = classifier.get();
+        operations_.push_back(std::move(classifier));
+      }
+    }
+    if (classifier_ == nullptr || layers.empty())
+      throw Error("the CPU backend compiles LSTM layers with one dense layer behind them");
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      layers[i]->set_state_place(static_cast<std::int64_t>(i), static_cast<std::int64_t>(layers.size()));
+    layers_ = std::move(layers);
+  }
+
+  // The inputs' ports exist once an operation is planned, so consumers come first.
+  void plan() {
+    const int n = static_cast<int>(operations_.size());
+    tokens_buffer_ = arena_.add("symbols", blocks_.positions());
+    targets_buffer_ = arena_.add("targets", blocks_.positions());
+    for (int i = n - 1; i >= 0; --i) operations_[static_cast<std::size_t>(i)]->plan(arena_, i + 1, 2 * n - i);
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      layers_[i]->set_output(i + 1 < layers_.size() ? layers_[i + 1]->input_port() : classifier_->input_port());
+    arena_.place();
+  }
+
+  ParameterTable parameters_;
+  RowBlocks blocks_;
+  bool training_;
+  MemoryCount count_;
+  std::vector<std::unique_ptr<CpuOperation>> operations_;  // in order of execution
+  std::vector<LstmOperation<T>*> layers_;
+  ClassifierOperation<T>* classifier_ = nullptr;
+  ArenaPlan arena_;
+  Buffer tokens_buffer_, targets_buffer_;
+  Memory memory_;
+  std::uint8_t *tokens_ = nullptr, *targets_ = nullptr;
+  PassInput input_;
+  Pass pass_;
+};
+
+}  // namespace
+
+std::unique_ptr<Program> compile_program(const Graph& graph, std::int64_t micro_batch, Precision precision,
+                                         PassMode mode, int threads, Isa isa, MemoryCount count) {
+  if (precision == Precision::fp32)
+    return std::make_unique<CpuProgram<float>>(graph, micro_batch, mode, threads, isa, std::move(count));
+  return std::make_unique<CpuProgram<BFloat16>>(graph, micro_batch, mode, threads, isa, std::move(count));
+}
+
+}  // namespace ringtrain::cpu

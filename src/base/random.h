@@ -1,0 +1,63 @@
+// Counter-based random numbers: a value is a pure function of a key and a counter, so nothing depends on the rank,
+// the thread or the order of calls, and there is no generator state to save.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "base/host_device.h"
+
+namespace ringtrain {
+
+struct Random4 {
+  std::uint32_t v[4];
+};
+
+// Philox4x32-10. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+RINGTRAIN_HD Random4 philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high) {
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  std::uint32_t c0 = static_cast<std::uint32_t>(counter_low), c1 = static_cast<std::uint32_t>(counter_low >> 32);
+  std::uint32_t c2 = static_cast<std::uint32_t>(counter_high), c3 = static_cast<std::uint32_t>(counter_high >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0, p1 = std::uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<std::uint32_t>(p1);
+    c2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<std::uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// What a random number is for; keeps the streams of one seed apart.
+enum class RandomPurpose : std::uint32_t {
+  order = 1,
+  initial_weights = 2,
+  dropout = 3,
+  phase = 4,
+  sampling = 5,
+  shards = 6
+};
+
+RINGTRAIN_HD std::uint64_t random_key(std::uint64_t seed, RandomPurpose purpose) {
+  const Random4 r = philox(seed, static_cast<std::uint64_t>(purpose), 0x72696e67747261ull);
+  return (std::uint64_t{r.v[0]} << 32) | r.v[1];
+}
+
+// In (0, 1), 53 bits.
+inline double random_uniform(std::uint64_t key, std::uint64_t index) {
+  const Random4 r = philox(key, index, 0);
+  const std::uint64_t bits = (std::uint64_t{r.v[0]} << 21) ^ (r.v[1] >> 11);
+  return (static_cast<double>(bits) + 0.5) * 0x1.0p-53;
+}
+
+// Standard normal. Box and Muller 1958.
+inline double random_normal(std::uint64_t key, std::uint64_t index) {
+  const Random4 r = philox(key, index, 1);
+  const double u = (static_cast<double>((std::uint64_t{r.v[0]} << 21) ^ (r.v[1] >> 11)) + 0.5) * 0x1.0p-53;
+  const double v = (static_cast<double>((std::uint64_t{r.v[2]} << 21) ^ (r.v[3] >> 11)) + 0.5) * 0x1.0p-53;
+  return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * v);
+}
+
+}  // namespace ringtrain

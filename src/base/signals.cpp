@@ -1,0 +1,45 @@
+#include "base/signals.h"
+
+#include <atomic>
+#include <csignal>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr double kRepeatSeconds = 1.0;
+
+// Lock-free, hence safe in a handler.
+std::atomic<int> requested{0};
+std::atomic<double> first_stop_time{0};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
+
+extern "C" void on_signal(int signal_number) {
+  int none = 0;
+  requested.compare_exchange_strong(none, signal_number);
+  if (signal_number == SIGUSR1) return;
+  const double now = now_seconds();
+  double unset = 0;
+  if (first_stop_time.compare_exchange_strong(unset, now) || now - unset < kRepeatSeconds) return;
+  std::signal(signal_number, SIG_DFL);
+  std::raise(signal_number);  // delivered when this handler returns
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;  // a read or write under way must not fail with EINTR
+  sigemptyset(&action.sa_mask);
+  for (const int signal_number : {SIGTERM, SIGUSR1, SIGINT})
+    if (sigaction(signal_number, &action, nullptr) != 0) throw Error(cat("cannot catch signal ", signal_number));
+}
+
+int requested_signal() {
+  return requested.load(std::memory_order_relaxed);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,64 @@
+#include "base/table.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+namespace ringtrain {
+
+void Table::section(const std::string& title) {
+  rows_.push_back({true, title, ""});
+}
+
+void Table::row(const std::string& key, const std::string& value) {
+  rows_.push_back({false, key, value});
+}
+
+std::string Table::str() const {
+  std::size_t width = 0;
+  for (const Row& row : rows_) {
+    if (!row.is_section) width = std::max(width, display_width(row.key));
+  }
+  const std::string indent(width + 4, ' ');
+  std::string text;
+  for (const Row& row : rows_) {
+    if (row.is_section) {
+      text += row.key + "\n";
+      continue;
+    }
+    text += "  " + row.key + std::string(width + 2 - display_width(row.key), ' ');
+    for (const char c : row.value) {
+      text += c;
+      if (c == '\n') text += indent;
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::size_t display_width(const std::string& text) {
+  // Continuation bytes of UTF-8 are 10xxxxxx.
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; }));
+}
+
+std::string with_thousands(long long value) {
+  std::string digits = std::to_string(value);
+  const std::size_t first = digits[0] == '-' ? 1 : 0;
+  for (std::size_t i = digits.size(); i > first + 3;) digits.insert(i -= 3, 1, ',');
+  return digits;
+}
+
+std::string readable_bytes(double bytes) {
+  constexpr std::array<const char*, 5> units = {"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < units.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  char text[64];
+  std::snprintf(text, sizeof text, unit == 0 || bytes >= 100 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+  return text;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,56 @@
+// Collectives of the training step. The trainer and the reducer see this interface only; MPI and NCCL are behind it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ringtrain {
+
+// A collective under way. Buffers stay alive and untouched until done() has returned true.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual bool done() = 0;  // makes progress, never blocks
+};
+
+// For the main thread only (MPI_THREAD_FUNNELED). Sums make progress inside done(), wait() and the blocking calls; all
+// Pending objects end before their communicator.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string describe() const = 0;  // "MPI ring, chunks of 256 KiB"
+
+  // In-place sum over ranks of fp32 values; every rank ends with the same bits. All ranks start the same collectives
+  // in the same order; several may be under way.
+  virtual std::unique_ptr<Pending> start_sum(std::span<float> values) = 0;
+  virtual std::unique_ptr<Pending> start_sum(std::span<double> values) = 0;  // a few counters; same bits everywhere
+  void sum(std::span<float> values);                                         // start and wait
+  void sum(std::span<double> values);
+
+  // From rank `root` to all; any size (chunked above INT_MAX bytes).
+  virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
+  // Rank r's `mine` (same length everywhere) lands at all[r * mine.size()] on `root`; `all` is empty elsewhere.
+  virtual void gather(std::span<const float> mine, std::span<float> all, int root) = 0;
+  // The reverse: `all` on root is cut into equal pieces.
+  virtual void scatter(std::span<const float> all, std::span<float> mine, int root) = 0;
+  virtual void barrier() = 0;
+};
+
+// Lets other threads run after a few tries: a waiting rank must not starve the others of an oversubscribed node.
+void wait(Pending& pending);
+
+// Broadcasts a string of any length.
+std::string broadcast_string(Communicator& communicator, std::string text, int root);
+
+// The ring over MPI point-to-point messages on host memory. Reduce-scatter, then all-gather: 2 (p - 1) steps, each rank
+// sends 2 (p - 1) / p x bytes (Patarasuk and Yuan 2009); cut into chunks that travel as a pipeline.
+// `chunk_bytes`: size of a message. Messages' element counts stay below `max_count` (INT_MAX; smaller in tests).
+std::unique_ptr<Communicator> make_mpi_communicator(std::size_t chunk_bytes, std::size_t max_count = 0x7fffffff);
+
+}  // namespace ringtrain

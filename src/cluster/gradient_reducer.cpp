@@ -1,0 +1,50 @@
+#include "cluster/gradient_reducer.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace ringtrain {
+
+GradientReducer::GradientReducer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements)
+    : communicator_(communicator), gradients_(gradients), bucket_elements_(bucket_elements) {
+  if (bucket_elements < 1)
+    throw Error(cat("a gradient bucket of ", bucket_elements, " elements; at least 1 is needed"));
+}
+
+std::int64_t GradientReducer::buckets() const {
+  return (std::ssize(gradients_) + bucket_elements_ - 1) / bucket_elements_;
+}
+
+void GradientReducer::begin() {
+  if (!pending_.empty()) throw Error("a step begins before the gradients of the last one were summed");
+  launched_ = 0;
+}
+
+void GradientReducer::ready(std::int64_t watermark) {
+  const std::int64_t total = std::ssize(gradients_);
+  if (watermark > total) throw Error(cat("watermark ", watermark, " beyond the ", total, " gradients"));
+  while (launched_ < total) {
+    const std::int64_t end = std::min(launched_ + bucket_elements_, total);
+    if (end > watermark) break;
+    pending_.push_back(communicator_.start_sum(
+        gradients_.subspan(static_cast<std::size_t>(launched_), static_cast<std::size_t>(end - launched_))));
+    launched_ = end;
+  }
+  poll();
+}
+
+void GradientReducer::poll() {
+  while (!pending_.empty() && pending_.front()->done()) pending_.pop_front();
+}
+
+void GradientReducer::finish(std::span<double> counters) {
+  const double start = now_seconds();
+  ready(std::ssize(gradients_));
+  pending_.push_back(communicator_.start_sum(counters));
+  for (; !pending_.empty(); pending_.pop_front()) wait(*pending_.front());
+  exposed_seconds_ = now_seconds() - start;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,39 @@
+// Averages gradients while the backward pass still runs: as the watermark rises, whole buckets (plain ranges of the
+// flat gradient vector) are handed to the communicator.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cluster/communicator.h"
+
+namespace ringtrain {
+
+class GradientReducer {
+ public:
+  // `gradients`: the whole flat vector. `bucket_elements`: length of a bucket; the last one takes the rest.
+  GradientReducer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements);
+
+  // Step protocol, the same calls with the same watermarks on all ranks (watermarks may be seen at different times):
+  void begin();                        // a new step: nothing is ready
+  void ready(std::int64_t watermark);  // elements [0, watermark) hold their final local values: launch what is whole
+  void poll();                         // advance what is under way; cheap, called between kernels
+  // Everything is ready. Launches the rest and, with the last bucket, the sum of `counters`; returns when all is done.
+  void finish(std::span<double> counters);
+
+  double exposed_seconds() const { return exposed_seconds_; }  // of the last step: time inside finish()
+  std::int64_t buckets() const;
+
+ private:
+  Communicator& communicator_;
+  std::span<float> gradients_;
+  std::int64_t bucket_elements_;
+  std::int64_t launched_ = 0;
+  std::deque<std::unique_ptr<Pending>> pending_;
+  double exposed_seconds_ = 0;
+};
+
+}  // namespace ringtrain

@@ -1,0 +1,45 @@
+// The job as MPI sees it: who am I, who shares my node, and how it ends.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ringtrain {
+
+// MPI_Init_thread (FUNNELED: only the main thread communicates) .. MPI_Finalize. One per process.
+class Session {
+ public:
+  // Throws Error when MPI's size contradicts Slurm's task count (N singletons under srun without PMI), with advice.
+  Session(int* argc, char*** argv);
+  ~Session();  // MPI_Finalize, unless an exception is in flight
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int node_rank() const { return node_rank_; }  // among the ranks of this node
+  int node_size() const { return node_size_; }
+  const std::string& host() const { return host_; }
+  const std::vector<std::string>& hosts() const { return hosts_; }  // of every rank, in rank order
+
+  // CPUs of this rank: its affinity mask, shared out evenly when several ranks of the node have the same mask
+  // (unbound ranks). At least 1.
+  int available_threads() const { return available_threads_; }
+  bool oversubscribed() const { return oversubscribed_; }  // more ranks than CPUs in the mask
+
+  static std::string mpi_version();  // "Open MPI 4.1.4"
+
+ private:
+  int rank_ = 0, size_ = 1, node_rank_ = 0, node_size_ = 1, available_threads_ = 1;
+  bool oversubscribed_ = false;
+  std::string host_;
+  std::vector<std::string> hosts_;
+};
+
+// Processes that the launcher (mpirun, or srun for a job step) says it started; 1 without one. Reads the environment.
+int launched_tasks();
+
+// Ends every rank of the job with this exit code; does not return, cannot hang (after 3 s the process exits by itself).
+[[noreturn]] void abort_job(int exit_code);
+
+// "rank 2 on node17", or "" before MPI is up: for error messages from any thread.
+std::string rank_label();
+
+}  // namespace ringtrain

@@ -1,0 +1,254 @@
+// The board is an MPI shared-memory window, one entry per rank of the node. MPI removes its file from the file system
+// as soon as all have attached, so nothing is left behind after kill -9.
+#include "cluster/watchdog.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <mutex>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "cluster/mpi_check.h"
+#include "cluster/session.h"
+#include "cluster/waiting.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr int kExitCode = 86;
+constexpr double kDeadSeconds = 3;        // a launcher that works ends the job sooner than this after a rank's death
+constexpr double kOtherNodesSeconds = 2;  // for the tables of the other nodes, before the abort silences them
+
+// One cache line per rank. The owner writes, everyone reads.
+struct alignas(64) Entry {
+  std::atomic<std::int64_t> step_and_phase;  // step << 8 | phase
+  std::atomic<double> changed;               // now_seconds()
+  std::atomic<std::int32_t> reporter;        // in entry 0 only: 1 once a rank of the node prints the table
+  std::int32_t rank, pid;
+};
+static_assert(std::atomic<double>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
+
+// The state letter of proc(5); 0 when there is no such process (here: it may be in another pid namespace).
+char process_state(int pid) {
+  std::ifstream file(cat("/proc/", pid, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  const std::size_t at = line.rfind(") ");  // the command's name may hold anything
+  return at == std::string::npos || at + 2 >= line.size() ? '\0' : line[at + 2];
+}
+
+bool is_dead(char state) {
+  return state == '\0' || state == 'Z' || state == 'X';
+}
+
+const char* state_name(char state) {
+  switch (state) {
+    case '\0':
+      return "GONE";
+    case 'Z':
+    case 'X':
+      return "DEAD";
+    case 'T':
+    case 't':
+      return "STOPPED";
+    case 'D':
+      return "in disk i/o";
+    case 'R':
+      return "running";
+    default:
+      return "sleeping";
+  }
+}
+
+}  // namespace
+
+const char* phase_name(Phase phase) {
+  switch (phase) {
+    case Phase::start:
+      return "start";
+    case Phase::input:
+      return "input";
+    case Phase::forward:
+      return "forward";
+    case Phase::backward:
+      return "backward";
+    case Phase::communication:
+      return "communication";
+    case Phase::update:
+      return "update";
+    case Phase::evaluation:
+      return "evaluation";
+    case Phase::checkpoint:
+      return "checkpoint";
+    case Phase::finished:
+      return "finished";
+  }
+  return "?";
+}
+
+struct Watchdog::State {
+  double timeout = 0;
+  MPI_Comm node = MPI_COMM_NULL;
+  MPI_Win window = MPI_WIN_NULL;
+  bool several_nodes = false;
+  std::vector<Entry*> board;
+  std::vector<char> visible;  // by entry: its process can be seen in our /proc
+  Entry* own = nullptr;
+  std::size_t next = 0;  // the rank after this one on the node, cyclically
+  std::atomic<std::uint64_t> beats{0};
+  std::mutex mutex;
+  std::condition_variable stop_signal;
+  bool stop = false;
+  std::thread thread;
+
+  void write(std::int64_t step, Phase phase) {
+    own->step_and_phase.store((step << 8) | static_cast<std::int64_t>(phase), std::memory_order_relaxed);
+    own->changed.store(now_seconds(), std::memory_order_relaxed);
+  }
+  void beat() { beats.fetch_add(1, std::memory_order_relaxed); }
+  void watch();
+  const Entry* dead_peer() const;
+  void report_and_abort(const std::string& reason);
+};
+
+Watchdog::Watchdog(double timeout_seconds) : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.timeout = timeout_seconds;
+  int rank = 0, size = 1, node_rank = 0, node_size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &s.node),
+            "MPI_Comm_split_type");
+  MPI_Comm_rank(s.node, &node_rank);
+  MPI_Comm_size(s.node, &node_size);
+  s.several_nodes = node_size < size;
+
+  void* memory = nullptr;
+  const MPI_Aint bytes = 2 * sizeof(Entry);  // MPI promises no alignment: room to round up
+  check_mpi(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, s.node, &memory, &s.window), "MPI_Win_allocate_shared");
+  for (int r = 0; r < node_size; ++r) {
+    MPI_Aint its_bytes = 0;
+    int unit = 1;
+    void* base = nullptr;
+    check_mpi(MPI_Win_shared_query(s.window, r, &its_bytes, &unit, &base), "MPI_Win_shared_query");
+    std::size_t room = static_cast<std::size_t>(its_bytes);
+    s.board.push_back(static_cast<Entry*>(std::align(alignof(Entry), sizeof(Entry), base, room)));
+  }
+  s.own = new (s.board[static_cast<std::size_t>(node_rank)]) Entry{};
+  s.next = static_cast<std::size_t>((node_rank + 1) % node_size);
+  s.own->rank = rank;
+  s.own->pid = static_cast<std::int32_t>(getpid());
+  s.write(0, Phase::start);
+  MPI_Barrier(s.node);
+  for (const Entry* entry : s.board) s.visible.push_back(!is_dead(process_state(entry->pid)));
+  if (timeout_seconds > 0) s.thread = std::thread([&s] { s.watch(); });
+}
+
+Watchdog::~Watchdog() {
+  State& s = *state_;
+  const bool unwinding = std::uncaught_exceptions() > 0;
+  s.beat();
+  s.write(s.own->step_and_phase.load(std::memory_order_relaxed) >> 8, Phase::finished);
+  if (!unwinding) {
+    // Still watched: a rank that never comes here must not let the others wait for ever.
+    int done = 0;
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Ibarrier(MPI_COMM_WORLD, &request);
+    for (Waiter waiter; MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done;) waiter.pause();
+  }
+  {
+    const std::lock_guard lock(s.mutex);
+    s.stop = true;
+  }
+  s.stop_signal.notify_all();
+  if (s.thread.joinable()) s.thread.join();
+  if (unwinding) return;  // MPI_Win_free waits for all ranks
+  MPI_Win_free(&s.window);
+  MPI_Comm_free(&s.node);
+}
+
+void Watchdog::enter(std::int64_t step, Phase phase) {
+  state_->write(step, phase);
+}
+
+void Watchdog::alive() {
+  state_->own->changed.store(now_seconds(), std::memory_order_relaxed);
+  state_->beat();
+}
+
+void Watchdog::step_finished(std::int64_t step) {
+  state_->write(step, Phase::update);
+  state_->beat();
+}
+
+// Counts the time without a beat in ticks. A tick that took much longer than asked means that this process was
+// suspended as a whole (Ctrl-Z, Slurm's suspend): only a second of it counts, or every rank would fire on waking up.
+void Watchdog::State::watch() {
+  const double tick = std::clamp(timeout / 20, 0.01, 0.5);
+  double idle = 0, dead = 0, last = now_seconds();
+  std::uint64_t last_beats = beats.load();
+  std::unique_lock lock(mutex);
+  while (!stop_signal.wait_for(lock, std::chrono::duration<double>(tick), [this] { return stop; })) {
+    const double now = now_seconds(), passed = std::min(now - last, std::max(1.0, 4 * tick));
+    last = now;
+    const std::uint64_t beats_now = beats.load(std::memory_order_relaxed);
+    idle = beats_now == last_beats ? idle + passed : 0;
+    last_beats = beats_now;
+    const Entry* lost = dead_peer();
+    dead = lost != nullptr ? dead + passed : 0;
+    if (dead > kDeadSeconds) report_and_abort(cat("rank ", lost->rank, " (pid ", lost->pid, ") has died"));
+    if (idle > timeout) report_and_abort(cat("no step was finished for ", timeout, " s"));
+  }
+}
+
+// Every rank looks after the next one of its node only, so that a tick costs one small read from /proc.
+const Entry* Watchdog::State::dead_peer() const {
+  const auto phase = static_cast<Phase>(board[next]->step_and_phase.load(std::memory_order_relaxed) & 0xff);
+  const bool dead = visible[next] && phase != Phase::finished && is_dead(process_state(board[next]->pid));
+  return dead ? board[next] : nullptr;
+}
+
+void Watchdog::State::report_and_abort(const std::string& reason) {
+  if (board[0]->reporter.exchange(1) != 0) {
+    // Another rank prints and aborts. Should it fail to, this one does, later and without a table.
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    abort_job(kExitCode);
+  }
+  const double now = now_seconds();
+  std::string text = cat("\nringtrain: ", reason, " (seen by ", rank_label(), "); ending the job. On this node:\n");
+  char line[200];
+  std::snprintf(line, sizeof line, "%6s %9s %10s  %-14s %12s  %s\n", "rank", "pid", "step", "phase", "unchanged",
+                "process");
+  text += line;
+  for (std::size_t i = 0; i < board.size(); ++i) {
+    const std::int64_t word = board[i]->step_and_phase.load(std::memory_order_relaxed);
+    const char state = process_state(board[i]->pid);
+    const bool suspect = visible[i] && (is_dead(state) || state == 'T' || state == 't');
+    std::snprintf(line, sizeof line, "%6d %9d %10lld  %-14s %10.1f s  %s%s\n", board[i]->rank, board[i]->pid,
+                  static_cast<long long>(word >> 8), phase_name(static_cast<Phase>(word & 0xff)),
+                  now - board[i]->changed.load(std::memory_order_relaxed),
+                  visible[i] ? state_name(state) : "not visible from here", suspect ? "  <-- look here" : "");
+    text += line;
+  }
+  text += "Ranks in \"communication\" wait for the others; the one that is behind holds them up.\n";
+  for (std::size_t written = 0; written < text.size();) {  // one write, so that other ranks' lines do not mix with it
+    const ssize_t count = ::write(STDERR_FILENO, text.data() + written, text.size() - written);
+    if (count <= 0) break;
+    written += static_cast<std::size_t>(count);
+  }
+  if (several_nodes) std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
+  abort_job(kExitCode);
+}
+
+}  // namespace ringtrain

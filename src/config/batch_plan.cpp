@@ -1,0 +1,99 @@
+#include "config/batch_plan.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ringtrain {
+namespace {
+
+// All divisors in increasing order; number >= 1. O(sqrt number).
+std::vector<std::int64_t> divisors(std::int64_t number) {
+  std::vector<std::int64_t> small, large;
+  for (std::int64_t d = 1; d <= number / d; ++d)
+    if (number % d == 0) {
+      small.push_back(d);
+      if (d != number / d) large.push_back(number / d);
+    }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
+
+// How far apart two positive numbers are, as a ratio of at least 1.
+double ratio(std::int64_t a, std::int64_t b) {
+  return static_cast<double>(std::max(a, b)) / static_cast<double>(std::min(a, b));
+}
+
+std::int64_t nearest_divisor(std::int64_t number, std::int64_t wanted) {
+  const std::vector<std::int64_t> all = divisors(number);
+  return *std::min_element(all.begin(), all.end(),
+                           [wanted](std::int64_t a, std::int64_t b) { return ratio(a, wanted) < ratio(b, wanted); });
+}
+
+}  // namespace
+
+std::string nearest_divisors(std::int64_t number, std::int64_t wanted) {
+  constexpr std::size_t most = 8;
+  std::vector<std::int64_t> near = divisors(number);
+  std::stable_sort(near.begin(), near.end(),
+                   [wanted](std::int64_t a, std::int64_t b) { return ratio(a, wanted) < ratio(b, wanted); });
+  near.resize(std::min(near.size(), most));
+  std::sort(near.begin(), near.end());
+  std::string out;
+  for (const std::int64_t d : near) out += cat(out.empty() ? "" : ", ", d);
+  return out;
+}
+
+BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
+                     bool whole_workers) {
+  if (batch.global < 1 || batch.worker < 1 || batch.micro < 0 || ranks < 1 || preferred_micro_batch < 1)
+    throw Error(cat("batch.global ", batch.global, ", batch.worker ", batch.worker, ", batch.micro ", batch.micro, ", ",
+                    ranks, " ranks and a preferred micro-batch of ", preferred_micro_batch,
+                    ": expected positive numbers (batch.micro may be 0)"));
+  BatchPlan plan;
+  plan.global = batch.global;
+  plan.worker = batch.worker;
+  plan.ranks = ranks;
+  if (batch.global % batch.worker != 0)
+    throw Error(cat("batch.worker ", batch.worker, " does not divide batch.global ", batch.global),
+                cat("Values of batch.worker that do: ", nearest_divisors(batch.global, batch.worker), "."));
+  plan.workers = batch.global / batch.worker;
+  if (plan.workers % ranks != 0)
+    throw Error(cat(ranks, " ranks do not divide the ", plan.workers, " virtual workers (batch.global ", batch.global,
+                    " / batch.worker ", batch.worker, ")"),
+                cat("Numbers of ranks that do: ", nearest_divisors(plan.workers, ranks), "."));
+  plan.rows_per_rank = batch.global / ranks;
+
+  // A micro-batch is a number of units: samples, or virtual workers where those must stay whole.
+  const std::int64_t unit = whole_workers ? batch.worker : 1;
+  const std::int64_t units = plan.rows_per_rank / unit;
+  if (batch.micro == 0) {
+    const std::int64_t wanted = std::max<std::int64_t>(1, preferred_micro_batch / unit);
+    plan.micro_batch = unit * nearest_divisor(units, wanted);
+  } else {
+    plan.micro_batch = batch.micro;
+    if (plan.rows_per_rank % batch.micro != 0)
+      throw Error(cat("batch.micro ", batch.micro, " does not divide the ", plan.rows_per_rank, " rows of each of ",
+                      ranks, " ranks"),
+                  cat("Values of batch.micro that do: ", nearest_divisors(plan.rows_per_rank, batch.micro),
+                      "; 0 leaves the choice to the backend."));
+    if (batch.micro % unit != 0)
+      throw Error(cat("batch.micro ", batch.micro, " splits a virtual worker of ", batch.worker,
+                      " samples, which a model with batch norm does not allow"),
+                  cat("Multiples of ", batch.worker, " work: ", batch.worker, " x one of ",
+                      nearest_divisors(units, std::max<std::int64_t>(1, batch.micro / unit)), "."));
+  }
+  plan.accumulation = plan.rows_per_rank / plan.micro_batch;
+  return plan;
+}
+
+std::string to_string(const BatchPlan& plan) {
+  const auto counted = [](std::int64_t count, const char* noun) {
+    return cat(count, " ", noun, count == 1 ? "" : "s");
+  };
+  return cat(plan.global, " = ", counted(plan.workers, "worker"), " x ", plan.worker, " = ",
+             counted(plan.ranks, "rank"), " x ", counted(plan.accumulation, "micro-step"), " x ", plan.micro_batch);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,36 @@
+// The only place with batch arithmetic.
+//   global = workers x worker = ranks x accumulation x micro_batch
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "config/experiment.h"
+
+namespace ringtrain {
+
+struct BatchPlan {
+  std::int64_t global = 0;   // samples per optimizer step
+  std::int64_t worker = 0;   // samples per virtual worker
+  std::int64_t workers = 0;  // global / worker
+  std::int64_t ranks = 0;
+  std::int64_t rows_per_rank = 0;  // global / ranks; rank r owns global rows [r, r+1) x rows_per_rank
+  std::int64_t micro_batch = 0;    // samples per device pass
+  std::int64_t accumulation = 0;   // device passes per step and rank
+};
+
+// `preferred_micro_batch` (at least 1): what the backend runs fastest; used where batch.micro is 0 (auto): the divisor
+// of rows_per_rank nearest to it in ratio, so that a prime 4099 near 256 becomes one pass of 4099 and not 4099 passes
+// of 1. `whole_workers`: a model with batch norm may not split a virtual worker, so micro_batch is then a multiple of
+// batch.worker. Throws Error when worker does not divide global, ranks do not divide the workers, or batch.micro does
+// not divide the rank's rows; the hint lists values that work.
+BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
+                     bool whole_workers);
+
+// The divisors of `number` nearest to `wanted`, in increasing order, for a hint: "192, 256, 384".
+std::string nearest_divisors(std::int64_t number, std::int64_t wanted);
+
+// The arithmetic in one line, with numbers: "4096 = 16 workers x 256 = 2 ranks x 8 micro-steps x 256".
+std::string to_string(const BatchPlan& plan);
+
+}  // namespace ringtrain

@@ -1,0 +1,119 @@
+// The experiment as plain structs. These structs are the schema: config/schema.cpp lists every field once, with its
+// key, type, unit, range, default and meaning, and the reader, the writer and configs/README.md come from that list.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ringtrain {
+
+struct ModelConfig {
+  std::string kind = "char_lstm";  // char_lstm
+  std::int64_t hidden = 128;       // units per LSTM layer
+  std::int64_t layers = 4;
+  double dropout = 0.1;  // between LSTM layers, probability of zeroing
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct DataConfig {
+  std::string train;               // prefix of the shards: <prefix>-00000-of-00002.h5
+  std::string validation;          // the same; empty: no evaluation
+  std::string order = "windows";   // running text: windows (shuffled) | streams (carried hidden state)
+  std::int64_t sequence = 64;      // running text: characters per window; names bring their own context length
+  std::string blanks = "counted";  // names: counted | masked (padding targets in the loss)
+  std::int64_t loader_threads = 1;
+  std::int64_t prefetch = 4;  // micro-batches ready ahead
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct BatchConfig {
+  std::int64_t global = 0;  // samples per optimizer step; required
+  std::int64_t worker = 0;  // samples per virtual worker; required
+  std::int64_t micro = 0;   // samples per device pass; 0 = auto
+  bool operator==(const BatchConfig&) const = default;
+};
+
+struct OptimizerConfig {
+  std::string kind = "adam";  // sgd | adam | adamw
+  double momentum = 0.9;
+  bool nesterov = false;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double weight_decay = 0;
+  bool decay_norm_and_bias = false;
+  double clip_norm = 0;  // 0 = off
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+struct LearningRateConfig {
+  double base = 0.001;           // at base_batch
+  std::int64_t base_batch = 0;   // 0 = batch.global, so that no scaling happens
+  std::string scaling = "none";  // none | linear | sqrt | legw
+  double warmup_epochs = 0;
+  std::int64_t warmup_steps = 0;      // instead of warmup_epochs
+  std::string warmup_from = "base";   // base | zero
+  std::string schedule = "constant";  // constant | step | polynomial | cosine | exponential
+  std::vector<double> milestones;     // epochs, for step
+  double factor = 0.1;                // step: at each milestone; exponential: per epoch
+  double power = 2;                   // polynomial
+  double end = 0;                     // polynomial, cosine: the rate at the end
+  bool operator==(const LearningRateConfig&) const = default;
+};
+
+struct StopConfig {
+  double epochs = 0;
+  std::int64_t steps = 0;
+  double seconds = 0;
+  std::string target_metric;  // "" | validation_loss | validation_accuracy
+  double target_value = 0;
+  bool operator==(const StopConfig&) const = default;
+};
+
+struct EvaluateConfig {
+  double every_epochs = 1;
+  std::int64_t every_steps = 0;
+  bool operator==(const EvaluateConfig&) const = default;
+};
+
+struct CheckpointConfig {
+  double every_epochs = 1;
+  std::int64_t every_steps = 0;
+  double every_seconds = 0;
+  std::int64_t keep = 2;
+  bool best = true;
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+struct CommunicationConfig {
+  double bucket_mib = 1;         // gradients are reduced in ranges of this size
+  std::int64_t chunk_kib = 128;  // messages of the ring
+  double timeout_seconds = 600;  // a step that takes longer ends the job
+  bool operator==(const CommunicationConfig&) const = default;
+};
+
+struct RunConfig {
+  std::string dir;                   // the run's own folder; empty: results/<name>/<id>
+  std::string id;                    // empty: the time of the start
+  std::int64_t log_every_steps = 0;  // lines in a batch log; 0 = about twenty per epoch
+  std::int64_t threads = 0;          // per rank; 0 = its share of the affinity mask
+  bool operator==(const RunConfig&) const = default;
+};
+
+struct Experiment {
+  std::string name;  // required
+  std::uint64_t seed = 1;
+  std::string precision = "fp32";  // fp32 | bf16
+  ModelConfig model;
+  DataConfig data;
+  BatchConfig batch;
+  OptimizerConfig optimizer;
+  LearningRateConfig learning_rate;
+  StopConfig stop;
+  EvaluateConfig evaluate;
+  CheckpointConfig checkpoint;
+  CommunicationConfig communication;
+  RunConfig run;
+  bool operator==(const Experiment&) const = default;
+};
+
+}  // namespace ringtrain

@@ -1,0 +1,440 @@
+#include "config/reader.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <tuple>
+
+#include "base/error.h"
+#include "config/batch_plan.h"
+#include "config/schema.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::size_t file_limit_bytes = 1 << 20;  // no experiment is larger; a data file given by mistake is
+
+// A place in the file or an override, and its rank among all places: overrides come after the file.
+struct Place {
+  std::string prefix;               // "exp.yaml:3:11: " or "override 'seed=x': "
+  std::tuple<int, int, int> order;  // (0, line, column) or (number of the override from 1, 0, 0)
+};
+
+// What stands in the file or in an override, before it has a type.
+struct Value {
+  enum class Kind { nothing, scalar, list, map } kind = Kind::nothing;
+  std::string text;
+  bool quoted = false;
+  std::vector<Value> items;
+  Place place;
+};
+
+using GivenKeys = std::map<std::string_view, Place>;
+
+// Found text for a message: one line, short.
+std::string shown(std::string_view text) {
+  std::string out;
+  for (const char c : text.substr(0, 60)) out += static_cast<unsigned char>(c) < 32 || c == 127 ? '?' : c;
+  return "'" + out + (text.size() > 60 ? "..." : "") + "'";
+}
+
+std::string found(const Value& value) {
+  switch (value.kind) {
+    case Value::Kind::nothing:
+      return "has no value";
+    case Value::Kind::list:
+      return "is a list";
+    case Value::Kind::map:
+      return "is a map";
+    case Value::Kind::scalar:
+      break;
+  }
+  return "is " + shown(value.text) + (value.quoted ? " in quotes" : "");
+}
+
+[[noreturn]] void unknown_key(const Place& place, const std::string& key, bool is_map) {
+  std::string hint = "Known here: ";
+  const std::string_view section = section_of(key);
+  const auto& known = sections();
+  const bool inside = std::find(known.begin(), known.end(), section) != known.end();
+  for (const Field& field : schema())
+    if (inside && section_of(field.key) == section) hint += cat(leaf_of(field.key), " ");
+  throw Error(cat(place.prefix, "unknown key ", shown(key), nearest_key(key, is_map)),
+              inside ? hint : "configs/README.md lists every key.");
+}
+
+// From text to typed members
+
+bool parse_integer(std::string_view text, auto& value) {
+  const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
+  if (digits.size() > 1 && digits[0] == '0') return false;  // octal in YAML 1.1: ambiguous
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool parse_real(std::string_view text, double& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
+}
+
+bool assign_text(const Field& field, const Value& value, std::string& member) {
+  member = value.text;
+  for (const char c : member)
+    if (static_cast<unsigned char>(c) < 32 || c == 127) return false;
+  if (!field.words_.empty()) return std::count(field.words_.begin(), field.words_.end(), member) > 0;
+  if (member.empty()) return !field.required_;
+  return !field.folder_name_ || is_folder_name(member);
+}
+
+void assign(const Field& field, const Value& value, Experiment& experiment) {
+  const auto refuse = [&](const Value& at, std::string_view item) {
+    throw Error(cat(at.place.prefix, field.key, " ", item, found(at), ", expected ", expected(field)));
+  };
+  const Member member = field.member(experiment);
+  if (auto* list = std::get_if<std::vector<double>*>(&member)) {
+    if (value.kind != Value::Kind::list) refuse(value, "");
+    (*list)->clear();
+    for (const Value& item : value.items) {
+      double number = 0;
+      if (item.kind != Value::Kind::scalar || item.quoted || !parse_real(item.text, number) ||
+          !field.range_.holds(number))
+        refuse(item, cat("item ", (*list)->size() + 1, " "));
+      (*list)->push_back(number);
+    }
+    return;
+  }
+  if (value.kind != Value::Kind::scalar) refuse(value, "");
+  bool good = false;
+  if (auto* text = std::get_if<std::string*>(&member)) {
+    good = assign_text(field, value, **text);
+  } else if (value.quoted) {
+    good = false;
+  } else if (auto* flag = std::get_if<bool*>(&member)) {
+    **flag = value.text == "true";
+    good = value.text == "true" || value.text == "false";
+  } else if (auto* integer = std::get_if<std::int64_t*>(&member)) {
+    good = parse_integer(value.text, **integer) && field.range_.holds(static_cast<double>(**integer));
+  } else if (auto* unsigned_integer = std::get_if<std::uint64_t*>(&member)) {
+    good = parse_integer(value.text, **unsigned_integer);
+  } else if (auto* real = std::get_if<double*>(&member)) {
+    good = parse_real(value.text, **real) && field.range_.holds(**real);
+  }
+  if (!good) refuse(value, "");
+}
+
+// The file
+
+std::string line_of(const std::string& text, int number) {
+  std::istringstream lines(text);
+  std::string line;
+  for (int i = 0; i <= number; ++i) std::getline(lines, line);
+  return line;
+}
+
+// Remembers where the last document started; what is in it does not matter.
+struct DocumentStart : YAML::EventHandler {
+  YAML::Mark start;
+  void OnDocumentStart(const YAML::Mark& mark) override { start = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+class FileReader {
+ public:
+  FileReader(const std::string& path, Experiment& experiment, GivenKeys& given)
+      : path_(path), experiment_(experiment), given_(given) {}
+
+  void read(const std::string& yaml) {
+    YAML::Node document;
+    DocumentStart last;
+    bool more = false;
+    try {
+      document = YAML::Load(yaml);
+      // Not YAML::LoadAll: in a text before a map it finds documents without end (0.7).
+      std::istringstream stream(yaml);
+      YAML::Parser parser(stream);
+      more = parser.HandleNextDocument(last) && parser.HandleNextDocument(last);
+    } catch (const YAML::Exception& error) {
+      // The parser's own words for a tab are misleading.
+      const std::string line = line_of(yaml, error.mark.line);
+      const bool tab = line.substr(0, line.find_first_not_of(" \t")).find('\t') != std::string::npos;
+      throw Error(cat(place(error.mark).prefix,
+                      "not valid YAML: ", tab ? "a tab in the indentation, expected spaces" : error.msg));
+    }
+    if (more)
+      throw Error(place(last.start).prefix + "more text after the experiment's end, expected one YAML document");
+    if (!document.IsDefined() || document.IsNull())
+      throw Error(place(YAML::Mark()).prefix + "the file is empty, expected an experiment", "configs/ holds examples.");
+    if (!document.IsMap()) {
+      const Value value = to_value(document, document.Mark());
+      throw Error(
+          cat(value.place.prefix, "the file ", found(value), ", expected a map of keys such as name: my-study"));
+    }
+    read_map(document, "");
+  }
+
+  // Where a missing key would have to be added.
+  Place section_place(std::string_view section) const {
+    const auto found_place = sections_.find(section);
+    return found_place == sections_.end() ? place(YAML::Mark()) : found_place->second;
+  }
+
+ private:
+  Place place(const YAML::Mark& mark) const {
+    const int line = std::max(mark.line, 0) + 1, column = std::max(mark.column, 0) + 1;
+    return {cat(path_, ":", line, ":", column, ": "), {0, line, column}};
+  }
+
+  // `key`: where the key stands, for values that are not there.
+  Value to_value(const YAML::Node& node, const YAML::Mark& key) const {
+    Value value;
+    value.place = place(node.IsNull() || node.Mark().is_null() ? key : node.Mark());
+    if (node.IsScalar()) {
+      value.kind = Value::Kind::scalar;
+      value.text = node.Scalar();
+      value.quoted = node.Tag() == "!";
+    } else if (node.IsSequence()) {
+      value.kind = Value::Kind::list;
+      // Lists of lists are no value of any key, and may contain themselves: not followed.
+      for (const YAML::Node& item : node)
+        value.items.push_back(item.IsSequence() ? Value{Value::Kind::list, "", false, {}, place(item.Mark())}
+                                                : to_value(item, node.Mark()));
+    } else if (node.IsMap()) {
+      value.kind = Value::Kind::map;
+    }
+    return value;
+  }
+
+  void read_map(const YAML::Node& map, const std::string& section) {
+    std::map<std::string, Place> seen;
+    for (const auto& entry : map) {
+      const Place where = place(entry.first.Mark());
+      if (!entry.first.IsScalar()) throw Error(where.prefix + "a key that is not a word, expected a key such as seed");
+      const std::string leaf = entry.first.Scalar();
+      const std::string key = section.empty() ? leaf : section + "." + leaf;
+      const auto [first, is_new] = seen.emplace(leaf, where);
+      if (!is_new)
+        throw Error(cat(where.prefix, "the key ", shown(key), " is given twice, first at line ",
+                        std::get<1>(first->second.order), ", expected once"));
+      const Value value = to_value(entry.second, entry.first.Mark());
+      const bool is_section =
+          section.empty() && std::find(sections().begin(), sections().end(), leaf) != sections().end();
+      const Field* field = find_field(key);
+      if (is_section) {
+        if (value.kind != Value::Kind::map)
+          throw Error(cat(value.place.prefix, leaf, " ", found(value), ", expected keys of this section below it",
+                          value.kind == Value::Kind::scalar ? nearest_key(leaf, false) : ""));
+        sections_.emplace(leaf, where);
+        read_map(entry.second, leaf);
+      } else if (field != nullptr && section_of(key) == section) {
+        assign(*field, value, experiment_);
+        given_[field->key] = where;
+      } else if (field != nullptr) {
+        throw Error(cat(where.prefix, "unknown key ", shown(key), ", expected ", leaf_of(key), " below ",
+                        section_of(key), ": (dots are for overrides)"));
+      } else {
+        unknown_key(where, key, section.empty() && value.kind == Value::Kind::map);
+      }
+    }
+  }
+
+  const std::string& path_;
+  Experiment& experiment_;
+  GivenKeys& given_;
+  std::map<std::string, Place, std::less<>> sections_;
+};
+
+void apply_override(const std::string& text, int number, Experiment& experiment, GivenKeys& given) {
+  const Place where{cat("override ", shown(text), ": "), {number, 0, 0}};
+  const auto equals = text.find('=');
+  if (equals == std::string::npos || equals == 0)
+    throw Error(cat(where.prefix, "no key and value, expected key.path=value such as batch.global=4096"));
+  const std::string key = text.substr(0, equals);
+  const Field* field = find_field(key);
+  if (field == nullptr) {
+    if (std::find(sections().begin(), sections().end(), key) != sections().end())
+      throw Error(cat(where.prefix, key, " is a section, expected one of its keys", nearest_key(key, false)));
+    unknown_key(where, key, false);
+  }
+  Value value{Value::Kind::scalar, text.substr(equals + 1), false, {}, where};
+  if (value.text.empty() && !std::holds_alternative<std::string*>(field->member(experiment)))
+    value.kind = Value::Kind::nothing;
+  if (value.text.starts_with('[') && value.text.ends_with(']') &&
+      std::holds_alternative<std::vector<double>*>(field->member(experiment))) {
+    value.kind = Value::Kind::list;
+    std::string_view rest = std::string_view(value.text).substr(1, value.text.size() - 2);
+    while (rest.find_first_not_of(' ') != std::string_view::npos) {
+      const auto comma = rest.find(',');
+      std::string_view item = rest.substr(0, comma);
+      item.remove_prefix(std::min(item.find_first_not_of(' '), item.size()));
+      item = item.substr(0, item.find_last_not_of(' ') + 1);
+      value.items.push_back({Value::Kind::scalar, std::string(item), false, {}, where});
+      rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    }
+  }
+  assign(*field, value, experiment);
+  given[field->key] = where;
+}
+
+// Contradictions between keys
+
+struct Contradiction {
+  std::vector<std::string_view> keys;  // reported at the one given last
+  std::string what, hint = {};
+};
+
+// "optimizer.kind is sgd"
+std::string state(std::string_view key, const Experiment& experiment) {
+  return cat(key, " is ", value_text(*find_field(key), experiment));
+}
+
+std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
+  const LearningRateConfig& lr = e.learning_rate;
+  const auto is = [&e](std::string_view leaf) { return state(cat("learning_rate.", leaf), e); };
+  const double k = lr.base_batch > 0 ? static_cast<double>(e.batch.global) / static_cast<double>(lr.base_batch) : 1;
+  const double warmup_epochs = lr.warmup_epochs * (lr.scaling == "legw" ? k : 1);
+  const double peak = lr.base * (lr.scaling == "none" ? 1 : lr.scaling == "linear" ? k : std::sqrt(k));
+
+  if (lr.scaling != "none" && lr.base_batch == 0)
+    return {
+        {{"learning_rate.scaling", "learning_rate.base_batch"},
+         cat(is("scaling"), " but learning_rate.base_batch is not given, expected the batch that base was chosen at")}};
+  if (lr.warmup_epochs > 0 && lr.warmup_steps > 0)
+    return {{{"learning_rate.warmup_epochs", "learning_rate.warmup_steps"},
+             cat(is("warmup_epochs"), " and ", is("warmup_steps"), ", expected only one of them")}};
+  if ((lr.warmup_epochs > 0 || lr.warmup_steps > 0) && lr.scaling == "none" && lr.warmup_from == "base")
+    return {{{"learning_rate.warmup_epochs", "learning_rate.warmup_steps", "learning_rate.scaling",
+              "learning_rate.warmup_from"},
+             "warm-up from the base rate without scaling changes nothing, expected learning_rate.warmup_from: zero, a "
+             "learning_rate.scaling, or no warm-up"}};
+  if (lr.schedule == "step" && lr.milestones.empty())
+    return {
+        {{"learning_rate.schedule", "learning_rate.milestones"},
+         "learning_rate.schedule is step but learning_rate.milestones is empty, expected epochs such as [30, 60, 80]"}};
+  for (std::size_t i = 1; i < lr.milestones.size(); ++i)
+    if (lr.milestones[i] <= lr.milestones[i - 1])
+      return {{{"learning_rate.milestones"}, cat(is("milestones"), ", expected increasing epochs")}};
+  if (!lr.milestones.empty() && e.stop.epochs > 0 && lr.milestones.back() >= e.stop.epochs)
+    return {{{"learning_rate.milestones", "stop.epochs"},
+             cat(is("milestones"), " but ", state("stop.epochs", e), ", expected milestones before the end"),
+             "Give the milestones that the shorter run shall have, or another schedule."}};
+  if (!lr.milestones.empty() && lr.milestones.front() < warmup_epochs)
+    return {{{"learning_rate.milestones", "learning_rate.warmup_epochs", "learning_rate.scaling"},
+             cat(is("milestones"), " but warm-up takes ", warmup_epochs, " epochs, expected milestones after it")}};
+  if (lr.schedule == "polynomial" || lr.schedule == "cosine") {
+    if (e.stop.epochs == 0 && e.stop.steps == 0)
+      return {{{"learning_rate.schedule", "stop.epochs", "stop.steps"},
+               cat(is("schedule"), " but the run's length is not known, expected stop.epochs or stop.steps")}};
+    if (lr.end > peak)
+      return {{{"learning_rate.end", "learning_rate.base", "learning_rate.scaling", "batch.global"},
+               cat(is("end"), " but the peak rate is ", peak, ", expected an end at or below it")}};
+    if ((e.stop.epochs > 0 && warmup_epochs >= e.stop.epochs) || (e.stop.steps > 0 && lr.warmup_steps >= e.stop.steps))
+      return {{{"learning_rate.schedule", "learning_rate.warmup_epochs", "learning_rate.warmup_steps", "stop.epochs",
+                "stop.steps"},
+               cat(is("schedule"), " but warm-up lasts as long as the run, expected a shorter warm-up")}};
+  }
+  return std::nullopt;
+}
+
+std::optional<Contradiction> find_contradiction(const Experiment& e) {
+  const Experiment defaults;
+  for (const Field& field : schema()) {
+    if (field.only_with_.empty() || value_text(field, e) == value_text(field, defaults)) continue;
+    const std::string other = value_text(*find_field(field.only_with_), e);
+    if (std::count(field.only_words_.begin(), field.only_words_.end(), other) > 0) continue;
+    std::string words;
+    for (const std::string_view word : field.only_words_) words += cat(words.empty() ? "" : " or ", word);
+    return {{{field.key, field.only_with_},
+             cat(state(field.key, e), " but ", field.only_with_, " is ", other, ", expected it only with ", words)}};
+  }
+  const BatchConfig& batch = e.batch;
+  if (batch.global % batch.worker != 0)
+    return {
+        {{"batch.global", "batch.worker"},
+         cat(state("batch.worker", e), " but ", state("batch.global", e), ", expected a worker that divides global"),
+         cat("Near: ", nearest_divisors(batch.global, batch.worker), ".")}};
+  if (batch.micro > 0 && batch.global % batch.micro != 0)
+    return {{{"batch.global", "batch.micro"},
+             cat(state("batch.micro", e), " but ", state("batch.global", e), ", expected a micro that divides global"),
+             cat("Near: ", nearest_divisors(batch.global, batch.micro), ".")}};
+  if (e.optimizer.nesterov && e.optimizer.momentum == 0)
+    return {{{"optimizer.nesterov", "optimizer.momentum"},
+             "optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"}};
+  if (!e.run.dir.empty() && !e.run.id.empty())
+    return {
+        {{"run.dir", "run.id"}, cat(state("run.dir", e), " and ", state("run.id", e), ", expected only one of them")}};
+  if (auto contradiction = learning_rate_contradiction(e)) return contradiction;
+  const StopConfig& stop = e.stop;
+  if (stop.epochs == 0 && stop.steps == 0 && stop.seconds == 0 && stop.target_metric.empty())
+    return {{{"stop.epochs", "stop.steps", "stop.seconds", "stop.target_metric"},
+             "nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or stop.target_metric"}};
+  if (stop.target_metric.empty() && stop.target_value > 0)
+    return {{{"stop.target_value", "stop.target_metric"},
+             cat(state("stop.target_value", e), " but stop.target_metric is not given, expected both or none")}};
+  if (stop.target_metric.empty()) return std::nullopt;
+  if (stop.target_value == 0 || (stop.target_metric == "validation_accuracy" && stop.target_value > 1))
+    return {{{"stop.target_metric", "stop.target_value"},
+             cat(state("stop.target_metric", e), " but ", state("stop.target_value", e), ", expected ",
+                 stop.target_metric == "validation_loss" ? "a loss above 0" : "a share above 0 and at most 1")}};
+  if (e.data.validation.empty())
+    return {{{"stop.target_metric", "data.validation"},
+             cat(state("stop.target_metric", e), " but data.validation is not given, expected validation data")}};
+  if (e.evaluate.every_epochs == 0 && e.evaluate.every_steps == 0)
+    return {{{"stop.target_metric", "evaluate.every_epochs", "evaluate.every_steps"},
+             cat(state("stop.target_metric", e),
+                 " but evaluation is off, expected evaluate.every_epochs or evaluate.every_steps")}};
+  return std::nullopt;
+}
+
+}  // namespace
+
+Experiment parse_experiment(const std::string& yaml, const std::string& path,
+                            const std::vector<std::string>& overrides) {
+  Experiment experiment;
+  GivenKeys given;
+  FileReader reader(path, experiment, given);
+  reader.read(yaml);
+  for (std::size_t i = 0; i < overrides.size(); ++i)
+    apply_override(overrides[i], static_cast<int>(i) + 1, experiment, given);
+  for (const Field& field : schema())
+    if (field.required_ && !given.contains(field.key))
+      throw Error(cat(reader.section_place(section_of(field.key)).prefix, field.key, " is missing, expected ",
+                      expected(field)));
+
+  if (const auto contradiction = find_contradiction(experiment)) {
+    // Reported at the later of the keys: the one that broke what the others said.
+    Place where = reader.section_place("");
+    for (const std::string_view key : contradiction->keys) {
+      const auto place = given.find(key);
+      if (place != given.end() && place->second.order > where.order) where = place->second;
+    }
+    throw Error(where.prefix + contradiction->what, contradiction->hint);
+  }
+  return experiment;
+}
+
+Experiment read_experiment(const std::string& path, const std::vector<std::string>& overrides) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(path + ":1:1: cannot be opened, expected an experiment file", "configs/ holds examples.");
+  std::string yaml(file_limit_bytes + 1, '\0');
+  file.read(yaml.data(), static_cast<std::streamsize>(yaml.size()));
+  if (file.bad()) throw Error(path + ":1:1: cannot be read, expected an experiment file");
+  yaml.resize(static_cast<std::size_t>(file.gcount()));
+  if (yaml.size() > file_limit_bytes) throw Error(path + ":1:1: more than 1 MiB, expected an experiment file");
+  return parse_experiment(yaml, path, overrides);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,388 @@
+#include "config/schema.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+#include "config/reader.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr double int32_limit = 2147483647, step_limit = 1e12, epoch_limit = 1e6, second_limit = 1e9;
+
+// Key and member come from one spelling, so they cannot differ.
+#define FIELD(path) Field(#path, [](Experiment& experiment) -> Member { return &experiment.path; })
+
+// clang-format off
+std::vector<Field> make_schema() {
+  return {
+    FIELD(name).required().folder_name().also({"experiment", "title"})
+      .means("What the experiment is called; its runs live in results/<name>/."),
+    FIELD(seed).also({"random_seed"})
+      .means("The order of samples, the initial weights and dropout follow from it, never from the number of ranks."),
+    FIELD(precision).words({"fp32", "bf16"}).also({"dtype", "amp"})
+      .means("Arithmetic of the matrix products; bf16 needs a processor that has it. Weights and state: fp32."),
+
+    FIELD(model.kind).words({"char_lstm"}).means("The architecture: an LSTM that predicts the next character."),
+    FIELD(model.hidden).unit("units").from(1, 65536).also({"hidden_size", "rnn_size", "units"})
+      .means("Width of every LSTM layer."),
+    FIELD(model.layers).unit("layers").from(1, 64).also({"num_layers"}).means("LSTM layers on top of each other."),
+    FIELD(model.dropout).fraction().also({"drop"})
+      .means("Probability that a value between two LSTM layers is set to zero in training. One layer: no effect."),
+
+    FIELD(data.train).required().also({"dataset", "train_data"})
+      .means("Prefix of the training shards, <prefix>-00000-of-00002.h5 and so on, or one file that ends in .h5."),
+    FIELD(data.validation).also({"valid", "val", "test"})
+      .means("Prefix of the validation shards. \"\": no evaluation."),
+    FIELD(data.order).words({"windows", "streams"})
+      .means("Running text only. windows: pieces, in a new random order every epoch. streams: every row of the global "
+             "batch reads its own part of the text from start to end and carries its hidden state along."),
+    FIELD(data.sequence).unit("characters").from(1, 1e6).also({"seq_length", "sequence_length"})
+      .means("Running text only: characters per sample. Names bring their own length."),
+    FIELD(data.blanks).words({"counted", "masked"}).also({"padding"})
+      .means("Names only: whether the blanks that pad short names count in the losses."),
+    FIELD(data.loader_threads).unit("threads").from(1, 256).also({"num_workers"})
+      .means("Threads of each rank that read samples in the background."),
+    FIELD(data.prefetch).unit("micro-batches").from(1, 1024).means("How many are kept ready ahead of training."),
+
+    FIELD(batch.global).unit("samples").required().from(1, int32_limit).also({"batch_size", "global_batch_size"})
+      .means("Samples per optimizer step, whatever the number of ranks."),
+    FIELD(batch.worker).unit("samples").required().from(1, int32_limit).also({"local_batch", "batch_per_gpu"})
+      .means("Samples per virtual worker: the group of batch norm and the small batch of the noise scale. Divides "
+             "batch.global; the ranks must divide the number of workers, batch.global / batch.worker."),
+    FIELD(batch.micro).unit("samples").from(0, int32_limit).also({"micro_batch", "micro_batch_size"})
+      .means("Samples in one device pass: speed and memory, not the result. Divides each rank's share of "
+             "batch.global. 0: chosen by the backend."),
+
+    FIELD(optimizer.kind).words({"sgd", "adam", "adamw"})
+      .means("sgd: u = momentum u + g, w -= lr u. adam: weight decay is added to the gradient. adamw: weight decay "
+             "apart from it, w -= lr weight_decay w."),
+    FIELD(optimizer.momentum).fraction().only_with("optimizer.kind", {"sgd"}).means("0: plain gradient descent."),
+    FIELD(optimizer.nesterov).only_with("optimizer.kind", {"sgd"})
+      .means("Nesterov's form of momentum; needs optimizer.momentum above 0."),
+    FIELD(optimizer.beta1).fraction().only_with("optimizer.kind", {"adam", "adamw"})
+      .means("Decay of the mean of gradients."),
+    FIELD(optimizer.beta2).fraction().only_with("optimizer.kind", {"adam", "adamw"})
+      .means("Decay of the mean of squared gradients."),
+    FIELD(optimizer.epsilon).above(0, 1).only_with("optimizer.kind", {"adam", "adamw"}).also({"eps"})
+      .means("Added to the root of the mean square."),
+    FIELD(optimizer.weight_decay).from(0, 1000).also({"wd", "l2"}).means("0: off."),
+    FIELD(optimizer.decay_norm_and_bias).means("Whether weight decay acts on norm and bias parameters too."),
+    FIELD(optimizer.clip_norm).from(0, 1e9).also({"grad_clip", "max_grad_norm", "clip"})
+      .means("Gradients whose norm over all parameters is larger are scaled down to it. 0: off."),
+
+    FIELD(learning_rate.base).above(0, 1e6).also({"lr", "learning_rate", "base_lr"})
+      .means("The rate at a batch of base_batch samples."),
+    FIELD(learning_rate.base_batch).unit("samples").from(0, int32_limit).also({"reference_batch"})
+      .means("The batch that base was chosen at; k = batch.global / base_batch. Every scaling but none needs it; none "
+             "keeps it as a note. 0: not stated."),
+    FIELD(learning_rate.scaling).words({"none", "linear", "sqrt", "legw"})
+      .means("The peak rate. none: base. linear: base x k (Goyal et al. 2017). sqrt: base x sqrt k (Krizhevsky 2014). "
+             "legw: base x sqrt k, and warmup_epochs x k (You et al. 2019)."),
+    FIELD(learning_rate.warmup_epochs).unit("epochs").from(0, epoch_limit).also({"warmup"})
+      .means("The rate grows by the same amount at every step: warmup_from + (peak - warmup_from) t / T at the steps "
+             "t = 0 ... T - 1, the peak at step T. 0: off."),
+    FIELD(learning_rate.warmup_steps).unit("steps").from(0, step_limit).also({"warmup_iterations"})
+      .means("The same in steps, in place of warmup_epochs. legw does not stretch it: k x the epochs at k x the batch "
+             "are as many steps. 0: off."),
+    FIELD(learning_rate.warmup_from).words({"base", "zero"})
+      .means("Where warm-up starts: at the unscaled base (Goyal; needs a scaling, or base is the peak already) or at "
+             "zero."),
+    FIELD(learning_rate.schedule).words({"constant", "step", "polynomial", "cosine", "exponential"})
+      .also({"scheduler", "lr_policy"})
+      .means("After warm-up. constant: peak. step: x factor at each milestone. polynomial: end + (peak - end) "
+             "(1 - x)^power. cosine: end + (peak - end) (1 + cos(pi x)) / 2. x runs from 0 at the end of warm-up to 1 "
+             "when the last step is done, so these two need stop.epochs or stop.steps. exponential: peak x "
+             "factor^(epochs since the end of warm-up), changing at every step."),
+    FIELD(learning_rate.milestones).unit("epochs").above(0, epoch_limit).only_with("learning_rate.schedule", {"step"})
+      .means("Increasing, measured from the start of training (warm-up included), rounded to the nearest step."),
+    FIELD(learning_rate.factor).above(0, 1000).only_with("learning_rate.schedule", {"step", "exponential"})
+      .also({"gamma", "decay_rate"}).means("step: at each milestone. exponential: per epoch."),
+    FIELD(learning_rate.power).above(0, 100).only_with("learning_rate.schedule", {"polynomial"})
+      .means("1: linear. 2: as MLPerf."),
+    FIELD(learning_rate.end).from(0, 1e6).only_with("learning_rate.schedule", {"polynomial", "cosine"})
+      .also({"min_lr", "eta_min"}).means("The rate that the decay arrives at; at most the peak."),
+
+    FIELD(stop.epochs).unit("epochs").from(0, epoch_limit).also({"epochs", "num_epochs", "max_epochs"})
+      .means("Passes over the training data, a fraction allowed. 0: no such limit."),
+    FIELD(stop.steps).unit("steps").from(0, step_limit).also({"steps", "max_steps", "iterations"})
+      .means("Optimizer steps. 0: no such limit."),
+    FIELD(stop.seconds).unit("seconds").from(0, second_limit).also({"time", "max_seconds"})
+      .means("Time of the run, the earlier parts of a resumed one included. 0: no such limit."),
+    FIELD(stop.target_metric).words({"", "validation_loss", "validation_accuracy"}).also({"target", "metric"})
+      .means("Stop when an evaluation reaches target_value: a loss at or below it, an accuracy at or above it. "
+             "\"\": off."),
+    FIELD(stop.target_value).from(0, 1e6)
+      .means("Loss in nats, or accuracy as a share (0.75 for 75 %). Above 0 with a target_metric, 0 without."),
+
+    FIELD(evaluate.every_epochs).unit("epochs").from(0, epoch_limit).means("0: off."),
+    FIELD(evaluate.every_steps).unit("steps").from(0, step_limit).means("Beside every_epochs. 0: off."),
+
+    FIELD(checkpoint.every_epochs).unit("epochs").from(0, epoch_limit).means("0: off."),
+    FIELD(checkpoint.every_steps).unit("steps").from(0, step_limit).means("Beside the others. 0: off."),
+    FIELD(checkpoint.every_seconds).unit("seconds").from(0, second_limit)
+      .means("By rank 0's clock, beside the others. 0: off."),
+    FIELD(checkpoint.keep).unit("files").from(1, 1e6).means("How many stay: the newest."),
+    FIELD(checkpoint.best).means("Whether the one with the lowest validation loss stays too."),
+
+    FIELD(communication.bucket_mib).unit("MiB").above(0, 65536).also({"bucket", "bucket_cap_mb"})
+      .means("Gradients are averaged over the ranks in ranges of this size, each as soon as it is complete."),
+    FIELD(communication.chunk_kib).unit("KiB").from(1, 1048576).means("Size of one message of the ring."),
+    FIELD(communication.timeout_seconds).unit("seconds").above(0, second_limit).also({"timeout"})
+      .means("A step that takes longer ends the job, after printing where every rank stands."),
+
+    FIELD(run.dir).also({"output", "output_dir", "out", "directory"})
+      .means("The run's own folder. \"\": results/<name>/<id>."),
+    FIELD(run.id).folder_name()
+      .means("The folder's name in results/<name>, so not together with run.dir. \"\": the time of the start."),
+    FIELD(run.log_every_steps).unit("steps").from(0, step_limit).also({"print_every", "log_interval"})
+      .means("A line this often when the output is not a terminal. 0: about twenty per epoch."),
+    FIELD(run.threads).unit("threads").from(0, 4096).also({"num_threads"})
+      .means("Threads of each rank. 0: its share of the processors that it may use."),
+  };
+}
+// clang-format on
+#undef FIELD
+
+struct SectionText {
+  std::string_view name, text;
+};
+constexpr SectionText section_texts[] = {
+    {"", "Keys without a section."},
+    {"model", "What is trained."},
+    {"data", "What it is trained on. Data sets are made by `bin/ringtrain-data`."},
+    {"batch", "global = workers x worker = ranks x accumulation x micro."},
+    {"optimizer", "How a gradient becomes an update."},
+    {"learning_rate", "A pure function of the step."},
+    {"stop", "The run ends at the first limit that it reaches; one must be given."},
+    {"evaluate", "How often the validation data is looked at; always at the end of the run too."},
+    {"checkpoint", "How often the run is saved, to be resumed from; always at the end of the run too."},
+    {"communication", "Gradient averaging between ranks; changes speed, never the meaning of the result."},
+    {"run", "Where and how it runs; no influence on the result."},
+};
+
+// Shortest digits that read back as the same number; very small ones as 1.0e-08, which readers of YAML 1.1 take for a
+// number too (1e-08 is text to them).
+std::string number_text(double value) {
+  char buffer[64];
+  const bool plain = value == 0 || (std::abs(value) >= 1e-5 && std::abs(value) < 1e15);
+  const auto end = plain ? std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed).ptr
+                         : std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  std::string text(buffer, end);
+  const auto exponent = text.find('e');
+  if (exponent != std::string::npos && text.find('.') == std::string::npos) text.insert(exponent, ".0");
+  return text;
+}
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
+// Plain where no reader of YAML could take it for anything but text.
+std::string text_text(const std::string& text) {
+  static constexpr std::string_view reserved[] = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"};
+  std::string lower;
+  for (const char c : text) lower += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  const bool plain = !text.empty() && lower[0] >= 'a' && lower[0] <= 'z' &&
+                     lower.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_./-") == std::string::npos &&
+                     std::find(std::begin(reserved), std::end(reserved), lower) == std::end(reserved);
+  return plain ? text : quoted(text);
+}
+
+std::string range_text(const Range& range, bool integer) {
+  const bool low = range.low > std::numeric_limits<double>::lowest();
+  const bool high = range.high < std::numeric_limits<double>::max();
+  if (integer || (low && high && !range.low_open && !range.high_open))
+    return cat(" from ", number_text(range.low), " to ", number_text(range.high));
+  std::string text;
+  if (low) text = cat(range.low_open ? " greater than " : " of at least ", number_text(range.low));
+  if (high) text += cat(low ? " and " : " ", range.high_open ? "less than " : "at most ", number_text(range.high));
+  return text;
+}
+
+template <class List>
+std::string join(const List& items, std::string_view between) {
+  std::string out;
+  for (const auto& item : items) out += cat(out.empty() ? "" : between, item.empty() ? "\"\"" : item);
+  return out;
+}
+
+// Edit distance with swaps of neighbours counted as one.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i)
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  return d[a.size()][b.size()];
+}
+
+std::string_view type_text(const Field& field) {
+  Experiment experiment;
+  const Member member = field.member(experiment);
+  if (!field.words_.empty()) return "word";
+  if (std::holds_alternative<std::string*>(member)) return "text";
+  if (std::holds_alternative<bool*>(member)) return "true or false";
+  if (std::holds_alternative<double*>(member)) return "number";
+  if (std::holds_alternative<std::vector<double>*>(member)) return "list of numbers";
+  return "integer";
+}
+
+}  // namespace
+
+const std::vector<Field>& schema() {
+  static const std::vector<Field> fields = make_schema();
+  return fields;
+}
+
+const Field* find_field(std::string_view key) {
+  const auto found =
+      std::find_if(schema().begin(), schema().end(), [key](const Field& field) { return field.key == key; });
+  return found == schema().end() ? nullptr : &*found;
+}
+
+std::string_view section_of(std::string_view key) {
+  const auto dot = key.find('.');
+  return dot == std::string_view::npos ? std::string_view() : key.substr(0, dot);
+}
+
+std::string_view leaf_of(std::string_view key) {
+  const auto dot = key.find('.');
+  return dot == std::string_view::npos ? key : key.substr(dot + 1);
+}
+
+const std::vector<std::string_view>& sections() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> list;
+    for (const Field& field : schema()) {
+      const std::string_view section = section_of(field.key);
+      if (!section.empty() && (list.empty() || list.back() != section)) list.push_back(section);
+    }
+    return list;
+  }();
+  return names;
+}
+
+std::string nearest_key(std::string_view key, bool is_map) {
+  if (key.size() > 100) return "";
+  std::string_view best;
+  std::size_t best_cost = std::max<std::size_t>(2, leaf_of(key).size() / 3 + 1);
+  const auto consider = [&](std::string_view candidate, std::size_t cost) {
+    if (cost < best_cost) best = candidate, best_cost = cost;
+  };
+  const std::string_view section = section_of(key), leaf = leaf_of(key);
+  if (is_map) {
+    for (const std::string_view known : sections()) consider(known, distance(key, known));
+  } else {
+    for (const Field& field : schema()) {
+      // Being in another section costs one, so that a near key of the same section wins.
+      const std::size_t apart = section_of(field.key) == section ? 0 : 1;
+      consider(field.key, std::min(distance(key, field.key), distance(leaf, leaf_of(field.key)) + apart));
+      for (const std::string_view name : field.also_) consider(field.key, leaf == name ? apart : best_cost);
+    }
+  }
+  return best.empty() ? "" : cat("; did you mean '", best, "'?");
+}
+
+bool is_folder_name(std::string_view text) {
+  return !text.empty() && text.size() <= 100 && text[0] != '.' &&
+         text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
+             std::string_view::npos;
+}
+
+std::string expected(const Field& field) {
+  Experiment experiment;
+  const Member member = field.member(experiment);
+  if (field.words_.size() == 1) return std::string(field.words_[0]);
+  if (!field.words_.empty()) return "one of " + join(field.words_, ", ");
+  if (field.folder_name_) return "at most 100 letters, digits, '.', '_' and '-' that do not start with '.'";
+  if (std::holds_alternative<std::string*>(member)) return field.required_ ? "text" : "text (\"\" for none)";
+  if (std::holds_alternative<bool*>(member)) return "true or false";
+  if (std::holds_alternative<std::uint64_t*>(member))
+    return cat("an integer from 0 to ", std::numeric_limits<std::uint64_t>::max());
+  if (std::holds_alternative<std::int64_t*>(member)) return "an integer" + range_text(field.range_, true);
+  if (std::holds_alternative<double*>(member)) return "a number" + range_text(field.range_, false);
+  return "a list of numbers such as [30, 60, 80], each" + range_text(field.range_, false);
+}
+
+std::string value_text(const Field& field, const Experiment& experiment) {
+  Experiment copy = experiment;
+  struct Visitor {
+    std::string operator()(const std::string* text) const { return text_text(*text); }
+    std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
+    std::string operator()(const std::int64_t* value) const { return std::to_string(*value); }
+    std::string operator()(const std::uint64_t* value) const { return std::to_string(*value); }
+    std::string operator()(const double* value) const { return number_text(*value); }
+    std::string operator()(const std::vector<double>* values) const {
+      std::vector<std::string> texts;
+      for (const double value : *values) texts.push_back(number_text(value));
+      return "[" + join(texts, ", ") + "]";
+    }
+  };
+  return std::visit(Visitor(), field.member(copy));
+}
+
+std::string to_yaml(const Experiment& experiment) {
+  std::string out;
+  std::string_view section;
+  for (const Field& field : schema()) {
+    if (section_of(field.key) != section) {
+      section = section_of(field.key);
+      out += cat(section, ":\n");
+    }
+    out += cat(section.empty() ? "" : "  ", leaf_of(field.key), ": ", value_text(field, experiment), "\n");
+  }
+  return out;
+}
+
+std::string schema_markdown() {
+  std::string out =
+      "# The experiment file\n\n"
+      "This page is generated from `src/config/schema.cpp`; a test fails when it is stale.\n\n"
+      "An experiment is a YAML file. It states the statistics of the experiment; the number of ranks only decides how\n"
+      "fast it runs. Keys that are not given take their default. After the file, `key.path=value` overrides a key "
+      "(the\n"
+      "last one wins, a list is written `learning_rate.milestones=[30,60,80]`). `bin/ringtrain plan FILE --ranks N`\n"
+      "checks everything without training.\n\n"
+      "The reader is strict: an unknown key, a wrong type, a value out of range or two keys that contradict each "
+      "other\n"
+      "end the program with one message that names file, line and column. Integers are plain digits (`4096`, not "
+      "`4e3`\n"
+      "or `4_096`), numbers are finite, switches are `true` or `false`. A key that has an effect only with another "
+      "one\n"
+      "(\"only with\") may be given without it at its default only.\n";
+  std::string_view section = "-";
+  for (const Field& field : schema()) {
+    if (section_of(field.key) != section) {
+      section = section_of(field.key);
+      out += section.empty() ? "\n" : cat("\n## ", section, "\n\n");
+      for (const SectionText& entry : section_texts)
+        if (entry.name == section) out += cat(entry.text, "\n\n");
+      out += "| key | type | unit | default | allowed | meaning |\n|---|---|---|---|---|---|\n";
+    }
+    const std::string allowed = field.words_.size() == 1 ? cat("only ", field.words_[0]) : expected(field);
+    out += cat("| `", field.key, "` | ", type_text(field), " | ", field.unit_, " | ");
+    out += field.required_ ? "required" : cat("`", value_text(field, Experiment()), "`");
+    out += cat(" | ", allowed, " | ");
+    for (const char letter : field.meaning_) out += letter == '<' ? "&lt;" : std::string(1, letter);
+    if (!field.only_with_.empty())
+      out += cat(" Only with `", field.only_with_, "` ", join(field.only_words_, " or "), ".");
+    out += " |\n";
+  }
+  return out;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,83 @@
+// The list of every field of an experiment, once: reader, writer, error messages and configs/README.md come from it.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/experiment.h"
+
+namespace ringtrain {
+
+// A field's place in an Experiment; the pointer's type is the field's type.
+using Member = std::variant<std::string*, bool*, std::int64_t*, std::uint64_t*, double*, std::vector<double>*>;
+
+struct Range {
+  double low = std::numeric_limits<double>::lowest(), high = std::numeric_limits<double>::max();
+  bool low_open = false, high_open = false;  // the bound itself is excluded
+  bool holds(double value) const {
+    return (low_open ? value > low : value >= low) && (high_open ? value < high : value <= high);
+  }
+};
+
+// One key of the experiment file. The setters make the list in schema.cpp read like a table.
+struct Field {
+  std::string_view key;  // "batch.global"
+  Member (*member)(Experiment&);
+  std::string_view unit_;                     // "samples"; empty: none
+  Range range_;                               // numbers, and each number of a list
+  std::vector<std::string_view> words_;       // text: the allowed words; empty: any
+  bool required_ = false;                     // must be given; a required text must not be empty
+  bool folder_name_ = false;                  // text: usable as the name of a folder
+  std::string_view only_with_;                // another key ...
+  std::vector<std::string_view> only_words_;  // ... and the words of it with which this field has an effect
+  std::vector<std::string_view> also_;        // what people call it elsewhere, for the nearest known key
+  std::string_view meaning_;
+
+  Field(std::string_view key_path, Member (*place)(Experiment&)) : key(key_path), member(place) {}
+  Field& unit(std::string_view text) { return unit_ = text, *this; }
+  Field& from(double low, double high) { return range_ = {low, high, false, false}, *this; }
+  Field& above(double low, double high = std::numeric_limits<double>::max()) {
+    return range_ = {low, high, true, false}, *this;
+  }
+  Field& fraction() { return range_ = {0, 1, false, true}, *this; }
+  Field& words(std::vector<std::string_view> allowed) { return words_ = std::move(allowed), *this; }
+  Field& required() { return required_ = true, *this; }
+  Field& folder_name() { return folder_name_ = true, *this; }
+  Field& only_with(std::string_view other, std::vector<std::string_view> with) {
+    return only_with_ = other, only_words_ = std::move(with), *this;
+  }
+  Field& also(std::vector<std::string_view> names) { return also_ = std::move(names), *this; }
+  Field& means(std::string_view text) { return meaning_ = text, *this; }
+};
+
+// In the order of the file. Keys without a section come first.
+const std::vector<Field>& schema();
+
+// The field of a key, null when there is none.
+const Field* find_field(std::string_view key);
+
+// "batch" of "batch.global", "" of "seed"; and the part after it.
+std::string_view section_of(std::string_view key);
+std::string_view leaf_of(std::string_view key);
+
+// The sections in the order of the file.
+const std::vector<std::string_view>& sections();
+
+// "; did you mean 'learning_rate.base'?" for an unknown key, "" when no known key is near. `is_map`: the unknown key
+// has keys below it, so that only a section can be meant.
+std::string nearest_key(std::string_view key, bool is_map);
+
+// "an integer from 1 to 65536", "one of sgd, adam, adamw": what a message says was expected.
+std::string expected(const Field& field);
+
+// The field's value as the file has it: 0.001, true, [30, 60, 80], "".
+std::string value_text(const Field& field, const Experiment& experiment);
+
+// Usable as the name of a folder: [A-Za-z0-9._-]+, not starting with '.', at most 100 characters.
+bool is_folder_name(std::string_view text);
+
+}  // namespace ringtrain

@@ -1,0 +1,35 @@
+// Shared by hdf5.cpp and hdf5_attributes.cpp; not for others.
+#pragma once
+
+#include <mutex>
+#include <source_location>
+#include <string>
+
+#include "data/hdf5.h"
+
+namespace ringtrain::h5 {
+
+// Takes the lock; a thread-safe build of HDF5 has one error stack, and one printing switch, per thread.
+class Guard {
+ public:
+  Guard();
+
+ private:
+  std::lock_guard<std::recursive_mutex> lock_;
+};
+
+// Throws Error: path, what, and HDF5's innermost reason.
+[[noreturn]] void fail(const std::string& path, const std::string& what,
+                       std::source_location where = std::source_location::current());
+
+// The result of an HDF5 call, which is negative when it failed.
+template <class Result>
+Result checked(Result result, const std::string& path, const std::string& what,
+               std::source_location where = std::source_location::current()) {
+  if (result < 0) fail(path, what, where);
+  return result;
+}
+
+std::string type_name(hid_t type);  // "u8", "i32", "f64", "string", ...
+
+}  // namespace ringtrain::h5

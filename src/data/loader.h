@@ -1,0 +1,70 @@
+// Background threads that keep a ring of micro-batches ahead of the trainer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace ringtrain {
+
+// A target that does not count in the loss: padding rows, masked blanks, tails. Symbol ids are 0..253.
+inline constexpr std::uint8_t ignored_target = 255;
+
+enum class TextOrder { rows, windows, streams };  // names' rows | shuffled windows | streams with carried state
+
+struct LoaderPlan {
+  std::uint64_t seed = 0;
+  TextOrder order = TextOrder::rows;
+  std::int64_t sequence = 0;  // characters per sample (T); for rows the data set's context_length
+  bool mask_blanks = false;   // pad_id targets become ignored_target
+  std::int64_t global_batch = 0;
+  std::int64_t first_row = 0;  // this rank's rows of every global batch: [first_row, first_row + rows)
+  std::int64_t rows = 0;
+  std::int64_t micro_batch = 0;  // divides rows
+  bool evaluation = false;       // natural order, every sample (every character) exactly once, tails padded
+  std::int64_t threads = 1;
+  std::int64_t prefetch = 4;
+};
+
+// One device pass of one rank.
+struct MicroBatch {
+  std::int64_t epoch = 0;         // evaluation: 0
+  std::int64_t step = 0;          // within the epoch
+  std::int64_t micro_step = 0;    // within the step
+  std::int64_t first_row = 0;     // row 0's place in the global batch: the key of dropout and of carried state
+  std::int64_t step_targets = 0;  // targets that count in this rank's whole share of the step
+  std::int64_t valid_rows = 0;    // rows with at least one counted target come first; < micro_batch only in a tail
+  bool resets_state = false;      // streams: the carried state starts from zero at this step
+  std::span<const std::uint8_t> inputs;   // [micro_batch, sequence]
+  std::span<const std::uint8_t> targets;  // [micro_batch, sequence], ignored_target where not counted
+};
+
+// Training, order rows/windows: step s of epoch e takes positions [s B, (s+1) B) of EpochOrder(seed, e, N); the last
+// N mod B are dropped. Windows: N = (T - L) / L windows of L + 1 characters at stride L from a phase in [0, L) keyed by
+// (seed, epoch). Streams: row j of the B global rows reads its own contiguous piece of the text, piece = (T - 1) / B
+// characters, L per step, piece / L steps per epoch.
+// Evaluation: rows/windows in natural order (windows at phase 0, the last one shorter and masked), streams in B rows of
+// ceil((T - 1) / B) characters: every target exactly once whatever the rank count.
+std::int64_t samples_per_epoch(const DatasetIndex& index, const LoaderPlan& plan);  // N (streams: B x steps)
+std::int64_t steps_per_epoch(const DatasetIndex& index, const LoaderPlan& plan);    // throws Error when N < B
+
+class Loader {
+ public:
+  Loader(std::shared_ptr<const TextDataset> dataset, const LoaderPlan& plan);
+  ~Loader();  // ends the threads
+  // Starts (again) at this step; evaluation: epoch 0, step 0.
+  void seek(std::int64_t epoch, std::int64_t step);
+  // The next micro-batch, in order, across epochs; valid until the next call. Throws what a loader thread threw.
+  const MicroBatch& next();
+  double waited_seconds() const;                             // total time next() has waited
+  static std::int64_t memory_bytes(const LoaderPlan& plan);  // exact size of the ring
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ringtrain

@@ -1,0 +1,107 @@
+#include "data/row_plan.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/random.h"
+
+namespace ringtrain {
+namespace {
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Characters that each of the B streams reads.
+std::int64_t stream_piece(std::int64_t characters, const LoaderPlan& plan) {
+  const std::int64_t targets = characters - 1;
+  return plan.evaluation ? divide_up(targets, plan.global_batch) : targets / plan.global_batch;
+}
+
+// Uniform in [0, length), one per epoch, so that over the epochs windows begin everywhere.
+std::int64_t window_phase(const LoaderPlan& plan, std::int64_t epoch) {
+  const double u = random_uniform(random_key(plan.seed, RandomPurpose::phase), static_cast<std::uint64_t>(epoch));
+  return static_cast<std::int64_t>(u * static_cast<double>(plan.sequence));
+}
+
+}  // namespace
+
+void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
+  const bool rows = plan.order == TextOrder::rows;
+  if (rows == index.running_text) {
+    throw Error(cat(index.prefix, " holds ", index.running_text ? "running text" : "names",
+                    ", which cannot be read as ", rows ? "rows" : "windows or streams"),
+                index.running_text ? "choose the order windows or streams" : "choose the order rows");
+  }
+  if (rows && plan.sequence != index.context_length) {
+    throw Error(cat("the sequence length is ", plan.sequence, ", but the names in ", index.prefix,
+                    " have a context of ", index.context_length),
+                "use the data set's context length, or convert the names again with --context");
+  }
+  if (plan.sequence < 1 || plan.global_batch < 1 || plan.rows < 1 || plan.first_row < 0 ||
+      plan.first_row + plan.rows > plan.global_batch || plan.micro_batch < 1 || plan.rows % plan.micro_batch != 0 ||
+      plan.threads < 1 || plan.prefetch < 1) {
+    throw Error(cat("impossible loader plan: sequence ", plan.sequence, ", global batch ", plan.global_batch,
+                    ", rows [", plan.first_row, ", ", plan.first_row + plan.rows, "), micro-batch ", plan.micro_batch,
+                    ", threads ", plan.threads, ", prefetch ", plan.prefetch));
+  }
+  if (index.running_text && index.total < 2) {
+    throw Error(cat(index.prefix, " has ", index.total, " character(s), which leaves nothing to predict"));
+  }
+}
+
+std::int64_t samples_per_epoch(const DatasetIndex& index, const LoaderPlan& plan) {
+  switch (plan.order) {
+    case TextOrder::rows:
+      return index.total;
+    case TextOrder::windows:
+      if (plan.evaluation) return divide_up(index.total - 1, plan.sequence);
+      return std::max<std::int64_t>(0, (index.total - plan.sequence) / plan.sequence);
+    case TextOrder::streams:
+      break;
+  }
+  const std::int64_t piece = stream_piece(index.total, plan);
+  return plan.global_batch * (plan.evaluation ? divide_up(piece, plan.sequence) : piece / plan.sequence);
+}
+
+std::int64_t steps_per_epoch(const DatasetIndex& index, const LoaderPlan& plan) {
+  check_loader_plan(index, plan);
+  const std::int64_t samples = samples_per_epoch(index, plan);
+  if (plan.evaluation) return divide_up(samples, plan.global_batch);
+  if (samples < plan.global_batch) {
+    const bool streams = plan.order == TextOrder::streams;
+    throw Error(cat(index.prefix, ": an epoch has ", streams ? "no step" : cat("only ", samples, " samples"),
+                    ", but the global batch is ", plan.global_batch,
+                    streams ? cat(" streams of at least ", plan.sequence, " characters") : ""),
+                "use a smaller batch.global, or more data");
+  }
+  return samples / plan.global_batch;
+}
+
+StepRows::StepRows(const DatasetIndex& index, const LoaderPlan& plan, std::int64_t epoch, std::int64_t step)
+    : plan_(plan),
+      step_(step),
+      characters_(index.total),
+      samples_(samples_per_epoch(index, plan)),
+      order_(plan.seed, epoch, std::max<std::int64_t>(1, samples_)) {
+  if (plan.order == TextOrder::windows && !plan.evaluation) phase_ = window_phase(plan, epoch);
+}
+
+StepRows::Row StepRows::operator()(std::int64_t global_row) const {
+  const std::int64_t length = plan_.sequence;
+  if (plan_.order == TextOrder::streams) {
+    const std::int64_t targets = characters_ - 1;
+    const std::int64_t piece = stream_piece(characters_, plan_);
+    const std::int64_t begin = global_row * piece + step_ * length;
+    const std::int64_t end = std::min({(global_row + 1) * piece, targets, begin + length});
+    return {begin, std::max<std::int64_t>(0, end - begin)};
+  }
+  const std::int64_t position = step_ * plan_.global_batch + global_row;
+  if (position >= samples_) return {};
+  const std::int64_t sample = plan_.evaluation ? position : order_(position);
+  if (plan_.order == TextOrder::rows) return {sample, length};
+  const std::int64_t begin = phase_ + sample * length;
+  return {begin, std::min(length, characters_ - 1 - begin)};
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,32 @@
+// Which symbols each row of each global batch reads: pure functions of the plan, so that any rank, thread or resumed
+// run finds the same rows.
+#pragma once
+
+#include <cstdint>
+
+#include "data/loader.h"
+#include "data/sampler.h"
+
+namespace ringtrain {
+
+// Throws Error when the plan contradicts itself or the data set.
+void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan);
+
+// The rows of one step. Row j of a global batch reads `targets` + 1 symbols (input 0 ... target `targets` - 1).
+class StepRows {
+ public:
+  struct Row {
+    std::int64_t first = 0;    // order rows: the sample; otherwise the first character
+    std::int64_t targets = 0;  // 0: a padding row of a tail
+  };
+  StepRows(const DatasetIndex& index, const LoaderPlan& plan, std::int64_t epoch, std::int64_t step);
+  Row operator()(std::int64_t global_row) const;
+  bool resets_state() const { return plan_.order == TextOrder::streams && step_ == 0; }
+
+ private:
+  const LoaderPlan& plan_;
+  std::int64_t step_, characters_, samples_, phase_ = 0;
+  EpochOrder order_;
+};
+
+}  // namespace ringtrain

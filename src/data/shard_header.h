@@ -1,0 +1,49 @@
+// What one file of a data set says about itself, checked; the reader and the verifier both start from it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace ringtrain {
+
+// Tokens without a byte address (chunked, filtered, compact, external: made by h5py) are read through HDF5.
+inline constexpr std::uint64_t no_byte_offset = ~std::uint64_t{0};
+
+struct ShardHeader {
+  std::string path, kind, split, dataset_name, dataset_uuid;
+  std::int64_t shard_index = 0, num_shards = 0;
+  std::int64_t count = 0, total = 0;  // samples (names) or characters (running text): this shard, all shards
+  bool running_text = false;
+  std::int64_t context_length = 0;  // names
+  std::int64_t crc_block_bytes = 65536;
+  std::vector<std::string> vocabulary;
+  std::int64_t pad_id = -1, stop_id = -1;
+  bool lowercase = false;
+  std::uint64_t byte_offset = no_byte_offset, file_bytes = 0;
+  std::vector<std::uint32_t> crc32c;  // empty: the file has none
+
+  std::int64_t row_bytes() const { return running_text ? 1 : context_length + 1; }
+  std::int64_t bytes() const { return count * row_bytes(); }
+};
+
+// Throws Error naming the file and the attribute or data set.
+ShardHeader read_shard_header(const std::string& path);
+
+// The shards of <prefix>, in order: <prefix>-00000-of-NNNNN.h5 ..., or the one file when prefix ends in .h5. Throws
+// Error when there is none, when one is missing (named) or when shards of two conversions lie side by side.
+std::vector<std::string> find_shards(const std::string& prefix);
+
+// "names-train-00002-of-00004.h5" for ("names-train", 2, 4).
+std::string shard_path(const std::string& prefix, std::int64_t shard_index, std::int64_t num_shards);
+
+// For files in the prefix's folder that are named like its shards: index and number of shards; false for others.
+bool parse_shard_name(const std::string& prefix, const std::string& path, std::int64_t& shard_index,
+                      std::int64_t& num_shards);
+
+// Throws Error when two headers do not belong to one data set or their numbers do not add up.
+void check_shards_agree(const std::vector<ShardHeader>& headers);
+
+}  // namespace ringtrain

@@ -1,0 +1,166 @@
+// The command line, and the one place where errors end the job.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "base/version.h"
+#include "cluster/session.h"
+#include "train/run.h"
+
+namespace ringtrain {
+namespace {
+
+const char* usage =
+    "ringtrain: large-batch training over MPI\n"
+    "\n"
+    "  ringtrain train EXPERIMENT.yaml [key.path=value ...] [--resume]\n"
+    "      Trains on all ranks that mpirun or srun starts. --resume goes on in the run's folder (run.dir, run.id, or "
+    "the\n"
+    "      newest run of this name). SIGTERM, SIGUSR1 and Ctrl-C stop with a checkpoint and exit code 85.\n"
+    "  ringtrain plan EXPERIMENT.yaml [--ranks N] [key.path=value ...]\n"
+    "      Checks everything without training: resolved experiment, batch arithmetic, learning rate, parameters, "
+    "memory.\n"
+    "  ringtrain sample RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml [--count N] [--temperature T] [--seed S] "
+    "[--new-only]\n"
+    "                   [--prompt TEXT] [--length N]\n"
+    "      Invents names (those that the data has are marked *), or writes text.\n"
+    "  ringtrain --version | --help\n"
+    "\n"
+    "All keys: configs/README.md\n";
+
+// Arguments in order of their coming; options take their value from "--name value" or "--name=value".
+class Arguments {
+ public:
+  Arguments(int argc, char** argv) : all_(argv, argv + argc) {}
+
+  // Removes the option and returns its value; `fallback` when it is absent.
+  std::string option(const std::string& name, const std::string& fallback) {
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      if (all_[i].rfind(name + "=", 0) == 0) return take(i, 1, all_[i].substr(name.size() + 1));
+      if (all_[i] != name) continue;
+      if (i + 1 == all_.size()) throw Error(cat(name, " needs a value"), "ringtrain --help");
+      return take(i, 2, all_[i + 1]);
+    }
+    return fallback;
+  }
+  bool flag(const std::string& name) {
+    for (std::size_t i = 0; i < all_.size(); ++i)
+      if (all_[i] == name) return take(i, 1, true);
+    return false;
+  }
+  double number(const std::string& name, double fallback, double least) {
+    const std::string text = option(name, "");
+    if (text.empty()) return fallback;
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (*end != '\0' || !(value >= least) || value > 9e15)
+      throw Error(cat(name, " is '", text, "'; expected a number of at least ", least), "ringtrain --help");
+    return value;
+  }
+  std::int64_t integer(const std::string& name, std::int64_t fallback, std::int64_t least) {
+    const double value = number(name, static_cast<double>(fallback), static_cast<double>(least));
+    if (value != static_cast<double>(static_cast<std::int64_t>(value)))
+      throw Error(cat(name, " is ", value, "; expected a whole number"), "ringtrain --help");
+    return static_cast<std::int64_t>(value);
+  }
+  // What no option took: one path, then overrides.
+  ExperimentArguments experiment(const std::string& command) const {
+    ExperimentArguments e;
+    for (const std::string& a : all_) {
+      if (a.rfind("--", 0) == 0) throw Error(cat("ringtrain ", command, ": unknown option ", a), "ringtrain --help");
+      const bool is_override = a.find('=') != std::string::npos;
+      if (!is_override && e.path.empty())
+        e.path = a;
+      else if (is_override)
+        e.overrides.push_back(a);
+      else
+        throw Error(cat("ringtrain ", command, ": '", a, "' is a second file; expected key.path=value"),
+                    "ringtrain --help");
+    }
+    if (e.path.empty()) throw Error(cat("ringtrain ", command, " needs an experiment file"), "ringtrain --help");
+    return e;
+  }
+
+ private:
+  template <class T>
+  T take(std::size_t at, std::size_t count, T value) {
+    all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(at), all_.begin() + static_cast<std::ptrdiff_t>(at + count));
+    return value;
+  }
+  std::vector<std::string> all_;
+};
+
+int run(int argc, char** argv) {
+  const std::string command = argc > 1 ? argv[1] : "--help";
+  if (command == "--help" || command == "-h" || command == "help") {
+    std::fputs(usage, argc > 1 ? stdout : stderr);
+    return argc > 1 ? 0 : 2;
+  }
+  if (command == "--version") {
+    std::fputs(version_text().c_str(), stdout);
+    return 0;
+  }
+  Arguments arguments(argc - 2, argv + 2);
+  if (arguments.flag("--help")) {
+    std::fputs(usage, stdout);
+    return 0;
+  }
+  if (command == "train" || command == "plan") {
+    if (command == "train") install_signal_handlers();
+    Session session(&argc, &argv);
+    set_log_rank(session.rank(), session.host());
+    const bool resume = command == "train" && arguments.flag("--resume");
+    const std::int64_t ranks = command == "plan" ? arguments.integer("--ranks", session.size(), 1) : 0;
+    ExperimentArguments e = arguments.experiment(command);
+    e.command_line.assign(argv, argv + argc);
+    if (command == "train") return train(e, resume, session);
+    return session.rank() == 0 ? plan(e, ranks, session) : 0;
+  }
+  if (command == "sample") {
+    SampleArguments s;
+    s.count = arguments.integer("--count", s.count, 1);
+    s.temperature = arguments.number("--temperature", s.temperature, 0);
+    s.seed = static_cast<std::uint64_t>(arguments.integer("--seed", 1, 0));
+    s.new_only = arguments.flag("--new-only");
+    s.prompt = arguments.option("--prompt", "");
+    s.length = arguments.integer("--length", s.length, 1);
+    s.source = arguments.experiment(command).path;
+    return sample(s);
+  }
+  throw Error(cat("unknown command '", command, "'; expected train, plan or sample"), "ringtrain --help");
+}
+
+// An error that all ranks see (a bad file) is printed once: the others give rank 0 time to end the job, which reaches
+// them as SIGTERM.
+[[noreturn]] void report(const std::string& what, const std::string& hint) {
+  const std::string who = rank_label();
+  if (!who.empty() && who.rfind("rank 0 ", 0) != 0) {
+    for (int tenth = 0; tenth < 20 && requested_signal() == 0; ++tenth) usleep(100'000);
+    if (requested_signal() != 0) abort_job(1);
+  }
+  const std::string text = cat("ringtrain: error", who.empty() ? "" : " (" + who + ")", ": ", what, "\n",
+                               hint.empty() ? "" : "  " + hint + "\n");
+  std::fflush(stdout);
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+  if (who.empty()) std::exit(1);
+  abort_job(1);
+}
+
+}  // namespace
+}  // namespace ringtrain
+
+int main(int argc, char** argv) {
+  try {
+    return ringtrain::run(argc, argv);
+  } catch (const ringtrain::Error& e) {
+    ringtrain::report(e.what(), e.hint());
+  } catch (const std::exception& e) {
+    ringtrain::report(e.what(), "");
+  }
+}

@@ -1,0 +1,45 @@
+#include "nn/arena.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace ringtrain {
+
+Buffer ArenaPlan::add(std::string what, std::int64_t bytes, int first, int last) {
+  items_.push_back({std::move(what), (bytes + alignment - 1) / alignment * alignment, first, last, -1});
+  return {static_cast<int>(items_.size()) - 1};
+}
+
+Buffer ArenaPlan::add(std::string what, std::int64_t bytes) {
+  return add(std::move(what), bytes, std::numeric_limits<int>::min(), std::numeric_limits<int>::max());
+}
+
+void ArenaPlan::place() {
+  std::vector<std::size_t> order(items_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return items_[a].bytes > items_[b].bytes; });
+  std::vector<const Item*> placed;  // by offset
+  bytes_ = 0;
+  for (std::size_t i : order) {
+    Item& item = items_[i];
+    std::int64_t at = 0;
+    for (const Item* other : placed) {
+      if (other->last < item.first || item.last < other->first) continue;
+      if (at + item.bytes <= other->offset) break;
+      at = std::max(at, other->offset + other->bytes);
+    }
+    item.offset = at;
+    bytes_ = std::max(bytes_, at + item.bytes);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), &item,
+                                   [](const Item* a, const Item* b) { return a->offset < b->offset; }),
+                  &item);
+  }
+}
+
+std::int64_t ArenaPlan::offset(Buffer buffer) const {
+  return items_[static_cast<std::size_t>(buffer.id)].offset;
+}
+
+}  // namespace ringtrain

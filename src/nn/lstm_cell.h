@@ -1,0 +1,54 @@
+// One unit of an LSTM cell (Hochreiter and Schmidhuber 1997 with forget gate, as torch.nn.LSTM writes it):
+//   i, f, o = sigmoid(...), g = tanh(...);  c = f c' + i g;  h = o tanh(c)
+#pragma once
+
+#include "nn/math.h"
+
+namespace ringtrain {
+
+struct LstmGates {
+  float i, f, g, o;
+};
+
+RINGTRAIN_HD LstmGates lstm_gates(float i, float f, float g, float o) {
+  return {fast_sigmoid(i), fast_sigmoid(f), fast_tanh(g), fast_sigmoid(o)};
+}
+RINGTRAIN_HD float lstm_cell_state(const LstmGates& a, float c_previous) {
+  return a.f * c_previous + a.i * a.g;
+}
+RINGTRAIN_HD float lstm_output(const LstmGates& a, float c) {
+  return a.o * fast_tanh(c);
+}
+
+struct LstmGradient {
+  LstmGates d;  // with respect to the values before sigmoid and tanh
+  float dc_previous;
+};
+
+// dh: gradient of h; dc_next: gradient of c that comes from the following time step.
+RINGTRAIN_HD LstmGradient lstm_gradient(const LstmGates& a, float c, float c_previous, float dh, float dc_next) {
+  const float t = fast_tanh(c);
+  const float dc = dc_next + dh * a.o * (1.0f - t * t);
+  LstmGradient r;
+  r.d.i = dc * a.g * a.i * (1.0f - a.i);
+  r.d.f = dc * c_previous * a.f * (1.0f - a.f);
+  r.d.g = dc * a.i * (1.0f - a.g * a.g);
+  r.d.o = dh * t * a.o * (1.0f - a.o);
+  r.dc_previous = dc * a.f;
+  return r;
+}
+
+// Dropout (Srivastava et al. 2014) keyed by place, never by rank or thread: eight neighbouring units share one Philox
+// block, 16 bits each, so the drop probability is a multiple of 1/65536.
+RINGTRAIN_HD std::uint32_t dropout_threshold(double probability) {
+  return static_cast<std::uint32_t>(probability * 65536.0 + 0.5);
+}
+RINGTRAIN_HD std::uint64_t dropout_counter(std::int64_t global_row, std::int64_t time, std::int64_t unit_group) {
+  return (static_cast<std::uint64_t>(global_row) << 32) | (static_cast<std::uint64_t>(time) << 16) |
+         static_cast<std::uint64_t>(unit_group);
+}
+RINGTRAIN_HD std::uint64_t dropout_counter_high(std::int64_t step, std::int64_t layer) {
+  return (static_cast<std::uint64_t>(step) << 16) | static_cast<std::uint64_t>(layer);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,90 @@
+// Branch-free elementary functions that vectorise: the standard library's would cost as much as the matrix products.
+#pragma once
+
+#include <cstdint>
+
+#include "base/host_device.h"
+
+namespace ringtrain {
+
+RINGTRAIN_HD float maximum(float a, float b) {
+  return a > b ? a : b;
+}
+RINGTRAIN_HD std::uint32_t float_bits(float x) {
+  return __builtin_bit_cast(std::uint32_t, x);
+}
+RINGTRAIN_HD float bits_float(std::uint32_t x) {
+  return __builtin_bit_cast(float, x);
+}
+
+// e^x within 2 ulp for x in [-87, 88]; 0 below (flushed), the value at 88 above, NaN stays NaN. Polynomial of Cephes'
+// expf.
+RINGTRAIN_HD float fast_exp(float x) {
+  const float bounded = x > 88.0f ? 88.0f : (x < -87.3f ? -87.3f : x);
+  // Adding 1.5 x 2^23 rounds to the nearest integer, which then stands in the low mantissa bits.
+  const float shifted = bounded * 1.44269504f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (bounded - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const float value = bits_float(float_bits(p) + (float_bits(shifted) << 23));
+  return x < -87.3f ? 0.0f : value;
+}
+
+// tanh within 6 ulp: the odd rational minimax approximation of degree 13 over 6 that Eigen uses, clamped where it
+// rounds to +-1. NaN stays NaN.
+RINGTRAIN_HD float fast_tanh(float x) {
+  const float c = 7.90531110763549805f;
+  const float bounded = x > c ? c : (x < -c ? -c : x);
+  const float x2 = bounded * bounded;
+  float p = -2.76076847742355e-16f;
+  p = p * x2 + 2.00018790482477e-13f;
+  p = p * x2 + -8.60467152213735e-11f;
+  p = p * x2 + 5.12229709037114e-08f;
+  p = p * x2 + 1.48572235717979e-05f;
+  p = p * x2 + 6.37261928875436e-04f;
+  p = p * x2 + 4.89352455891786e-03f;
+  float q = 1.19825839466702e-06f;
+  q = q * x2 + 1.18534705686654e-04f;
+  q = q * x2 + 2.26843463243900e-03f;
+  q = q * x2 + 4.89352518554385e-03f;
+  return bounded * p / q;
+}
+
+RINGTRAIN_HD float fast_sigmoid(float x) {
+  return 0.5f * fast_tanh(0.5f * x) + 0.5f;
+}
+
+// 16-bit brain floating point, rounded to nearest even.
+struct BFloat16 {
+  std::uint16_t bits;
+};
+
+RINGTRAIN_HD float to_float(float x) {
+  return x;
+}
+RINGTRAIN_HD float to_float(BFloat16 x) {
+  return bits_float(static_cast<std::uint32_t>(x.bits) << 16);
+}
+
+template <class T>
+RINGTRAIN_HD T from_float(float x);
+template <>
+RINGTRAIN_HD float from_float<float>(float x) {
+  return x;
+}
+template <>
+RINGTRAIN_HD BFloat16 from_float<BFloat16>(float x) {
+  const std::uint32_t bits = float_bits(x);
+  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  // A NaN must not round to infinity.
+  const std::uint32_t quiet = (bits >> 16) | 0x40u;
+  return {static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded)};
+}
+
+}  // namespace ringtrain

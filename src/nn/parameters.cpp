@@ -1,0 +1,60 @@
+#include "nn/parameters.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/random.h"
+
+namespace ringtrain {
+
+const char* parameter_kind_name(ParameterKind kind) {
+  switch (kind) {
+    case ParameterKind::weight:
+      return "weight";
+    case ParameterKind::bias:
+      return "bias";
+    case ParameterKind::norm:
+      return "norm";
+  }
+  return "?";
+}
+
+void ParameterTable::append(Parameter parameter) {
+  constexpr std::int64_t alignment = 64;
+  parameter.offset = size_;
+  parameter.count = 1;
+  for (std::int64_t d : parameter.shape) parameter.count *= d;
+  count_ += parameter.count;
+  size_ = (size_ + parameter.count + alignment - 1) / alignment * alignment;
+  all_.push_back(std::move(parameter));
+}
+
+const Parameter& ParameterTable::find(const std::string& name) const {
+  auto found = std::find_if(all_.begin(), all_.end(), [&](const Parameter& p) { return p.name == name; });
+  if (found == all_.end()) throw Error(cat("the model has no parameter '", name, "'"));
+  return *found;
+}
+
+namespace {
+std::uint64_t name_hash(const std::string& name) {  // FNV-1a
+  std::uint64_t h = 0xcbf29ce484222325ull;
+  for (char c : name) h = (h ^ static_cast<std::uint8_t>(c)) * 0x100000001b3ull;
+  return h;
+}
+}  // namespace
+
+void initialize(const ParameterTable& table, std::uint64_t seed, std::span<float> flat) {
+  std::fill(flat.begin(), flat.end(), 0.0f);
+  for (const Parameter& p : table.all()) {
+    const std::uint64_t key = random_key(seed, RandomPurpose::initial_weights) ^ name_hash(p.name);
+    for (std::int64_t i = 0; i < p.count; ++i) {
+      const auto index = static_cast<std::uint64_t>(i);
+      double value = p.scale;
+      if (p.initial == InitialValues::uniform) value *= 2 * random_uniform(key, index) - 1;
+      if (p.initial == InitialValues::normal) value *= random_normal(key, index);
+      flat[static_cast<std::size_t>(p.offset + i)] = static_cast<float>(value);
+    }
+  }
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,44 @@
+// All weights are one flat fp32 vector. The table beside it says which tensor lies where.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ringtrain {
+
+enum class ParameterKind { weight, bias, norm };
+const char* parameter_kind_name(ParameterKind kind);
+
+enum class InitialValues { uniform, normal, constant };  // uniform in +-scale, N(0, scale^2), scale
+
+struct Parameter {
+  std::string name;                 // as in torch's state_dict: "lstm.weight_ih_l0"
+  std::vector<std::int64_t> shape;  // canonical (PyTorch's) layout, row-major
+  ParameterKind kind = ParameterKind::weight;
+  InitialValues initial = InitialValues::constant;
+  double scale = 0;
+  std::int64_t offset = 0;  // elements from the start of the flat vector, a multiple of 64
+  std::int64_t count = 0;   // elements, without padding
+};
+
+// Tensors lie in the order in which the backward pass finishes them, each at a multiple of 64 elements with zeros
+// between, so that "everything before offset w is ready" is one integer (the watermark).
+class ParameterTable {
+ public:
+  void append(Parameter parameter);  // sets offset and count
+  const std::vector<Parameter>& all() const { return all_; }
+  const Parameter& find(const std::string& name) const;  // throws Error when there is none
+  std::int64_t count() const { return count_; }          // of trained values
+  std::int64_t size() const { return size_; }            // of the flat vector, padding included
+
+ private:
+  std::vector<Parameter> all_;
+  std::int64_t count_ = 0, size_ = 0;
+};
+
+// A pure function of (seed, parameter name, index): the same weights on every rank and in every layout.
+void initialize(const ParameterTable& table, std::uint64_t seed, std::span<float> flat);
+
+}  // namespace ringtrain

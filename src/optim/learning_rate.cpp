@@ -1,0 +1,107 @@
+#include "optim/learning_rate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+
+namespace ringtrain {
+namespace {
+
+// k: how many times larger the batch is than the one that the base rate was chosen at.
+double batch_ratio(const LearningRateConfig& config, const ScheduleContext& context) {
+  if (config.base_batch == 0) return 1;
+  return static_cast<double>(context.global_batch) / static_cast<double>(config.base_batch);
+}
+
+double peak_rate(const LearningRateConfig& config, const ScheduleContext& context) {
+  if (config.scaling == "none") return config.base;
+  if (config.scaling == "linear") return config.base * batch_ratio(config, context);
+  if (config.scaling == "sqrt" || config.scaling == "legw")
+    return config.base * std::sqrt(batch_ratio(config, context));
+  throw Error(cat("learning_rate.scaling '", config.scaling, "' is not known"));
+}
+
+std::int64_t epochs_to_steps(double epochs, const ScheduleContext& context) {
+  if (context.steps_per_epoch < 1)
+    throw Error(cat("the learning rate needs at least 1 step per epoch, got ", context.steps_per_epoch));
+  constexpr double limit = 4e18;  // below the largest int64
+  return std::llround(std::min(limit, epochs * static_cast<double>(context.steps_per_epoch)));
+}
+
+bool decays_to_end(const LearningRateConfig& config) {
+  return config.schedule == "polynomial" || config.schedule == "cosine";
+}
+
+// peak .. end over the steps between warm-up and the end of the run; x is the share of them that is done.
+double decayed_to_end(const LearningRateConfig& config, double peak, double x) {
+  if (x <= 0) return peak;
+  if (x >= 1) return config.end;
+  const double share =
+      config.schedule == "cosine" ? (1 + std::cos(std::numbers::pi * x)) / 2 : std::pow(1 - x, config.power);
+  return config.end + (peak - config.end) * share;
+}
+
+}  // namespace
+
+std::int64_t warmup_steps(const LearningRateConfig& config, const ScheduleContext& context) {
+  if (config.warmup_steps > 0) return config.warmup_steps;
+  if (config.warmup_epochs <= 0) return 0;
+  return epochs_to_steps(config.warmup_epochs * (config.scaling == "legw" ? batch_ratio(config, context) : 1), context);
+}
+
+double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, std::int64_t step) {
+  if (step < 0) throw Error(cat("the learning rate of step ", step, " was asked for; steps count from 0"));
+  const double peak = peak_rate(config, context);
+  const std::int64_t warmup = warmup_steps(config, context);
+  if (step < warmup) {
+    const double from = config.warmup_from == "zero" ? 0 : config.base;
+    return from + (peak - from) * static_cast<double>(step) / static_cast<double>(warmup);
+  }
+  const auto after_warmup = static_cast<double>(step - warmup);
+  if (config.schedule == "constant") return peak;
+  if (config.schedule == "step") {
+    const auto passed = std::count_if(config.milestones.begin(), config.milestones.end(),
+                                      [&](double milestone) { return epochs_to_steps(milestone, context) <= step; });
+    return peak * std::pow(config.factor, static_cast<double>(passed));
+  }
+  if (config.schedule == "exponential") {
+    if (context.steps_per_epoch < 1) throw Error("the exponential schedule needs the number of steps per epoch");
+    return peak * std::pow(config.factor, after_warmup / static_cast<double>(context.steps_per_epoch));
+  }
+  if (decays_to_end(config)) {
+    if (context.total_steps < 1)
+      throw Error(cat("learning_rate.schedule ", config.schedule, " needs the number of steps of the run"),
+                  "Give stop.epochs or stop.steps.");
+    if (step >= context.total_steps) return config.end;
+    return decayed_to_end(config, peak, after_warmup / static_cast<double>(context.total_steps - warmup));
+  }
+  throw Error(cat("learning_rate.schedule '", config.schedule, "' is not known"));
+}
+
+std::vector<LearningRateCorner> learning_rate_corners(const LearningRateConfig& config,
+                                                      const ScheduleContext& context) {
+  const std::int64_t warmup = warmup_steps(config, context);
+  const std::int64_t total = context.total_steps;
+  std::vector<LearningRateCorner> corners;
+  const auto add = [&](std::int64_t step, std::string what) {
+    corners.push_back({step, learning_rate(config, context, step), std::move(what)});
+  };
+  const auto add_within = [&](std::int64_t step, std::string what) {
+    if (total == 0 || step < total) add(step, std::move(what));
+  };
+  if (warmup > 0) add(0, "start of warm-up");
+  add_within(warmup, warmup > 0 ? "peak" : config.schedule == "constant" ? "constant" : "start");
+  if (config.schedule == "step")
+    for (const double milestone : config.milestones)
+      add_within(epochs_to_steps(milestone, context), cat("milestone, epoch ", milestone));
+  if (config.schedule == "exponential") add_within(warmup + context.steps_per_epoch, "one epoch of decay");
+  if (decays_to_end(config)) add_within(warmup + (total - warmup) / 2, "half of the decay");
+  if (total > 0) add(total - 1, "last update");
+  if (decays_to_end(config)) add(total, "end");
+  std::stable_sort(corners.begin(), corners.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  return corners;
+}
+
+}  // namespace ringtrain

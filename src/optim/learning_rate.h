@@ -1,0 +1,48 @@
+// The learning rate as a pure function of the step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config/experiment.h"
+
+namespace ringtrain {
+
+struct ScheduleContext {
+  std::int64_t global_batch = 0;
+  std::int64_t steps_per_epoch = 0;
+  std::int64_t total_steps = 0;  // 0: no end known (constant, step and exponential schedules only)
+};
+
+// Rate of update number `step` (0 = the first). With k = global_batch / base_batch (1 where base_batch is 0), T_w =
+// warmup_steps(), T = total_steps and E = steps_per_epoch:
+//
+//   peak      none: base; linear: base k (Goyal et al. 2017); sqrt: base sqrt k (Krizhevsky 2014);
+//             legw: base sqrt k, with a warm-up of k times the epochs (You et al. 2019)
+//   step < T_w    from + (peak - from) step / T_w, from = base or 0 (Goyal et al. 2017, section 2.2)
+//   step >= T_w   constant      peak
+//                 step          peak factor^m, m = milestones with round(milestone E) <= step, counted from step 0
+//                 exponential   peak factor^((step - T_w) / E)
+//                 polynomial    end + (peak - end) (1 - x)^power,          x = (step - T_w) / (T - T_w), at most 1
+//                 cosine        end + (peak - end) (1 + cos(pi x)) / 2
+//
+// So the decays start at exactly `peak` at step T_w and would be exactly `end` at step T, one after the last update;
+// a run that goes on beyond T stays at `end`. Throws Error when the context has no epoch length, or no end where the
+// schedule needs one.
+double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, std::int64_t step);
+
+// Steps of warm-up, T_w: config.warmup_steps as it is, otherwise warmup_epochs (legw: times k) in steps, rounded.
+// LEGW does not stretch warmup_steps: k times the epochs at k times the batch are the same number of steps.
+std::int64_t warmup_steps(const LearningRateConfig& config, const ScheduleContext& context);
+
+struct LearningRateCorner {
+  std::int64_t step;
+  double rate;
+  std::string what;  // "start of warm-up", "peak", "milestone", "end" ...
+};
+// Where the schedule changes its course, in order of steps: what `ringtrain plan` prints. Corners behind the end of
+// the run are left out; the last two are the last update (step T - 1) and, for decays to `end`, the end (step T).
+std::vector<LearningRateCorner> learning_rate_corners(const LearningRateConfig& config, const ScheduleContext& context);
+
+}  // namespace ringtrain

@@ -1,0 +1,47 @@
+#include "optim/optimizer.h"
+
+#include <cmath>
+
+namespace ringtrain {
+
+std::vector<std::string> Optimizer::state_names(const OptimizerConfig& config) {
+  if (config.kind == "sgd") return {"momentum"};
+  return {"exp_avg", "exp_avg_sq"};
+}
+
+Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend)
+    : config_(config), backend_(backend) {
+  for (const Parameter& p : parameters.all()) {
+    const bool decay = config.weight_decay > 0 && (p.kind == ParameterKind::weight || config.decay_norm_and_bias);
+    if (!ranges_.empty() && ranges_.back().decay == decay)
+      ranges_.back().end = p.offset + p.count;
+    else
+      ranges_.push_back({p.offset, p.offset + p.count, decay});
+  }
+  for (std::size_t i = 0; i < state_names(config).size(); ++i) state_.push_back(backend.make_vector(parameters.size()));
+}
+
+void Optimizer::update(Vector& weights, const Vector& gradients, double learning_rate, double gradient_norm,
+                       std::int64_t step) {
+  UpdateRule rule;
+  rule.kind = config_.kind == "sgd"    ? OptimizerKind::sgd
+              : config_.kind == "adam" ? OptimizerKind::adam
+                                       : OptimizerKind::adamw;
+  rule.learning_rate = static_cast<float>(learning_rate);
+  if (config_.clip_norm > 0 && gradient_norm > config_.clip_norm)
+    rule.gradient_scale = static_cast<float>(config_.clip_norm / gradient_norm);
+  rule.momentum = static_cast<float>(config_.momentum);
+  rule.nesterov = config_.nesterov;
+  rule.beta1 = static_cast<float>(config_.beta1);
+  rule.beta2 = static_cast<float>(config_.beta2);
+  rule.epsilon = static_cast<float>(config_.epsilon);
+  const auto t = static_cast<double>(step + 1);
+  rule.bias_correction1 = static_cast<float>(1 - std::pow(config_.beta1, t));
+  rule.bias_correction2 = static_cast<float>(std::sqrt(1 - std::pow(config_.beta2, t)));
+  for (const Range& range : ranges_) {
+    rule.weight_decay = range.decay ? static_cast<float>(config_.weight_decay) : 0.0f;
+    backend_.update(rule, range.begin, range.end, weights, gradients, state_);
+  }
+}
+
+}  // namespace ringtrain

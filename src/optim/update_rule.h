@@ -1,0 +1,39 @@
+// The optimizers' element-wise updates, as torch.optim writes them.
+#pragma once
+
+#include "nn/math.h"
+
+namespace ringtrain {
+
+enum class OptimizerKind { sgd, adam, adamw };
+
+// Everything an update needs beside the vectors; the same for all elements but for weight_decay.
+struct UpdateRule {
+  OptimizerKind kind = OptimizerKind::sgd;
+  float learning_rate = 0;
+  float gradient_scale = 1;  // clipping by global norm
+  float momentum = 0;        // sgd: u = momentum u + g; w -= lr u (the rate stays outside: Goyal et al. 2017, remark 2)
+  bool nesterov = false;     // sgd: w -= lr (g + momentum u)
+  float beta1 = 0, beta2 = 0, epsilon = 0;           // Kingma and Ba 2015
+  float bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^t; the second already as its square root
+  float weight_decay = 0;  // sgd, adam: added to the gradient; adamw: w *= 1 - lr decay (Loshchilov and Hutter 2019)
+};
+
+// `momentum` is the optimizer's state of this element.
+RINGTRAIN_HD float sgd_update(const UpdateRule& r, float w, float g, float& momentum) {
+  g = g * r.gradient_scale + r.weight_decay * w;
+  momentum = r.momentum * momentum + g;
+  return w - r.learning_rate * (r.nesterov ? g + r.momentum * momentum : momentum);
+}
+
+// `m`, `v`: running means of the gradient and of its square.
+RINGTRAIN_HD float adam_update(const UpdateRule& r, float w, float g, float& m, float& v) {
+  const bool decoupled = r.kind == OptimizerKind::adamw;
+  g = g * r.gradient_scale + (decoupled ? 0.0f : r.weight_decay * w);
+  if (decoupled) w -= r.learning_rate * r.weight_decay * w;
+  m = r.beta1 * m + (1.0f - r.beta1) * g;
+  v = r.beta2 * v + (1.0f - r.beta2) * g * g;
+  return w - r.learning_rate / r.bias_correction1 * m / (__builtin_sqrtf(v) / r.bias_correction2 + r.epsilon);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,55 @@
+#include "train/evaluator.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace ringtrain {
+
+Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog)
+    : plan_(plan),
+      communicator_(communicator),
+      watchdog_(watchdog),
+      program_(backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::inference)),
+      loader_plan_(for_rank(plan.validation_loader, communicator.rank())),
+      loader_(std::make_shared<TextDataset>(plan.validation), loader_plan_) {
+  program_->allocate();
+  if (plan.carries_state)
+    carried_state_.resize(static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size()));
+}
+
+Evaluation Evaluator::run(const Vector& weights, std::int64_t step) {
+  const double begin = now_seconds();
+  const std::int64_t passes = steps_per_epoch(plan_.validation, loader_plan_) * plan_.batch.accumulation;
+  const std::int64_t state_of_pass = plan_.batch.micro_batch * plan_.graph.state_size();
+  program_->set_weights(weights);
+  loader_.seek(0, 0);
+  LossSums sums;
+  for (std::int64_t pass = 0; pass < passes; ++pass) {
+    watchdog_.enter(step, Phase::evaluation);
+    watchdog_.alive();
+    const MicroBatch& batch = loader_.next();
+    if (batch.valid_rows == 0) continue;
+    PassInput input;
+    input.inputs = batch.inputs.data();
+    input.targets = batch.targets.data();
+    if (plan_.carries_state) {
+      input.state = carried_state_.data() + batch.micro_step * state_of_pass;
+      if (batch.resets_state) std::fill_n(input.state, state_of_pass, 0.0f);
+    }
+    const LossSums s = program_->forward(input);
+    sums.loss += s.loss;
+    sums.correct += s.correct;
+    sums.targets += s.targets;
+  }
+  std::array<double, 3> totals = {sums.loss, static_cast<double>(sums.correct), static_cast<double>(sums.targets)};
+  communicator_.sum(std::span<double>(totals));
+  if (totals[2] == 0)
+    throw Error(cat("the validation set ", plan_.validation.prefix, " has no target that counts"),
+                "check it with ringtrain-data verify");
+  return {totals[0] / totals[2], totals[1] / totals[2], static_cast<std::int64_t>(totals[2]), now_seconds() - begin};
+}
+
+}  // namespace ringtrain

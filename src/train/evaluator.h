@@ -1,0 +1,40 @@
+// Validation: every sample exactly once, integer counts and double sums, divided once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "cluster/communicator.h"
+#include "cluster/watchdog.h"
+#include "data/loader.h"
+#include "train/run_plan.h"
+
+namespace ringtrain {
+
+struct Evaluation {
+  double loss = 0;      // mean over the counted targets, natural logarithm
+  double accuracy = 0;  // share of them predicted right
+  std::int64_t targets = 0;
+  double seconds = 0;
+};
+
+class Evaluator {
+ public:
+  // Takes the memory of the inference program; opens no file before the first evaluation.
+  Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog);
+  // Collective. The result has the same bits on all ranks.
+  Evaluation run(const Vector& weights, std::int64_t step);
+
+ private:
+  const RunPlan& plan_;
+  Communicator& communicator_;
+  Watchdog& watchdog_;
+  std::unique_ptr<Program> program_;
+  LoaderPlan loader_plan_;
+  Loader loader_;
+  std::vector<float> carried_state_;
+};
+
+}  // namespace ringtrain

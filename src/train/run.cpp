@@ -1,0 +1,357 @@
+// `ringtrain train`: from the experiment to the last checkpoint.
+#include "train/run.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "base/version.h"
+#include "config/reader.h"
+#include "train/checkpoint.h"
+#include "train/evaluator.h"
+#include "train/recorder.h"
+#include "train/run_folder.h"
+#include "train/run_record.h"
+#include "train/snapshot.h"
+#include "train/trainer.h"
+
+namespace ringtrain {
+
+namespace {
+
+// Rank 0 reads files; the others get what it read, so that all ranks see the same thing and file servers one reader.
+Experiment shared_experiment(const ExperimentArguments& arguments, Communicator& communicator) {
+  std::string text;
+  if (communicator.rank() == 0) text = to_yaml(read_experiment(arguments.path, arguments.overrides));
+  return parse_experiment(broadcast_string(communicator, text, 0), arguments.path, {});
+}
+
+DatasetIndex shared_index(const std::string& prefix, Communicator& communicator) {
+  std::string bytes;
+  if (communicator.rank() == 0) bytes = read_dataset_index(prefix).serialize();
+  return DatasetIndex::deserialize(broadcast_string(communicator, bytes, 0));
+}
+
+int thread_count(const Experiment& experiment, const Session& session) {
+  const int available = session.available_threads();
+  if (experiment.run.threads == 0) return available;
+  const int wanted = static_cast<int>(experiment.run.threads);
+  if (wanted > available && session.rank() == 0)
+    log_warning("run.threads is ", wanted, ", but a rank has ", available, available == 1 ? " CPU" : " CPUs",
+                " in its affinity mask: its threads will take turns");
+  return wanted;
+}
+
+// What rank 0 found in the run's folder; `step` and `micro_batch` are the same on all ranks.
+struct Found {
+  std::unique_ptr<Checkpoint> checkpoint;  // rank 0, and only if there is one
+  std::string path;
+  Progress progress;
+  std::int64_t micro_batch = 0;
+  bool same_machine = true;
+};
+
+Found find_checkpoint(const std::string& run_dir, bool resume, Communicator& communicator, int threads) {
+  Found found;
+  if (communicator.rank() == 0 && resume) {
+    std::vector<std::string> warnings;
+    found.path = newest_checkpoint(run_dir, &warnings);
+    for (const std::string& w : warnings) log_warning(w);
+    if (!found.path.empty()) {
+      found.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(found.path));
+      found.progress = progress_of(*found.checkpoint);
+      found.micro_batch = static_cast<std::int64_t>(found.checkpoint->numbers.at("micro_batch"));
+      found.same_machine = found.checkpoint->numbers.at("ranks") == communicator.size() &&
+                           found.checkpoint->numbers.at("threads") == threads;
+    }
+  }
+  Progress& p = found.progress;
+  std::array<double, 7> numbers = {
+      static_cast<double>(p.step),           p.elapsed_seconds,      p.best_loss,
+      static_cast<double>(p.best_step),      p.has_best ? 1.0 : 0.0, static_cast<double>(p.evaluated_step),
+      static_cast<double>(found.micro_batch)};
+  communicator.broadcast(std::as_writable_bytes(std::span(numbers)), 0);
+  p = {static_cast<std::int64_t>(numbers[0]), numbers[1],      numbers[2],
+       static_cast<std::int64_t>(numbers[3]), numbers[4] != 0, static_cast<std::int64_t>(numbers[5])};
+  found.micro_batch = static_cast<std::int64_t>(numbers[6]);
+  return found;
+}
+
+// One run on one rank: owns the parts and decides, after each step, what comes next. All ranks decide alike.
+class TrainingRun {
+ public:
+  TrainingRun(const RunPlan& plan, Found found, const std::string& run_dir, Backend& backend, int threads,
+              Communicator& communicator, Watchdog& watchdog)
+      : plan_(plan),
+        communicator_(communicator),
+        watchdog_(watchdog),
+        threads_(threads),
+        progress_(found.progress),
+        loader_(std::make_shared<TextDataset>(plan.train), for_rank(plan.train_loader, communicator.rank())),
+        trainer_(plan, backend, communicator, watchdog, loader_) {
+    if (plan.has_validation) evaluator_ = std::make_unique<Evaluator>(plan, backend, communicator, watchdog);
+    load_trainer(found.checkpoint.get(), trainer_, plan, progress_, communicator);
+    if (communicator.rank() == 0) {
+      writer_ = std::make_unique<CheckpointWriter>(run_dir, plan.experiment.checkpoint.keep);
+      std::int64_t lines = plan.experiment.run.log_every_steps;
+      if (lines == 0) lines = std::max<std::int64_t>(1, plan.schedule.steps_per_epoch / 20);
+      recorder_ = std::make_unique<Recorder>(run_dir, progress_.step, plan.schedule.total_steps, lines);
+    }
+    begin_ = now_seconds() - progress_.elapsed_seconds;
+    last_save_ = step_begin_ = now_seconds();
+  }
+
+  // Returns the exit code.
+  int run() {
+    bool stop = at_last_step();
+    bool signal = false;
+    if (stop && recorder_) recorder_->note(cat("nothing to do: the run has its ", progress_.step, " steps"));
+    // A signal leaves no time for an evaluation that is due at its step: the resumed run makes up for it.
+    if (progress_.step > 0 && evaluation_due(stop) && evaluate(stop)) save(true);
+    while (!stop) {
+      const StepReport report = trainer_.step(requests());
+      progress_.step = report.step;
+      progress_.elapsed_seconds = now_seconds() - begin_;
+      record(report);
+
+      signal = report.requests.signal > 0;
+      if (report.requests.fail > 0 && writer_) writer_->finish();  // throws what went wrong
+      stop = signal || report.requests.stop > 0 || at_last_step();
+      const bool improved = !signal && evaluation_due(stop) && evaluate(stop);
+      if (stop || improved || report.requests.save > 0 || checkpoint_due()) save(improved);
+      step_begin_ = now_seconds();
+    }
+    if (writer_) writer_->finish();
+    if (recorder_) recorder_->finish();
+    return signal ? exit_checkpointed : 0;
+  }
+
+  const Progress& progress() const { return progress_; }
+
+ private:
+  Requests requests() const {
+    Requests r;
+    if (requested_signal() != 0) r.signal = 1;
+    if (communicator_.rank() != 0) return r;
+    const StopConfig& s = plan_.experiment.stop;
+    const CheckpointConfig& c = plan_.experiment.checkpoint;
+    if (s.seconds > 0 && now_seconds() - begin_ >= s.seconds) r.stop = 1;
+    if (c.every_seconds > 0 && now_seconds() - last_save_ >= c.every_seconds) r.save = 1;
+    if (writer_->failed()) r.fail = 1;
+    return r;
+  }
+
+  bool at_last_step() const { return plan_.schedule.total_steps > 0 && progress_.step >= plan_.schedule.total_steps; }
+
+  // Now, and not done yet at this step.
+  bool evaluation_due(bool at_end) const {
+    const EvaluateConfig& e = plan_.experiment.evaluate;
+    return evaluator_ && progress_.evaluated_step < progress_.step &&
+           (at_end || due(e.every_epochs, e.every_steps, plan_.schedule.steps_per_epoch, progress_.step));
+  }
+  bool checkpoint_due() const {
+    const CheckpointConfig& c = plan_.experiment.checkpoint;
+    return due(c.every_epochs, c.every_steps, plan_.schedule.steps_per_epoch, progress_.step);
+  }
+
+  double epochs(std::int64_t step) const {
+    return static_cast<double>(step) / static_cast<double>(plan_.schedule.steps_per_epoch);
+  }
+
+  void record(const StepReport& r) {
+    if (!recorder_) return;
+    StepRecord s;
+    s.step = r.step;
+    s.epoch = epochs(r.step);
+    s.samples = r.step * plan_.batch.global;
+    s.loss = r.loss;
+    s.lr = r.learning_rate;
+    s.grad_norm = r.gradient_norm;
+    s.seconds = now_seconds() - step_begin_;
+    s.samples_per_second = static_cast<double>(plan_.batch.global) / s.seconds;
+    s.elapsed_seconds = progress_.elapsed_seconds;
+    s.input_seconds = r.times.input;
+    s.forward_seconds = r.times.forward;
+    s.backward_seconds = r.times.backward;
+    s.communication_seconds = r.times.communication;
+    s.update_seconds = r.times.update;
+    recorder_->step(s);
+  }
+
+  // Returns whether this is the best so far; sets `stop` when the target is reached.
+  bool evaluate(bool& stop) {
+    const Evaluation e = evaluator_->run(trainer_.weights(), progress_.step);
+    watchdog_.step_finished(progress_.step);
+    progress_.evaluated_step = progress_.step;
+    const bool improved = !progress_.has_best || e.loss < progress_.best_loss;
+    if (improved) {
+      progress_.has_best = true;
+      progress_.best_loss = e.loss;
+      progress_.best_step = progress_.step;
+    }
+    if (recorder_)
+      recorder_->evaluation({progress_.step, epochs(progress_.step), progress_.step * plan_.batch.global, e.loss,
+                             e.accuracy, e.targets, e.seconds, improved});
+    const StopConfig& s = plan_.experiment.stop;
+    if ((s.target_metric == "validation_loss" && e.loss <= s.target_value) ||
+        (s.target_metric == "validation_accuracy" && e.accuracy >= s.target_value))
+      stop = true;
+    return improved && plan_.experiment.checkpoint.best;
+  }
+
+  void save(bool best) {
+    watchdog_.enter(progress_.step, Phase::checkpoint);
+    progress_.elapsed_seconds = now_seconds() - begin_;
+    Checkpoint snapshot = take_snapshot(trainer_, plan_, progress_, communicator_, threads_);
+    if (writer_) {
+      recorder_->flush();
+      writer_->start(std::move(snapshot), best);
+    }
+    last_save_ = now_seconds();
+    watchdog_.step_finished(progress_.step);
+  }
+
+  const RunPlan& plan_;
+  Communicator& communicator_;
+  Watchdog& watchdog_;
+  int threads_;
+  Progress progress_;
+  Loader loader_;
+  Trainer trainer_;
+  std::unique_ptr<Evaluator> evaluator_;
+  std::unique_ptr<CheckpointWriter> writer_;  // rank 0, as the recorder
+  std::unique_ptr<Recorder> recorder_;
+  double begin_ = 0, last_save_ = 0, step_begin_ = 0;
+};
+
+RunRecord run_record(const RunPlan& plan, const ExperimentArguments& arguments, const Session& session, int threads,
+                     const Backend& backend, const Communicator& communicator, const std::vector<MemoryItem>& memory,
+                     std::int64_t resumed_from) {
+  RunRecord r;
+  r.name = plan.experiment.name;
+  r.commit = build_commit();
+  r.build_flags = build_flags();
+  r.command_line = arguments.command_line;
+  r.versions = library_versions();
+  r.hosts = session.hosts();
+  r.ranks = session.size();
+  r.threads = threads;
+  r.instruction_set = build_instruction_sets();
+  r.backend = backend.describe();
+  r.precision = plan.experiment.precision;
+  r.communicator = communicator.describe();
+  r.batch = plan.batch;
+  r.steps_per_epoch = plan.schedule.steps_per_epoch;
+  r.total_steps = plan.schedule.total_steps;
+  r.resumed_from_step = resumed_from;
+  r.train_dataset = plan.train.prefix;
+  r.train_uuid = plan.train.dataset_uuid;
+  r.train_samples = plan.samples_per_epoch;
+  if (plan.has_validation) {
+    r.validation_dataset = plan.validation.prefix;
+    r.validation_uuid = plan.validation.dataset_uuid;
+    r.validation_samples = samples_per_epoch(plan.validation, plan.validation_loader);
+  }
+  r.parameters = plan.parameters.count();
+  for (const MemoryItem& item : memory) r.memory_bytes.emplace_back(item.what, item.bytes);
+  return r;
+}
+
+}  // namespace
+
+int train(const ExperimentArguments& arguments, bool resume, Session& session) {
+  const bool root = session.rank() == 0;
+  std::unique_ptr<Communicator> start = make_mpi_communicator(1 << 16);
+  const Experiment experiment = shared_experiment(arguments, *start);
+  Watchdog watchdog(experiment.communication.timeout_seconds);
+  std::unique_ptr<Communicator> communicator =
+      make_mpi_communicator(static_cast<std::size_t>(experiment.communication.chunk_kib) << 10);
+
+  const DatasetIndex train_index = shared_index(experiment.data.train, *communicator);
+  DatasetIndex validation_index;
+  if (!experiment.data.validation.empty()) validation_index = shared_index(experiment.data.validation, *communicator);
+  const DatasetIndex* validation = experiment.data.validation.empty() ? nullptr : &validation_index;
+
+  const int threads = thread_count(experiment, session);
+  std::unique_ptr<Backend> backend = make_cpu_backend(threads);
+  make_run_plan(experiment, train_index, validation, session.size(),
+                *backend);  // errors come before any folder is made
+
+  const std::string run_dir = root ? run_folder_path(experiment, resume) : "";
+  std::unique_ptr<RunFolder> folder;
+  if (root) folder = std::make_unique<RunFolder>(run_dir, resume);
+  Found found = find_checkpoint(run_dir, resume, *communicator, threads);
+  const RunPlan plan = make_run_plan(experiment, train_index, validation, session.size(), *backend, found.micro_batch);
+  if (found.checkpoint) check_belongs(*found.checkpoint, found.path, plan);
+
+  const Progress from = found.progress;
+  const std::vector<MemoryItem> memory = rank_memory(plan, *backend);
+  if (root) {
+    write_info_line(describe_run(plan, backend->describe(), memory));
+    log_info("run folder: ", run_dir);
+    if (!found.path.empty()) {
+      log_info("resuming after step ", from.step, " from ", found.path);
+      if (!found.same_machine)
+        log_info(
+            "the checkpoint was made on another number of ranks or threads: it continues within rounding, not bit "
+            "for bit");
+    } else if (resume) {
+      log_info("no checkpoint in this folder: starting at step 0");
+    }
+    write_file_atomically(run_dir + "/experiment.yaml", to_yaml(experiment));
+    record_start(run_dir, run_record(plan, arguments, session, threads, *backend, *communicator, memory, from.step));
+  }
+
+  std::unique_ptr<TrainingRun> run;
+  const auto outcome = [&](const std::string& text) {
+    if (!root) return;
+    const Progress& p = run ? run->progress() : from;
+    record_end(run_dir,
+               {text, p.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss, p.best_step});
+  };
+  try {
+    run = std::make_unique<TrainingRun>(plan, std::move(found), run_dir, *backend, threads, *communicator, watchdog);
+    const int code = run->run();
+    outcome(code == 0 ? "finished" : cat("stopped by signal ", requested_signal()));
+    if (root) {
+      const Progress& p = run->progress();
+      log_info(code == 0 ? "finished" : "stopped on request, with a checkpoint", " after step ", p.step, " and ",
+               std::llround(p.elapsed_seconds), " s",
+               p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
+      log_info("run folder: ", run_dir);
+      if (code != 0) log_info("continue with: ringtrain train ", arguments.path, " run.dir=", run_dir, " --resume");
+    }
+    communicator->barrier();
+    return code;
+  } catch (const std::exception& e) {
+    try {
+      outcome(cat("error: ", e.what()));
+    } catch (const std::exception&) {
+      // The first error is the one to tell.
+    }
+    throw;
+  }
+}
+
+int plan(const ExperimentArguments& arguments, std::int64_t ranks, Session& session) {
+  const Experiment experiment = read_experiment(arguments.path, arguments.overrides);
+  const DatasetIndex train_index = read_dataset_index(experiment.data.train);
+  DatasetIndex validation_index;
+  if (!experiment.data.validation.empty()) validation_index = read_dataset_index(experiment.data.validation);
+  std::unique_ptr<Backend> backend = make_cpu_backend(thread_count(experiment, session));
+  const RunPlan p =
+      make_run_plan(experiment, train_index, experiment.data.validation.empty() ? nullptr : &validation_index,
+                    static_cast<int>(ranks), *backend);
+  const std::vector<MemoryItem> memory = rank_memory(p, *backend);
+  std::printf("%s\n%s\n%s\n%s\n%s", to_yaml(experiment).c_str(), describe_run(p, backend->describe(), memory).c_str(),
+              describe_learning_rate(p).c_str(), describe_parameters(p).c_str(), describe_memory(memory).c_str());
+  return 0;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,149 @@
+#include "train/snapshot.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "config/reader.h"
+
+namespace ringtrain {
+
+namespace {
+
+// One array per tensor: padding and order of the flat vector stay inside the program.
+void store_vector(Checkpoint& checkpoint, const std::string& prefix, const std::vector<float>& flat,
+                  const ParameterTable& parameters) {
+  for (const Parameter& p : parameters.all()) {
+    const auto begin = flat.begin() + p.offset;
+    checkpoint.arrays.push_back({prefix + p.name, p.shape, {begin, begin + p.count}});
+  }
+}
+
+void restore_vector(const Checkpoint& checkpoint, const std::string& prefix, const ParameterTable& parameters,
+                    std::span<float> flat) {
+  for (const Parameter& p : parameters.all()) {
+    const NamedArray& array = checkpoint.array(prefix + p.name);
+    if (array.shape != p.shape)
+      throw Error(cat("the checkpoint's ", array.name, " has another shape than the model's ", p.name),
+                  "resume with the experiment that the checkpoint was made by");
+    std::copy(array.values.begin(), array.values.end(), flat.begin() + p.offset);
+  }
+}
+
+// Every vector that a step changes, with the name it has in files.
+std::vector<std::pair<std::string, Vector*>> vectors_of(Trainer& trainer, const RunPlan& plan) {
+  std::vector<std::pair<std::string, Vector*>> all = {{"weights/", &trainer.weights()}};
+  const std::vector<std::string> names = Optimizer::state_names(plan.experiment.optimizer);
+  for (std::size_t i = 0; i < names.size(); ++i)
+    all.emplace_back("optimizer/" + names[i] + "/", trainer.optimizer().state()[i].get());
+  return all;
+}
+
+std::vector<float> host_copy(Vector& vector) {
+  return {vector.data(), vector.data() + vector.size()};
+}
+
+std::vector<std::int64_t> state_shape(const RunPlan& plan) {
+  const std::int64_t hidden = plan.experiment.model.hidden;
+  return {plan.batch.global, plan.graph.state_size() / (2 * hidden), 2, hidden};
+}
+
+}  // namespace
+
+Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& progress, Communicator& communicator,
+                         int threads) {
+  Checkpoint c;
+  std::vector<float> state;
+  if (plan.carries_state) {
+    if (communicator.rank() == 0) state.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
+    communicator.gather(trainer.carried_state(), state, 0);
+  }
+  if (communicator.rank() != 0) return c;
+  c.step = progress.step;
+  c.texts = {{"experiment", to_yaml(plan.experiment)},
+             {"model", model_fingerprint(plan)},
+             {"train_uuid", plan.train.dataset_uuid},
+             {"vocabulary", nlohmann::json(plan.train.vocabulary).dump()},
+             {"commit", build_commit()}};
+  c.numbers = {{"samples", static_cast<double>(progress.step * plan.batch.global)},
+               {"elapsed_seconds", progress.elapsed_seconds},
+               {"has_best", progress.has_best ? 1 : 0},
+               {"best_loss", progress.best_loss},
+               {"best_step", static_cast<double>(progress.best_step)},
+               {"evaluated_step", static_cast<double>(progress.evaluated_step)},
+               {"ranks", communicator.size()},
+               {"threads", threads},
+               {"micro_batch", static_cast<double>(plan.batch.micro_batch)},
+               {"context_length", static_cast<double>(plan.train.context_length)},  // 0: running text
+               {"pad_id", static_cast<double>(plan.train.pad_id)},
+               {"stop_id", static_cast<double>(plan.train.stop_id)},
+               {"lowercase", plan.train.lowercase ? 1 : 0}};
+  for (const auto& [prefix, vector] : vectors_of(trainer, plan))
+    store_vector(c, prefix, host_copy(*vector), plan.parameters);
+  if (plan.carries_state) c.arrays.push_back({"state/lstm", state_shape(plan), std::move(state)});
+  return c;
+}
+
+Progress progress_of(const Checkpoint& c) {
+  Progress p;
+  p.step = c.step;
+  p.elapsed_seconds = c.numbers.at("elapsed_seconds");
+  p.has_best = c.numbers.at("has_best") != 0;
+  p.best_loss = c.numbers.at("best_loss");
+  p.best_step = static_cast<std::int64_t>(c.numbers.at("best_step"));
+  p.evaluated_step = static_cast<std::int64_t>(c.numbers.at("evaluated_step"));
+  return p;
+}
+
+void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
+  if (checkpoint.texts.at("model") != model_fingerprint(plan))
+    throw Error(cat(path, ": the checkpoint is of another model (", checkpoint.texts.at("model").substr(0, 60),
+                    " ...) than the experiment describes (", model_fingerprint(plan).substr(0, 60), " ...)"),
+                "resume with the experiment.yaml of the run's folder, or start a new run in another run.dir");
+  if (checkpoint.texts.at("train_uuid") != plan.train.dataset_uuid)
+    throw Error(cat(path, ": the data set ", plan.train.prefix, " has changed since the checkpoint was made (uuid ",
+                    plan.train.dataset_uuid, ", was ", checkpoint.texts.at("train_uuid"), ")"),
+                "put the old data set back, or start a new run in another run.dir");
+  const Experiment before = parse_experiment(checkpoint.texts.at("experiment"), path, {});
+  const Experiment& now = plan.experiment;
+  const auto same = [&](const char* key, const auto& a, const auto& b) {
+    if (a != b)
+      throw Error(cat(path, ": ", key, " is ", b, ", the checkpoint was made with ", a),
+                  "these keys stay the same over a run; start a new run in another run.dir to change them");
+  };
+  same("seed", before.seed, now.seed);
+  same("batch.global", before.batch.global, now.batch.global);
+  same("batch.worker", before.batch.worker, now.batch.worker);
+  same("optimizer.kind", before.optimizer.kind, now.optimizer.kind);
+  same("data.order", before.data.order, now.data.order);
+  same("data.blanks", before.data.blanks, now.data.blanks);
+}
+
+void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat) {
+  restore_vector(checkpoint, "weights/", parameters, flat);
+}
+
+void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const Progress& progress,
+                  Communicator& communicator) {
+  const bool root = communicator.rank() == 0;
+  for (const auto& [prefix, vector] : vectors_of(trainer, plan)) {
+    std::span<float> flat(vector->data(), static_cast<std::size_t>(vector->size()));
+    if (root && checkpoint != nullptr) restore_vector(*checkpoint, prefix, plan.parameters, flat);
+    if (root && checkpoint == nullptr && prefix == "weights/") initialize(plan.parameters, plan.experiment.seed, flat);
+    communicator.broadcast(std::as_writable_bytes(flat), 0);
+  }
+  if (plan.carries_state && progress.step > 0) {
+    std::span<const float> all;
+    if (root) {
+      const NamedArray& array = checkpoint->array("state/lstm");
+      if (array.shape != state_shape(plan))
+        throw Error("the checkpoint's carried state has another shape than this run's");
+      all = array.values;
+    }
+    communicator.scatter(all, trainer.carried_state(), 0);
+  }
+  trainer.start_at(progress.step);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,37 @@
+// Between a trainer and a checkpoint: the canonical names, and the checks that a checkpoint belongs to this run.
+#pragma once
+
+#include "cluster/communicator.h"
+#include "train/checkpoint.h"
+#include "train/trainer.h"
+
+namespace ringtrain {
+
+// What a run knows beside weights and states; kept in the checkpoint, the same on all ranks.
+struct Progress {
+  std::int64_t step = 0;       // finished updates
+  double elapsed_seconds = 0;  // of training, over all parts of the run
+  double best_loss = 0;        // validation loss; has_best says whether there is one
+  std::int64_t best_step = 0;
+  bool has_best = false;
+  std::int64_t evaluated_step = 0;  // of the last evaluation
+};
+
+// Collective (gathers the carried state). The result is whole on rank 0 and empty elsewhere.
+Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& progress, Communicator& communicator,
+                         int threads);
+
+// Throws Error when the checkpoint is of another model, data set, seed or batch: what it holds would mean something
+// else.
+void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan);
+
+// Collective: from `checkpoint` on rank 0 (null: fresh weights from the seed) to all ranks; starts the trainer there.
+void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const Progress& progress,
+                  Communicator& communicator);
+
+Progress progress_of(const Checkpoint& checkpoint);
+
+// Only the weights, for evaluation and sampling.
+void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat);
+
+}  // namespace ringtrain

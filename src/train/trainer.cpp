@@ -1,0 +1,141 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/random.h"
+
+namespace ringtrain {
+
+namespace {
+
+// Tells the watchdog what the step is at, and adds up where the step's time goes.
+class StepClock {
+ public:
+  StepClock(Watchdog& watchdog, std::int64_t step) : watchdog_(watchdog), step_(step) {}
+  template <class Action>
+  auto time(Phase phase, double& seconds, const Action& action) {
+    watchdog_.enter(step_, phase);
+    const double begin = now_seconds();
+    if constexpr (std::is_void_v<decltype(action())>) {
+      action();
+      seconds += now_seconds() - begin;
+    } else {
+      auto&& result = action();
+      seconds += now_seconds() - begin;
+      return result;
+    }
+  }
+
+ private:
+  Watchdog& watchdog_;
+  std::int64_t step_;
+};
+
+}  // namespace
+
+Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader)
+    : plan_(plan),
+      backend_(backend),
+      communicator_(communicator),
+      watchdog_(watchdog),
+      loader_(loader),
+      weights_(backend.make_vector(plan.parameters.size())),
+      gradients_(backend.make_vector(plan.parameters.size())),
+      optimizer_(plan.experiment.optimizer, plan.parameters, backend),
+      program_(backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training)),
+      reducer_(communicator, {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
+               static_cast<std::int64_t>(plan.experiment.communication.bucket_mib * (1 << 20) / sizeof(float))),
+      overlap_{[this](std::int64_t watermark) { reducer_.ready(watermark); }, [this] { reducer_.poll(); }},
+      dropout_key_(random_key(plan.experiment.seed, RandomPurpose::dropout)) {
+  program_->allocate();
+  if (plan.carries_state)
+    carried_state_.assign(static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size()), 0.0f);
+}
+
+void Trainer::start_at(std::int64_t finished_steps) {
+  step_ = finished_steps;
+  program_->set_weights(*weights_);
+  loader_.seek(step_ / plan_.schedule.steps_per_epoch, step_ % plan_.schedule.steps_per_epoch);
+}
+
+StepReport Trainer::step(const Requests& requests) {
+  StepReport report;
+  StepTimes& times = report.times;
+  StepClock clock(watchdog_, step_);
+  LossSums sums;
+  std::int64_t targets = 0;
+  reducer_.begin();
+
+  for (std::int64_t micro_step = 0; micro_step < plan_.batch.accumulation; ++micro_step) {
+    const MicroBatch* batch = clock.time(Phase::input, times.input, [&] { return &loader_.next(); });
+    if (micro_step == 0) targets = clock.time(Phase::input, times.input, [&] { return global_targets(*batch); });
+    clock.time(Phase::forward, times.forward, [&] {
+      const LossSums pass = program_->forward(pass_input(*batch, targets));
+      sums.loss += pass.loss;
+      sums.correct += pass.correct;
+    });
+    clock.time(Phase::backward, times.backward, [&] {
+      const bool last = micro_step + 1 == plan_.batch.accumulation;
+      program_->backward(*gradients_, micro_step > 0, last ? overlap_ : BackwardHooks{});
+    });
+  }
+
+  std::array<double, 6> counters = {
+      sums.loss, static_cast<double>(sums.correct), requests.signal, requests.save, requests.stop, requests.fail};
+  clock.time(Phase::communication, times.communication, [&] { reducer_.finish(counters); });
+
+  clock.time(Phase::update, times.update, [&] {
+    report.loss = counters[0] / static_cast<double>(targets);
+    report.accuracy = counters[1] / static_cast<double>(targets);
+    report.requests = {counters[2], counters[3], counters[4], counters[5]};
+    report.learning_rate = learning_rate(plan_.experiment.learning_rate, plan_.schedule, step_);
+    report.gradient_norm = std::sqrt(backend_.squared_norm(*gradients_));
+    require_finite(report.loss, report.gradient_norm);
+    optimizer_.update(*weights_, *gradients_, report.learning_rate, report.gradient_norm, step_);
+    program_->set_weights(*weights_);
+  });
+
+  report.step = ++step_;
+  watchdog_.step_finished(step_);
+  return report;
+}
+
+// The gradient is scaled by 1 / this before the backward pass, so that the reduction over ranks is a plain sum. Without
+// masking every target counts and nobody needs to be asked.
+std::int64_t Trainer::global_targets(const MicroBatch& first) {
+  if (!plan_.train_loader.mask_blanks) return plan_.batch.global * plan_.graph.sequence();
+  double count = static_cast<double>(first.step_targets);
+  communicator_.sum(std::span<double>(&count, 1));
+  return std::max<std::int64_t>(1, std::llround(count));
+}
+
+PassInput Trainer::pass_input(const MicroBatch& batch, std::int64_t targets) {
+  PassInput input;
+  input.inputs = batch.inputs.data();
+  input.targets = batch.targets.data();
+  input.loss_scale = 1.0f / static_cast<float>(targets);
+  input.dropout_key = dropout_key_;
+  input.step = step_;
+  input.first_row = batch.first_row;
+  if (plan_.carries_state) {
+    const std::int64_t rows = plan_.batch.micro_batch * plan_.graph.state_size();
+    input.state = carried_state_.data() + batch.micro_step * rows;
+    if (batch.resets_state) std::fill_n(input.state, rows, 0.0f);
+  }
+  return input;
+}
+
+// Reduced values are the same bits on all ranks, so all of them stop here or none.
+void Trainer::require_finite(double loss, double gradient_norm) const {
+  if (std::isfinite(loss) && std::isfinite(gradient_norm)) return;
+  throw Error(cat("step ", step_ + 1, ": loss ", loss, ", gradient norm ", gradient_norm,
+                  "; the weights are as they were after step ", step_),
+              "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume from the last "
+              "checkpoint");
+}
+
+}  // namespace ringtrain

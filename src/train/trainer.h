@@ -1,0 +1,77 @@
+// The training step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "cluster/communicator.h"
+#include "cluster/gradient_reducer.h"
+#include "cluster/watchdog.h"
+#include "data/loader.h"
+#include "optim/optimizer.h"
+#include "train/run_plan.h"
+
+namespace ringtrain {
+
+// What one rank would like to happen after this step. Summed over ranks with the gradients, so all act at once.
+struct Requests {
+  double signal = 0;  // this rank was asked to stop
+  double save = 0;    // rank 0's clock says: checkpoint
+  double stop = 0;    // rank 0's clock says: time is up
+  double fail = 0;    // rank 0 could not write its last checkpoint
+};
+
+struct StepTimes {
+  double input = 0, forward = 0, backward = 0, communication = 0, update = 0;  // seconds
+};
+
+struct StepReport {
+  std::int64_t step = 0;  // finished updates, this one included
+  double loss = 0;        // mean over the counted targets of the global batch
+  double accuracy = 0;
+  double learning_rate = 0;
+  double gradient_norm = 0;  // before clipping and decay
+  Requests requests;         // of all ranks
+  StepTimes times;           // of this rank
+};
+
+class Trainer {
+ public:
+  // Takes the memory. Weights and optimizer state are zero until they are loaded and load_weights() is called.
+  Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader);
+
+  // One update. Throws Error, before any weight has changed, when loss or gradient are not finite.
+  StepReport step(const Requests& requests);
+
+  std::int64_t finished_steps() const { return step_; }
+  // Continues after `finished_steps` updates with what now stands in weights(), optimizer() and carried_state().
+  void start_at(std::int64_t finished_steps);
+
+  Vector& weights() { return *weights_; }
+  Optimizer& optimizer() { return optimizer_; }
+  std::vector<float>& carried_state() { return carried_state_; }  // [rows of this rank, layers, (h, c), hidden]
+
+ private:
+  std::int64_t global_targets(const MicroBatch& first);
+  PassInput pass_input(const MicroBatch& batch, std::int64_t targets);
+  void require_finite(double loss, double gradient_norm) const;
+
+  const RunPlan& plan_;
+  Backend& backend_;
+  Communicator& communicator_;
+  Watchdog& watchdog_;
+  Loader& loader_;
+  std::unique_ptr<Vector> weights_, gradients_;
+  Optimizer optimizer_;
+  std::unique_ptr<Program> program_;
+  GradientReducer reducer_;
+  BackwardHooks overlap_;  // launches buckets while the last micro-step's backward pass runs
+  std::vector<float> carried_state_;
+  std::uint64_t dropout_key_;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace ringtrain

@@ -1,0 +1,138 @@
+// The ring against MPI_Allreduce, and how much of it hides behind computing.
+//
+//   mpirun -n 2 all_reduce_bench [chunk_kib ...]        default: 64 256 1024
+//
+// Bus bandwidth = 2 (p - 1) / p x bytes / seconds, the rate at which a rank must send (as in nccl-tests). Best of
+// several runs, the two sides taking turns, since other processes disturb. Hidden = 1 - exposed / stand-alone.
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <vector>
+
+#include "base/clock.h"
+#include "cluster/communicator.h"
+#include "cluster/gradient_reducer.h"
+#include "cluster/session.h"
+
+using namespace ringtrain;
+
+namespace {
+
+// A job is as slow as its slowest rank.
+double slowest(double seconds) {
+  double all = 0;
+  MPI_Allreduce(&seconds, &all, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  return all;
+}
+
+template <class Work>
+double timed(Work work) {
+  MPI_Barrier(MPI_COMM_WORLD);
+  const double start = now_seconds();
+  work();
+  return slowest(now_seconds() - start);
+}
+
+// A compute kernel that stays in the first-level cache.
+float compute(double seconds) {
+  static float data[1024];
+  const double end = now_seconds() + seconds;
+  while (now_seconds() < end)
+    for (float& x : data) x = x * 0.999f + 1.0f;
+  return data[7];
+}
+
+struct Overlap {
+  double alone, exposed, slowdown;
+};
+
+// One step: `kernels` of 100 us, the watermark rising evenly, then finish().
+Overlap overlap(Communicator& communicator, std::vector<float>& gradients, std::int64_t bucket, int kernels) {
+  constexpr double kKernel = 100e-6;
+  Overlap best{1e9, 1e9, 1e9};
+  GradientReducer reducer(communicator, gradients, bucket);
+  volatile float sink = 0;
+  for (int run = 0; run < 15; ++run) {
+    best.alone = std::min(best.alone, timed([&] { communicator.sum(gradients); }));
+    double exposed = 0;
+    const double total = timed([&] {
+      reducer.begin();
+      for (int k = 1; k <= kernels; ++k) {
+        sink = compute(kKernel);
+        reducer.ready(std::ssize(gradients) * k / kernels);
+      }
+      double counter = 1;
+      reducer.finish(std::span(&counter, 1));
+      exposed = reducer.exposed_seconds();
+    });
+    best.slowdown = std::min(best.slowdown, total);
+    best.exposed = std::min(best.exposed, slowest(exposed));
+    std::fill(gradients.begin(), gradients.end(), 1.0f);
+  }
+  best.slowdown /= kernels * kKernel;
+  return best;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Session session(&argc, &argv);
+  std::vector<std::size_t> chunks_kib;
+  for (int i = 1; i < argc; ++i) chunks_kib.push_back(static_cast<std::size_t>(std::atol(argv[i])));
+  if (chunks_kib.empty()) chunks_kib = {64, 256, 1024};
+  const bool prints = session.rank() == 0;
+  const char* mechanism = std::getenv("OMPI_MCA_btl_vader_single_copy_mechanism");
+  if (prints) {
+    std::printf("%d ranks on %s, %s, single copy: %s%s\n", session.size(), session.host().c_str(),
+                Session::mpi_version().c_str(), mechanism != nullptr ? mechanism : "default",
+                session.oversubscribed() ? ", oversubscribed" : "");
+    std::printf("bus bandwidth, MB/s (and us)\n%10s %16s", "bytes", "MPI_Allreduce");
+    for (const std::size_t kib : chunks_kib) std::printf("   ring %5zu KiB", kib);
+    std::printf("\n");
+  }
+  std::vector<std::unique_ptr<Communicator>> rings;
+  for (const std::size_t kib : chunks_kib) rings.push_back(make_mpi_communicator(kib * 1024));
+
+  const double factor = 2.0 * (session.size() - 1) / session.size();
+  for (std::size_t bytes = 4096; bytes <= (64u << 20); bytes *= 4) {
+    std::vector<float> values(bytes / sizeof(float), 0.0f);
+    std::vector<double> best(rings.size() + 1, 1e9);
+    const int runs = bytes <= (1u << 20) ? 40 : 8;
+    for (int run = 0; run < runs; ++run) {
+      best[0] = std::min(best[0], timed([&] {
+                           MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_FLOAT,
+                                         MPI_SUM, MPI_COMM_WORLD);
+                         }));
+      for (std::size_t i = 0; i < rings.size(); ++i)
+        best[i + 1] = std::min(best[i + 1], timed([&] { rings[i]->sum(values); }));
+    }
+    if (prints) {
+      std::printf("%10zu", bytes);
+      for (const double seconds : best)
+        std::printf("  %6.0f (%6.0f)", factor * static_cast<double>(bytes) / seconds / 1e6, seconds * 1e6);
+      std::printf("\n");
+    }
+  }
+
+  if (prints)
+    std::printf("\nhidden behind kernels of 100 us\n%10s %10s %8s  %9s %10s %8s %9s\n", "bytes", "bucket KiB", "chunk",
+                "alone us", "exposed us", "hidden", "step/comp");
+  for (const std::size_t bytes : {2u << 20, 8u << 20, 32u << 20}) {
+    std::vector<float> gradients(bytes / sizeof(float), 0.0f);
+    for (const std::int64_t bucket_kib : {256, 1024, 4096}) {
+      for (std::size_t i = 0; i < rings.size(); ++i) {
+        const double alone = timed([&] { rings[i]->sum(gradients); });
+        const int kernels = std::max(20, static_cast<int>(3 * alone / 100e-6));  // compute three times as long
+        const Overlap result = overlap(*rings[i], gradients, bucket_kib * 256, kernels);
+        if (prints)
+          std::printf("%10zu %10lld %8zu  %9.0f %10.0f %7.0f%% %9.3f\n", bytes, static_cast<long long>(bucket_kib),
+                      chunks_kib[i], result.alone * 1e6, result.exposed * 1e6,
+                      100 * (1 - result.exposed / result.alone), result.slowdown);
+      }
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,193 @@
+"""The command line: one clear error for every mistake, and what a run leaves behind."""
+import json
+import re
+
+import pytest
+
+from conftest import steps
+
+GOOD = """name: e2e
+model: {hidden: 16}
+data: {train: nowhere-train}
+batch:
+  global: 32
+  worker: 8
+stop: {steps: 3}
+"""
+
+
+# The file, the overrides, where the error is (line:column), and words of the message.
+BAD = {
+    "unknown key": (GOOD + "modle: {}\n", [], "8:1", ["modle", "model"]),
+    "unknown key in a section": (GOOD.replace("hidden", "hiden"), [], "2:9", ["model.hiden", "hidden"]),
+    "wrong type": (GOOD.replace("global: 32", "global: many"), [], "5:11", ["batch.global", "many"]),
+    "out of range": (GOOD + "checkpoint: {keep: 0}\n", [], "8:20", ["checkpoint.keep", "1"]),
+    "unknown word": (GOOD + "precision: fp64\n", [], "8:12", ["precision", "fp32"]),
+    "not YAML": (GOOD + "run: {dir: [\n", [], "", []),
+    "key twice": (GOOD + "seed: 1\nseed: 2\n", [], "9:1", ["seed"]),
+    "a list for a section": (GOOD.replace("{hidden: 16}", "[16]"), [], "2:8", ["model"]),
+    "required key missing": (GOOD.replace("  global: 32\n", ""), [], "", ["batch.global"]),
+    "contradiction": (GOOD.replace("worker: 8", "worker: 5"), [], "", ["batch.worker", "32"]),
+    "no end": (GOOD.replace("stop: {steps: 3}\n", ""), [], "", ["stop"]),
+    "empty file": ("", [], "", []),
+}
+BAD_OVERRIDES = {
+    "unknown key": ("batch.globl=3", ["batch.globl", "batch.global"]),
+    "wrong type": ("seed=x", ["seed"]),
+    "out of range": ("model.layers=0", ["model.layers"]),
+    "a section": ("model=3", ["model"]),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_experiment_is_named_with_its_place(workshop, what):
+    content, overrides, place, words = BAD[what]
+    path = workshop.folder / "bad.yaml"
+    path.write_text(content)
+    result = workshop.run("plan", path, *overrides, ranks=0, timeout=20)
+    assert result.code not in (0, 85), result
+    assert result.err.count("ringtrain: error") == 1 and str(path) in result.err, result
+    if place:
+        assert f"{path}:{place}" in result.err, result
+    for word in words:
+        assert word in result.err, result
+
+
+@pytest.mark.parametrize("what", BAD_OVERRIDES)
+def test_a_bad_override_is_named_as_such(workshop, what):
+    override, words = BAD_OVERRIDES[what]
+    result = workshop.run("plan", workshop.experiment(), override, ranks=0, timeout=20)
+    assert result.code not in (0, 85), result
+    for word in [override, *words]:
+        assert word in result.err, result
+
+
+def test_an_error_is_printed_once_and_not_by_every_rank(workshop):
+    path = workshop.folder / "bad.yaml"
+    path.write_text(GOOD + "modle: {}\n")
+    result = workshop.run("train", path, ranks=4, timeout=20)
+    assert result.code not in (0, 85), result
+    assert result.text.count("modle") == 1 and f"{path}:8:1" in result.err, result
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["fly"], "fly"),
+    (["train"], "experiment"),
+    (["train", "/nowhere.yaml"], "/nowhere.yaml"),
+    (["train", "a.yaml", "b.yaml"], "b.yaml"),
+    (["train", "a.yaml", "--fast"], "--fast"),
+    (["plan", "a.yaml", "--ranks", "two"], "two"),
+    (["sample", "/nowhere"], "/nowhere"),
+    (["sample", "/nowhere", "--temperature", "hot"], "hot"),
+])
+def test_a_bad_command_line_is_an_error_with_a_hint(workshop, words, expected):
+    result = workshop.run(*words, ranks=0, timeout=20)
+    assert result.code not in (0, 85), result
+    assert "ringtrain: error" in result.err and expected in result.err, result
+
+
+def test_a_missing_data_set_comes_with_a_hint(workshop):
+    workshop.data = workshop.folder / "missing"
+    result = workshop.train_badly("run", ranks=2)
+    assert result.err.count("ringtrain: error") == 1, result
+    assert "missing-train" in result.err and "ringtrain-data" in result.err, result
+    assert not (workshop.folder / "run").exists()
+
+
+def test_version_and_help(workshop):
+    version = workshop.run("--version", ranks=0)
+    assert version.code == 0, version
+    for word in "ringtrain", "HDF5", "MPI", "oneDNN":
+        assert word in version.out, version
+    help_text = workshop.run("--help", ranks=0)
+    assert help_text.code == 0 and all(word in help_text.out for word in ("train", "plan", "sample")), help_text
+
+
+def test_plan_prints_the_arithmetic_for_any_number_of_ranks(workshop):
+    path = workshop.experiment(batch__micro=8)
+    for ranks, line in [(1, r"32 = 4 workers x 8 = 1 rank x 4 micro-steps x 8"),
+                        (2, r"32 = 4 workers x 8 = 2 ranks x 2 micro-steps x 8"),
+                        (4, r"32 = 4 workers x 8 = 4 ranks x 1 micro-step x 8")]:
+        result = workshop.run("plan", path, "--ranks", ranks, ranks=0)
+        assert result.code == 0 and line in result.out, result
+    result = workshop.run("plan", path, "--ranks", 3, ranks=0)
+    assert result.code != 0 and "3 ranks do not divide" in result.err, result
+
+
+def test_plan_shows_what_the_run_will_be(workshop):
+    result = workshop.run("plan", workshop.experiment(), "learning_rate.base=0.02", "--ranks", 2, ranks=0)
+    assert result.code == 0, result
+    assert re.search(r"base: 0\.02", result.out), "the resolved experiment"
+    assert "weight_ih_l0" in result.out or "lstm" in result.out, "the parameters"
+    assert re.search(r"total +[\d,]+", result.out), "the memory"
+
+
+def test_overrides_win_and_are_recorded(workshop):
+    run = workshop.folder / "run"
+    result = workshop.run("train", workshop.experiment(), f"run.dir={run}", "stop.steps=2", "seed=7")
+    assert result.code == 0, result
+    assert len(steps(run)) == 2
+    resolved = (run / "experiment.yaml").read_text()
+    assert "seed: 7" in resolved and "steps: 2" in resolved
+    again = workshop.run("train", run / "experiment.yaml", f"run.dir={workshop.folder / 'again'}")
+    assert again.code == 0, again
+    assert [r["loss"] for r in steps(workshop.folder / "again")] == [r["loss"] for r in steps(run)]
+
+
+def test_a_run_describes_itself(workshop):
+    run = workshop.train("run", ranks=2, stop__steps=3)
+    workshop.train("run", ranks=2, stop__steps=5, resume=True)
+    record = json.loads((run / "run.json").read_text())
+    assert record["outcome"] == "finished" and record["final_step"] == 5
+    first, second = record["starts"]
+    assert (first["resumed_from_step"], second["resumed_from_step"]) == (0, 3)
+    assert first["ranks"] == 2 and first["batch"]["global"] == 32 and first["versions"]["HDF5"]
+    assert sorted(rank for ranks in first["hosts"].values() for rank in ranks) == [0, 1]
+    assert first["train"]["uuid"] and "train" in first["command_line"]
+    assert sorted(path.name for path in run.iterdir() if not path.name.startswith(".")) == [
+        "checkpoints", "experiment.yaml", "metrics.jsonl", "run.json"]
+
+
+def test_a_batch_log_has_a_table_then_plain_lines_of_rank_0_only(workshop):
+    path = workshop.experiment(run__dir=str(workshop.folder / "run"), stop__steps=10)
+    result = workshop.run("train", path, ranks=2)
+    assert result.code == 0, result
+    assert "\r" not in result.out and "\033" not in result.out
+    assert result.out.count("32 = 4 workers x 8") == 1
+    assert [int(n) for n in re.findall(r"^step (\d+)/10 ", result.out, re.MULTILINE)] == [1, 5, 10]
+    assert "samples/s" in result.out and "ETA" in result.out
+
+
+def test_runs_without_a_folder_of_their_own_go_to_results(workshop):
+    path = workshop.experiment(stop__steps=2)
+    for _ in range(2):
+        result = workshop.run("train", path, cwd=workshop.folder)
+        assert result.code == 0, result
+    runs = [entry for entry in (workshop.folder / "results" / "e2e").iterdir() if not entry.is_symlink()]
+    assert len(runs) == 2
+    latest = workshop.folder / "results" / "e2e" / "latest"
+    assert latest.is_symlink() and latest.resolve() == max(runs).resolve()
+    result = workshop.run("train", path, "stop.steps=4", "--resume", cwd=workshop.folder)
+    assert result.code == 0, result
+    assert [r["step"] for r in steps(latest)] == [1, 2, 3, 4]
+
+
+def test_sampling_is_a_function_of_the_seed(workshop):
+    run = workshop.train("run", stop__steps=60)
+    first, again, other = (workshop.run("sample", run, "--count", 12, "--seed", seed, ranks=0) for seed in (3, 3, 4))
+    assert first.code == 0, first
+    assert first.out == again.out != other.out
+    known = set((workshop.data.parent / "names.txt").read_text().split())
+    names = [line for line in first.out.splitlines() if not line.startswith("(")]
+    assert len(names) == 12
+    for name in names:
+        assert name.endswith("*") == (name.rstrip(" *").lower() in known)
+
+
+def test_sampling_new_names_only(workshop):
+    run = workshop.train("run", stop__steps=60)
+    result = workshop.run("sample", run, "--count", 12, "--new-only", ranks=0)
+    assert result.code == 0, result
+    known = set((workshop.data.parent / "names.txt").read_text().split())
+    names = result.out.split("\n")[:12]
+    assert len(set(names)) == 12 and not known & {name.lower() for name in names}, result

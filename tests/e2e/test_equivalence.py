@@ -1,0 +1,87 @@
+"""The experiment is independent of the machine: ranks and micro-batches change the speed, never the result."""
+import platform
+from pathlib import Path
+
+import pytest
+
+from conftest import assert_close, assert_same_bits, curve, evaluations, steps
+
+# Streams carry their hidden state over steps by global row.
+VARIANTS = {
+    "adam": {},
+    "sgd, dropout, clipping, decay": {"optimizer": {"kind": "sgd", "momentum": 0.9, "nesterov": True, "clip_norm": 0.5,
+                                                    "weight_decay": 0.001},
+                                      "learning_rate__base": 0.5, "model__dropout": 0.4},
+    "masked blanks": {"data__blanks": "masked"},
+}
+TEXT = {"data__order": "streams", "data__sequence": 12, "batch": {"global": 16, "worker": 4}}
+
+
+def has_bf16():
+    cpu = Path("/proc/cpuinfo")
+    return platform.machine() == "x86_64" and cpu.exists() and "avx512_bf16" in cpu.read_text()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_rank_is_two_ranks_is_four_ranks(workshop, variant):
+    one, two, four = (workshop.train(f"ranks-{n}", ranks=n, **VARIANTS[variant]) for n in (1, 2, 4))
+    assert len(steps(one)) == 20 and evaluations(one)
+    assert_close(one, two)
+    assert_close(one, four)
+
+
+def test_carried_state_belongs_to_the_row_and_not_to_the_rank(workshop, text):
+    workshop.data = text
+    one, two, four = (workshop.train(f"ranks-{n}", ranks=n, **TEXT) for n in (1, 2, 4))
+    assert_close(one, two)
+    assert_close(one, four)
+
+
+@pytest.mark.parametrize("blanks", ["counted", "masked"])
+def test_accumulation_does_not_change_the_result(workshop, blanks):
+    whole, halves, pieces = (workshop.train(f"micro-{n}", batch__micro=n, data__blanks=blanks) for n in (32, 16, 4))
+    assert_close(whole, halves)
+    assert_close(whole, pieces)
+
+
+def test_the_size_of_workers_does_not_change_a_model_without_batch_norm(workshop):
+    assert_close(workshop.train("eights", batch__worker=8), workshop.train("fours", batch__worker=4, ranks=2))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_same_run_twice_has_the_same_bits(workshop, ranks):
+    assert_same_bits(workshop.train("first", ranks=ranks), workshop.train("second", ranks=ranks))
+
+
+def test_buckets_and_messages_of_any_size_give_the_same_result(workshop):
+    large = workshop.train("large", ranks=2)
+    small = workshop.train("small", ranks=2, communication__bucket_mib=0.001, communication__chunk_kib=1)
+    assert_close(large, small)
+
+
+def test_another_seed_is_another_run(workshop):
+    a, b = (curve(workshop.train(f"seed-{seed}", seed=seed, stop__steps=3)) for seed in (1, 2))
+    assert all(record_a[3] != record_b[3] for record_a, record_b in zip(a, b))
+
+
+def test_training_learns(workshop):
+    losses = [record["loss"] for record in steps(workshop.train("run", stop__steps=60))]
+    assert sum(losses[-5:]) / 5 < 0.8 * losses[0]
+
+
+@pytest.mark.skipif(not has_bf16(), reason="this processor has no AVX-512 BF16")
+def test_bf16_gives_the_same_first_step_on_any_number_of_ranks(workshop):
+    one, two, four = (steps(workshop.train(f"bf16-{n}", ranks=n, precision="bf16", stop__steps=2)) for n in (1, 2, 4))
+    exact = steps(workshop.train("fp32", stop__steps=2))
+    for other in two, four:
+        assert one[0]["loss"] == pytest.approx(other[0]["loss"], rel=1e-4)
+        assert one[0]["grad_norm"] == pytest.approx(other[0]["grad_norm"], rel=1e-2)
+    assert one[0]["loss"] == pytest.approx(exact[0]["loss"], rel=1e-2)
+    assert one[0]["grad_norm"] == pytest.approx(exact[0]["grad_norm"], rel=5e-2)
+    assert one[0]["grad_norm"] != exact[0]["grad_norm"], "bf16 was asked for and fp32 has run"
+
+
+@pytest.mark.skipif(has_bf16(), reason="this processor has AVX-512 BF16")
+def test_bf16_without_the_instructions_is_an_error_that_names_them(workshop):
+    result = workshop.train_badly("run", precision="bf16")
+    assert "bf16" in result.err.lower() and "avx512_bf16" in result.err.lower().replace("-", "").replace(" ", "_"), result

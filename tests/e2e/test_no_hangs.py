@@ -1,0 +1,119 @@
+"""A job ends, soon and with a reason, whatever happens to one of its ranks."""
+import os
+import re
+import signal
+import time
+
+import numpy
+import pytest
+
+from conftest import arrays, assert_same_bits, checkpoints, is_alive, last_step, steps
+
+ENDLESS = 10**9
+
+
+def assert_gone(job):
+    deadline = time.monotonic() + 5
+    while any(is_alive(pid) for pid in job.pids.values()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in job.pids.values() if is_alive(pid)], "ranks are left behind"
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_killing_one_of_four_ranks_ends_the_job_and_names_the_rank(workshop, victim):
+    run, job = workshop.start_training("run", ranks=4, stop__steps=ENDLESS)
+    job.wait_for_step(run, 3)
+    start = time.monotonic()
+    os.kill(job.ranks()[victim], signal.SIGKILL)
+    result = job.wait(20)
+    assert time.monotonic() - start < 10
+    assert result.code != 0
+    assert re.search(rf"\brank {victim}\b", result.text), result
+    assert_gone(job)
+
+
+def test_a_rank_that_stands_still_is_found_by_the_watchdog(workshop):
+    run, job = workshop.start_training("run", ranks=4, stop__steps=ENDLESS, communication__timeout_seconds=3)
+    job.wait_for_step(run, 3)
+    start = time.monotonic()
+    os.kill(job.ranks()[1], signal.SIGSTOP)
+    result = job.wait(30)
+    assert 2 < time.monotonic() - start < 15
+    assert result.code != 0
+    assert "no step was finished for 3 s" in result.err, result
+    for rank in range(4):  # rank, pid, step, phase
+        assert re.search(rf"^ *{rank} +{job.pids[rank]} +\d+ +\w+", result.err, re.MULTILINE), result
+    assert re.search(rf"^ *1 +{job.pids[1]} .*STOPPED", result.err, re.MULTILINE), result
+    assert_gone(job)
+
+
+def test_ranks_that_do_not_divide_the_workers_are_one_clear_error(workshop):
+    result = workshop.train_badly("run", ranks=3)
+    assert result.err.count("3 ranks do not divide the 4 virtual workers") == 1, result
+    assert not (workshop.folder / "run").exists(), "errors come before any folder is made"
+
+
+@pytest.mark.parametrize("target", ["every rank", "one rank", "mpirun"])
+def test_a_signal_writes_a_checkpoint_and_ends_with_85(workshop, target):
+    run, job = workshop.start_training("run", ranks=2, stop__steps=ENDLESS, checkpoint={"every_epochs": 0})
+    job.wait_for_step(run, 3)
+    ranks = job.ranks()
+    if target == "mpirun":
+        os.kill(job.process.pid, signal.SIGUSR1)  # which mpirun hands on; Slurm: --signal=USR1@60
+    else:
+        for rank in ranks if target == "every rank" else [1]:
+            os.kill(ranks[rank], signal.SIGTERM)
+    result = job.wait(20)
+    assert result.code == 85, result
+    last = last_step(run)
+    assert checkpoints(run)[-1].name == f"step-{last:09d}.h5"
+    assert "--resume" in result.out, result
+    assert_gone(job)
+    resumed = workshop.train("run", ranks=2, stop__steps=last + 5, resume=True, checkpoint={"every_epochs": 0})
+    assert_same_bits(workshop.train("whole", ranks=2, stop__steps=last + 5, checkpoint={"every_epochs": 0}), resumed)
+
+
+def test_sigterm_to_mpirun_ends_the_job_which_can_then_be_resumed(workshop):
+    """mpirun gives its ranks about a second before it kills them: mostly enough for a checkpoint, never a hang."""
+    common = dict(ranks=2, checkpoint={"every_steps": 50}, evaluate={"every_epochs": 0})
+    run, job = workshop.start_training("run", stop__steps=ENDLESS, **common)
+    job.wait_for_step(run, 60)
+    os.kill(job.process.pid, signal.SIGTERM)
+    result = job.wait(20)
+    assert result.code != 0 and result.seconds < 15, result
+    assert_gone(job)
+    assert checkpoints(run), result
+    end = last_step(run) + 5
+    resumed = workshop.train("run", stop__steps=end, resume=True, **common)
+    assert_same_bits(workshop.train("whole", stop__steps=end, **common), resumed)
+
+
+def assert_finite(run):
+    for path in (run / "checkpoints").glob("*.h5") if (run / "checkpoints").exists() else []:
+        for name, values in arrays(path).items():
+            assert numpy.isfinite(values).all(), f"{path}: {name}"
+
+
+def test_divergence_is_an_error_that_names_the_step_and_reaches_no_checkpoint(workshop):
+    # Each step multiplies the weights by -1e9: they overflow at the fifth.
+    run, job = workshop.start_training("run", ranks=2, stop__steps=50, learning_rate={"base": 1e6},
+                                       optimizer={"kind": "sgd", "momentum": 0, "weight_decay": 1000},
+                                       checkpoint={"every_steps": 1, "keep": 100})
+    result = job.wait(30)
+    assert result.code not in (0, 85), result
+    assert re.search(r"step \d+: .*(loss|not finite)", result.err), result
+    assert result.err.count("ringtrain: error") == 1, result
+    assert_finite(run)
+    assert all(numpy.isfinite([r["loss"], r["grad_norm"]]).all() for r in steps(run))
+
+
+def test_the_run_can_be_stopped_by_time(workshop):
+    run = workshop.train("run", ranks=2, stop={"seconds": 1})
+    assert steps(run)[-1]["elapsed_seconds"] == pytest.approx(1, abs=0.8)
+    assert checkpoints(run)[-1].name == f"step-{last_step(run):09d}.h5"
+
+
+def test_the_run_can_be_stopped_by_a_target(workshop):
+    run = workshop.train("run", stop={"steps": 2000, "target_metric": "validation_loss", "target_value": 2.0},
+                         evaluate={"every_steps": 10})
+    assert last_step(run) < 2000 and last_step(run) % 10 == 0

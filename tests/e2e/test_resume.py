@@ -1,0 +1,249 @@
+"""Save and resume = never interrupted; whatever interrupts a run, what is on disk stays whole."""
+import os
+import random
+import shutil
+import subprocess
+import time
+
+import h5py
+import pytest
+
+from conftest import (arrays, assert_close, assert_same_bits, checkpoints, curve, evaluations, is_alive, last_step,
+                      make_names, records, steps)
+
+
+def steps_per_epoch(run_dir):
+    return round(1 / steps(run_dir)[0]["epoch"])
+
+
+@pytest.fixture(scope="module")
+def epoch_length(tmp_path_factory, names):
+    """Steps per epoch of the names, from a run of one step."""
+    from conftest import Workshop
+    shop = Workshop(tmp_path_factory.mktemp("epoch"), names)
+    return steps_per_epoch(shop.train("run", stop__steps=1))
+
+
+@pytest.mark.parametrize("where", ["at an epoch's end", "inside an epoch", "after one step"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_resuming_on_the_same_ranks_continues_bit_for_bit(workshop, epoch_length, where, optimizer):
+    cut = {"at an epoch's end": epoch_length, "inside an epoch": epoch_length + 5, "after one step": 1}[where]
+    end = epoch_length + 9
+    common = dict(ranks=2, optimizer={"kind": optimizer}, model__dropout=0.3)
+    whole = workshop.train("whole", stop__steps=end, **common)
+    workshop.train("parts", stop__steps=cut, **common)
+    assert last_step(workshop.folder / "parts") == cut
+    parts = workshop.train("parts", stop__steps=end, resume=True, **common)
+    assert_same_bits(whole, parts)
+    assert evaluations(whole)[-1]["validation_loss"] == evaluations(parts)[-1]["validation_loss"]
+
+
+def test_resuming_carries_the_hidden_state_of_streams(workshop, text):
+    workshop.data = text
+    common = dict(ranks=2, data__order="streams", data__sequence=12, batch={"global": 16, "worker": 4})
+    whole = workshop.train("whole", stop__steps=11, **common)
+    workshop.train("parts", stop__steps=4, **common)
+    assert "state/lstm" in arrays(checkpoints(workshop.folder / "parts")[-1])
+    assert_same_bits(whole, workshop.train("parts", stop__steps=11, resume=True, **common))
+
+
+@pytest.mark.parametrize("data", ["names", "text"])
+def test_resuming_on_another_number_of_ranks_continues_within_rounding(workshop, text, data):
+    common = {}
+    if data == "text":
+        workshop.data = text
+        common = dict(data__order="streams", data__sequence=12, batch={"global": 16, "worker": 4})
+    whole = workshop.train("whole", stop__steps=20, ranks=2, **common)
+    for ranks in 1, 4:
+        run = f"parts-{ranks}"
+        workshop.train(run, stop__steps=10, ranks=2, **common)
+        assert_close(whole, workshop.train(run, stop__steps=20, ranks=ranks, resume=True, **common))
+
+
+def test_metrics_are_cut_back_to_the_checkpoint(workshop):
+    whole = workshop.train("whole", stop__steps=14)
+    run = workshop.train("run", stop__steps=10)
+    with open(run / "metrics.jsonl", "a") as file:  # what a killed job wrote after its last checkpoint
+        file.write('{"step": 11, "epoch": 1, "samples": 352, "loss": 99}\n{"step": 12, "epo')
+    workshop.train("run", stop__steps=14, resume=True)
+    assert_same_bits(whole, run)
+
+
+def kill_at(workshop, run, step, delay, **arguments):
+    """Starts or continues the run and kills it -9 after this step; False when it had ended before."""
+    env = {"OMPI_MCA_orte_tmpdir_base": str(workshop.folder)}  # a killed mpirun leaves files behind
+    run_dir, job = workshop.start_training(run, resume=(workshop.folder / run).exists(), env=env, **arguments)
+    deadline = time.monotonic() + 60
+    while last_step(run_dir) < step and job.process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(delay)
+    running = job.process.poll() is None
+    job.kill()
+    for pid in job.pids.values():
+        while is_alive(pid):
+            time.sleep(0.01)
+    return running
+
+
+def test_kill_9_at_random_moments_then_resume_ends_in_the_same_place(workshop):
+    common = dict(ranks=2, stop__steps=1200, checkpoint={"every_steps": 20, "keep": 2}, evaluate={"every_steps": 100})
+    whole = workshop.train("whole", **common)
+    seed = random.randrange(1 << 30)
+    generator = random.Random(seed)
+    print(f"seed of the kills: {seed}")
+    kills = 0
+    for step in sorted(generator.sample(range(1, 1100), 4)):
+        kills += kill_at(workshop, "killed", step, generator.uniform(0, 0.05), **common)
+    kills += kill_at(workshop, "killed", 0, generator.uniform(0, 1), **common)  # anywhere in the start
+    print(f"{kills} kills hit the run")
+    assert kills >= 2, "too few kills hit the run"
+    killed = workshop.train("killed", resume=True, **common)
+    assert_same_bits(whole, killed)
+    assert [e["validation_loss"] for e in evaluations(killed)] == [e["validation_loss"] for e in evaluations(whole)]
+    assert not list((killed / "checkpoints").glob("*.tmp"))
+
+
+def test_a_killed_first_start_can_be_resumed_without_a_checkpoint(workshop):
+    whole = workshop.train("whole", stop__steps=6)
+    empty = workshop.folder / "empty"
+    empty.mkdir()
+    assert_same_bits(whole, workshop.train("empty", stop__steps=6, resume=True))
+    run, job = workshop.start_training("run", stop__steps=10**6, checkpoint={"every_epochs": 0},
+                                       evaluate={"every_epochs": 0})
+    job.wait_for_step(run, 3)
+    job.kill()
+    assert not checkpoints(run)
+    assert_same_bits(whole, workshop.train("run", stop__steps=6, resume=True))
+
+
+def test_a_folder_with_a_run_is_never_overwritten(workshop):
+    run = workshop.train("run", stop__steps=3)
+    before = {path.name: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    result = workshop.train_badly("run", stop__steps=3, ranks=2)
+    assert result.err.count("not empty") == 1 and "--resume" in result.err, result
+    assert before == {path.name: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_resuming_what_is_not_there_is_an_error(workshop):
+    result = workshop.train_badly("none", resume=True, ranks=2)
+    assert result.err.count("no such run folder") == 1, result
+    assert not (workshop.folder / "none").exists()
+
+
+def test_two_jobs_cannot_work_in_one_folder(workshop):
+    run, job = workshop.start_training("run", stop__steps=10**6)
+    job.wait_for_step(run, 1)
+    result = workshop.train_badly("run", resume=True)
+    assert "another job works in this run folder" in result.err, result
+    assert job.process.poll() is None, "the first job must not notice"
+
+
+@pytest.mark.parametrize("change, words", [
+    (dict(model__hidden=24), ["another model"]),
+    (dict(model__layers=3), ["another model"]),
+    (dict(batch__worker=4), ["batch.worker"]),
+    (dict(seed=2), ["seed"]),
+    (dict(optimizer={"kind": "sgd"}), ["optimizer.kind"]),
+])
+def test_a_checkpoint_of_another_experiment_is_one_clear_error_on_all_ranks(workshop, change, words):
+    run = workshop.train("run", stop__steps=3, ranks=2)
+    before = checkpoints(run)[-1].read_bytes()
+    result = workshop.train_badly("run", stop__steps=6, ranks=4, resume=True, timeout=20, **change)
+    assert result.err.count("ringtrain: error") == 1, result
+    assert all(word in result.err for word in words) and ".h5" in result.err, result
+    assert checkpoints(run)[-1].read_bytes() == before
+
+
+def test_a_data_set_that_has_changed_is_an_error(workshop):
+    workshop.data = make_names(workshop.folder / "changing")
+    workshop.train("run", stop__steps=3)
+    for path in workshop.folder.glob("changing-*.h5"):
+        path.unlink()
+    make_names(workshop.folder / "changing", seed=2)
+    result = workshop.train_badly("run", stop__steps=6, ranks=2, resume=True)
+    assert result.err.count("ringtrain: error") == 1 and "has changed" in result.err, result
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied"])
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(workshop, damage):
+    common = dict(checkpoint={"every_steps": 4, "keep": 2})
+    whole = workshop.train("whole", stop__steps=12, **common)
+    run = workshop.train("run", stop__steps=8, **common)
+    newest = checkpoints(run)[-1]
+    content = bytearray(newest.read_bytes())
+    if damage == "flipped":
+        with h5py.File(newest, "r") as file:
+            offset = file["weights/" + sorted(file["weights"])[0]].id.get_offset()
+        content[offset + 5] ^= 0x10
+    newest.write_bytes({"cut": content[: len(content) // 2], "flipped": content, "emptied": b""}[damage])
+    (run / "checkpoints" / "best.h5").unlink(missing_ok=True)
+    experiment = workshop.experiment(run__dir=str(run), stop__steps=12, **common)
+    result = workshop.run("train", experiment, "--resume")
+    assert result.code == 0 and "passed over" in result.err and newest.name in result.err, result
+    assert "resuming after step 4" in result.out, result
+    assert_same_bits(whole, run)
+
+
+def test_when_all_checkpoints_are_damaged_the_run_starts_again_with_warnings(workshop):
+    whole = workshop.train("whole", stop__steps=6)
+    run = workshop.train("run", stop__steps=4, checkpoint={"every_steps": 2})
+    for path in (run / "checkpoints").glob("*.h5"):
+        path.write_bytes(path.read_bytes()[:1000])
+    workshop.train("run", stop__steps=6, resume=True)
+    assert_same_bits(whole, run)
+
+
+def test_only_the_newest_checkpoints_and_the_best_stay(workshop):
+    run = workshop.train("run", stop__steps=12, checkpoint={"every_steps": 2, "keep": 3}, evaluate={"every_steps": 4})
+    assert [path.name for path in checkpoints(run)] == [f"step-{step:09d}.h5" for step in (8, 10, 12)]
+    best = min(evaluations(run), key=lambda e: e["validation_loss"])
+    with h5py.File(run / "checkpoints" / "best.h5", "r") as file:
+        assert file.attrs["step"] == best["step"]
+
+
+def test_checkpoints_describe_themselves(workshop):
+    run = workshop.train("run", stop__steps=3)
+    with h5py.File(checkpoints(run)[-1], "r") as file:
+        assert file.attrs["schema"] in (b"ringtrain-checkpoint", "ringtrain-checkpoint")
+        assert file.attrs["complete"] == 1 and file.attrs["step"] == 3
+        text = file.attrs["experiment"]
+        assert "char_lstm" in (text.decode() if isinstance(text, bytes) else text)
+        for group in "weights", "optimizer":
+            assert group in file
+    shapes = {name: values.shape for name, values in arrays(checkpoints(run)[-1]).items()}
+    weights = {name.removeprefix("weights/"): shape for name, shape in shapes.items() if name.startswith("weights/")}
+    assert len([shape for shape in weights.values() if shape == (64, 16)]) >= 3, "4 x hidden rows, as PyTorch has them"
+
+
+def test_a_full_disk_ends_the_run_and_leaves_older_checkpoints_whole(workshop):
+    disk = workshop.folder / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", disk], capture_output=True)
+    if os.geteuid() != 0 or mounted.returncode != 0:
+        pytest.skip("needs root to mount a small disk")
+    try:
+        result = workshop.train_badly("disk/run", ranks=2, stop__steps=3000, checkpoint={"every_steps": 10, "keep": 1000})
+        assert "No space left on device" in result.err, result
+        run = disk / "run"
+        whole = checkpoints(run)
+        assert whole and not list((run / "checkpoints").glob("*.tmp"))
+        for path in whole:
+            with h5py.File(path, "r") as file:
+                assert file.attrs["complete"] == 1
+        kept = workshop.folder / "kept"
+        shutil.copytree(run, kept)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    last = int(whole[-1].stem.removeprefix("step-"))
+    workshop.train("kept", resume=True, ranks=2, stop__steps=last + 5)
+    assert [r["step"] for r in steps(kept)] == list(range(1, last + 6))
+
+
+def test_all_records_are_valid_and_in_order(workshop):
+    run = workshop.train("run", stop__steps=12, evaluate={"every_steps": 5})
+    assert [r["step"] for r in records(run)] == [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 10, 11, 12, 12]
+    for record in steps(run):
+        parts = sum(record[f"{part}_seconds"] for part in ("input", "forward", "backward", "communication", "update"))
+        assert 0 < parts <= record["seconds"] * 1.01 + 1e-4
+        assert record["samples"] == 32 * record["step"]
+    assert len(curve(run)) == 12

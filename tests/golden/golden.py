@@ -1,0 +1,23 @@
+"""How golden values are written: JSON, every tensor as its shape and its values in row-major order, 17 digits."""
+import json
+from pathlib import Path
+
+
+def tensor(value):
+    """{"shape": [...], "values": [...]} of a torch tensor; integers stay integers."""
+    flat = value.detach().reshape(-1).tolist()
+    return {"shape": list(value.shape), "values": flat}
+
+
+def write(path, content):
+    """One tensor per line, so that a difference between two versions can be read. Python's repr of a float64 reads back
+    as the same number (17 significant digits at most)."""
+    def lines(node, indent):
+        if isinstance(node, dict) and set(node) != {"shape", "values"}:
+            inner = ",\n".join(f"{' ' * (indent + 1)}{json.dumps(key)}: {lines(child, indent + 1)}" for key, child in node.items())
+            return "{\n" + inner + "\n" + " " * indent + "}"
+        if isinstance(node, list) and node and isinstance(node[0], dict):
+            return "[\n" + ",\n".join(" " * (indent + 1) + lines(child, indent + 1) for child in node) + "\n" + " " * indent + "]"
+        return json.dumps(node)
+    Path(path).write_text(lines(content, 0) + "\n")
+    print(f"wrote {path}")

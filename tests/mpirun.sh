@@ -1,0 +1,41 @@
+#!/bin/bash
+# Runs a command on N ranks of this machine, also as root, in a container or with more ranks than cores:
+#   tests/mpirun.sh N COMMAND ...
+# Ranks get equal shares of the cores and stay on them; with more ranks than cores they float and do not spin while
+# they wait. Multi-node runs go through the site's own launcher (srun) instead.
+set -eu
+[ $# -ge 2 ] || { echo "usage: tests/mpirun.sh N COMMAND ..." >&2; exit 2; }
+ranks=$1
+shift
+case $ranks in '' | *[!0-9]* | 0) echo "error: the number of ranks is '$ranks', expected 1 or more" >&2; exit 2 ;; esac
+
+# The mpirun of the MPI that the programs were linked with.
+root=$(cd "$(dirname "$0")/.." && pwd)
+built_with=$(sed -n 's/^MPIRUN := //p' "$root/build/config.mk" 2> /dev/null || true)
+mpirun=${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/mpirun}}
+mpirun=${mpirun:-${built_with:-mpirun}}
+command -v "$mpirun" > /dev/null || { echo "error: $mpirun was not found; set MPI_HOME (make setup installs Open MPI)" >&2; exit 1; }
+
+# Cores that this process may use: nproc counts hardware threads of the affinity mask.
+threads_per_core=$(LC_ALL=C lscpu 2> /dev/null | sed -n 's/^Thread(s) per core: *//p')
+case ${threads_per_core:-1} in '' | *[!0-9]* | 0) threads_per_core=1 ;; esac
+usable=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+cores=$(((usable + threads_per_core - 1) / threads_per_core))
+
+version=$("$mpirun" --version 2> /dev/null | head -1)
+options=()
+case $version in
+  *"Open MPI"* | *OpenRTE* | *PRRTE* | *prte*)
+    [ "$(id -u)" = 0 ] && options+=(--allow-run-as-root)
+    if [ "$ranks" -gt "$cores" ]; then
+      options+=(--oversubscribe --bind-to none)
+      export OMPI_MCA_mpi_yield_when_idle=1
+    elif [ "$usable" -lt "$(nproc --all)" ]; then
+      options+=(--bind-to none) # Open MPI would bind to cores outside this process's mask
+    else
+      options+=(--map-by "slot:PE=$((cores / ranks))" --bind-to core)
+    fi
+    ;;
+  *) ;; # MPICH and its kin oversubscribe, run as root and leave ranks unbound without being told
+esac
+exec "$mpirun" -n "$ranks" ${options[@]+"${options[@]}"} "$@"

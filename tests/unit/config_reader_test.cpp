@@ -1,0 +1,511 @@
+// The experiment file: what is accepted, what is refused and with which words.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "config/reader.h"
+#include "config/schema.h"
+
+namespace ringtrain {
+namespace {
+
+// The shortest good experiment; its lines are 1 to 7. Bad ones are made from it.
+const std::string good =
+    "name: study\n"
+    "data:\n"
+    "  train: some/train\n"
+    "batch:\n"
+    "  global: 64\n"
+    "  worker: 16\n"
+    "stop: {epochs: 10}\n";
+
+std::string message(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse_experiment(yaml, "exp.yaml", overrides);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+struct Bad {
+  std::string yaml;
+  std::vector<std::string> overrides;
+  std::string what;
+};
+
+std::filesystem::path root() {
+  const char* given = std::getenv("RINGTRAIN_ROOT");
+  return given != nullptr ? std::filesystem::path(given) : std::filesystem::current_path();
+}
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// How many members an aggregate has: the most values that it can be initialised with.
+struct Anything {
+  template <class T>
+  operator T() const;  // never called
+};
+template <class T, class... Values>
+constexpr std::size_t member_count() {
+  if constexpr (requires { T{Values()..., Anything()}; })
+    return member_count<T, Values..., Anything>();
+  else
+    return sizeof...(Values);
+}
+
+TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
+  const std::string i32 = "an integer from 1 to 2147483647";
+  const std::string kinds = "one of sgd, adam, adamw";
+  const std::vector<Bad> cases = {
+      // The file itself
+      {"", {}, "exp.yaml:1:1: the file is empty, expected an experiment"},
+      {"# only a comment\n", {}, "exp.yaml:1:1: the file is empty, expected an experiment"},
+      {"just words\n", {}, "exp.yaml:1:1: the file is 'just words', expected a map of keys such as name: my-study"},
+      {"- name\n- seed\n", {}, "exp.yaml:1:1: the file is a list, expected a map of keys such as name: my-study"},
+      {good + "\tseed: 1\n", {}, "exp.yaml:8:2: not valid YAML: a tab in the indentation, expected spaces"},
+      {good + "---\nname: two\n", {}, "exp.yaml:8:1: more text after the experiment's end, expected one YAML document"},
+      {"a note without its mark\n# more\n" + good,
+       {},  // made LoadAll of yaml-cpp 0.7 run for ever
+       "exp.yaml:3:1: more text after the experiment's end, expected one YAML document"},
+      {good + "? [a, b]\n: 1\n", {}, "exp.yaml:8:3: a key that is not a word, expected a key such as seed"},
+      // Keys
+      {good + "lr: 0.1\n", {}, "exp.yaml:8:1: unknown key 'lr'; did you mean 'learning_rate.base'?"},
+      {good + "batch_size: 32\n", {}, "exp.yaml:8:1: unknown key 'batch_size'; did you mean 'batch.global'?"},
+      {good + "epochs: 3\n", {}, "exp.yaml:8:1: unknown key 'epochs'; did you mean 'stop.epochs'?"},
+      {good + "sede: 3\n", {}, "exp.yaml:8:1: unknown key 'sede'; did you mean 'seed'?"},
+      {good + "quux_frobnicator: 3\n", {}, "exp.yaml:8:1: unknown key 'quux_frobnicator'"},
+      {good + "optimiser:\n  kind: sgd\n", {}, "exp.yaml:8:1: unknown key 'optimiser'; did you mean 'optimizer'?"},
+      {good + "model:\n  hiden: 8\n", {}, "exp.yaml:9:3: unknown key 'model.hiden'; did you mean 'model.hidden'?"},
+      {good + "optimizer:\n  lr: 0.1\n",
+       {},
+       "exp.yaml:9:3: unknown key 'optimizer.lr'; did you mean 'learning_rate.base'?"},
+      {good + "evaluate:\n  every_epoch: 1\n",
+       {},
+       "exp.yaml:9:3: unknown key 'evaluate.every_epoch'; did you mean 'evaluate.every_epochs'?"},
+      {good + "model.hidden: 8\n",
+       {},
+       "exp.yaml:8:1: unknown key 'model.hidden', expected hidden below model: (dots are for overrides)"},
+      {good + "learning_rate: 0.1\n",
+       {},
+       "exp.yaml:8:16: learning_rate is '0.1', expected keys of this section below it; did you mean "
+       "'learning_rate.base'?"},
+      {good + "optimizer:\n", {}, "exp.yaml:8:1: optimizer has no value, expected keys of this section below it"},
+      {good + "name: again\n", {}, "exp.yaml:8:1: the key 'name' is given twice, first at line 1, expected once"},
+      {replaced(good, "  worker", "  global: 64\n  worker"),
+       {},
+       "exp.yaml:6:3: the key 'batch.global' is given twice, first at line 5, expected once"},
+      {good + "batch: {micro: 1}\n",
+       {},
+       "exp.yaml:8:1: the key 'batch' is given twice, first at line 4, expected once"},
+      // What must be there
+      {replaced(good, "  worker: 16\n", ""), {}, "exp.yaml:4:1: batch.worker is missing, expected " + i32},
+      {replaced(good, "name: study\n", ""),
+       {},
+       "exp.yaml:1:1: name is missing, expected at most 100 letters, digits, '.', '_' and '-' that do not start with "
+       "'.'"},
+      {replaced(good, "data:\n  train: some/train\n", ""), {}, "exp.yaml:1:1: data.train is missing, expected text"},
+      {replaced(good, "some/train", "''"), {}, "exp.yaml:3:10: data.train is '' in quotes, expected text"},
+      // Types
+      {replaced(good, "64", "abc"), {}, "exp.yaml:5:11: batch.global is 'abc', expected " + i32},
+      {replaced(good, "64", "64.0"), {}, "exp.yaml:5:11: batch.global is '64.0', expected " + i32},
+      {replaced(good, "64", "1e3"), {}, "exp.yaml:5:11: batch.global is '1e3', expected " + i32},
+      {replaced(good, "64", "1_000"), {}, "exp.yaml:5:11: batch.global is '1_000', expected " + i32},
+      {replaced(good, "64", "0x40"), {}, "exp.yaml:5:11: batch.global is '0x40', expected " + i32},
+      {replaced(good, "64", "064"), {}, "exp.yaml:5:11: batch.global is '064', expected " + i32},
+      {replaced(good, "64", "\"64\""), {}, "exp.yaml:5:11: batch.global is '64' in quotes, expected " + i32},
+      {replaced(good, "64", "[64]"), {}, "exp.yaml:5:11: batch.global is a list, expected " + i32},
+      {replaced(good, "64", "{n: 64}"), {}, "exp.yaml:5:11: batch.global is a map, expected " + i32},
+      {replaced(good, "global: 64", "global:"), {}, "exp.yaml:5:3: batch.global has no value, expected " + i32},
+      {good + "data2: 1\n", {}, "exp.yaml:8:1: unknown key 'data2'"},
+      {good + "optimizer: {nesterov: yes}\n", {}, "exp.yaml:8:23: optimizer.nesterov is 'yes', expected true or false"},
+      {good + "checkpoint: {best: 1}\n", {}, "exp.yaml:8:20: checkpoint.best is '1', expected true or false"},
+      {good + "checkpoint: {best: True}\n", {}, "exp.yaml:8:20: checkpoint.best is 'True', expected true or false"},
+      {good + "optimizer: {kind: lamb}\n", {}, "exp.yaml:8:19: optimizer.kind is 'lamb', expected " + kinds},
+      {good + "optimizer: {kind: ADAM}\n", {}, "exp.yaml:8:19: optimizer.kind is 'ADAM', expected " + kinds},
+      {good + "model: {kind: resnet50}\n", {}, "exp.yaml:8:15: model.kind is 'resnet50', expected char_lstm"},
+      {good + "precision: 16\n", {}, "exp.yaml:8:12: precision is '16', expected one of fp32, bf16"},
+      {good + "run: {dir: }\n", {}, "exp.yaml:8:7: run.dir has no value, expected text (\"\" for none)"},
+      {good + "run: {dir: \"a\\nb\"}\n",
+       {},
+       "exp.yaml:8:12: run.dir is 'a?b' in quotes, expected text (\"\" for none)"},
+      {replaced(good, "study", "my study"),
+       {},
+       "exp.yaml:1:7: name is 'my study', expected at most 100 letters, digits, '.', '_' and '-' that do not start "
+       "with '.'"},
+      {replaced(good, "study", ".."),
+       {},
+       "exp.yaml:1:7: name is '..', expected at most 100 letters, digits, '.', '_' and '-' that do not start with '.'"},
+      {good + "run: {id: a/b}\n",
+       {},
+       "exp.yaml:8:11: run.id is 'a/b', expected at most 100 letters, digits, '.', '_' and '-' that do not start with "
+       "'.'"},
+      // Ranges
+      {replaced(good, "64", "0"), {}, "exp.yaml:5:11: batch.global is '0', expected " + i32},
+      {replaced(good, "64", "-64"), {}, "exp.yaml:5:11: batch.global is '-64', expected " + i32},
+      {replaced(good, "64", "2147483648"), {}, "exp.yaml:5:11: batch.global is '2147483648', expected " + i32},
+      {replaced(good, "64", "99999999999999999999"),
+       {},
+       "exp.yaml:5:11: batch.global is '99999999999999999999', expected " + i32},
+      {good + "seed: -1\n", {}, "exp.yaml:8:7: seed is '-1', expected an integer from 0 to 18446744073709551615"},
+      {good + "seed: 18446744073709551616\n",
+       {},
+       "exp.yaml:8:7: seed is '18446744073709551616', expected an integer from 0 to 18446744073709551615"},
+      {good + "model: {dropout: 1}\n",
+       {},
+       "exp.yaml:8:18: model.dropout is '1', expected a number of at least 0 and less than 1"},
+      {good + "optimizer: {clip_norm: -1}\n",
+       {},
+       "exp.yaml:8:24: optimizer.clip_norm is '-1', expected a number from 0 to 1000000000"},
+      {good + "learning_rate: {base: 0}\n",
+       {},
+       "exp.yaml:8:23: learning_rate.base is '0', expected a number greater than 0 and at most 1000000"},
+      {good + "learning_rate: {base: .nan}\n",
+       {},
+       "exp.yaml:8:23: learning_rate.base is '.nan', expected a number greater than 0 and at most 1000000"},
+      {good + "learning_rate: {base: inf}\n",
+       {},
+       "exp.yaml:8:23: learning_rate.base is 'inf', expected a number greater than 0 and at most 1000000"},
+      {good + "learning_rate: {base: 1e999}\n",
+       {},
+       "exp.yaml:8:23: learning_rate.base is '1e999', expected a number greater than 0 and at most 1000000"},
+      {good + "learning_rate: {base: 0,1}\n",
+       {},
+       "exp.yaml:8:23: learning_rate.base is '0', expected a number greater than 0 and at most 1000000"},
+      {good + "evaluate: {every_epochs: -1}\n",
+       {},
+       "exp.yaml:8:26: evaluate.every_epochs is '-1', expected a number from 0 to 1000000"},
+      {good + "learning_rate: {schedule: step, milestones: [3, x]}\n",
+       {},
+       "exp.yaml:8:49: learning_rate.milestones item 2 is 'x', expected a list of numbers such as [30, 60, 80], each "
+       "greater than 0 and at most 1000000"},
+      {good + "learning_rate: {schedule: step, milestones: 3}\n",
+       {},
+       "exp.yaml:8:45: learning_rate.milestones is '3', expected a list of numbers such as [30, 60, 80], each greater "
+       "than 0 and at most 1000000"},
+      {good + "learning_rate: {schedule: step, milestones: [[3]]}\n",
+       {},
+       "exp.yaml:8:46: learning_rate.milestones item 1 is a list, expected a list of numbers such as [30, 60, 80], "
+       "each greater than 0 and at most 1000000"},
+      // Overrides
+      {good, {"batch.global=abc"}, "override 'batch.global=abc': batch.global is 'abc', expected " + i32},
+      {good, {"batch.global="}, "override 'batch.global=': batch.global has no value, expected " + i32},
+      {good,
+       {"batch.gloabl=64"},
+       "override 'batch.gloabl=64': unknown key 'batch.gloabl'; did you mean 'batch.global'?"},
+      {good, {"lr=0.1"}, "override 'lr=0.1': unknown key 'lr'; did you mean 'learning_rate.base'?"},
+      {good,
+       {"learning_rate=0.1"},
+       "override 'learning_rate=0.1': learning_rate is a section, expected one of its keys; did you mean "
+       "'learning_rate.base'?"},
+      {good, {"--resume"}, "override '--resume': no key and value, expected key.path=value such as batch.global=4096"},
+      {good, {"=3"}, "override '=3': no key and value, expected key.path=value such as batch.global=4096"},
+      {good,
+       {"learning_rate.milestones=[30,,60]"},
+       "override 'learning_rate.milestones=[30,,60]': learning_rate.milestones item 2 is '', expected a list of "
+       "numbers such as [30, 60, 80], each greater than 0 and at most 1000000"},
+      {good,
+       {"seed=5", "seed=six"},
+       "override 'seed=six': seed is 'six', expected an integer from 0 to "
+       "18446744073709551615"},
+  };
+  for (const Bad& bad : cases) EXPECT_EQ(message(bad.yaml, bad.overrides), bad.what) << bad.yaml;
+}
+
+TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
+  const std::string lr = "learning_rate:\n";
+  const std::vector<Bad> cases = {
+      {replaced(good, "16", "24"),
+       {},
+       "exp.yaml:6:3: batch.worker is 24 but batch.global is 64, expected a worker that divides global"},
+      {good,
+       {"batch.global=63"},
+       "override 'batch.global=63': batch.worker is 16 but batch.global is 63, expected a worker that divides global"},
+      {replaced(good, "  worker", "  micro: 7\n  worker"),
+       {},
+       "exp.yaml:6:3: batch.micro is 7 but batch.global is 64, expected a micro that divides global"},
+      {good + "optimizer:\n  kind: sgd\n  beta1: 0.8\n",
+       {},
+       "exp.yaml:10:3: optimizer.beta1 is 0.8 but optimizer.kind is sgd, expected it only with adam or adamw"},
+      {good + "optimizer:\n  beta1: 0.8\n  kind: sgd\n",
+       {},
+       "exp.yaml:10:3: optimizer.beta1 is 0.8 but optimizer.kind is sgd, expected it only with adam or adamw"},
+      {good + "optimizer:\n  momentum: 0.5\n",
+       {},
+       "exp.yaml:9:3: optimizer.momentum is 0.5 but optimizer.kind is adam, expected it only with sgd"},
+      {good + "optimizer:\n  nesterov: true\n",
+       {},
+       "exp.yaml:9:3: optimizer.nesterov is true but optimizer.kind is adam, expected it only with sgd"},
+      {good + "optimizer:\n  nesterov: true\n  kind: sgd\n  momentum: 0\n",
+       {},
+       "exp.yaml:11:3: optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"},
+      {good + lr + "  scaling: linear\n",
+       {},
+       "exp.yaml:9:3: learning_rate.scaling is linear but learning_rate.base_batch is not given, expected the batch "
+       "that base was chosen at"},
+      {good + lr + "  warmup_from: zero\n  warmup_epochs: 1\n  warmup_steps: 5\n",
+       {},
+       "exp.yaml:11:3: learning_rate.warmup_epochs is 1 and learning_rate.warmup_steps is 5, expected only one of "
+       "them"},
+      {good + lr + "  warmup_steps: 5\n",
+       {},
+       "exp.yaml:9:3: warm-up from the base rate without scaling changes nothing, expected learning_rate.warmup_from: "
+       "zero, a learning_rate.scaling, or no warm-up"},
+      {good + lr + "  schedule: step\n",
+       {},
+       "exp.yaml:9:3: learning_rate.schedule is step but learning_rate.milestones is empty, expected epochs such as "
+       "[30, 60, 80]"},
+      {good + lr + "  milestones: [3]\n",
+       {},
+       "exp.yaml:9:3: learning_rate.milestones is [3] but learning_rate.schedule is constant, expected it only with "
+       "step"},
+      {good + lr + "  schedule: step\n  milestones: [3, 3]\n",
+       {},
+       "exp.yaml:10:3: learning_rate.milestones is [3, 3], expected increasing epochs"},
+      {good + lr + "  schedule: step\n  milestones: [3, 10]\n",
+       {},
+       "exp.yaml:10:3: learning_rate.milestones is [3, 10] but stop.epochs is 10, expected milestones before the end"},
+      {good + lr + "  schedule: step\n  milestones: [3, 6]\n",
+       {"stop.epochs=5"},
+       "override 'stop.epochs=5': learning_rate.milestones is [3, 6] but stop.epochs is 5, expected milestones before "
+       "the end"},
+      {good + lr + "  schedule: step\n  milestones: [3]\n  warmup_epochs: 2\n  scaling: legw\n  base_batch: 32\n",
+       {},
+       "exp.yaml:12:3: learning_rate.milestones is [3] but warm-up takes 4 epochs, expected milestones after it"},
+      {good + lr + "  schedule: cosine\n",
+       {"stop.epochs=0", "stop.seconds=60"},
+       "override 'stop.epochs=0': learning_rate.schedule is cosine but the run's length is not known, expected "
+       "stop.epochs or stop.steps"},
+      {good + lr + "  schedule: polynomial\n  end: 0.01\n",
+       {},
+       "exp.yaml:10:3: learning_rate.end is 0.01 but the peak rate is 0.001, expected an end at or below it"},
+      {good + lr + "  schedule: cosine\n  warmup_from: zero\n  warmup_epochs: 10\n",
+       {},
+       "exp.yaml:11:3: learning_rate.schedule is cosine but warm-up lasts as long as the run, expected a shorter "
+       "warm-up"},
+      {good + lr + "  end: 0.0001\n",
+       {},
+       "exp.yaml:9:3: learning_rate.end is 0.0001 but learning_rate.schedule is constant, expected it only with "
+       "polynomial or cosine"},
+      {good + lr + "  power: 1\n  schedule: cosine\n",
+       {},
+       "exp.yaml:10:3: learning_rate.power is 1 but learning_rate.schedule is cosine, expected it only with "
+       "polynomial"},
+      {good + lr + "  factor: 0.5\n",
+       {},
+       "exp.yaml:9:3: learning_rate.factor is 0.5 but learning_rate.schedule is constant, expected it only with step "
+       "or exponential"},
+      {replaced(good, "stop: {epochs: 10}\n", ""),
+       {},
+       "exp.yaml:1:1: nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or stop.target_metric"},
+      {good,
+       {"stop.epochs=0"},
+       "override 'stop.epochs=0': nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or "
+       "stop.target_metric"},
+      {good,
+       {"stop.target_value=1.5"},
+       "override 'stop.target_value=1.5': stop.target_value is 1.5 but stop.target_metric is not given, expected both "
+       "or none"},
+      {good,
+       {"stop.target_value=1.5", "stop.target_metric=validation_loss"},
+       "override 'stop.target_metric=validation_loss': stop.target_metric is validation_loss but data.validation is "
+       "not given, expected validation data"},
+      {good,
+       {"data.validation=v", "stop.target_metric=validation_loss"},
+       "override 'stop.target_metric=validation_loss': stop.target_metric is validation_loss but stop.target_value is "
+       "0, expected a loss above 0"},
+      {good,
+       {"data.validation=v", "stop.target_metric=validation_accuracy", "stop.target_value=75"},
+       "override 'stop.target_value=75': stop.target_metric is validation_accuracy but stop.target_value is 75, "
+       "expected a share above 0 and at most 1"},
+      {good,
+       {"data.validation=v", "stop.target_metric=validation_loss", "stop.target_value=1.5", "evaluate.every_epochs=0"},
+       "override 'evaluate.every_epochs=0': stop.target_metric is validation_loss but evaluation is off, expected "
+       "evaluate.every_epochs or evaluate.every_steps"},
+      {good, {"run.dir=a", "run.id=b"}, "override 'run.id=b': run.dir is a and run.id is b, expected only one of them"},
+  };
+  for (const Bad& bad : cases) EXPECT_EQ(message(bad.yaml, bad.overrides), bad.what) << bad.yaml;
+}
+
+TEST(ConfigReader, YamlThatDoesNotParseIsReportedWithItsPlace) {
+  // The words after the prefix are the YAML library's and differ between its versions.
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {good + "seed: [1\n", "exp.yaml:9:1: not valid YAML: "},
+      {good + "}\n", "exp.yaml:8:1: not valid YAML: "},
+      {good + "seed: 1: 2\n", "exp.yaml:8:8: not valid YAML: "},
+      {good + "seed: *other\n", "exp.yaml:8:7: not valid YAML: "},
+      {good + "seed: {a: 1\n", "exp.yaml:9:1: not valid YAML: "},
+      {good + "   seed: 1\n", "exp.yaml:8:4: not valid YAML: "},
+  };
+  for (const auto& [yaml, prefix] : cases) {
+    const std::string what = message(yaml);
+    EXPECT_EQ(what.substr(0, prefix.size()), prefix) << yaml << what;
+    EXPECT_GT(what.size(), prefix.size());
+  }
+}
+
+TEST(ConfigReader, AFileThatCannotBeReadIsNamed) {
+  const auto what = [](const std::string& path) -> std::string {
+    try {
+      read_experiment(path, {});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(what("no/such.yaml"), "no/such.yaml:1:1: cannot be opened, expected an experiment file");
+  EXPECT_EQ(what("/"), "/:1:1: cannot be read, expected an experiment file");
+  const auto large = std::filesystem::temp_directory_path() / "ringtrain_config_reader_test_large.yaml";
+  std::ofstream(large) << std::string((1 << 20) + 1, '#');
+  EXPECT_EQ(what(large.string()), large.string() + ":1:1: more than 1 MiB, expected an experiment file");
+  std::filesystem::remove(large);
+}
+
+TEST(ConfigReader, KeysThatAreNotGivenHaveTheDefaultOfTheStructs) {
+  Experiment by_hand;
+  by_hand.name = "study";
+  by_hand.data.train = "some/train";
+  by_hand.batch.global = 64;
+  by_hand.batch.worker = 16;
+  by_hand.stop.epochs = 10;
+  EXPECT_TRUE(parse_experiment(good, "exp.yaml", {}) == by_hand);
+}
+
+TEST(ConfigReader, LaterOverridesWinAndTakeListsEmptyTextAndTextWithSpaces) {
+  const Experiment e =
+      parse_experiment(good, "exp.yaml",
+                       {"seed=7", "seed=8", "learning_rate.schedule=step", "learning_rate.milestones=[3, 6,8.5]",
+                        "data.validation=my data=1: #x", "run.dir=somewhere", "run.dir="});
+  EXPECT_EQ(e.seed, 8u);
+  EXPECT_EQ(e.learning_rate.milestones, (std::vector<double>{3, 6, 8.5}));
+  EXPECT_EQ(e.data.validation, "my data=1: #x");
+  EXPECT_EQ(e.run.dir, "");
+}
+
+TEST(ConfigReader, AnOverrideCanGiveARequiredKey) {
+  EXPECT_EQ(parse_experiment(replaced(good, "name: study\n", ""), "exp.yaml", {"name=other"}).name, "other");
+}
+
+TEST(ConfigReader, WindowsLineEndsAndAByteOrderMarkReadTheSame) {
+  std::string windows = "\xEF\xBB\xBF";
+  for (const char c : good) windows += c == '\n' ? "\r\n" : std::string(1, c);
+  EXPECT_TRUE(parse_experiment(windows, "exp.yaml", {}) == parse_experiment(good, "exp.yaml", {}));
+}
+
+TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
+  // Together these give every key another value than its default.
+  const std::vector<std::vector<std::string>> variants = {
+      {},
+      {"name=null", "seed=18446744073709551615", "precision=bf16", "model.hidden=7", "model.layers=1",
+       "model.dropout=0.30000000000000004", "data.train=a \"b\"\\c: #d/ä", "data.validation=- 1", "data.order=streams",
+       "data.sequence=50", "data.blanks=masked", "data.loader_threads=3", "data.prefetch=9", "batch.micro=8"},
+      {"name=1.50", "optimizer.kind=sgd", "optimizer.momentum=0.875", "optimizer.nesterov=true",
+       "optimizer.weight_decay=3.0517578125e-5", "optimizer.decay_norm_and_bias=true", "optimizer.clip_norm=0.1",
+       "learning_rate.base=0.1", "learning_rate.base_batch=32", "learning_rate.scaling=linear",
+       "learning_rate.warmup_epochs=1.5", "learning_rate.schedule=step", "learning_rate.milestones=[2,3.1,1e1]",
+       "learning_rate.factor=0.97", "stop.epochs=12", "run.dir=true"},
+      {"optimizer.kind=adamw",
+       "optimizer.beta1=0.8",
+       "optimizer.beta2=0.95",
+       "optimizer.epsilon=1e-6",
+       "learning_rate.warmup_steps=5",
+       "learning_rate.warmup_from=zero",
+       "learning_rate.schedule=polynomial",
+       "learning_rate.power=1",
+       "learning_rate.end=1e-5",
+       "stop.steps=1000000000000",
+       "stop.seconds=0.5",
+       "stop.target_metric=validation_accuracy",
+       "stop.target_value=0.75",
+       "data.validation=v",
+       "evaluate.every_epochs=0.25",
+       "evaluate.every_steps=10",
+       "checkpoint.every_epochs=0",
+       "checkpoint.every_steps=3",
+       "checkpoint.every_seconds=600",
+       "checkpoint.keep=5",
+       "checkpoint.best=false",
+       "communication.bucket_mib=0.5",
+       "communication.chunk_kib=64",
+       "communication.timeout_seconds=5",
+       "run.id=on",
+       "run.log_every_steps=2",
+       "run.threads=3"},
+  };
+  std::set<std::string_view> changed;
+  for (const auto& overrides : variants) {
+    const Experiment experiment = parse_experiment(good, "exp.yaml", overrides);
+    const std::string yaml = to_yaml(experiment);
+    EXPECT_TRUE(parse_experiment(yaml, "resolved.yaml", {}) == experiment) << yaml;
+    for (const Field& field : schema())
+      if (value_text(field, experiment) != value_text(field, Experiment())) changed.insert(field.key);
+  }
+  for (const Field& field : schema())
+    EXPECT_TRUE(changed.contains(field.key) || field.words_.size() == 1) << field.key << " was not tried";
+}
+
+TEST(ConfigSchema, NamesEveryMemberOfTheStructs) {
+  const std::size_t members =
+      member_count<Experiment>() - sections().size() + member_count<ModelConfig>() + member_count<DataConfig>() +
+      member_count<BatchConfig>() + member_count<OptimizerConfig>() + member_count<LearningRateConfig>() +
+      member_count<StopConfig>() + member_count<EvaluateConfig>() + member_count<CheckpointConfig>() +
+      member_count<CommunicationConfig>() + member_count<RunConfig>();
+  EXPECT_EQ(schema().size(), members);
+  std::set<std::string_view> keys;
+  for (const Field& field : schema()) {
+    EXPECT_TRUE(keys.insert(field.key).second) << field.key << " is listed twice";
+    EXPECT_FALSE(field.meaning_.empty()) << field.key;
+    EXPECT_TRUE(field.only_with_.empty() || find_field(field.only_with_) != nullptr) << field.key;
+  }
+}
+
+TEST(ConfigSchema, DefaultsLieInTheirOwnRange) {
+  // The default of every key that is not required, given by hand.
+  for (const Field& field : schema())
+    if (!field.required_) {
+      const std::string value = value_text(field, Experiment());
+      const std::string given = cat(field.key, "=", value == "\"\"" ? "" : value);
+      const std::string what = message(good, {given});
+      EXPECT_TRUE(what == "no error" || field.key == "stop.epochs") << what;
+    }
+}
+
+TEST(Configs, EveryExperimentInTheRepositoryReadsAndItsRanksDivide) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(root() / "configs"))
+    if (entry.path().extension() == ".yaml") {
+      const Experiment experiment = read_experiment(entry.path().string(), {});
+      EXPECT_EQ(experiment.name, entry.path().stem().string());
+      EXPECT_EQ(experiment.batch.global / experiment.batch.worker % 8, 0) << entry.path() << ": 1, 2, 4, 8 ranks";
+      EXPECT_EQ(contents(entry.path()).rfind("# ", 0), 0u) << entry.path() << ": source, hardware and result";
+      ++count;
+    }
+  EXPECT_GE(count, 3) << "in " << root() / "configs"
+                      << "; RINGTRAIN_ROOT names the repository";
+}
+
+TEST(Configs, ThePageOfKeysIsTheSchemas) {
+  const auto page = root() / "configs" / "README.md";
+  if (std::getenv("RINGTRAIN_WRITE_PAGES") != nullptr) std::ofstream(page, std::ios::binary) << schema_markdown();
+  EXPECT_TRUE(contents(page) == schema_markdown())
+      << page << " is stale; run this test with RINGTRAIN_WRITE_PAGES=1 in the environment to write it anew";
+}
+
+}  // namespace
+}  // namespace ringtrain

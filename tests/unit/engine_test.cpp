@@ -1,0 +1,337 @@
+// The engine against fp64 loops that share no code with it: losses, every gradient, dropout, carried state, padding.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "models/models.h"
+#include "nn/lstm_cell.h"
+
+namespace ringtrain {
+namespace {
+
+// The char-LSTM in fp64, written from the formulas: forward only, so gradients of the engine are compared with
+// differences of this loss.
+struct Reference {
+  const Graph& graph;
+  ParameterTable table = graph.parameters();
+  std::int64_t hidden, layers, vocabulary, steps;
+  double dropout = 0;
+
+  // Start of a tensor in the flat vector.
+  const double* tensor(const std::vector<double>& w, const std::string& name) const {
+    return w.data() + table.find(name).offset;
+  }
+
+  // Mean over counted targets of the cross-entropy. `state` [rows][layers][2][hidden] in and out, or empty.
+  double loss(const std::vector<double>& w, const std::vector<std::uint8_t>& x, const std::vector<std::uint8_t>& y,
+              std::int64_t rows, const PassInput& pass, std::vector<double>* state, double* sum_out = nullptr) const {
+    struct Layer {
+      const double *w_ih, *w_hh, *b_ih, *b_hh;
+    };
+    std::vector<Layer> of;
+    for (std::int64_t l = 0; l < layers; ++l) {
+      const std::string s = "_l" + std::to_string(l);
+      of.push_back({tensor(w, "lstm.weight_ih" + s), tensor(w, "lstm.weight_hh" + s), tensor(w, "lstm.bias_ih" + s),
+                    tensor(w, "lstm.bias_hh" + s)});
+    }
+    const double *linear = tensor(w, "linear.weight"), *linear_bias = tensor(w, "linear.bias");
+    double sum = 0;
+    std::int64_t count = 0;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::vector<std::vector<double>> h(static_cast<std::size_t>(layers)), c(static_cast<std::size_t>(layers));
+      for (std::int64_t l = 0; l < layers; ++l) {
+        h[static_cast<std::size_t>(l)].assign(static_cast<std::size_t>(hidden), 0);
+        c[static_cast<std::size_t>(l)].assign(static_cast<std::size_t>(hidden), 0);
+        if (state != nullptr)
+          for (std::int64_t j = 0; j < hidden; ++j) {
+            h[static_cast<std::size_t>(l)][static_cast<std::size_t>(j)] =
+                (*state)[static_cast<std::size_t>(((r * layers + l) * 2 + 0) * hidden + j)];
+            c[static_cast<std::size_t>(l)][static_cast<std::size_t>(j)] =
+                (*state)[static_cast<std::size_t>(((r * layers + l) * 2 + 1) * hidden + j)];
+          }
+      }
+      for (std::int64_t t = 0; t < steps; ++t) {
+        std::vector<double> in(static_cast<std::size_t>(vocabulary), 0);
+        in[x[static_cast<std::size_t>(r * steps + t)]] = 1;
+        for (std::int64_t l = 0; l < layers; ++l) {
+          auto& hl = h[static_cast<std::size_t>(l)];
+          auto& cl = c[static_cast<std::size_t>(l)];
+          const Layer& weights = of[static_cast<std::size_t>(l)];
+          const auto width = static_cast<std::int64_t>(in.size());
+          std::vector<double> z(static_cast<std::size_t>(4 * hidden));
+          for (std::int64_t g = 0; g < 4 * hidden; ++g) {
+            double v = weights.b_ih[g] + weights.b_hh[g];
+            for (std::int64_t k = 0; k < width; ++k) v += weights.w_ih[g * width + k] * in[static_cast<std::size_t>(k)];
+            for (std::int64_t k = 0; k < hidden; ++k)
+              v += weights.w_hh[g * hidden + k] * hl[static_cast<std::size_t>(k)];
+            z[static_cast<std::size_t>(g)] = v;
+          }
+          const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
+          in.assign(static_cast<std::size_t>(hidden), 0);
+          for (std::int64_t j = 0; j < hidden; ++j) {
+            const auto gate = [&](int k) { return z[static_cast<std::size_t>(k * hidden + j)]; };
+            double& cj = cl[static_cast<std::size_t>(j)];
+            cj = sigmoid(gate(1)) * cj + sigmoid(gate(0)) * std::tanh(gate(2));
+            hl[static_cast<std::size_t>(j)] = sigmoid(gate(3)) * std::tanh(cj);
+            double out = hl[static_cast<std::size_t>(j)];
+            if (dropout > 0 && l + 1 < layers) out *= keep(pass, r, l, t, j);
+            in[static_cast<std::size_t>(j)] = out;
+          }
+        }
+        const std::uint8_t target = y[static_cast<std::size_t>(r * steps + t)];
+        if (target == 255) continue;
+        std::vector<double> logit(static_cast<std::size_t>(vocabulary));
+        double total = 0;
+        for (std::int64_t v = 0; v < vocabulary; ++v) {
+          double z = linear_bias[v];
+          for (std::int64_t k = 0; k < hidden; ++k) z += linear[v * hidden + k] * in[static_cast<std::size_t>(k)];
+          logit[static_cast<std::size_t>(v)] = z;
+          total += std::exp(z);
+        }
+        sum += std::log(total) - logit[target];
+        ++count;
+      }
+      if (state != nullptr)
+        for (std::int64_t l = 0; l < layers; ++l)
+          for (std::int64_t j = 0; j < hidden; ++j) {
+            (*state)[static_cast<std::size_t>(((r * layers + l) * 2 + 0) * hidden + j)] =
+                h[static_cast<std::size_t>(l)][static_cast<std::size_t>(j)];
+            (*state)[static_cast<std::size_t>(((r * layers + l) * 2 + 1) * hidden + j)] =
+                c[static_cast<std::size_t>(l)][static_cast<std::size_t>(j)];
+          }
+    }
+    if (sum_out != nullptr) *sum_out = sum;
+    return sum / static_cast<double>(count);
+  }
+
+  // 0, or 1 / (1 - p): a function of the place alone.
+  double keep(const PassInput& pass, std::int64_t row, std::int64_t layer, std::int64_t time, std::int64_t unit) const {
+    const std::int64_t begin = unit / 64 * 64, u = unit - begin;
+    const std::int64_t group = u % 8, word = (u / 8) % 4;
+    const Random4 random = philox(pass.dropout_key, dropout_counter(pass.first_row + row, time, begin / 8 + group),
+                                  dropout_counter_high(pass.step, layer));
+    const std::uint32_t bits = u < 32 ? random.v[word] & 0xffffu : random.v[word] >> 16;
+    const double threshold = dropout_threshold(dropout);
+    return bits >= threshold ? 1 / (1 - threshold / 65536.0) : 0;
+  }
+};
+
+struct Case {
+  std::int64_t hidden, layers, vocabulary, steps, rows;
+  int threads;
+  double dropout = 0;
+  bool state = false;
+  int ignored_every = 0;  // every n-th target does not count
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << "H" << c.hidden << " L" << c.layers << " V" << c.vocabulary << " T" << c.steps << " rows" << c.rows
+             << " threads" << c.threads << " dropout" << c.dropout << " state" << c.state;
+}
+
+struct Bench {
+  Case c;
+  Graph graph;
+  Reference reference;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Vector> weights, gradients;
+  std::vector<double> w;
+  std::vector<std::uint8_t> x, y;
+  std::vector<float> state;
+  PassInput pass;
+
+  explicit Bench(const Case& the_case)
+      : c(the_case),
+        graph(char_lstm({"char_lstm", c.hidden, c.layers, c.dropout}, {c.steps, c.vocabulary})),
+        reference{graph, graph.parameters(), c.hidden, c.layers, c.vocabulary, c.steps, c.dropout},
+        backend(make_cpu_backend(c.threads)) {
+    const ParameterTable& table = reference.table;
+    std::vector<float> initial(static_cast<std::size_t>(table.size()));
+    initialize(table, 7, initial);
+    weights = backend->make_vector(table.size());
+    gradients = backend->make_vector(table.size());
+    backend->copy_from_host(initial, *weights, 0);
+    w.assign(initial.begin(), initial.end());
+    const std::uint64_t key = random_key(3, RandomPurpose::sampling);
+    for (std::int64_t i = 0; i < c.rows * c.steps; ++i) {
+      const auto symbol = [&](std::int64_t k) {
+        return static_cast<std::uint8_t>(random_uniform(key, static_cast<std::uint64_t>(2 * i + k)) *
+                                         static_cast<double>(c.vocabulary));
+      };
+      x.push_back(symbol(0));
+      y.push_back(c.ignored_every > 0 && i % c.ignored_every == 1 ? 255 : symbol(1));
+    }
+    if (c.state)
+      for (std::int64_t i = 0; i < c.rows * graph.state_size(); ++i)
+        state.push_back(static_cast<float>(random_normal(key, static_cast<std::uint64_t>(i)) * 0.5));
+    pass.inputs = x.data();
+    pass.targets = y.data();
+    pass.dropout_key = random_key(11, RandomPurpose::dropout);
+    pass.step = 5;
+    pass.first_row = 32;
+    pass.state = c.state ? state.data() : nullptr;
+    std::int64_t counted = 0;
+    for (std::uint8_t target : y) counted += target != 255;
+    pass.loss_scale = 1.0f / static_cast<float>(counted);
+  }
+
+  std::unique_ptr<Program> program(Precision precision, PassMode mode = PassMode::training) {
+    auto p = backend->compile(graph, c.rows, precision, mode);
+    p->allocate();
+    p->set_weights(*weights);
+    return p;
+  }
+};
+
+class CharLstm : public testing::TestWithParam<Case> {};
+
+TEST_P(CharLstm, LossAndEveryGradientMatchFp64Loops) {
+  Bench s(GetParam());
+  std::vector<double> state(s.state.begin(), s.state.end());
+  double sum = 0;
+  s.reference.loss(s.w, s.x, s.y, s.c.rows, s.pass, s.c.state ? &state : nullptr, &sum);
+
+  auto program = s.program(Precision::fp32);
+  const std::vector<double> state_before(s.state.begin(), s.state.end());
+  const LossSums sums = program->forward(s.pass);
+  EXPECT_NEAR(sums.loss, sum, 2e-5 * std::abs(sum));
+  for (std::size_t i = 0; i < state.size(); ++i) EXPECT_NEAR(s.state[i], state[i], 2e-6) << "carried state " << i;
+
+  std::int64_t watermark = 0;
+  program->backward(*s.gradients, false,
+                    {[&](std::int64_t w) {
+                       EXPECT_GT(w, watermark);
+                       watermark = w;
+                     },
+                     {}});
+  EXPECT_EQ(watermark, s.reference.table.size());
+
+  // Central differences of the fp64 loss along random directions within each tensor, and of single elements.
+  const std::uint64_t key = random_key(17, RandomPurpose::sampling);
+  for (const Parameter& parameter : s.reference.table.all()) {
+    double largest = 0;
+    for (std::int64_t i = 0; i < parameter.count; ++i)
+      largest = std::max(largest, std::abs(static_cast<double>(s.gradients->data()[parameter.offset + i])));
+    EXPECT_GT(largest, 0) << parameter.name;
+    for (std::int64_t trial = 0; trial < 5; ++trial) {
+      const auto i = static_cast<std::int64_t>(random_uniform(key, static_cast<std::uint64_t>(trial)) *
+                                               static_cast<double>(parameter.count));
+      const auto at = static_cast<std::size_t>(parameter.offset + i);
+      const double step = 1e-5, kept = s.w[at];
+      double loss[2];
+      for (int k = 0; k < 2; ++k) {
+        s.w[at] = kept + (k == 0 ? step : -step);
+        std::vector<double> fresh = state_before;
+        loss[k] = s.reference.loss(s.w, s.x, s.y, s.c.rows, s.pass, s.c.state ? &fresh : nullptr);
+      }
+      s.w[at] = kept;
+      const double expected = (loss[0] - loss[1]) / (2 * step);
+      EXPECT_NEAR(s.gradients->data()[at], expected, 1e-6 + 2e-4 * largest) << parameter.name << "[" << i << "]";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CharLstm,
+                         testing::Values(Case{8, 1, 5, 3, 4, 1}, Case{16, 2, 7, 4, 5, 2}, Case{33, 3, 31, 5, 7, 2},
+                                         Case{16, 2, 7, 4, 70, 1}, Case{20, 2, 40, 3, 131, 2},
+                                         Case{16, 3, 9, 4, 6, 2, 0.4}, Case{72, 2, 9, 3, 3, 1, 0.25},
+                                         Case{16, 2, 7, 4, 5, 2, 0, true}, Case{24, 3, 254, 2, 9, 2, 0.1, true, 3}),
+                         [](const auto& information) { return "Case" + std::to_string(information.index); });
+
+TEST(Engine, AccumulatingTwoHalvesEqualsTheWhole) {
+  Bench whole(Case{16, 3, 9, 4, 24, 2, 0.3});
+  auto program = whole.program(Precision::fp32);
+  const LossSums all = program->forward(whole.pass);
+  program->backward(*whole.gradients, false, {});
+
+  Bench half(Case{16, 3, 9, 4, 24, 2, 0.3});
+  auto small = half.backend->compile(half.graph, 12, Precision::fp32, PassMode::training);
+  small->allocate();
+  small->set_weights(*half.weights);
+  double loss = 0;
+  for (int part = 0; part < 2; ++part) {
+    PassInput pass = half.pass;
+    pass.inputs += part * 12 * 4;
+    pass.targets += part * 12 * 4;
+    pass.first_row += part * 12;
+    loss += small->forward(pass).loss;
+    small->backward(*half.gradients, part > 0, {});
+  }
+  EXPECT_NEAR(loss, all.loss, 1e-6 * all.loss);
+  for (std::int64_t i = 0; i < half.gradients->size(); ++i)
+    ASSERT_NEAR(half.gradients->data()[i], whole.gradients->data()[i], 1e-7) << i;
+}
+
+TEST(Engine, InferenceGivesTheLossOfTrainingWithoutDropout) {
+  Bench s(Case{16, 3, 9, 4, 24, 2});
+  const double trained = s.program(Precision::fp32)->forward(s.pass).loss;
+  auto program = s.program(Precision::fp32, PassMode::inference);
+  const LossSums sums = program->forward(s.pass);
+  EXPECT_NEAR(sums.loss, trained, 1e-6 * trained);
+  // The logits are those that the loss was made of.
+  double loss = 0;
+  for (std::int64_t r = 0; r < 24; ++r)
+    for (std::int64_t t = 0; t < 4; ++t) {
+      const std::vector<float> z = program->logits(r, t);
+      double total = 0;
+      for (float v : z) total += std::exp(static_cast<double>(v));
+      loss += std::log(total) - static_cast<double>(z[s.y[static_cast<std::size_t>(r * 4 + t)]]);
+    }
+  EXPECT_NEAR(loss, trained, 1e-5 * trained);
+}
+
+TEST(Engine, Bf16FollowsFp32) {
+  Bench s(Case{64, 3, 31, 6, 40, 2, 0.1});
+  std::unique_ptr<Program> low;
+  try {
+    low = s.program(Precision::bf16);
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("AVX-512 BF16"), std::string::npos);
+    GTEST_SKIP() << e.what();
+  }
+  auto high = s.program(Precision::fp32);
+  const LossSums a = high->forward(s.pass), b = low->forward(s.pass);
+  EXPECT_NEAR(a.loss, b.loss, 2e-3 * a.loss);
+  EXPECT_NE(a.loss, b.loss);
+  high->backward(*s.gradients, false, {});
+  auto other = s.backend->make_vector(s.gradients->size());
+  low->backward(*other, false, {});
+  double difference = 0, norm = 0;
+  for (std::int64_t i = 0; i < other->size(); ++i) {
+    difference += std::pow(static_cast<double>(other->data()[i] - s.gradients->data()[i]), 2);
+    norm += std::pow(static_cast<double>(s.gradients->data()[i]), 2);
+  }
+  EXPECT_LT(std::sqrt(difference / norm), 0.02);
+}
+
+TEST(Engine, MemoryPredictedEqualsMemoryTaken) {
+  for (PassMode mode : {PassMode::training, PassMode::inference}) {
+    Bench s(Case{48, 2, 31, 8, 100, 2, 0.1});
+    const std::int64_t before = s.backend->allocated_bytes();
+    auto program = s.backend->compile(s.graph, 100, Precision::fp32, mode);
+    EXPECT_EQ(s.backend->allocated_bytes(), before) << "compiling takes no memory";
+    std::int64_t predicted = 0;
+    for (const MemoryItem& item : program->memory()) predicted += item.bytes;
+    program->allocate();
+    EXPECT_EQ(s.backend->allocated_bytes() - before, predicted);
+    program.reset();
+    EXPECT_EQ(s.backend->allocated_bytes(), before);
+  }
+}
+
+TEST(Engine, PetNameModelHas482719Parameters) {
+  EXPECT_EQ(char_lstm({"char_lstm", 128, 4, 0.1}, {8, 31}).parameters().count(), 482719);
+}
+
+TEST(Engine, NotFiniteWeightsShowInTheLoss) {
+  Bench s(Case{16, 2, 7, 4, 5, 1});
+  s.weights->data()[s.reference.table.find("lstm.weight_hh_l0").offset] = NAN;
+  EXPECT_FALSE(std::isfinite(s.program(Precision::fp32)->forward(s.pass).loss));
+}
+
+}  // namespace
+}  // namespace ringtrain

@@ -1,0 +1,238 @@
+// The learning rate at its corners, against values written by hand from the papers' formulas.
+#include "optim/learning_rate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace ringtrain {
+namespace {
+
+// Goyal et al. 2017: batch 8192, reference 0.1 at 256, ImageNet's 1,281,167 images: 156 whole steps per epoch.
+LearningRateConfig goyal() {
+  LearningRateConfig config;
+  config.base = 0.1;
+  config.base_batch = 256;
+  config.scaling = "linear";
+  config.warmup_epochs = 5;
+  config.schedule = "step";
+  config.milestones = {30, 60, 80};
+  config.factor = 0.1;
+  return config;
+}
+const ScheduleContext goyal_run{8192, 156, 90 * 156};
+
+LearningRateConfig simple(const std::string& schedule) {
+  LearningRateConfig config;
+  config.base = 0.5;
+  config.warmup_steps = 10;
+  config.warmup_from = "zero";
+  config.schedule = schedule;
+  config.end = 0.1;
+  config.factor = 0.25;
+  return config;
+}
+const ScheduleContext simple_run{64, 20, 110};
+
+std::string refusal(const LearningRateConfig& config, const ScheduleContext& context, std::int64_t step) {
+  try {
+    learning_rate(config, context, step);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(LearningRate, GoyalsWarmUpRunsFromTheBaseRateToThePeakInFiveEpochs) {
+  EXPECT_EQ(warmup_steps(goyal(), goyal_run), 780);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 0), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 390), 1.65);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 1), 0.1 + 3.1 / 780);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 779), 3.2 - 3.1 / 780);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 780), 3.2);
+}
+
+TEST(LearningRate, GoyalsRateFallsByTenExactlyAtEpochs30And60And80) {
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 4679), 3.2);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 4680), 0.32);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 9359), 0.32);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 9360), 0.032);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 12479), 0.032);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 12480), 0.0032);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), goyal_run, 14039), 0.0032);
+}
+
+TEST(LearningRate, GoyalsBaselineBatchNeedsNoWarmUpSinceItStartsAtThePeak) {
+  const ScheduleContext baseline{256, 5004, 90 * 5004};
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), baseline, 0), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), baseline, 5004), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(goyal(), baseline, 30 * 5004), 0.01);
+}
+
+TEST(LearningRate, ScalingFollowsItsRule) {
+  LearningRateConfig config;
+  config.base = 0.002;
+  config.base_batch = 256;
+  const auto peak = [&config](const char* scaling) {
+    config.scaling = scaling;
+    return learning_rate(config, {4096, 10, 0}, 0);
+  };
+  EXPECT_DOUBLE_EQ(peak("none"), 0.002);
+  EXPECT_DOUBLE_EQ(peak("linear"), 0.032);
+  EXPECT_DOUBLE_EQ(peak("sqrt"), 0.008);
+  EXPECT_DOUBLE_EQ(peak("legw"), 0.008);
+  config.base_batch = 0;
+  EXPECT_DOUBLE_EQ(peak("linear"), 0.002) << "no reference batch: no scaling";
+}
+
+TEST(LearningRate, LegwStretchesWarmUpEpochsByTheBatchAndSoKeepsItsSteps) {
+  LearningRateConfig config;
+  config.base = 0.002;
+  config.base_batch = 256;
+  config.scaling = "legw";
+  config.warmup_epochs = 0.5;
+  config.warmup_from = "zero";
+  // 16 times the batch: 1600 / 16 steps per epoch, 8 epochs of warm-up in place of 0.5.
+  EXPECT_EQ(warmup_steps(config, {256, 1600, 0}), 800);
+  EXPECT_EQ(warmup_steps(config, {4096, 100, 0}), 800);
+  EXPECT_DOUBLE_EQ(learning_rate(config, {4096, 100, 0}, 400), 0.004);
+  EXPECT_DOUBLE_EQ(learning_rate(config, {4096, 100, 0}, 800), 0.008);
+  config.scaling = "sqrt";
+  EXPECT_EQ(warmup_steps(config, {4096, 100, 0}), 50) << "sqrt does not stretch";
+  config.scaling = "legw";
+  config.warmup_epochs = 0;
+  config.warmup_steps = 30;
+  EXPECT_EQ(warmup_steps(config, {4096, 100, 0}), 30) << "steps are taken as they are";
+}
+
+TEST(LearningRate, WarmUpFromZeroStartsAtZeroAndReachesThePeak) {
+  for (const char* schedule : {"constant", "polynomial", "cosine", "exponential"}) {
+    const LearningRateConfig config = simple(schedule);
+    EXPECT_EQ(learning_rate(config, simple_run, 0), 0) << schedule;
+    EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 3), 0.15) << schedule;
+    EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 10), 0.5) << schedule;
+  }
+}
+
+TEST(LearningRate, PolynomialRunsFromTheEndOfWarmUpToExactlyEnd) {
+  LearningRateConfig config = simple("polynomial");  // 100 steps of decay, power 2
+  EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 35), 0.1 + 0.4 * 0.5625);
+  EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 60), 0.2);
+  EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 109), 0.1 + 0.4 * 0.0001);
+  EXPECT_EQ(learning_rate(config, simple_run, 110), 0.1);
+  EXPECT_EQ(learning_rate(config, simple_run, 100000), 0.1) << "beyond the end it stays";
+  config.power = 1;
+  EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 85), 0.2);
+}
+
+TEST(LearningRate, CosineRunsFromTheEndOfWarmUpToExactlyEnd) {
+  const LearningRateConfig config = simple("cosine");
+  EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 35), 0.3 + 0.2 * std::sqrt(0.5));  // cos(45 degrees)
+  EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 60), 0.3);
+  EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 85), 0.3 - 0.2 * std::sqrt(0.5));
+  EXPECT_EQ(learning_rate(config, simple_run, 110), 0.1);
+  EXPECT_EQ(learning_rate(config, simple_run, 111), 0.1);
+}
+
+TEST(LearningRate, ExponentialFallsByTheFactorPerEpochAndALittleAtEveryStep) {
+  const LearningRateConfig config = simple("exponential");  // 20 steps per epoch, factor 1/4
+  EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 20), 0.25);
+  EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 30), 0.125);
+  EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 50), 0.03125);
+  EXPECT_LT(learning_rate(config, simple_run, 11), 0.5);
+}
+
+TEST(LearningRate, ConstantStays) {
+  LearningRateConfig config;
+  config.base = 0.001;
+  for (const std::int64_t step : {0, 1, 1000, 1000000000}) EXPECT_EQ(learning_rate(config, {4096, 88, 0}, step), 0.001);
+}
+
+TEST(LearningRate, SchedulesWithoutMilestonesHaveNoJump) {
+  for (const char* schedule : {"constant", "polynomial", "cosine", "exponential"})
+    for (const char* from : {"zero", "base"}) {
+      LearningRateConfig config = simple(schedule);
+      config.scaling = "linear";
+      config.base_batch = 32;
+      config.warmup_from = from;
+      for (std::int64_t step = 0; step < 120; ++step)
+        EXPECT_LE(std::abs(learning_rate(config, simple_run, step + 1) - learning_rate(config, simple_run, step)),
+                  1.0 / 10 + 1e-12)  // the slope of the warm-up, the steepest part
+            << schedule << " from " << from << " at step " << step;
+    }
+}
+
+TEST(LearningRate, FractionalEpochsRoundToTheNearestStep) {
+  LearningRateConfig config;
+  config.base = 1;
+  config.schedule = "step";
+  config.milestones = {0.26};
+  const ScheduleContext context{1, 10, 0};
+  EXPECT_EQ(learning_rate(config, context, 2), 1);
+  EXPECT_DOUBLE_EQ(learning_rate(config, context, 3), 0.1);
+  config.warmup_epochs = 0.24;
+  EXPECT_EQ(warmup_steps(config, context), 2);
+}
+
+TEST(LearningRate, ARunThatEndsInsideItsWarmUpStaysOnTheRampAndThenAtEnd) {
+  const LearningRateConfig config = simple("cosine");
+  const ScheduleContext context{64, 20, 5};
+  EXPECT_DOUBLE_EQ(learning_rate(config, context, 4), 0.2);
+  EXPECT_EQ(learning_rate(config, context, 10), 0.1);
+}
+
+TEST(LearningRate, WhatIsMissingIsSaid) {
+  EXPECT_EQ(refusal(simple("cosine"), {64, 20, 0}, 10),
+            "learning_rate.schedule cosine needs the number of steps of the run");
+  EXPECT_EQ(refusal(simple("exponential"), {64, 0, 0}, 10),
+            "the exponential schedule needs the number of steps per epoch");
+  EXPECT_EQ(refusal(goyal(), {8192, 0, 0}, 10), "the learning rate needs at least 1 step per epoch, got 0");
+  EXPECT_EQ(refusal(goyal(), goyal_run, -1), "the learning rate of step -1 was asked for; steps count from 0");
+  EXPECT_EQ(refusal(simple("stairs"), simple_run, 10), "learning_rate.schedule 'stairs' is not known");
+}
+
+TEST(LearningRateCorners, GoyalsAreTheOnesOfThePaper) {
+  const auto corners = learning_rate_corners(goyal(), goyal_run);
+  const std::vector<std::pair<std::int64_t, double>> expected = {{0, 0.1},      {780, 3.2},      {4680, 0.32},
+                                                                 {9360, 0.032}, {12480, 0.0032}, {14039, 0.0032}};
+  ASSERT_EQ(corners.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(corners[i].step, expected[i].first) << corners[i].what;
+    EXPECT_DOUBLE_EQ(corners[i].rate, expected[i].second) << corners[i].what;
+  }
+  EXPECT_EQ(corners[0].what, "start of warm-up");
+  EXPECT_EQ(corners[1].what, "peak");
+  EXPECT_EQ(corners[2].what, "milestone, epoch 30");
+  EXPECT_EQ(corners[5].what, "last update");
+}
+
+TEST(LearningRateCorners, DecaysEndOneStepAfterTheLastUpdate) {
+  const auto corners = learning_rate_corners(simple("cosine"), simple_run);
+  ASSERT_EQ(corners.size(), 5u);
+  EXPECT_EQ(corners[2].step, 60);
+  EXPECT_EQ(corners[2].what, "half of the decay");
+  EXPECT_EQ(corners[3].step, 109);
+  EXPECT_EQ(corners[4].step, 110);
+  EXPECT_EQ(corners[4].rate, 0.1);
+  EXPECT_EQ(corners[4].what, "end");
+}
+
+TEST(LearningRateCorners, CornersBehindTheEndAreLeftOut) {
+  const auto corners = learning_rate_corners(goyal(), {8192, 156, 1000});
+  ASSERT_EQ(corners.size(), 3u);
+  EXPECT_EQ(corners[1].step, 780);
+  EXPECT_EQ(corners[2].step, 999);
+}
+
+TEST(LearningRateCorners, AnOpenEndHasNoLastUpdate) {
+  LearningRateConfig config;
+  config.base = 0.001;
+  const auto corners = learning_rate_corners(config, {4096, 88, 0});
+  ASSERT_EQ(corners.size(), 1u);
+  EXPECT_EQ(corners[0].what, "constant");
+}
+
+}  // namespace
+}  // namespace ringtrain

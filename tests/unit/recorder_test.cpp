@@ -1,0 +1,396 @@
+#include "train/recorder.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <bit>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "train/progress.h"
+
+namespace ringtrain {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+class RecorderTest : public testing::Test {
+ protected:
+  RecorderTest() {
+    std::string name = (fs::temp_directory_path() / "ringtrain-recorder-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw Error("mkdtemp");
+    folder_ = name;
+    testing::internal::CaptureStdout();
+  }
+  ~RecorderTest() override {
+    const std::string text = testing::internal::GetCapturedStdout();
+    if (HasFailure()) std::cout << text;  // GoogleTest's own messages were captured too
+    fs::remove_all(folder_);
+  }
+  // What the user has seen since the last call.
+  std::string output() {
+    std::string text = testing::internal::GetCapturedStdout();
+    testing::internal::CaptureStdout();
+    return text;
+  }
+  std::string file() const { return folder_ + "/metrics.jsonl"; }
+  std::string content() const {
+    std::ifstream in(file());
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  std::vector<Json> records() const {
+    std::vector<Json> all;
+    std::ifstream in(file());
+    for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
+    return all;
+  }
+  // "1 2 2v 3": the steps in the file, v for evaluations.
+  std::string steps() const {
+    std::string text;
+    for (const Json& record : records()) {
+      text += cat(text.empty() ? "" : " ", record["step"].get<std::int64_t>());
+      if (record.contains("validation_loss")) text += "v";
+    }
+    return text;
+  }
+  std::string folder_;
+};
+
+StepRecord at(std::int64_t step) {
+  StepRecord record;
+  record.step = step;
+  record.epoch = static_cast<double>(step) / 4;
+  record.samples = step * 32;
+  record.loss = 3.0 / static_cast<double>(step);
+  record.lr = 0.001;
+  record.grad_norm = 0.5;
+  record.seconds = 0.5;
+  record.samples_per_second = 64;
+  return record;
+}
+
+TEST_F(RecorderTest, StepRecordsHaveTheAgreedKeysAndNoOthers) {
+  Recorder(folder_, 0, 10, 1).step(at(1));
+  ASSERT_EQ(records().size(), 1u);
+  std::vector<std::string> keys;
+  const Json record = records()[0];
+  for (const auto& [key, value] : record.items()) keys.push_back(key);
+  EXPECT_EQ(keys, (std::vector<std::string>{"backward_seconds", "communication_seconds", "elapsed_seconds", "epoch",
+                                            "forward_seconds", "grad_norm", "input_seconds", "loss", "lr", "samples",
+                                            "samples_per_second", "seconds", "step", "update_seconds"}));
+}
+
+TEST_F(RecorderTest, EvaluationsAreObjectsOfTheirOwn) {
+  Recorder recorder(folder_, 0, 10, 1);
+  recorder.step(at(4));
+  recorder.evaluation({.step = 4,
+                       .epoch = 1,
+                       .samples = 128,
+                       .validation_loss = 1.5,
+                       .validation_accuracy = 0.25,
+                       .targets = 800,
+                       .seconds = 0.1,
+                       .best = true});
+  EXPECT_EQ(records()[1], (Json{{"step", 4},
+                                {"epoch", 1},
+                                {"samples", 128},
+                                {"validation_loss", 1.5},
+                                {"validation_accuracy", 0.25},
+                                {"validation_targets", 800},
+                                {"evaluation_seconds", 0.1},
+                                {"best", true}}));
+  EXPECT_NE(output().find("validation loss 1.5000  accuracy 25.00 %"), std::string::npos);
+}
+
+TEST_F(RecorderTest, ValuesReadBackExactly) {
+  const std::vector<double> values = {0.1,
+                                      1.0 / 3,
+                                      1e-300,
+                                      std::numeric_limits<double>::denorm_min(),
+                                      -0.0,
+                                      1e300,
+                                      2.5e-17,
+                                      123456789.123456789,
+                                      1 + 1e-15,
+                                      3,
+                                      std::numeric_limits<double>::max()};
+  {
+    Recorder recorder(folder_, 0, 0, 1000);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      StepRecord record = at(static_cast<std::int64_t>(i) + 1);
+      record.loss = values[i];
+      record.samples = (std::int64_t{1} << 60) + static_cast<std::int64_t>(i);
+      recorder.step(record);
+    }
+  }
+  const std::vector<Json> found = records();
+  ASSERT_EQ(found.size(), values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(found[i]["loss"].get<double>(), values[i]);
+    EXPECT_EQ(found[i]["samples"].get<std::int64_t>(), (std::int64_t{1} << 60) + static_cast<std::int64_t>(i));
+  }
+}
+
+TEST_F(RecorderTest, NumbersThatAreNotFiniteStayValidJson) {
+  Recorder recorder(folder_, 0, 0, 1000);
+  StepRecord record = at(1);
+  record.loss = std::numeric_limits<double>::quiet_NaN();
+  record.grad_norm = -std::numeric_limits<double>::infinity();
+  recorder.step(record);
+  EXPECT_TRUE(records()[0]["loss"].is_null());
+  EXPECT_TRUE(records()[0]["grad_norm"].is_null());
+}
+
+TEST_F(RecorderTest, EveryRecordIsInTheFileAtOnce) {
+  Recorder recorder(folder_, 0, 10, 1);
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    recorder.step(at(step));
+    EXPECT_EQ(records().size(), static_cast<std::size_t>(step));
+  }
+  recorder.flush();
+}
+
+// ---- Resuming -----------------------------------------------------------------------------------------------------
+
+void fill(const std::string& folder, std::int64_t last) {
+  Recorder recorder(folder, 0, 0, 1000000);
+  for (std::int64_t step = 1; step <= last; ++step) {
+    recorder.step(at(step));
+    if (step % 2 == 0) recorder.evaluation({.step = step});
+  }
+}
+
+TEST_F(RecorderTest, ResumingCutsBackToTheCheckpointEvaluationsIncluded) {
+  fill(folder_, 6);
+  Recorder recorder(folder_, 4, 0, 1);
+  EXPECT_EQ(steps(), "1 2 2v 3 4 4v");
+  recorder.step(at(5));
+  EXPECT_EQ(steps(), "1 2 2v 3 4 4v 5");
+}
+
+TEST_F(RecorderTest, ResumingKeepsAllBytesWhenNothingIsToBeCut) {
+  fill(folder_, 6);
+  const std::string before = content();
+  { Recorder recorder(folder_, 6, 0, 1); }
+  EXPECT_EQ(content(), before);
+  { Recorder recorder(folder_, 100, 0, 1); }
+  EXPECT_EQ(content(), before);
+}
+
+TEST_F(RecorderTest, ResumingFromTheStartEmptiesTheFile) {
+  fill(folder_, 3);
+  { Recorder recorder(folder_, 0, 0, 1); }
+  EXPECT_EQ(content(), "");
+}
+
+TEST_F(RecorderTest, ABrokenLastLineGoesWhereverItWasCut) {
+  fill(folder_, 3);
+  const std::string whole = content();
+  const std::size_t last = whole.rfind('\n', whole.size() - 2) + 1;
+  for (std::size_t cut = last + 1; cut < whole.size(); cut += 7) {
+    std::ofstream(file()) << whole.substr(0, cut);
+    { Recorder recorder(folder_, 3, 0, 1); }
+    EXPECT_EQ(content(), whole.substr(0, last)) << "cut at " << cut;
+  }
+  std::ofstream(file()) << whole.substr(0, whole.size() - 1);  // all but the newline
+  { Recorder recorder(folder_, 3, 0, 1); }
+  EXPECT_EQ(content(), whole.substr(0, last));
+}
+
+TEST_F(RecorderTest, RubbishInsideTheFileGoes) {
+  fill(folder_, 2);
+  const std::string whole = content();
+  std::ofstream(file()) << whole << std::string(100, '\0')
+                        << "\n[1, 2]\n{\"loss\": 1}\n{\"step\": x}\n\n{\"step\": 1, \"lo\n";
+  { Recorder recorder(folder_, 2, 0, 1); }
+  EXPECT_EQ(content(), whole);
+  EXPECT_FALSE(fs::exists(file() + ".tmp"));
+}
+
+TEST_F(RecorderTest, AKillAtAnyMomentBreaksAtMostTheLastLine) {
+  for (int kill = 0; kill < 10; ++kill) {
+    fs::remove(file());
+    const pid_t child = ::fork();
+    if (child == 0) {
+      Recorder recorder(folder_, 0, 0, 1 << 30);
+      for (std::int64_t step = 1;; ++step) recorder.step(at(step));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 + 3 * kill));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    { Recorder recorder(folder_, 1 << 30, 0, 1); }
+    std::int64_t expected = 1;
+    for (const Json& record : records()) ASSERT_EQ(record["step"], expected++);
+  }
+}
+
+TEST_F(RecorderTest, AFolderThatIsNotThereIsNamed) {
+  try {
+    Recorder(folder_ + "/none", 0, 0, 1);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(folder_ + "/none/metrics.jsonl: "), std::string::npos) << error.what();
+  }
+}
+
+// ---- What the user sees ---------------------------------------------------------------------------------------------
+
+TEST_F(RecorderTest, ABatchLogGetsTheFirstTheLastAndEveryNthStep) {
+  {
+    Recorder recorder(folder_, 0, 25, 10);
+    for (std::int64_t step = 1; step <= 25; ++step) recorder.step(at(step));
+    recorder.note("a note");
+  }
+  const std::string text = output();
+  std::string seen;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) seen += line.substr(0, line.find("  ")) + ";";
+  EXPECT_EQ(seen, "step 1/25;step 10/25;step 20/25;step 25/25;a note;");
+  EXPECT_EQ(text.find('\r'), std::string::npos);
+  EXPECT_NE(text.find("step 10/25  epoch 2.50  loss 0.3000  lr 0.001  grad norm 0.5  64 samples/s  ETA 8s"),
+            std::string::npos)
+      << text;
+}
+
+TEST_F(RecorderTest, ARunThatStopsEarlyShowsItsLastStep) {
+  {
+    Recorder recorder(folder_, 0, 0, 10);
+    for (std::int64_t step = 1; step <= 13; ++step) recorder.step(at(step));
+  }
+  EXPECT_NE(output().find("step 13  "), std::string::npos);
+}
+
+TEST_F(RecorderTest, FinishShowsTheLastStepOnceAndBeforeTheClosingWords) {
+  {
+    Recorder recorder(folder_, 0, 0, 10);
+    for (std::int64_t step = 1; step <= 3; ++step) recorder.step(at(step));
+    recorder.finish();
+    log_info("the end");
+  }
+  const std::string text = output();
+  const std::size_t last = text.find("step 3  ");
+  ASSERT_NE(last, std::string::npos);
+  EXPECT_EQ(text.find("step 3  ", last + 1), std::string::npos);
+  EXPECT_LT(last, text.find("the end"));
+}
+
+// A child whose stdout is a terminal of 80 columns; all that it wrote there.
+std::string seen_on_terminal(const std::function<void()>& action) {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal < 0 || ::grantpt(terminal) != 0 || ::unlockpt(terminal) != 0) return "no pseudo-terminal";
+  const int screen_side = ::open(::ptsname(terminal), O_RDWR | O_NOCTTY);
+  const winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+  ::ioctl(screen_side, TIOCSWINSZ, &size);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(screen_side, STDOUT_FILENO);
+    ::setenv("TERM", "xterm", 1);
+    action();
+    std::fflush(stdout);
+    ::_exit(0);
+  }
+  ::close(screen_side);
+  std::string text;
+  char bytes[4096];
+  for (ssize_t count; (count = ::read(terminal, bytes, sizeof bytes)) > 0;) {
+    text.append(bytes, static_cast<std::size_t>(count));
+  }
+  ::close(terminal);
+  ::waitpid(child, nullptr, 0);
+  return text;
+}
+
+// What stays on the screen: carriage returns and "erase the line" applied.
+std::vector<std::string> screen(const std::string& text) {
+  std::vector<std::string> lines(1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text.compare(i, 4, "\r\033[K") == 0) {
+      lines.back().clear();
+      i += 3;
+    } else if (text[i] == '\n') {
+      lines.emplace_back();
+    } else if (text[i] != '\r') {
+      lines.back() += text[i];
+    }
+  }
+  return lines;
+}
+
+TEST_F(RecorderTest, OnATerminalNotesAndLogLinesStandAboveTheBar) {
+  const std::string text = seen_on_terminal([&] {
+    Recorder recorder(folder_, 0, 4, 1);
+    recorder.step(at(1));
+    recorder.note("a note");
+    recorder.step(at(2));
+    log_info("a log line");
+    recorder.step(at(3));
+    recorder.step(at(4));
+    recorder.finish();
+    log_info("the end");
+  });
+  const std::vector<std::string> lines = screen(text);
+  ASSERT_EQ(lines.size(), 5u) << text;
+  EXPECT_EQ(lines[0], "a note");
+  EXPECT_EQ(lines[1], "a log line");
+  EXPECT_EQ(lines[2].substr(0, 12), "step 4/4 [==");
+  EXPECT_EQ(lines[3], "the end");
+  EXPECT_LT(lines[2].size(), 80u);
+}
+
+TEST_F(RecorderTest, TheBarIsDrawnAtMostFiveTimesASecond) {
+  const std::string text = seen_on_terminal([&] {
+    Recorder recorder(folder_, 0, 100000, 1);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+    for (std::int64_t step = 1; std::chrono::steady_clock::now() < end; ++step) recorder.step(at(step));
+  });
+  int drawings = 0;
+  for (std::size_t i = text.find("\033[K"); i != std::string::npos; i = text.find("\033[K", i + 1)) ++drawings;
+  EXPECT_GE(drawings, 2);
+  EXPECT_LE(drawings, 5) << "the first, two in half a second, and the last";
+}
+
+TEST(Progress, TheBarFitsAnyTerminal) {
+  SmoothedRate rate;
+  rate.add(32, 0.5);
+  for (int width = 1; width < 150; ++width) {
+    EXPECT_LT(progress_bar(at(5), 20, rate, width).size(), static_cast<std::size_t>(std::max(width, 2))) << width;
+  }
+  EXPECT_EQ(progress_bar(at(5), 20, rate, 80),
+            "step 5/20 [========>                       ]  64 samples/s  loss 0.6000  ETA 8s");
+  EXPECT_EQ(progress_bar(at(20), 20, rate, 75).find('>'), std::string::npos) << "full at the end";
+  EXPECT_EQ(progress_bar(at(5), 0, rate, 80), "step 5  64 samples/s  loss 0.6000") << "no known end: no bar, no ETA";
+}
+
+TEST(Progress, RatesForgetThePast) {
+  SmoothedRate rate;
+  for (int i = 0; i < 100; ++i) rate.add(10, 1);
+  EXPECT_NEAR(rate.samples_per_second(), 10, 1e-9);
+  for (int i = 0; i < 100; ++i) rate.add(100, 1);
+  EXPECT_NEAR(rate.samples_per_second(), 100, 0.01);
+  EXPECT_NEAR(rate.seconds_per_step(), 1, 1e-9);
+}
+
+TEST(Progress, DurationsAreReadable) {
+  EXPECT_EQ(readable_duration(59.4), "59s");
+  EXPECT_EQ(readable_duration(192), "3:12");
+  EXPECT_EQ(readable_duration(3723), "1:02:03");
+  EXPECT_EQ(readable_duration(100000), "1d 03:46");
+  EXPECT_EQ(readable_duration(std::numeric_limits<double>::quiet_NaN()), "unknown");
+}
+
+}  // namespace
+}  // namespace ringtrain

@@ -1,0 +1,310 @@
+#include "train/run_folder.h"
+
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+
+#include "base/error.h"
+#include "base/table.h"
+#include "train/run_record.h"
+
+namespace ringtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Works in a folder of its own, since results/ is relative to the working directory.
+class RunFolderTest : public testing::Test {
+ protected:
+  RunFolderTest() : before_(fs::current_path()) {
+    std::string name = (fs::temp_directory_path() / "ringtrain-run-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw Error("mkdtemp");
+    fs::current_path(name);
+    folder_ = name;
+    experiment_.name = "demo";
+  }
+  ~RunFolderTest() override {
+    fs::current_path(before_);
+    fs::remove_all(folder_);
+  }
+  Experiment experiment_;
+  fs::path folder_, before_;
+};
+
+// The error with its hint; "(no error)" when nothing is thrown.
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return cat(error.what(), " | ", error.hint());
+  }
+  return "(no error)";
+}
+
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "expected '" << part << "' in: " << text;
+}
+
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// ---- Where ---------------------------------------------------------------------------------------------------------
+
+TEST_F(RunFolderTest, DirectoryThenIdThenTimeDecideWhereARunLives) {
+  EXPECT_TRUE(std::regex_match(run_folder_path(experiment_, false), std::regex("results/demo/\\d{8}-\\d{6}(-\\d+)?")));
+  experiment_.run.id = "try1";
+  EXPECT_EQ(run_folder_path(experiment_, false), "results/demo/try1");
+  EXPECT_EQ(run_folder_path(experiment_, true), "results/demo/try1");
+  experiment_.run.dir = "elsewhere/x";
+  EXPECT_EQ(run_folder_path(experiment_, false), "elsewhere/x");
+  experiment_.run = {};
+  experiment_.run.id = "latest";
+  expect_contains(message_of([&] { run_folder_path(experiment_, false); }), "'latest'");
+}
+
+TEST_F(RunFolderTest, RunsOfTheSameSecondGetFoldersOfTheirOwn) {
+  std::set<std::string> paths;
+  for (int i = 0; i < 5; ++i) paths.insert(run_folder_path(experiment_, false));
+  EXPECT_EQ(paths.size(), 5u);
+  EXPECT_TRUE(std::any_of(paths.begin(), paths.end(), [](auto& path) { return path.ends_with("-2"); }));
+  for (const std::string& path : paths) RunFolder(path, false);
+}
+
+TEST_F(RunFolderTest, ResumeFollowsLatestToTheNewestRun) {
+  expect_contains(message_of([&] { run_folder_path(experiment_, true); }), "no earlier run of 'demo'");
+  const std::string first = run_folder_path(experiment_, false);
+  { const RunFolder run(first, false); }
+  EXPECT_EQ(run_folder_path(experiment_, true), first);
+  experiment_.run.id = "second";
+  { const RunFolder run(run_folder_path(experiment_, false), false); }
+  experiment_.run.id.clear();
+  EXPECT_EQ(run_folder_path(experiment_, true), "results/demo/second");
+  EXPECT_EQ(fs::read_symlink("results/demo/latest"), "second") << "relative, so that results/ can be moved";
+}
+
+TEST_F(RunFolderTest, AFolderOfTheUsersChoiceGetsNoLink) {
+  const RunFolder run("somewhere/deep/run", false);
+  EXPECT_TRUE(fs::is_directory("somewhere/deep/run"));
+  EXPECT_FALSE(fs::exists(fs::symlink_status("somewhere/deep/latest")));
+}
+
+// ---- What may be in it ----------------------------------------------------------------------------------------------
+
+TEST_F(RunFolderTest, ANewRunNeverEntersAFolderThatHoldsSomething) {
+  fs::create_directories("run");
+  std::ofstream("run/metrics.jsonl") << "{}\n";
+  const std::string message = message_of([] { RunFolder("run", false); });
+  expect_contains(message, "run: the run folder is not empty");
+  expect_contains(message, "--resume");
+  expect_contains(message, "run.dir");
+  EXPECT_EQ(content_of("run/metrics.jsonl"), "{}\n");
+  EXPECT_EQ(message_of([] { RunFolder("run", true); }), "(no error)");
+}
+
+TEST_F(RunFolderTest, AnEmptyFolderServesBothKindsOfStart) {
+  fs::create_directories("a");
+  EXPECT_EQ(message_of([] { RunFolder("a", false); }), "(no error)");
+  EXPECT_EQ(message_of([] { RunFolder("a/", false); }), "(no error)") << "an earlier lock file is nothing";
+  EXPECT_EQ(message_of([] { RunFolder("a", true); }), "(no error)");
+}
+
+TEST_F(RunFolderTest, ResumeWantsAnEarlierRun) {
+  expect_contains(message_of([] { RunFolder("none", true); }), "none: no such run folder to resume");
+  EXPECT_FALSE(fs::exists("none"));
+  fs::create_directories("home");
+  std::ofstream("home/thesis.tex") << "x";
+  expect_contains(message_of([] { RunFolder("home", true); }), "not a run");
+  std::ofstream("file") << "x";
+  expect_contains(message_of([] { RunFolder("file", false); }), "is no folder");
+  expect_contains(message_of([] { RunFolder("file/run", false); }), "file/run: ");
+}
+
+TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsAnErrorAtTheStart) {
+  const auto mounted = [](const char* path, unsigned long flags, const char* options) {
+    fs::create_directories(path);
+    return ::mount("tmpfs", path, "tmpfs", flags, options) == 0;
+  };
+  if (!mounted("readonly", MS_RDONLY, "size=1m")) GTEST_SKIP() << "needs root to mount small disks";
+  ASSERT_TRUE(mounted("full", 0, "size=64k"));
+  std::ofstream("full/data") << std::string(48 << 10, 'x');
+  const std::string readonly = message_of([] { RunFolder("readonly/run", false); });
+  const std::string full = message_of([] { RunFolder("full/run", false); });
+  ::umount("readonly");
+  ::umount("full");
+  expect_contains(readonly, "Read-only file system | set run.dir");
+  expect_contains(full, "No space left on device | free some space");
+}
+
+// ---- Two jobs
+// ---------------------------------------------------------------------------------------------------------
+
+// A child that enters the folder and stays; returns when it is in.
+pid_t occupy(const std::string& path) {
+  int ready[2];
+  EXPECT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const RunFolder run(path, false);
+    [[maybe_unused]] const ssize_t written = ::write(ready[1], "x", 1);
+    ::pause();
+  }
+  char byte = 0;
+  EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  return child;
+}
+
+TEST_F(RunFolderTest, ASecondJobIsRefusedUntilTheFirstIsGoneEvenByAKill) {
+  const pid_t child = occupy("run");
+  const std::string message = message_of([] { RunFolder("run", true); });
+  expect_contains(message, "another job works in this run folder");
+  expect_contains(message, cat("pid ", child));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(message_of([] { RunFolder("run", true); }), "(no error)");
+}
+
+TEST_F(RunFolderTest, TheLockIsReleasedWithTheObject) {
+  const auto enter = [] { RunFolder("run", true); };
+  {
+    const RunFolder run("run", false);
+    expect_contains(message_of(enter), "another job works");
+  }
+  EXPECT_EQ(message_of(enter), "(no error)");
+}
+
+TEST_F(RunFolderTest, WhereThereAreNoLocksTheTextTellsWhetherTheOwnerIsGone) {
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(lock_owner_is_gone(cat(host, " pid ", child)));
+  EXPECT_FALSE(lock_owner_is_gone(cat(host, " pid ", ::getpid())));
+  EXPECT_FALSE(lock_owner_is_gone(cat("some-other-host pid ", child))) << "cannot be seen from here";
+  EXPECT_TRUE(lock_owner_is_gone(""));
+  EXPECT_TRUE(lock_owner_is_gone("hal")) << "cut off while being written";
+}
+
+// ---- Files
+// --------------------------------------------------------------------------------------------------------------
+
+TEST_F(RunFolderTest, WritingAtomicallyReplacesAllOrNothing) {
+  write_file_atomically("a.txt", "one\n");
+  write_file_atomically("a.txt", std::string("two\0\n", 5));
+  EXPECT_EQ(content_of("a.txt"), std::string("two\0\n", 5));
+  write_file_atomically("a.txt", "");
+  EXPECT_EQ(content_of("a.txt"), "");
+  expect_contains(message_of([] { write_file_atomically("none/a.txt", "x"); }), "none/a.txt");
+  fs::create_directories("b.txt/x");
+  EXPECT_NE(message_of([] { write_file_atomically("b.txt", "x"); }), "(no error)");
+  EXPECT_FALSE(fs::exists("b.txt.tmp"));
+}
+
+using Json = nlohmann::json;
+
+Json record_of_run() {
+  return Json::parse(content_of("run.json"));
+}
+
+RunRecord example_record() {
+  RunRecord record;
+  record.name = "demo";
+  record.commit = "abc123";
+  record.command_line = {"bin/ringtrain", "train", "x y.yaml",
+                         "bad\xff"
+                         "bytes"};
+  record.hosts = {"n1", "n1", "n2"};
+  record.ranks = 3;
+  record.versions = {{"MPI", "Open MPI 4.1.4"}};
+  record.train_dataset = "data/names-train";
+  record.train_uuid = "1234";
+  record.train_samples = 1000;
+  record.memory_bytes = {{"weights", 400}, {"activations", 1ll << 40}};
+  return record;
+}
+
+TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
+  ::setenv("SLURM_JOB_ID", "4711", 1);
+  ::unsetenv("SLURM_RESTART_COUNT");
+  record_start(".", example_record());
+  ::unsetenv("SLURM_JOB_ID");
+  Json json = record_of_run();
+  EXPECT_EQ(json["outcome"], "running");
+  const Json start = json["starts"][0];
+  EXPECT_EQ(start["commit"], "abc123");
+  EXPECT_EQ(start["command_line"][2], "x y.yaml");
+  EXPECT_EQ(start["hosts"], (Json{{"n1", {0, 1}}, {"n2", {2}}}));
+  EXPECT_EQ(start["train"]["samples"], 1000);
+  EXPECT_EQ(start["memory_bytes_per_rank"]["activations"], 1ll << 40);
+  EXPECT_EQ(start["slurm"], (Json{{"SLURM_JOB_ID", "4711"}}));
+  EXPECT_TRUE(std::regex_match(start["started"].get<std::string>(), std::regex("\\d{4}-\\d\\d-\\d\\dT[\\d:]{8}Z")));
+  record_end(".", {.outcome = "finished",
+                   .step = 20,
+                   .elapsed_seconds = 1.5,
+                   .best_metric = "validation_loss",
+                   .best_value = 1.25,
+                   .best_step = 10});
+  json = record_of_run();
+  EXPECT_EQ(json["outcome"], "finished");
+  EXPECT_EQ(json["final_step"], 20);
+  EXPECT_EQ(json["best"]["value"], 1.25);
+  EXPECT_EQ(json["starts"][0]["outcome"], "finished");
+  EXPECT_EQ(json["starts"][0]["commit"], "abc123");
+}
+
+TEST_F(RunFolderTest, EveryStartOfAResumedRunIsKept) {
+  record_start(".", example_record());  // killed: no end
+  RunRecord again = example_record();
+  again.commit = "def456";
+  again.resumed_from_step = 10;
+  record_start(".", again);
+  record_end(".", {.outcome = "stopped by SIGTERM", .step = 12});
+  const Json json = record_of_run();
+  ASSERT_EQ(json["starts"].size(), 2u);
+  EXPECT_EQ(json["starts"][0].value("outcome", ""), "killed");
+  EXPECT_EQ(json["starts"][0]["commit"], "abc123");
+  EXPECT_EQ(json["starts"][1]["commit"], "def456");
+  EXPECT_EQ(json["starts"][1]["resumed_from_step"], 10);
+  EXPECT_EQ(json["outcome"], "stopped by SIGTERM");
+}
+
+TEST_F(RunFolderTest, ADamagedRunRecordIsPutAsideAndTheRunGoesOn) {
+  std::ofstream("run.json") << "{\"starts\": [";
+  testing::internal::CaptureStderr();
+  record_start(".", example_record());
+  expect_contains(testing::internal::GetCapturedStderr(), "warning: ./run.json: cannot be read");
+  EXPECT_EQ(record_of_run()["starts"].size(), 1u);
+  EXPECT_EQ(content_of("run.json.damaged"), "{\"starts\": [");
+}
+
+TEST(Table, ValuesStartInOneColumnWhateverTheAlphabet) {
+  Table table;
+  table.section("Batch");
+  table.row("global", "4096");
+  table.row("\u00fcber", "1");  // 4 columns in 5 bytes
+  table.row("memory", "a\nb");
+  EXPECT_EQ(table.str(), "Batch\n  global  4096\n  \u00fcber    1\n  memory  a\n          b\n");
+  EXPECT_EQ(with_thousands(1234567), "1,234,567");
+  EXPECT_EQ(with_thousands(-123), "-123");
+  EXPECT_EQ(with_thousands(123456), "123,456");
+  EXPECT_EQ(readable_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(readable_bytes(12), "12 B");
+}
+
+}  // namespace
+}  // namespace ringtrain
