@@ -16,22 +16,15 @@
 #include "data_prep/text.h"
 #include "data_prep/utf8.h"
 #include "data_prep/verify.h"
+#include "tests/unit/with_folder.h"
 
 namespace ringtrain {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Convert : public testing::Test {
+class Convert : public WithFolder {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "ringtrain-convert-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
   std::string file(const std::string& name, const std::string& content) const {
     std::ofstream(path(name), std::ios::binary) << content;
     return path(name);
@@ -73,25 +66,10 @@ class Convert : public testing::Test {
     EXPECT_TRUE(result.faults.empty()) << result.faults.front();
   }
 
-  fs::path folder_;
   std::ostringstream log_;
 };
 
 using Strings = std::vector<std::string>;
-
-template <class Action>
-std::string message_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return cat(error.what(), " [", error.hint(), "]");
-  }
-  return "(no error)";
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "expected '" << part << "' in: " << text;
-}
 
 std::string bytes_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -201,7 +179,8 @@ TEST_F(Convert, CaseIsKeptWhenAskedFor) {
 TEST_F(Convert, LinesMayEndAsOnWindowsOrNotAtAllAndHoldAnything) {
   NamesOptions options =
       names(std::string("\xEF\xBB\xBF"
-                        "Ann\r\nBob\r\nnul\0byte\r\nCid", 26));
+                        "Ann\r\nBob\r\nnul\0byte\r\nCid",
+                        26));
   options.validation = 0;
   const NamesReport report = convert(options);
   EXPECT_EQ(kept(report), (Strings{"ann", "bob", "cid"}));

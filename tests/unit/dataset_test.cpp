@@ -17,21 +17,15 @@
 #include "data_prep/names.h"
 #include "data_prep/text.h"
 #include "data_prep/verify.h"
+#include "tests/unit/with_folder.h"
 
 namespace ringtrain {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Dataset : public testing::Test {
+class Dataset : public WithFolder {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "ringtrain-dataset-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
   std::string shard(int i) const { return shard_path(path("pets-train"), i, 2); }
 
   // 20,000 rows of 9: three blocks per shard.
@@ -65,23 +59,7 @@ class Dataset : public testing::Test {
     convert_text(options, log);
     return text;
   }
-
-  fs::path folder_;
 };
-
-template <class Action>
-std::string message_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return cat(error.what(), " [", error.hint(), "]");
-  }
-  return "(no error)";
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "expected '" << part << "' in: " << text;
-}
 
 // Changing a finished file, which the program itself never does.
 void edit(const std::string& path, const std::function<void(hid_t)>& change) {

@@ -18,6 +18,7 @@
 #include "data/shard_header.h"
 #include "data_prep/names.h"
 #include "data_prep/text.h"
+#include "tests/unit/with_folder.h"
 
 namespace ringtrain {
 namespace {
@@ -26,16 +27,8 @@ namespace fs = std::filesystem;
 
 using Bytes = std::vector<std::uint8_t>;
 
-class LoaderTest : public testing::Test {
+class LoaderTest : public WithFolder {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "ringtrain-loader-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-
   // 1,500-odd rows whose content tells them apart well enough.
   std::shared_ptr<const TextDataset> names(std::int64_t shards = 2) const {
     std::ofstream out(path("names.txt"));
@@ -58,7 +51,8 @@ class LoaderTest : public testing::Test {
   // Random characters, so that positions can be told apart.
   std::shared_ptr<const TextDataset> text(std::int64_t length, std::int64_t shards = 2) const {
     std::string all;
-    for (std::int64_t i = 0; i < length; ++i) all += static_cast<char>('A' + philox(1, static_cast<std::uint64_t>(i), 0).v[0] % 50);
+    for (std::int64_t i = 0; i < length; ++i)
+      all += static_cast<char>('A' + philox(1, static_cast<std::uint64_t>(i), 0).v[0] % 50);
     std::ofstream(path("text.txt")) << all;
     TextOptions options;
     options.input = path("text.txt");
@@ -70,8 +64,6 @@ class LoaderTest : public testing::Test {
     convert_text(options, log);
     return std::make_shared<TextDataset>(read_dataset_index(path("text-train")));
   }
-
-  fs::path folder_;
 };
 
 LoaderPlan plan_of(TextOrder order, std::int64_t sequence, std::int64_t global_batch) {

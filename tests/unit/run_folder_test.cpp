@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
+#include "tests/unit/with_folder.h"
 #include "train/run_record.h"
 
 namespace ringtrain {
@@ -41,20 +42,6 @@ class RunFolderTest : public testing::Test {
   Experiment experiment_;
   fs::path folder_, before_;
 };
-
-// The error with its hint; "(no error)" when nothing is thrown.
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return cat(error.what(), " | ", error.hint());
-  }
-  return "(no error)";
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "expected '" << part << "' in: " << text;
-}
 
 std::string content_of(const fs::path& path) {
   std::ifstream file(path);
@@ -144,8 +131,8 @@ TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsAnErrorAtTheStart) {
   const std::string full = message_of([] { RunFolder("full/run", false); });
   ::umount("readonly");
   ::umount("full");
-  expect_contains(readonly, "Read-only file system | set run.dir");
-  expect_contains(full, "No space left on device | free some space");
+  expect_contains(readonly, "Read-only file system [set run.dir");
+  expect_contains(full, "No space left on device [free some space");
 }
 
 // ---- Two jobs

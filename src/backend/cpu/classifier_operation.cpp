@@ -86,43 +86,35 @@ void ClassifierOperation<T>::plan(ArenaPlan& arena, int forward, int backward) {
   // Inference keeps the logits of the whole micro-batch; training only those of the blocks under way.
   const std::int64_t kept = s.training ? threads * s.block_positions() : n;
   s.plan.logits = arena.add(name + "logits", elements(kept * s.width, sizeof(float)), forward, forward + 1);
-  std::int64_t scratch = threads * s.forward_product.scratch_bytes();
+  std::int64_t scratch = s.forward_product.scratch_bytes();
   if (s.training) {
     s.plan.d_logits = arena.add(name + "logits gradient", elements(n * s.width, sizeof(T)), forward, last);
     s.plan.d_bias = arena.add(name + "bias gradient", elements(threads * s.width, sizeof(float)), forward, last);
     s.plan.input_gradient = arena.add(name + "input gradient", elements(n * s.H, sizeof(float)), last, last + 1);
     s.plan.packed_backward = arena.add(name + "weights, backward", s.backward_product.packed_bytes());
     s.plan.weight_gradient = arena.add(name + "weight gradient", elements(s.width * s.H, sizeof(float)), last, last);
-    scratch += threads * s.backward_product.scratch_bytes() + s.weight_product.scratch_bytes();
+    scratch += s.backward_product.scratch_bytes() + s.weight_product.scratch_bytes();
   }
   s.plan.scratch = arena.add(name + "oneDNN scratch", scratch);
 }
 
 template <class T>
-void ClassifierOperation<T>::bind(char* arena, const ArenaPlan& plan) {
+void ClassifierOperation<T>::bind(const Arena& arena) {
   State& s = *s_;
-  const auto place = [&](auto*& pointer, Buffer buffer) {
-    if (buffer.planned())
-      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(arena + plan.offset(buffer));
-  };
-  place(s.input, s.plan.input);
-  place(s.d_logits, s.plan.d_logits);
-  place(s.logits, s.plan.logits);
-  place(s.input_gradient, s.plan.input_gradient);
-  place(s.padded, s.plan.padded);
-  place(s.padded_bias, s.plan.bias);
-  place(s.d_bias, s.plan.d_bias);
-  place(s.weight_gradient, s.plan.weight_gradient);
+  arena.place(s.input, s.plan.input);
+  arena.place(s.d_logits, s.plan.d_logits);
+  arena.place(s.logits, s.plan.logits);
+  arena.place(s.input_gradient, s.plan.input_gradient);
+  arena.place(s.padded, s.plan.padded);
+  arena.place(s.padded_bias, s.plan.bias);
+  arena.place(s.d_bias, s.plan.d_bias);
+  arena.place(s.weight_gradient, s.plan.weight_gradient);
 
-  char* scratch = arena + plan.offset(s.plan.scratch);
-  const auto bind_product = [&](Gemm& gemm, Buffer packed, std::int64_t callers) {
-    gemm.bind(packed.planned() ? arena + plan.offset(packed) : nullptr, scratch);
-    scratch += callers * gemm.scratch_bytes();
-  };
-  bind_product(s.forward_product, s.plan.packed_forward, s.blocks.threads);
+  char* scratch = arena.at(s.plan.scratch);
+  scratch = s.forward_product.bind(arena.at(s.plan.packed_forward), scratch);
   if (!s.training) return;
-  bind_product(s.backward_product, s.plan.packed_backward, s.blocks.threads);
-  bind_product(s.weight_product, {}, 1);
+  scratch = s.backward_product.bind(arena.at(s.plan.packed_backward), scratch);
+  scratch = s.weight_product.bind(nullptr, scratch);
 }
 
 template <class T>

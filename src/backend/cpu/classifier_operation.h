@@ -18,7 +18,7 @@ class ClassifierOperation : public CpuOperation {
   std::vector<float> logits(std::int64_t row, std::int64_t position) const;
 
   void plan(ArenaPlan& arena, int forward, int backward) override;
-  void bind(char* arena, const ArenaPlan& plan) override;
+  void bind(const Arena& arena) override;
   void set_weights(const float* flat) override;
   void forward(Pass& pass) override;
   void backward(const Pass& pass, float* gradients, bool accumulate, const std::function<void()>& poll) override;

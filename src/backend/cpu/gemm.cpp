@@ -80,23 +80,23 @@ std::int64_t Gemm::packed_bytes() const {
 
 std::int64_t Gemm::scratch_bytes() const {
   const auto bytes = static_cast<std::int64_t>(description_.scratchpad_desc().get_size());
-  return (bytes + 63) / 64 * 64;
+  return static_cast<std::int64_t>(calls_.size()) * ((bytes + 63) / 64 * 64);
 }
 
-void Gemm::bind(void* packed, void* scratch) {
+char* Gemm::bind(void* packed, char* scratch) {
   if (packed != nullptr) packed_ = memory(description_.weights_desc(), engine(), packed);
-  for (std::size_t i = 0; i < calls_.size(); ++i) {
-    Call& call = calls_[i];
-    char* own = static_cast<char*>(scratch) + static_cast<std::int64_t>(i) * scratch_bytes();
+  for (Call& call : calls_) {
     call.a = memory(description_.src_desc(), engine(), nullptr);
     call.b = packed != nullptr ? packed_ : memory(description_.weights_desc(), engine(), nullptr);
     call.c = memory(description_.dst_desc(), engine(), nullptr);
-    call.scratch = memory(description_.scratchpad_desc(), engine(), own);
+    call.scratch = memory(description_.scratchpad_desc(), engine(), scratch);
     call.arguments = {{DNNL_ARG_SRC, call.a},
                       {DNNL_ARG_WEIGHTS, call.b},
                       {DNNL_ARG_DST, call.c},
                       {DNNL_ARG_SCRATCHPAD, call.scratch}};
+    scratch += scratch_bytes() / static_cast<std::int64_t>(calls_.size());
   }
+  return scratch;
 }
 
 void Gemm::pack(const float* source, std::int64_t row_stride, std::int64_t column_stride) {

@@ -28,9 +28,10 @@ class Gemm {
   Gemm(const GemmShape& shape, int team, int callers);
 
   std::int64_t packed_bytes() const;   // of B
-  std::int64_t scratch_bytes() const;  // per caller
-  // scratch: callers x scratch_bytes(), 64-byte aligned; packed: packed_bytes() or null when ldb is given.
-  void bind(void* packed, void* scratch);
+  std::int64_t scratch_bytes() const;  // for all callers
+  // packed: packed_bytes(), or null when ldb is given; scratch: scratch_bytes(), 64-byte aligned. Returns scratch's
+  // end.
+  char* bind(void* packed, char* scratch);
   // Fills the packed B from fp32 values at source[i * row_stride + j * column_stride], i < k, j < n; the same strides
   // every time.
   void pack(const float* source, std::int64_t row_stride, std::int64_t column_stride);

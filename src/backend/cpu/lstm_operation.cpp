@@ -142,7 +142,7 @@ void LstmOperation<T>::plan(ArenaPlan& arena, int forward, int backward) {
   s.plan.products = arena.add(name + "products", elements(threads * b * 4 * s.H, sizeof(float)), forward, forward);
   // A carried hidden state leaves through one time step's worth of fp32 values.
   s.plan.d_hidden = arena.add(name + "hidden, one step", elements(threads * b * s.H, sizeof(float)), forward, last);
-  std::int64_t scratch = threads * s.forward_product.scratch_bytes();
+  std::int64_t scratch = s.forward_product.scratch_bytes();
   if (s.training) {
     s.plan.gates = arena.add(name + "gates", elements(n * 4 * s.H, sizeof(T)), forward, last);
     if (s.drop > 0) s.plan.mask = arena.add(name + "dropout mask", elements(n * s.H, 1), forward, last);
@@ -155,44 +155,36 @@ void LstmOperation<T>::plan(ArenaPlan& arena, int forward, int backward) {
     s.plan.d_bias =
         arena.add(name + "bias gradient", elements(threads * s.bias_rows() * 4 * s.H, sizeof(float)), last, last);
     s.plan.weight_gradient = arena.add(name + "weight gradient", elements(4 * s.H * s.K, sizeof(float)), last, last);
-    scratch += threads * s.backward_product.scratch_bytes() + s.weight_product.scratch_bytes();
+    scratch += s.backward_product.scratch_bytes() + s.weight_product.scratch_bytes();
     if (s.chunk_blocks < s.blocks.blocks) scratch += s.weight_product_add.scratch_bytes();
   }
   s.plan.scratch = arena.add(name + "oneDNN scratch", scratch);
 }
 
 template <class T>
-void LstmOperation<T>::bind(char* arena, const ArenaPlan& plan) {
+void LstmOperation<T>::bind(const Arena& arena) {
   State& s = *s_;
-  const auto place = [&](auto*& pointer, Buffer buffer) {
-    if (buffer.planned())
-      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(arena + plan.offset(buffer));
-  };
-  place(s.input, s.plan.input);
-  place(s.gates, s.plan.gates);
-  place(s.out, s.output.buffer);
-  place(s.input_gradient, s.plan.input_gradient);
-  place(s.cell, s.plan.cell);
-  place(s.addend, s.plan.addend);
-  place(s.joined, s.plan.joined);
-  place(s.products, s.plan.products);
-  place(s.d_cell, s.plan.d_cell);
-  place(s.d_hidden, s.plan.d_hidden);
-  place(s.d_bias, s.plan.d_bias);
-  place(s.weight_gradient, s.plan.weight_gradient);
-  place(s.d_out, s.output.gradient);
-  place(s.mask, s.plan.mask);
+  arena.place(s.input, s.plan.input);
+  arena.place(s.gates, s.plan.gates);
+  arena.place(s.out, s.output.buffer);
+  arena.place(s.input_gradient, s.plan.input_gradient);
+  arena.place(s.cell, s.plan.cell);
+  arena.place(s.addend, s.plan.addend);
+  arena.place(s.joined, s.plan.joined);
+  arena.place(s.products, s.plan.products);
+  arena.place(s.d_cell, s.plan.d_cell);
+  arena.place(s.d_hidden, s.plan.d_hidden);
+  arena.place(s.d_bias, s.plan.d_bias);
+  arena.place(s.weight_gradient, s.plan.weight_gradient);
+  arena.place(s.d_out, s.output.gradient);
+  arena.place(s.mask, s.plan.mask);
 
-  char* scratch = arena + plan.offset(s.plan.scratch);
-  const auto bind_product = [&](Gemm& gemm, Buffer packed, std::int64_t callers) {
-    gemm.bind(packed.planned() ? arena + plan.offset(packed) : nullptr, scratch);
-    scratch += callers * gemm.scratch_bytes();
-  };
-  bind_product(s.forward_product, s.plan.packed_forward, s.blocks.threads);
+  char* scratch = arena.at(s.plan.scratch);
+  scratch = s.forward_product.bind(arena.at(s.plan.packed_forward), scratch);
   if (!s.training) return;
-  bind_product(s.backward_product, s.plan.packed_backward, s.blocks.threads);
-  bind_product(s.weight_product, {}, 1);
-  if (s.chunk_blocks < s.blocks.blocks) bind_product(s.weight_product_add, {}, 1);
+  scratch = s.backward_product.bind(arena.at(s.plan.packed_backward), scratch);
+  scratch = s.weight_product.bind(nullptr, scratch);
+  if (s.chunk_blocks < s.blocks.blocks) scratch = s.weight_product_add.bind(nullptr, scratch);
 }
 
 template <class T>

@@ -26,7 +26,7 @@ class LstmOperation : public CpuOperation {
   void set_state_place(std::int64_t index, std::int64_t count);
 
   void plan(ArenaPlan& arena, int forward, int backward) override;
-  void bind(char* arena, const ArenaPlan& plan) override;
+  void bind(const Arena& arena) override;
   void set_weights(const float* flat) override;
   void forward(Pass& pass) override;
   void backward(const Pass& pass, float* gradients, bool accumulate, const std::function<void()>& poll) override;

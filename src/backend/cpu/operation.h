@@ -49,13 +49,28 @@ struct OperationContext {
   bool training = true;
 };
 
+// The planned memory once it is taken.
+class Arena {
+ public:
+  Arena(char* base, const ArenaPlan& plan) : base_(base), plan_(plan) {}
+  char* at(Buffer buffer) const { return buffer.planned() ? base_ + plan_.offset(buffer) : nullptr; }
+  template <class Element>
+  void place(Element*& pointer, Buffer buffer) const {
+    pointer = reinterpret_cast<Element*>(at(buffer));
+  }
+
+ private:
+  char* base_;
+  const ArenaPlan& plan_;
+};
+
 class CpuOperation {
  public:
   virtual ~CpuOperation() = default;
   // Asks for memory. Moments: this operation runs forward at `forward`, backward at `backward`; its consumer's
   // backward runs at backward - 1, its producer's forward at forward - 1.
   virtual void plan(ArenaPlan& arena, int forward, int backward) = 0;
-  virtual void bind(char* arena, const ArenaPlan& plan) = 0;
+  virtual void bind(const Arena& arena) = 0;
   virtual void set_weights(const float* flat) = 0;
   virtual void forward(Pass& pass) = 0;
   // Sets or adds to the flat gradients of its own parameters.

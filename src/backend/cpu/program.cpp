@@ -48,9 +48,10 @@ class CpuProgram : public Program {
 
   void allocate() override {
     memory_ = Memory(arena_.bytes(), count_);
-    for (auto& operation : operations_) operation->bind(memory_.data(), arena_);
-    tokens_ = reinterpret_cast<std::uint8_t*>(memory_.data() + arena_.offset(tokens_buffer_));
-    targets_ = reinterpret_cast<std::uint8_t*>(memory_.data() + arena_.offset(targets_buffer_));
+    const Arena arena(memory_.data(), arena_);
+    for (auto& operation : operations_) operation->bind(arena);
+    arena.place(tokens_, tokens_buffer_);
+    arena.place(targets_, targets_buffer_);
   }
 
   void set_weights(const Vector& weights) override {
