@@ -38,8 +38,9 @@ RINGTRAIN_HD LstmGradient lstm_gradient(const LstmGates& a, float c, float c_pre
   return r;
 }
 
-// Dropout (Srivastava et al. 2014) keyed by place, never by rank or thread: eight neighbouring units share one Philox
-// block, 16 bits each, so the drop probability is a multiple of 1/65536.
+// Dropout (Srivastava et al. 2014) keyed by place, never by rank or thread. A Philox block serves eight units, 16 bits
+// each, so the drop probability is a multiple of 1/65536. Of 128 neighbouring units, unit u takes half u / 64 of word
+// (u / 16) % 4 of block u % 16: neighbours lie in neighbouring lanes of a vector register.
 RINGTRAIN_HD std::uint32_t dropout_threshold(double probability) {
   return static_cast<std::uint32_t>(probability * 65536.0 + 0.5);
 }

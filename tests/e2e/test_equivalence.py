@@ -17,9 +17,11 @@ VARIANTS = {
 TEXT = {"data__order": "streams", "data__sequence": 12, "batch": {"global": 16, "worker": 4}}
 
 
-def has_bf16():
+def has(instructions):
+    """Whether this processor has avx2, avx512 or avx512_bf16."""
     cpu = Path("/proc/cpuinfo")
-    return platform.machine() == "x86_64" and cpu.exists() and "avx512_bf16" in cpu.read_text()
+    flag = {"avx512": "avx512vl"}.get(instructions, instructions)
+    return platform.machine() == "x86_64" and cpu.exists() and flag in cpu.read_text()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -69,7 +71,7 @@ def test_training_learns(workshop):
     assert sum(losses[-5:]) / 5 < 0.8 * losses[0]
 
 
-@pytest.mark.skipif(not has_bf16(), reason="this processor has no AVX-512 BF16")
+@pytest.mark.skipif(not has("avx512_bf16"), reason="this processor has no AVX-512 BF16")
 def test_bf16_gives_the_same_first_step_on_any_number_of_ranks(workshop):
     one, two, four = (steps(workshop.train(f"bf16-{n}", ranks=n, precision="bf16", stop__steps=2)) for n in (1, 2, 4))
     exact = steps(workshop.train("fp32", stop__steps=2))
@@ -81,7 +83,18 @@ def test_bf16_gives_the_same_first_step_on_any_number_of_ranks(workshop):
     assert one[0]["grad_norm"] != exact[0]["grad_norm"], "bf16 was asked for and fp32 has run"
 
 
-@pytest.mark.skipif(has_bf16(), reason="this processor has AVX-512 BF16")
 def test_bf16_without_the_instructions_is_an_error_that_names_them(workshop):
-    result = workshop.train_badly("run", precision="bf16")
-    assert "bf16" in result.err.lower() and "avx512_bf16" in result.err.lower().replace("-", "").replace(" ", "_"), result
+    result = workshop.train_badly("run", precision="bf16", env={"RINGTRAIN_ISA": "baseline"})
+    assert "AVX-512 BF16" in result.err and "avx512_bf16" in result.err, result
+
+
+def test_every_instruction_set_gives_the_same_curve(workshop):
+    best = workshop.train("best")
+    for isa in ["baseline"] + [i for i in ("avx2", "avx512") if has(i)]:
+        assert_close(best, workshop.train(isa, env={"RINGTRAIN_ISA": isa}))
+
+
+def test_more_threads_than_the_affinity_mask_has_are_a_warning(workshop):
+    run, job = workshop.start_training("run", run__threads=64, stop__steps=1)
+    result = job.wait(60)
+    assert result.code == 0 and "run.threads is 64" in result.err, result

@@ -154,7 +154,7 @@ void lstm_backward(const LstmBackward<T>& a) {
 }
 
 void dropout_mask(const DropoutMask& a, std::int64_t rows, std::int64_t hidden, std::uint8_t* mask) {
-  constexpr int groups = 8;  // Philox blocks side by side: 64 units
+  constexpr int groups = 16;  // Philox blocks side by side, one per lane: 128 units
   for (std::int64_t r = 0; r < rows; ++r) {
     std::uint8_t* __restrict row = mask + r * hidden;
     for (std::int64_t begin = 0; begin < hidden; begin += 8 * groups) {
@@ -165,7 +165,7 @@ void dropout_mask(const DropoutMask& a, std::int64_t rows, std::int64_t hidden, 
         const Random4 random = philox(a.key, counter + static_cast<std::uint64_t>(k), a.counter_high);
         for (int w = 0; w < 4; ++w) words[w][k] = random.v[w];
       }
-      // Unit begin + u takes half u / 32 of word (u / 8) % 4 of block u % 8.
+      // Unit begin + u takes half u / 64 of word (u / 16) % 4 of block u % 16.
       std::uint8_t keep[8 * groups];
       for (int w = 0; w < 4; ++w)
 #pragma GCC ivdep

@@ -1,0 +1,56 @@
+"""What the build promises: kernels per instruction set that vectorise, and errors that name the variable."""
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from conftest import ROOT
+
+KERNELS = ROOT / "build" / "obj" / "backend" / "cpu"
+# Instruction set -> the registers that its inner loops must use.
+REGISTERS = {"baseline": "xmm", "avx2": "ymm", "avx512": "zmm", "avx512_bf16": "zmm"}
+HOT = ["lstm_forward_row", "lstm_backward_row", "cross_entropy", "adam", "sgd", "dropout_mask"]
+
+needs_x86_objects = pytest.mark.skipif(not (KERNELS / "kernels.avx2.o").exists() or shutil.which("objdump") is None,
+                                       reason="no x86 kernel objects, or no objdump")
+
+
+@needs_x86_objects
+@pytest.mark.parametrize("isa", REGISTERS)
+def test_no_kernel_calls_the_standard_librarys_exp_or_tanh(isa):
+    undefined = subprocess.run(["nm", "-u", KERNELS / f"kernels.{isa}.o"], text=True, capture_output=True, check=True).stdout
+    names = set(re.findall(r"U (\w+)", undefined))
+    assert not {n for n in names if re.match(r"(exp|tanh|sqrt|erf|pow)", n)}, names
+
+
+@needs_x86_objects
+@pytest.mark.parametrize("isa", REGISTERS)
+def test_hot_loops_use_the_full_registers_of_their_instruction_set(isa):
+    text = subprocess.run(["objdump", "-d", "-C", "--no-show-raw-insn", KERNELS / f"kernels.{isa}.o"], text=True,
+                          capture_output=True, check=True).stdout
+    functions = re.split(r"\n(?=[0-9a-f]{16} <)", text)
+    for name in HOT:
+        if name == "dropout_mask" and isa == "baseline":
+            continue  # GCC does not find SSE2's widening multiplication worth it
+        bodies = [f for f in functions if re.search(r"^[0-9a-f]{16} <[^\n]*::%s" % name, f)]
+        # Small functions are inlined into their callers, which are in the list too.
+        if not bodies and name.endswith("_row"):
+            bodies = [f for f in functions if re.search(r"^[0-9a-f]{16} <[^\n]*::%s" % name[:-4], f)]
+        assert bodies, name
+        operation = r"\bv?(?:mul|add|sub|div|fmadd|fnmadd|fmsub|pmulu|pxor)\w*\s[^\n]*%" + REGISTERS[isa]
+        packed = sum(len(re.findall(operation, body)) for body in bodies)
+        assert packed >= 2, f"{name} for {isa}: {packed} packed operations"
+
+
+@pytest.mark.parametrize("setting, named", [("HDF5_HOME=/nowhere", "HDF5_HOME"), ("MPI_HOME=/nowhere", "MPI_HOME"),
+                                            ("DNNL_HOME=/nowhere", "DNNL_HOME"), ("YAML_CPP_HOME=/nowhere", "YAML_CPP_HOME"),
+                                            ("CUDA=yes", "CUDA"), ("CUDA=1 CUDA_HOME=/nowhere", "CUDA_HOME")])
+def test_a_library_that_is_missing_where_it_was_asked_for_is_an_error_that_names_the_variable(setting, named, tmp_path):
+    words = dict(w.split("=") for w in setting.split())
+    clean = {"PATH": "/usr/local/bin:/usr/bin:/bin", "CXX": "g++", "CUDA": "auto"}
+    done = subprocess.run([ROOT / ".ci" / "configure.sh", tmp_path / "config.mk"], cwd=ROOT, env={**clean, **words}, text=True,
+                          capture_output=True)
+    assert done.returncode != 0
+    assert named in done.stderr, done.stderr
+    assert not (tmp_path / "config.mk").exists()
