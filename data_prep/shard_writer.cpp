@@ -1,5 +1,9 @@
 #include "data_prep/shard_writer.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -57,6 +61,10 @@ ShardRange shard_range(std::int64_t total, std::int64_t shards, std::int64_t sha
 OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force) : prefixes_(std::move(prefixes)) {
   for (const std::string& prefix : prefixes_) {
     const fs::path folder = fs::path(prefix).parent_path();
+    const std::string name = fs::path(prefix).filename().string();
+    if (name.starts_with("-") || name.starts_with(".-") || name.starts_with("..-"))
+      throw Error(cat("--out ends in a folder, expected the first part of the files' names behind it"),
+                  "for example --out data_prep/data/names");
     if (folder.empty()) continue;
     std::error_code failed;
     fs::create_directories(folder, failed);
@@ -65,10 +73,28 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force) : prefix
   if (const std::vector<std::string> existing = matching(false); !existing.empty() && !force) {
     throw Error(cat(existing.front(), ": exists already"), "choose another --out, or overwrite it with --force");
   }
+  for (const std::string& prefix : prefixes_) {
+    locks_.push_back(::open((prefix + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
+    if (locks_.back() >= 0 && ::flock(locks_.back(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      unlock(false);
+      throw Error(cat(prefix, ": another conversion is writing here"), "wait for it, or choose another --out");
+    }
+  }
   for (const std::string& left_over : matching(true)) fs::remove(left_over);
 }
 
+// The lock files are removed by who held them; the locks vanish with the process, so a kill leaves no stale lock.
+void OutputFiles::unlock(bool held) {
+  for (std::size_t i = 0; i < locks_.size(); ++i) {
+    if (locks_[i] < 0) continue;
+    if (held) ::unlink((prefixes_[i] + ".lock").c_str());
+    ::close(locks_[i]);
+  }
+  locks_.clear();
+}
+
 OutputFiles::~OutputFiles() {
+  unlock(true);
   if (committed_) return;
   std::error_code ignored;
   for (const std::string& path : finals_) fs::remove(path + temporary_suffix, ignored);

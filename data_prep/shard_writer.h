@@ -44,7 +44,7 @@ ShardRange shard_range(std::int64_t total, std::int64_t shards, std::int64_t sha
 class OutputFiles {
  public:
   // Removes what an interrupted conversion left; throws Error when there are data sets at these prefixes and not
-  // `force`.
+  // `force`, when a prefix names a folder, or while another conversion writes there.
   OutputFiles(std::vector<std::string> prefixes, bool force);
   ~OutputFiles();
   OutputFiles(const OutputFiles&) = delete;
@@ -56,7 +56,9 @@ class OutputFiles {
 
  private:
   std::vector<std::string> matching(bool temporary) const;
+  void unlock(bool held);
   std::vector<std::string> prefixes_, finals_;
+  std::vector<int> locks_;  // <prefix>.lock, against a second conversion at the same time
   bool committed_ = false;
 };
 

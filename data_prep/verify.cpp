@@ -164,6 +164,12 @@ void check_sample_ids(const ShardHeader& header, const h5::File& file, std::vect
   if (static_cast<std::int64_t>(ids.size()) != header.count) {
     result.faults.push_back(cat(header.path, ": 'sample_ids' has ", ids.size(), " values, expected ", header.count));
   }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < static_cast<std::uint64_t>(header.total)) continue;
+    result.faults.push_back(
+        cat(header.path, ": record ", i, " has sample id ", ids[i], " of ", header.total, " samples"));
+    break;
+  }
   all.insert(all.end(), ids.begin(), ids.end());
 }
 
@@ -192,6 +198,10 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
     const std::vector<std::uint8_t> tokens = file.read<std::uint8_t>("tokens");
     if (header.crc32c.empty()) result.summary.push_back(cat(header.path, ": has no checksums (crc32c)"));
     check_blocks(header, tokens, result);
+    const auto symbols = static_cast<std::int64_t>(header.vocabulary.size());
+    if (file.has_attribute("/", "num_classes") && file.read_integer("/", "num_classes") != symbols)
+      result.faults.push_back(cat(header.path, ": 'num_classes' is ", file.read_integer("/", "num_classes"),
+                                  ", but there are ", symbols, " symbols"));
     if (!header.running_text) {
       if (file.has("names")) {
         DatasetIndex index;

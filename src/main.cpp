@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -148,7 +149,10 @@ int run(int argc, char** argv) {
   std::fflush(stdout);
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
-  if (who.empty()) std::exit(1);
+  if (job_size() <= 1) {
+    std::fflush(nullptr);
+    _exit(1);  // nobody else to end: MPI_Abort's banner would bury the message
+  }
   abort_job(1);
 }
 
@@ -157,7 +161,10 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return ringtrain::run(argc, argv);
+    const int code = ringtrain::run(argc, argv);
+    std::cout.flush();
+    if (std::fflush(stdout) != 0 || !std::cout) throw ringtrain::Error("cannot write to standard output");
+    return code;
   } catch (const ringtrain::Error& e) {
     ringtrain::report(e.what(), e.hint());
   } catch (const std::exception& e) {

@@ -38,4 +38,24 @@ case $version in
     ;;
   *) ;; # MPICH and its kin oversubscribe, run as root and leave ranks unbound without being told
 esac
-exec "$mpirun" -n "$ranks" ${options[@]+"${options[@]}"} "$@"
+# Open MPI answers SIGINT and SIGTERM with SIGKILL for all ranks a second later, which can be too soon for a checkpoint.
+# SIGUSR1 it only forwards. So mpirun gets a process group of its own (Ctrl-C does not reach it), and both become SIGUSR1
+# here; a second one ends the job at once.
+set -m
+leash=() # a kill -9 of this script ends mpirun too
+setpriv --pdeathsig TERM true 2> /dev/null && leash=(setpriv --pdeathsig TERM)
+${leash[@]+"${leash[@]}"} "$mpirun" -n "$ranks" ${options[@]+"${options[@]}"} "$@" < /dev/null &
+job=$!
+signals=0
+stop() {
+  signals=$((signals + 1))
+  if [ $signals = 1 ]; then kill -USR1 $job 2> /dev/null || true; else kill -TERM $job 2> /dev/null || true; fi
+}
+trap stop INT TERM HUP
+code=0
+wait $job || code=$?
+while kill -0 $job 2> /dev/null; do # a trap ends `wait` before the job has ended
+  code=0
+  wait $job || code=$?
+done
+exit $code

@@ -36,6 +36,11 @@ void install_signal_handlers() {
   sigemptyset(&action.sa_mask);
   for (const int signal_number : {SIGTERM, SIGUSR1, SIGINT})
     if (sigaction(signal_number, &action, nullptr) != 0) throw Error(cat("cannot catch signal ", signal_number));
+  // A terminal that closes stops the run like Ctrl-C, unless it was started with nohup.
+  struct sigaction before {};
+  if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
+  // A reader of the log that goes away (train | head) must not take the run with it.
+  std::signal(SIGPIPE, SIG_IGN);
 }
 
 int requested_signal() {

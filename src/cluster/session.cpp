@@ -29,6 +29,7 @@ constexpr std::size_t kMaskBytes = kMaxCpus / 8;
 // For rank_label() from any thread: written once, before the flag.
 char label_text[300] = "";
 std::atomic<bool> label_is_set{false};
+std::atomic<int> ranks_of_job{0};
 
 int environment_count(const char* name) {
   const char* text = std::getenv(name);
@@ -98,6 +99,7 @@ Session::Session(int* argc, char*** argv) {
 
   std::snprintf(label_text, sizeof label_text, "rank %d on %s", rank_, host_.c_str());
   label_is_set.store(true, std::memory_order_release);
+  ranks_of_job.store(size_, std::memory_order_relaxed);
 
   std::vector<char> names(static_cast<std::size_t>(size_) * sizeof name);
   check_mpi(MPI_Allgather(name, sizeof name, MPI_CHAR, names.data(), sizeof name, MPI_CHAR, MPI_COMM_WORLD),
@@ -137,6 +139,10 @@ std::string Session::mpi_version() {
   std::replace(line.begin(), line.end(), '\t', ' ');
   line.erase(std::unique(line.begin(), line.end(), [](char a, char b) { return a == ' ' && b == ' '; }), line.end());
   return line;
+}
+
+int job_size() {
+  return ranks_of_job.load(std::memory_order_relaxed);
 }
 
 void abort_job(int exit_code) {

@@ -39,6 +39,9 @@ int launched_tasks();
 // Ends every rank of the job with this exit code; does not return, cannot hang (after 3 s the process exits by itself).
 [[noreturn]] void abort_job(int exit_code);
 
+// Ranks of the job; 0 before MPI is up.
+int job_size();
+
 // "rank 2 on node17", or "" before MPI is up: for error messages from any thread.
 std::string rank_label();
 

@@ -161,6 +161,10 @@ std::vector<std::int64_t> File::read_integers(const std::string& object, const s
             cat("cannot read ", attribute.what));
     std::copy(bytes.begin(), bytes.end(), values.begin());
   } else if (!values.empty()) {
+    // A damaged file's odd type would crash the library's conversion.
+    const std::size_t size = H5Tget_size(attribute.type.get());
+    expect(H5Tget_offset(attribute.type.get()) == 0 && H5Tget_precision(attribute.type.get()) == 8 * size && size <= 8,
+           *this, attribute, "integers of whole bytes");
     checked(H5Aread(attribute.attribute.get(), H5T_NATIVE_INT64, values.data()), path_,
             cat("cannot read ", attribute.what));
   }

@@ -230,6 +230,13 @@ class TrainingRun {
   double begin_ = 0, last_save_ = 0, step_begin_ = 0;
 };
 
+// What the steps so far were trained with, when the next ones are trained with something else.
+void keep_earlier_experiment(const std::string& run_dir, std::int64_t step) {
+  std::error_code ignored;
+  std::filesystem::rename(run_dir + "/experiment.yaml", cat(run_dir, "/experiment-until-step-", step, ".yaml"),
+                          ignored);
+}
+
 RunRecord run_record(const RunPlan& plan, const ExperimentArguments& arguments, const Session& session, int threads,
                      const Backend& backend, const Communicator& communicator, const std::vector<MemoryItem>& memory,
                      std::int64_t resumed_from) {
@@ -295,8 +302,12 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
   if (root) {
     write_info_line(describe_run(plan, backend->describe(), memory));
     log_info("run folder: ", run_dir);
+    const bool more = plan.schedule.total_steps == 0 || from.step < plan.schedule.total_steps;
     if (!found.path.empty()) {
       log_info("resuming after step ", from.step, " from ", found.path);
+      const std::vector<std::string> changes = changed_keys(*found.checkpoint, found.path, experiment);
+      for (const std::string& change : changes) log_info("changed since that checkpoint: ", change);
+      if (!changes.empty() && more) keep_earlier_experiment(run_dir, from.step);
       if (!found.same_machine)
         log_info(
             "the checkpoint was made on another number of ranks or threads: it continues within rounding, not bit "
@@ -304,7 +315,7 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
     } else if (resume) {
       log_info("no checkpoint in this folder: starting at step 0");
     }
-    write_file_atomically(run_dir + "/experiment.yaml", to_yaml(experiment));
+    if (more) write_file_atomically(run_dir + "/experiment.yaml", to_yaml(experiment));
     record_start(run_dir, run_record(plan, arguments, session, threads, *backend, *communicator, memory, from.step));
   }
 
@@ -325,13 +336,18 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
                std::llround(p.elapsed_seconds), " s",
                p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
       log_info("run folder: ", run_dir);
-      if (code != 0) log_info("continue with: ringtrain train ", arguments.path, " run.dir=", run_dir, " --resume");
+      if (code != 0)
+        log_info("continue with: ringtrain train ", run_dir, "/experiment.yaml",
+                 experiment.run.dir.empty() && experiment.run.id.empty() ? " run.dir=" + run_dir : "", " --resume");
     }
     communicator->barrier();
     return code;
   } catch (const std::exception& e) {
     try {
-      outcome(cat("error: ", e.what()));
+      if (run || resume)
+        outcome(cat("error: ", e.what()));
+      else if (root)
+        std::filesystem::remove_all(run_dir);  // nothing has run in it: it must not stand in the next try's way
     } catch (const std::exception&) {
       // The first error is the one to tell.
     }

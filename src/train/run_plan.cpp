@@ -49,6 +49,18 @@ void check_same_symbols(const DatasetIndex& train, const DatasetIndex& validatio
                 "convert both in one run of ringtrain-data");
 }
 
+// Keys that say nothing about this kind of data, and would be ignored.
+void check_keys_apply(const Experiment& e, const DatasetIndex& index) {
+  const auto refuse = [&](const std::string& key, const char* what) {
+    throw Error(cat(key, " has no effect: ", index.prefix, " holds ", what), "leave the key out");
+  };
+  const DataConfig plain;
+  if (index.running_text && e.data.blanks != plain.blanks) refuse("data.blanks: " + e.data.blanks, "running text");
+  if (index.running_text) return;
+  if (e.data.order != plain.order) refuse("data.order: " + e.data.order, "names");
+  if (e.data.sequence != plain.sequence) refuse(cat("data.sequence: ", e.data.sequence), "names");
+}
+
 }  // namespace
 
 RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
@@ -61,6 +73,7 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
     p.validation = *validation;
     p.has_validation = true;
   }
+  check_keys_apply(experiment, train);
   p.precision = experiment.precision == "bf16" ? Precision::bf16 : Precision::fp32;
   const std::int64_t sequence = train.running_text ? experiment.data.sequence : train.context_length;
   p.graph = build_model(experiment.model, {sequence, static_cast<std::int64_t>(train.vocabulary.size())});
@@ -122,6 +135,9 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
     items.push_back({"loader, evaluation", Loader::memory_bytes(plan.validation_loader)});
     items.push_back({"data set, evaluation", TextDataset(plan.validation).memory_bytes()});
   }
+  std::int64_t values = plan.parameters.count() * (1 + std::ssize(Optimizer::state_names(plan.experiment.optimizer)));
+  if (plan.carries_state) values += plan.batch.global * plan.graph.state_size();
+  items.push_back({"checkpoint being written, rank 0", values * static_cast<std::int64_t>(sizeof(float))});
   return items;
 }
 

@@ -41,6 +41,33 @@ std::string find_source(const std::string& source) {
   return newest;
 }
 
+// Each letter of a UTF-8 text through `change(letter, at the start of a word)`; what is not UTF-8 stays as it is.
+template <class Change>
+std::string map_letters(const std::string& text, const Change& change) {
+  std::setlocale(LC_CTYPE, "C.UTF-8");
+  std::string result;
+  bool at_start = true;
+  std::mbstate_t in{}, out{};
+  for (const char* p = text.c_str(); *p != '\0';) {
+    wchar_t c = 0;
+    const std::size_t n = std::mbrtowc(&c, p, static_cast<std::size_t>(text.c_str() + text.size() - p), &in);
+    if (n == 0 || n > 8) return text;
+    char bytes[16];
+    const std::size_t m =
+        std::wcrtomb(bytes, static_cast<wchar_t>(change(static_cast<std::wint_t>(c), at_start)), &out);
+    if (m > 8) return text;
+    result.append(bytes, m);
+    at_start = c == L' ' || c == L'-';
+    p += n;
+  }
+  return result;
+}
+
+// Capitals at the start of words, as the study prints its names.
+std::string title_case(const std::string& text) {
+  return map_letters(text, [](std::wint_t c, bool at_start) { return at_start ? std::towupper(c) : c; });
+}
+
 // Symbols of a model, to and from UTF-8.
 struct Alphabet {
   std::vector<std::string> symbols;
@@ -48,9 +75,7 @@ struct Alphabet {
   bool lowercase = false;
 
   std::vector<std::uint8_t> encode(std::string text) const {
-    if (lowercase)
-      std::transform(text.begin(), text.end(), text.begin(),
-                     [](unsigned char c) { return static_cast<char>(c < 128 ? std::tolower(c) : c); });
+    if (lowercase) text = map_letters(text, [](std::wint_t c, bool) { return std::towlower(c); });
     std::vector<std::uint8_t> ids;
     while (!text.empty()) {
       const auto found = std::find_if(symbols.begin(), symbols.end(),
@@ -69,27 +94,6 @@ struct Alphabet {
     return text;
   }
 };
-
-// Capitals at the start of words, as the study prints its names.
-std::string title_case(const std::string& text) {
-  std::setlocale(LC_CTYPE, "C.UTF-8");
-  std::string result;
-  bool at_start = true;
-  std::mbstate_t in{}, out{};
-  for (const char* p = text.c_str(); *p != '\0';) {
-    wchar_t c = 0;
-    const std::size_t n = std::mbrtowc(&c, p, text.c_str() + text.size() - p, &in);
-    if (n == 0 || n > 8) return text;
-    char bytes[16];
-    const std::size_t m =
-        std::wcrtomb(bytes, at_start ? static_cast<wchar_t>(std::towupper(static_cast<std::wint_t>(c))) : c, &out);
-    if (m > 8) return text;
-    result.append(bytes, m);
-    at_start = c == L' ' || c == L'-';
-    p += n;
-  }
-  return result;
-}
 
 // From softmax(logits / temperature) without `dropped`; temperature 0: the likeliest. `u` in (0, 1).
 std::uint8_t draw(std::vector<float> logits, int dropped, double temperature, double u) {

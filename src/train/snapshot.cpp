@@ -1,11 +1,13 @@
 #include "train/snapshot.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/version.h"
 #include "config/reader.h"
+#include "config/schema.h"
 
 namespace ringtrain {
 
@@ -85,6 +87,14 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& 
   return c;
 }
 
+// The part of `text` that begins with the entry in which it first differs from `other`.
+static std::string difference(const std::string& text, const std::string& other) {
+  const auto [here, there] = std::mismatch(text.begin(), text.end(), other.begin(), other.end());
+  const std::size_t entry = text.find_last_of("];,", static_cast<std::size_t>(here - text.begin()));
+  const std::size_t begin = entry == std::string::npos || entry + 2 > text.size() ? 0 : entry + 2;
+  return text.substr(begin, 60);
+}
+
 Progress progress_of(const Checkpoint& c) {
   Progress p;
   p.step = c.step;
@@ -97,9 +107,10 @@ Progress progress_of(const Checkpoint& c) {
 }
 
 void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
-  if (checkpoint.texts.at("model") != model_fingerprint(plan))
-    throw Error(cat(path, ": the checkpoint is of another model (", checkpoint.texts.at("model").substr(0, 60),
-                    " ...) than the experiment describes (", model_fingerprint(plan).substr(0, 60), " ...)"),
+  const std::string model = model_fingerprint(plan), model_before = checkpoint.texts.at("model");
+  if (model_before != model)
+    throw Error(cat(path, ": the checkpoint is of another model than the experiment describes: it has '",
+                    difference(model_before, model), "', the experiment '", difference(model, model_before), "'"),
                 "resume with the experiment.yaml of the run's folder, or start a new run in another run.dir");
   if (checkpoint.texts.at("train_uuid") != plan.train.dataset_uuid)
     throw Error(cat(path, ": the data set ", plan.train.prefix, " has changed since the checkpoint was made (uuid ",
@@ -118,6 +129,19 @@ void check_belongs(const Checkpoint& checkpoint, const std::string& path, const 
   same("optimizer.kind", before.optimizer.kind, now.optimizer.kind);
   same("data.order", before.data.order, now.data.order);
   same("data.blanks", before.data.blanks, now.data.blanks);
+}
+
+std::vector<std::string> changed_keys(const Checkpoint& checkpoint, const std::string& path, const Experiment& now) {
+  const Experiment before = parse_experiment(checkpoint.texts.at("experiment"), path, {});
+  constexpr std::array<std::string_view, 5> how_it_runs = {"stop", "evaluate", "checkpoint", "communication", "run"};
+  std::vector<std::string> changes;
+  for (const Field& field : schema()) {
+    const std::string_view section = section_of(field.key);
+    if (std::find(how_it_runs.begin(), how_it_runs.end(), section) != how_it_runs.end()) continue;
+    const std::string was = value_text(field, before), is = value_text(field, now);
+    if (was != is) changes.push_back(cat(field.key, ": ", was, " -> ", is));
+  }
+  return changes;
 }
 
 void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat) {

@@ -25,6 +25,9 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& 
 // else.
 void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan);
 
+// "learning_rate.base: 0.001 -> 0.002" for every key that decides what is learned, may change over a run, and has.
+std::vector<std::string> changed_keys(const Checkpoint& checkpoint, const std::string& path, const Experiment& now);
+
 // Collective: from `checkpoint` on rank 0 (null: fresh weights from the seed) to all ranks; starts the trainer there.
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const Progress& progress,
                   Communicator& communicator);

@@ -51,14 +51,17 @@ class Result:
 
 
 def processes_of(launcher_pid):
-    """rank -> pid of the ringtrain processes that this mpirun has started."""
+    """rank -> pid of the ringtrain processes that this launcher's mpirun has started."""
+    def parent_of(pid):
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()[1])
+
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            parent = int((entry / "stat").read_text().rsplit(") ", 1)[1].split()[1])
-            if parent != launcher_pid or b"ringtrain" not in (entry / "cmdline").read_bytes():
+            mpirun = parent_of(entry.name)
+            if launcher_pid not in (mpirun, parent_of(mpirun)) or b"ringtrain" not in (entry / "cmdline").read_bytes():
                 continue
             variables = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
         except (OSError, IndexError):

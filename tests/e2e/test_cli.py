@@ -191,3 +191,9 @@ def test_sampling_new_names_only(workshop):
     known = set((workshop.data.parent / "names.txt").read_text().split())
     names = result.out.split("\n")[:12]
     assert len(set(names)) == 12 and not known & {name.lower() for name in names}, result
+
+
+@pytest.mark.parametrize("changes, words", [({"data__order": "streams"}, "data.order"), ({"data__sequence": 5}, "data.sequence")])
+def test_keys_that_say_nothing_about_this_data_are_an_error(workshop, changes, words):
+    result = workshop.train_badly("run", **changes)
+    assert words in result.err and "no effect" in result.err, result

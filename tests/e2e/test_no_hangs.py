@@ -53,13 +53,13 @@ def test_ranks_that_do_not_divide_the_workers_are_one_clear_error(workshop):
     assert not (workshop.folder / "run").exists(), "errors come before any folder is made"
 
 
-@pytest.mark.parametrize("target", ["every rank", "one rank", "mpirun"])
+@pytest.mark.parametrize("target", ["every rank", "one rank", "USR1 to the job", "TERM to the job", "INT to the job"])
 def test_a_signal_writes_a_checkpoint_and_ends_with_85(workshop, target):
     run, job = workshop.start_training("run", ranks=2, stop__steps=ENDLESS, checkpoint={"every_epochs": 0})
     job.wait_for_step(run, 3)
     ranks = job.ranks()
-    if target == "mpirun":
-        os.kill(job.process.pid, signal.SIGUSR1)  # which mpirun hands on; Slurm: --signal=USR1@60
+    if target.endswith("the job"):
+        os.kill(job.process.pid, getattr(signal, "SIG" + target.split()[0]))
     else:
         for rank in ranks if target == "every rank" else [1]:
             os.kill(ranks[rank], signal.SIGTERM)
@@ -73,19 +73,22 @@ def test_a_signal_writes_a_checkpoint_and_ends_with_85(workshop, target):
     assert_same_bits(workshop.train("whole", ranks=2, stop__steps=last + 5, checkpoint={"every_epochs": 0}), resumed)
 
 
-def test_sigterm_to_mpirun_ends_the_job_which_can_then_be_resumed(workshop):
-    """mpirun gives its ranks about a second before it kills them: mostly enough for a checkpoint, never a hang."""
-    common = dict(ranks=2, checkpoint={"every_steps": 50}, evaluate={"every_epochs": 0})
-    run, job = workshop.start_training("run", stop__steps=ENDLESS, **common)
-    job.wait_for_step(run, 60)
+def test_what_the_last_words_say_continues_the_run_with_its_overrides(workshop):
+    run, job = workshop.start_training("run", ranks=2, stop__steps=ENDLESS, learning_rate__base=0.002)
+    job.wait_for_step(run, 3)
     os.kill(job.process.pid, signal.SIGTERM)
     result = job.wait(20)
-    assert result.code != 0 and result.seconds < 15, result
-    assert_gone(job)
-    assert checkpoints(run), result
-    end = last_step(run) + 5
-    resumed = workshop.train("run", stop__steps=end, resume=True, **common)
-    assert_same_bits(workshop.train("whole", stop__steps=end, **common), resumed)
+    words = re.search(r"continue with: ringtrain (.*)", result.out)[1].split()
+    last = last_step(run)
+    assert workshop.run(*words, f"stop.steps={last + 3}", ranks=2).code == 0
+    assert last_step(run) == last + 3
+    assert steps(run)[-1]["lr"] == 0.002
+
+
+def test_a_model_that_does_not_fit_into_memory_leaves_no_folder(workshop):
+    result = workshop.train_badly("run", model__hidden=65536, model__layers=64)
+    assert "refused" in result.err and "bytes" in result.err, result
+    assert not (workshop.folder / "run").exists()
 
 
 def assert_finite(run):

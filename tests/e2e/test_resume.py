@@ -7,6 +7,7 @@ import time
 
 import h5py
 import pytest
+import yaml
 
 from conftest import (arrays, assert_close, assert_same_bits, checkpoints, curve, evaluations, is_alive, last_step,
                       make_names, records, steps)
@@ -247,3 +248,12 @@ def test_all_records_are_valid_and_in_order(workshop):
         assert 0 < parts <= record["seconds"] * 1.01 + 1e-4
         assert record["samples"] == 32 * record["step"]
     assert len(curve(run)) == 12
+
+
+def test_what_changes_on_resume_is_said_and_the_earlier_experiment_is_kept(workshop):
+    workshop.train("run", stop__steps=5, learning_rate__base=0.01)
+    result = workshop.start_training("run", resume=True, stop__steps=8, learning_rate__base=0.02)[1].wait(60)
+    assert result.code == 0 and "learning_rate.base: 0.01 -> 0.02" in result.out, result
+    run = workshop.folder / "run"
+    assert yaml.safe_load((run / "experiment-until-step-5.yaml").read_text())["learning_rate"]["base"] == 0.01
+    assert yaml.safe_load((run / "experiment.yaml").read_text())["learning_rate"]["base"] == 0.02

@@ -79,6 +79,7 @@ std::int64_t Gemm::packed_bytes() const {
 }
 
 std::int64_t Gemm::scratch_bytes() const {
+  if (calls_.empty()) return 0;
   const auto bytes = static_cast<std::int64_t>(description_.scratchpad_desc().get_size());
   return static_cast<std::int64_t>(calls_.size()) * ((bytes + 63) / 64 * 64);
 }

@@ -23,7 +23,7 @@ struct GemmShape {
 
 class Gemm {
  public:
-  Gemm() = default;
+  Gemm() = default;  // no product: needs no memory, cannot run
   // `team`: threads inside one product. `callers`: how many threads may call run() at the same time.
   Gemm(const GemmShape& shape, int team, int callers);
 
