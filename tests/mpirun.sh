@@ -52,6 +52,7 @@ stop() {
   if [ $signals = 1 ]; then kill -USR1 $job 2> /dev/null || true; else kill -TERM $job 2> /dev/null || true; fi
 }
 trap stop INT TERM HUP
+trap 'kill -USR1 $job 2> /dev/null || true' USR1
 code=0
 wait $job || code=$?
 while kill -0 $job 2> /dev/null; do # a trap ends `wait` before the job has ended
