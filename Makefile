@@ -17,7 +17,7 @@ WARNINGS ?= -Wall -Wextra -Wshadow -Wconversion -Werror $(if $(findstring clang,
 FLAGS := -std=c++20 $(OPTIMISE) -fopenmp $(WARNINGS)
 CUDA ?= auto
 export NAMES COLUMN # of `make demo`
-export CXX CUDA MPI_HOME CUDA_HOME NCCL_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JSON_HOME GTEST_HOME
+export CXX CUDA MPI_HOME CUDA_HOME NCCL_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME
 
 # The Python with the modules that plots and tests use; a distribution's packages are seen by its own python3 only.
 find_python = for python in python3 /usr/bin/python3; do \
@@ -41,7 +41,7 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
 SIMPLE_GOALS := help setup demo test clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all that is built depends on it.
-  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(foreach v,MPI CUDA NCCL HDF5 DNNL YAML_CPP JSON GTEST,$(v)=$($(v)_HOME))
+  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(foreach v,MPI CUDA NCCL HDF5 DNNL YAML_CPP JPEG PNG JSON GTEST,$(v)=$($(v)_HOME))
   ifneq ($(INPUTS),$(file < build/inputs))
     $(shell mkdir -p build)$(file > build/inputs,$(INPUTS))
   endif
@@ -51,10 +51,11 @@ endif
 build/config.mk: build/inputs .ci/configure.sh
 	@.ci/configure.sh $@.tmp && mv $@.tmp $@
 
-INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JSON_CFLAGS) $(GTEST_CFLAGS)
+INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(JSON_CFLAGS) $(GTEST_CFLAGS)
 COMPILE = $(CXX) $(FLAGS) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
 LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o %.a,$^)
-LIBRARIES = $(DNNL_LIBS) $(HDF5_LIBS) $(YAML_LIBS) $(MPI_LIBS) -lpthread
+DATA_LIBRARIES = $(HDF5_LIBS) $(JPEG_LIBS) $(PNG_LIBS) $(MPI_LIBS) -lpthread
+LIBRARIES = $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES)
 
 all: bin/ringtrain bin/ringtrain-data
 
@@ -63,11 +64,11 @@ bin/ringtrain: build/obj/main.o build/libringtrain.a
 	@echo "link    $@"
 	$(Q)$(LINK) $(LIBRARIES)
 
-# The converters run on login nodes and laptops: no MPI, no oneDNN.
+# The converters run on login nodes and laptops too: no oneDNN, and MPI only under mpirun or srun.
 bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libdata.a
 	@mkdir -p $(@D)
 	@echo "link    $@"
-	$(Q)$(LINK) $(HDF5_LIBS) -lpthread
+	$(Q)$(LINK) $(DATA_LIBRARIES)
 
 build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp)) build/libconverters.a build/libringtrain.a
 build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp)) build/libringtrain.a
@@ -137,7 +138,7 @@ help:
 	@echo "make bench                    compare with PyTorch (tests/bench/README.md)"
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
-	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JSON_HOME GTEST_HOME CUDA_HOME NCCL_HOME,"
+	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME CUDA_HOME NCCL_HOME,"
 	@echo "           CUDA=auto|0|1, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
 
 # What the two commands build, they build on all cores, unless told how many.

@@ -17,7 +17,7 @@ fail() { # what is wrong, what to do
 links() { # header, flags...
   local header=$1
   shift
-  printf '#include <%s>\nint main() { return 0; }\n' "$header" > "$scratch/probe.cpp"
+  printf '#include <cstdio>\n#include <%s>\nint main() { return 0; }\n' "$header" > "$scratch/probe.cpp" # jpeglib.h needs FILE
   "$CXX" -std=c++20 "$scratch/probe.cpp" -o "$scratch/probe" "$@" 2> "$scratch/log"
 }
 
@@ -134,6 +134,15 @@ find_library DNNL_HOME dnnl.hpp dnnl libdnnl-dev onednn dnnl
 dnnl_cflags=$cflags dnnl_libs=$libs
 dnnl_version=$(macro DNNL_VERSION_MAJOR.DNNL_VERSION_MINOR.DNNL_VERSION_PATCH oneapi/dnnl/dnnl_version.h $cflags)
 
+find_library JPEG_HOME jpeglib.h jpeg libjpeg62-turbo-dev libjpeg-turbo libjpeg
+jpeg_cflags=$cflags jpeg_libs=$libs
+jpeg_version=$(macro LIBJPEG_TURBO_VERSION jconfig.h $cflags)
+case $jpeg_version in [0-9]*) ;; *) fail "the libjpeg that was found is not libjpeg-turbo, whose partial decoding is needed" "Set JPEG_HOME to libjpeg-turbo's folder." ;; esac
+
+find_library PNG_HOME png.h png libpng-dev libpng libpng
+png_cflags=$cflags png_libs=$libs
+png_version=$(macro PNG_LIBPNG_VER_STRING png.h $cflags)
+
 find_library JSON_HOME nlohmann/json.hpp "" nlohmann-json3-dev nlohmann-json nlohmann_json
 json_cflags=$cflags
 json_version=$(macro NLOHMANN_JSON_VERSION_MAJOR.NLOHMANN_JSON_VERSION_MINOR.NLOHMANN_JSON_VERSION_PATCH nlohmann/json.hpp $cflags)
@@ -168,6 +177,10 @@ YAML_LIBS := $yaml_libs
 YAML_VERSION := $yaml_version
 DNNL_CFLAGS := $dnnl_cflags
 DNNL_LIBS := $dnnl_libs
+JPEG_CFLAGS := $jpeg_cflags
+JPEG_LIBS := $jpeg_libs
+PNG_CFLAGS := $png_cflags
+PNG_LIBS := $png_libs
 JSON_CFLAGS := $json_cflags
 GTEST_CFLAGS := $gtest_cflags
 GTEST_LIBS := $gtest_libs
@@ -181,6 +194,8 @@ cat << END
   HDF5       $hdf5_version
   yaml-cpp   $yaml_version
   oneDNN     $dnnl_version
+  libjpeg    turbo $jpeg_version
+  libpng     $png_version
   JSON       nlohmann $json_version
   GoogleTest $gtest_line
   CPU        kernels for: $isas (chosen at run time)

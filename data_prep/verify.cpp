@@ -106,10 +106,10 @@ KnownNames read_names(const DatasetIndex& index, const h5::File& file, Verificat
     for (std::size_t at = 0; at < name.size();) {
       // The longest symbol that fits: one code point is never the beginning of another, so this is exact.
       std::size_t id = 0, best = 0;
-      for (std::size_t s = 0; s < index.vocabulary.size(); ++s) {
-        const std::string& symbol = index.vocabulary[s];
+      for (std::size_t s = 0; s < index.text.vocabulary.size(); ++s) {
+        const std::string& symbol = index.text.vocabulary[s];
         const bool reserved =
-            static_cast<std::int64_t>(s) == index.pad_id || static_cast<std::int64_t>(s) == index.stop_id;
+            static_cast<std::int64_t>(s) == index.text.pad_id || static_cast<std::int64_t>(s) == index.text.stop_id;
         if (!reserved && symbol.size() > best && name.compare(at, symbol.size(), symbol) == 0)
           id = s, best = symbol.size();
       }
@@ -120,7 +120,7 @@ KnownNames read_names(const DatasetIndex& index, const h5::File& file, Verificat
       ids.push_back(static_cast<std::uint8_t>(id));
       at += best;
     }
-    if (index.stop_id >= 0) ids.push_back(static_cast<std::uint8_t>(index.stop_id));
+    if (index.text.stop_id >= 0) ids.push_back(static_cast<std::uint8_t>(index.text.stop_id));
     known.ids.push_back(std::move(ids));
   }
   known.rows.resize(known.ids.size());
@@ -205,9 +205,9 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
     if (!header.running_text) {
       if (file.has("names")) {
         DatasetIndex index;
-        index.vocabulary = header.vocabulary;
-        index.pad_id = header.pad_id;
-        index.stop_id = header.stop_id;
+        index.text.vocabulary = header.vocabulary;
+        index.text.pad_id = header.pad_id;
+        index.text.stop_id = header.stop_id;
         facts.names = read_names(index, file, result);
       }
       check_rows(header, file, tokens, facts.names, result);

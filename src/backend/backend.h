@@ -34,9 +34,10 @@ class Vector {
 
 // One device pass: host memory in.
 struct PassInput {
-  const std::uint8_t* inputs = nullptr;   // [micro_batch, sequence] symbol ids
-  const std::uint8_t* targets = nullptr;  // [micro_batch, sequence], 255 = not counted
+  const std::uint8_t* inputs = nullptr;   // [micro_batch, sequence] symbol ids, or [micro_batch, h, w, c] pixels
+  const std::int32_t* targets = nullptr;  // [micro_batch, sequence], negative = not counted
   float loss_scale = 0;                   // 1 / (targets counted in the global batch): gradients of all ranks then sum
+  float statistic_scale = 0;              // 1 / (virtual workers of the global batch), for batch norm's statistics
   std::uint64_t dropout_key = 0;          // with `step` and `first_row` it names every random bit of the pass
   std::int64_t step = 0;
   std::int64_t first_row = 0;  // of the global batch
@@ -47,6 +48,7 @@ struct PassInput {
 struct LossSums {
   double loss = 0;           // natural logarithm
   std::int64_t correct = 0;  // arg max equals target
+  std::int64_t correct5 = 0;  // target among the five largest; pictures only
   std::int64_t targets = 0;  // counted
 };
 
@@ -65,7 +67,8 @@ class Program {
   // Refreshes the program's own blocked or 16-bit copies; call after every change of the weights.
   virtual void set_weights(const Vector& weights) = 0;
   virtual LossSums forward(const PassInput& input) = 0;
-  // After forward(). Sets (accumulate = false) or adds to the flat gradient vector.
+  // After forward(). Sets (accumulate = false) or adds to the flat gradient vector. In the places of batch norm's
+  // statistics go statistic_scale x the sums over this pass's groups of mean and unbiased variance.
   virtual void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) = 0;
   // After forward() in inference mode: [classes] of one row and position.
   virtual std::vector<float> logits(std::int64_t row, std::int64_t position) const = 0;
@@ -81,15 +84,18 @@ class Backend {
   virtual void copy_from_host(std::span<const float> from, Vector& to, std::int64_t offset) = 0;
 
   // Throws Error when the machine cannot run this precision.
+  // `group`: samples that batch norm normalises together (batch.worker), a divisor of micro_batch; 0: all of them.
   virtual std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
-                                           PassMode mode) = 0;
+                                           PassMode mode, std::int64_t group = 0) = 0;
   virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision) const = 0;
 
   // Sum of squares in double precision; the same bits for the same values and threads. NaN and infinity show.
-  virtual double squared_norm(const Vector& values) = 0;
+  virtual double squared_norm(const Vector& values, std::int64_t count) = 0;  // of the first `count`
   // Elements [begin, end). `state` vectors: sgd 1 (momentum), adam and adamw 2 (m, v).
   virtual void update(const UpdateRule& rule, std::int64_t begin, std::int64_t end, Vector& weights,
                       const Vector& gradients, std::span<const std::unique_ptr<Vector>> state) = 0;
+  // Exponential averages: weights = (1 - momentum) weights + momentum means, elements [begin, end).
+  virtual void average(float momentum, std::int64_t begin, std::int64_t end, Vector& weights, const Vector& means) = 0;
 
   // Bytes taken so far by vectors and programs.
   virtual std::int64_t allocated_bytes() const = 0;

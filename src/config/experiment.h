@@ -9,10 +9,15 @@
 namespace ringtrain {
 
 struct ModelConfig {
-  std::string kind = "char_lstm";  // char_lstm
-  std::int64_t hidden = 128;       // units per LSTM layer
-  std::int64_t layers = 4;
-  double dropout = 0.1;  // between LSTM layers, probability of zeroing
+  std::string kind = "char_lstm";  // char_lstm | resnet | alexnet | cnn
+  std::int64_t hidden = 128;       // char_lstm: units per layer
+  std::int64_t layers = 4;         // char_lstm
+  double dropout = 0.1;            // char_lstm: between layers; alexnet: before its dense layers; probability of zeroing
+  std::int64_t depth = 50;         // resnet: 18 | 34 | 50 | 101 | 152
+  std::int64_t width = 64;         // resnet: channels of the first stage
+  std::string stem = "imagenet";   // resnet: imagenet (7 x 7 / 2 and max pooling) | small (3 x 3 / 1)
+  bool zero_gamma = true;          // resnet: the last norm of every block starts at 0 (Goyal et al. 2017, section 5.1)
+  double norm_momentum = 0.1;      // batch norm: share of this step's statistics in the running ones
   bool operator==(const ModelConfig&) const = default;
 };
 
@@ -32,6 +37,11 @@ struct BatchConfig {
   std::int64_t worker = 0;  // samples per virtual worker; required
   std::int64_t micro = 0;   // samples per device pass; 0 = auto
   bool operator==(const BatchConfig&) const = default;
+};
+
+struct LossConfig {
+  double label_smoothing = 0;
+  bool operator==(const LossConfig&) const = default;
 };
 
 struct OptimizerConfig {
@@ -106,6 +116,7 @@ struct Experiment {
   ModelConfig model;
   DataConfig data;
   BatchConfig batch;
+  LossConfig loss;
   OptimizerConfig optimizer;
   LearningRateConfig learning_rate;
   StopConfig stop;

@@ -27,9 +27,9 @@ constexpr const char* index_magic = "RTDX";
 template <class Archive, class Index>
 void transfer(Archive& archive, Index& index) {
   archive(index.prefix), archive(index.kind), archive(index.split), archive(index.dataset_name);
-  archive(index.dataset_uuid), archive(index.running_text), archive(index.total), archive(index.context_length);
-  archive(index.crc_block_bytes), archive(index.vocabulary), archive(index.pad_id), archive(index.stop_id);
-  archive(index.lowercase);
+  archive(index.dataset_uuid), archive(index.text.running_text), archive(index.total), archive(index.text.context_length);
+  archive(index.text.crc_block_bytes), archive(index.text.vocabulary), archive(index.text.pad_id), archive(index.text.stop_id);
+  archive(index.text.lowercase);
   archive.each(index.shards, [&](auto& shard) {
     archive(shard.path), archive(shard.first), archive(shard.count), archive(shard.byte_offset);
     archive(shard.file_bytes), archive(shard.crc32c);
@@ -150,7 +150,7 @@ struct TextDataset::State {
   };
 
   explicit State(DatasetIndex given) : index(std::move(given)), shards(index.shards.size()) {
-    row_bytes = index.running_text ? 1 : index.context_length + 1;
+    row_bytes = index.text.running_text ? 1 : index.text.context_length + 1;
     for (std::size_t i = 0; i < shards.size(); ++i) {
       Shard& shard = shards[i];
       shard.bytes = index.shards[i].count * row_bytes;
@@ -167,12 +167,12 @@ struct TextDataset::State {
   State& operator=(const State&) = delete;
 
   std::int64_t blocks_of(const Shard& shard) const {
-    return (shard.bytes + index.crc_block_bytes - 1) / index.crc_block_bytes;
+    return (shard.bytes + index.text.crc_block_bytes - 1) / index.text.crc_block_bytes;
   }
 
   std::span<std::uint8_t> block_of(const Shard& shard, std::int64_t block) const {
-    const std::int64_t begin = block * index.crc_block_bytes;
-    const std::int64_t size = std::min(index.crc_block_bytes, shard.bytes - begin);
+    const std::int64_t begin = block * index.text.crc_block_bytes;
+    const std::int64_t size = std::min(index.text.crc_block_bytes, shard.bytes - begin);
     return {shard.tokens.get() + begin, static_cast<std::size_t>(size)};
   }
 
@@ -201,15 +201,15 @@ struct TextDataset::State {
   std::string fault_of(std::size_t which, std::int64_t block) const {
     const std::span<const std::uint8_t> bytes = block_of(shards[which], block);
     const std::vector<std::uint32_t>& sums = index.shards[which].crc32c;
-    const std::int64_t begin = block * index.crc_block_bytes;
+    const std::int64_t begin = block * index.text.crc_block_bytes;
     if (!sums.empty() && h5::crc32c(bytes) != sums[static_cast<std::size_t>(block)]) {
       return cat("block ", block, " of 'tokens' (records ", begin / row_bytes, " to ",
                  (begin + static_cast<std::int64_t>(bytes.size()) - 1) / row_bytes, ") has a wrong CRC-32C");
     }
     const auto worst = std::max_element(bytes.begin(), bytes.end());
-    if (*worst >= index.vocabulary.size()) {
+    if (*worst >= index.text.vocabulary.size()) {
       return cat("record ", (begin + (worst - bytes.begin())) / row_bytes, " of 'tokens' holds the id ", int{*worst},
-                 ", but the vocabulary has ", index.vocabulary.size(), " symbols");
+                 ", but the vocabulary has ", index.text.vocabulary.size(), " symbols");
     }
     return "";
   }
@@ -224,7 +224,7 @@ struct TextDataset::State {
     for (int attempt = 0; attempt < 2; ++attempt) {  // a second look tells a bad disk from a bad moment
       if (entry.byte_offset != no_byte_offset) {
         read_fully(shard.descriptor, entry.path,
-                   entry.byte_offset + static_cast<std::uint64_t>(block * index.crc_block_bytes),
+                   entry.byte_offset + static_cast<std::uint64_t>(block * index.text.crc_block_bytes),
                    block_of(shard, block));
       }
       fault = fault_of(which, block);
@@ -242,7 +242,7 @@ struct TextDataset::State {
   void copy(std::size_t which, std::int64_t begin, std::span<std::uint8_t> out) {
     if (out.empty()) return;
     const auto size = static_cast<std::int64_t>(out.size());
-    for (std::int64_t block = begin / index.crc_block_bytes; block <= (begin + size - 1) / index.crc_block_bytes;
+    for (std::int64_t block = begin / index.text.crc_block_bytes; block <= (begin + size - 1) / index.text.crc_block_bytes;
          ++block) {
       if (!shards[which].loaded[static_cast<std::size_t>(block)].load(std::memory_order_acquire)) load(which, block);
     }

@@ -9,6 +9,25 @@
 
 namespace ringtrain {
 
+// kind "text"
+struct TextFormat {
+  bool running_text = false;        // tokens u8 [T]; otherwise tokens u8 [N, context_length + 1]
+  std::int64_t context_length = 0;  // names only
+  std::int64_t crc_block_bytes = 65536;
+  std::vector<std::string> vocabulary;     // UTF-8 symbol of each id
+  std::int64_t pad_id = -1, stop_id = -1;  // -1: none
+  bool lowercase = false;
+};
+
+// kind "image"
+struct ImageFormat {
+  bool raw = false;                               // records are pixels u8 [height, width, channels]; otherwise JPEG files
+  std::int64_t height = 0, width = 0;             // raw only
+  std::int64_t channels = 3;
+  std::vector<std::string> class_names, class_ids;  // of label k: "tench", "n01440764"
+  std::vector<double> mean, std;                  // per channel, of pixels / 255
+};
+
 // What the headers of all shards say; checked, small, the same on all ranks (rank 0 reads it, then broadcasts).
 struct DatasetIndex {
   struct Shard {
@@ -20,18 +39,16 @@ struct DatasetIndex {
     std::vector<std::uint32_t> crc32c;  // one per block of `crc_block_bytes` of the tokens
   };
   std::string prefix;
-  std::string kind;   // "text"
+  std::string kind;   // "text" | "image"
   std::string split;  // "train" | "validation"
   std::string dataset_name;
   std::string dataset_uuid;
-  bool running_text = false;        // tokens u8 [T]; otherwise tokens u8 [N, context_length + 1]
-  std::int64_t total = 0;           // samples or characters in all shards
-  std::int64_t context_length = 0;  // names only
-  std::int64_t crc_block_bytes = 65536;
-  std::vector<std::string> vocabulary;     // UTF-8 symbol of each id
-  std::int64_t pad_id = -1, stop_id = -1;  // -1: none
-  bool lowercase = false;
+  std::int64_t total = 0;  // samples or characters in all shards
+  TextFormat text;
+  ImageFormat image;
   std::vector<Shard> shards;
+
+  bool is_image() const { return kind == "image"; }
 
   std::string serialize() const;
   static DatasetIndex deserialize(const std::string& bytes);

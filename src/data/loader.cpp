@@ -20,7 +20,7 @@ namespace {
 std::int64_t slots_of(const LoaderPlan& plan) {
   return plan.prefetch + 1;
 }
-std::size_t slot_bytes(const LoaderPlan& plan) {
+std::size_t slot_positions(const LoaderPlan& plan) {
   return static_cast<std::size_t>(plan.micro_batch * plan.sequence);
 }
 
@@ -31,7 +31,8 @@ struct Loader::State {
   struct Slot {
     Phase phase = Phase::empty;
     MicroBatch batch;
-    std::span<std::uint8_t> inputs, targets;
+    std::span<std::uint8_t> inputs;
+    std::span<std::int32_t> targets;
     std::exception_ptr failure;
   };
   // Masked blanks make the number of targets of a step depend on its symbols, in all its micro-batches.
@@ -44,13 +45,13 @@ struct Loader::State {
         plan(given_plan),
         steps(steps_per_epoch(dataset->index(), plan)),
         accumulation(plan.rows / plan.micro_batch),
-        memory(static_cast<std::size_t>(memory_bytes(plan))),
+        all_inputs(static_cast<std::size_t>(slots_of(plan)) * slot_positions(plan)),
+        all_targets(all_inputs.size()),
         slots(static_cast<std::size_t>(slots_of(plan))) {
-    std::span<std::uint8_t> rest(memory);
-    for (Slot& slot : slots) {
-      slot.inputs = rest.first(slot_bytes(plan));
-      slot.targets = rest.subspan(slot_bytes(plan), slot_bytes(plan));
-      rest = rest.subspan(2 * slot_bytes(plan));
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      Slot& slot = slots[i];
+      slot.inputs = std::span(all_inputs).subspan(i * slot_positions(plan), slot_positions(plan));
+      slot.targets = std::span(all_targets).subspan(i * slot_positions(plan), slot_positions(plan));
       slot.batch.inputs = slot.inputs;
       slot.batch.targets = slot.targets;
     }
@@ -102,21 +103,21 @@ struct Loader::State {
 
   // The row's inputs and targets; the number of targets that count.
   std::int64_t read(const StepRows::Row& row, std::span<std::uint8_t> scratch, std::uint8_t* inputs,
-                    std::uint8_t* targets) const {
+                    std::int32_t* targets) const {
     const auto count = static_cast<std::size_t>(row.targets);
     const auto length = static_cast<std::size_t>(plan.sequence);
     const DatasetIndex& index = dataset->index();
     if (count > 0 && plan.order == TextOrder::rows) dataset->read_row(row.first, scratch);
     if (count > 0 && plan.order != TextOrder::rows) dataset->read_text(row.first, scratch.first(count + 1));
     std::fill(scratch.begin() + static_cast<std::ptrdiff_t>(count == 0 ? 0 : count + 1), scratch.end(),
-              static_cast<std::uint8_t>(std::max<std::int64_t>(0, index.pad_id)));
+              static_cast<std::uint8_t>(std::max<std::int64_t>(0, index.text.pad_id)));
     std::int64_t counted = 0;
     for (std::size_t i = 0; i < length; ++i) {
-      const bool counts = i < count && !(plan.mask_blanks && scratch[i + 1] == index.pad_id);
+      const bool counts = i < count && !(plan.mask_blanks && scratch[i + 1] == index.text.pad_id);
       counted += counts;
       if (inputs == nullptr) continue;
       inputs[i] = scratch[i];
-      targets[i] = counts ? scratch[i + 1] : ignored_target;
+      targets[i] = counts ? std::int32_t{scratch[i + 1]} : ignored_target;
     }
     return counted;
   }
@@ -141,7 +142,7 @@ struct Loader::State {
   }
 
   std::int64_t targets_of_step(std::int64_t global_step, const StepRows& rows, std::span<std::uint8_t> scratch) {
-    if (!plan.mask_blanks || dataset->index().pad_id < 0) return sum_targets(rows, {});
+    if (!plan.mask_blanks || dataset->index().text.pad_id < 0) return sum_targets(rows, {});
     // The micro-batches of a step follow each other, so a short memory is enough; others wait here and then find it.
     const std::lock_guard<std::mutex> lock(step_counts_mutex);
     for (const StepCount& known : step_counts) {
@@ -201,7 +202,8 @@ struct Loader::State {
   const std::shared_ptr<const TextDataset> dataset;
   const LoaderPlan plan;
   const std::int64_t steps, accumulation;
-  std::vector<std::uint8_t> memory;
+  std::vector<std::uint8_t> all_inputs;
+  std::vector<std::int32_t> all_targets;
   std::vector<Slot> slots;
   std::mutex step_counts_mutex;
   std::deque<StepCount> step_counts;
@@ -235,7 +237,7 @@ double Loader::waited_seconds() const {
 }
 
 std::int64_t Loader::memory_bytes(const LoaderPlan& plan) {
-  return slots_of(plan) * 2 * static_cast<std::int64_t>(slot_bytes(plan));
+  return slots_of(plan) * static_cast<std::int64_t>(slot_positions(plan) * (sizeof(std::uint8_t) + sizeof(std::int32_t)));
 }
 
 }  // namespace ringtrain

@@ -7,19 +7,22 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/image_transform.h"
 
 namespace ringtrain {
 
-// A target that does not count in the loss: padding rows, masked blanks, tails. Symbol ids are 0..253.
-inline constexpr std::uint8_t ignored_target = 255;
+// A target that does not count in the loss: padding rows, masked blanks, tails.
+inline constexpr std::int32_t ignored_target = -1;
 
 enum class TextOrder { rows, windows, streams };  // names' rows | shuffled windows | streams with carried state
 
 struct LoaderPlan {
   std::uint64_t seed = 0;
-  TextOrder order = TextOrder::rows;
-  std::int64_t sequence = 0;  // characters per sample (T); for rows the data set's context_length
-  bool mask_blanks = false;   // pad_id targets become ignored_target
+  TextOrder order = TextOrder::rows;  // pictures: rows
+  std::int64_t sequence = 0;          // characters per sample (T); for rows the data set's context_length; pictures: 1
+  bool mask_blanks = false;           // pad_id targets become ignored_target
+  ImageTransform image;               // pictures only
+  std::int64_t reads = 8;             // pictures only: records being read at the same time
   std::int64_t global_batch = 0;
   std::int64_t first_row = 0;  // this rank's rows of every global batch: [first_row, first_row + rows)
   std::int64_t rows = 0;
@@ -38,8 +41,8 @@ struct MicroBatch {
   std::int64_t step_targets = 0;  // targets that count in this rank's whole share of the step
   std::int64_t valid_rows = 0;    // rows with at least one counted target come first; < micro_batch only in a tail
   bool resets_state = false;      // streams: the carried state starts from zero at this step
-  std::span<const std::uint8_t> inputs;   // [micro_batch, sequence]
-  std::span<const std::uint8_t> targets;  // [micro_batch, sequence], ignored_target where not counted
+  std::span<const std::uint8_t> inputs;   // [micro_batch, sequence]; pictures: [micro_batch, size, size, 3]
+  std::span<const std::int32_t> targets;  // [micro_batch, sequence], ignored_target where not counted
 };
 
 // Training, order rows/windows: step s of epoch e takes positions [s B, (s+1) B) of EpochOrder(seed, e, N); the last

@@ -28,14 +28,14 @@ std::int64_t window_phase(const LoaderPlan& plan, std::int64_t epoch) {
 
 void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
   const bool rows = plan.order == TextOrder::rows;
-  if (rows == index.running_text) {
-    throw Error(cat(index.prefix, " holds ", index.running_text ? "running text" : "names",
+  if (rows == index.text.running_text) {
+    throw Error(cat(index.prefix, " holds ", index.text.running_text ? "running text" : "names",
                     ", which cannot be read as ", rows ? "rows" : "windows or streams"),
-                index.running_text ? "choose the order windows or streams" : "choose the order rows");
+                index.text.running_text ? "choose the order windows or streams" : "choose the order rows");
   }
-  if (rows && plan.sequence != index.context_length) {
+  if (rows && plan.sequence != index.text.context_length) {
     throw Error(cat("the sequence length is ", plan.sequence, ", but the names in ", index.prefix,
-                    " have a context of ", index.context_length),
+                    " have a context of ", index.text.context_length),
                 "use the data set's context length, or convert the names again with --context");
   }
   if (plan.sequence < 1 || plan.global_batch < 1 || plan.rows < 1 || plan.first_row < 0 ||
@@ -45,7 +45,7 @@ void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
                     ", rows [", plan.first_row, ", ", plan.first_row + plan.rows, "), micro-batch ", plan.micro_batch,
                     ", threads ", plan.threads, ", prefetch ", plan.prefetch));
   }
-  if (index.running_text && index.total < 2) {
+  if (index.text.running_text && index.total < 2) {
     throw Error(cat(index.prefix, " has ", index.total, " character(s), which leaves nothing to predict"));
   }
 }

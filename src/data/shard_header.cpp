@@ -267,13 +267,13 @@ DatasetIndex read_dataset_index(const std::string& prefix) {
   index.split = first.split;
   index.dataset_name = first.dataset_name;
   index.dataset_uuid = first.dataset_uuid;
-  index.running_text = first.running_text;
-  index.context_length = first.context_length;
-  index.crc_block_bytes = first.crc_block_bytes;
-  index.vocabulary = first.vocabulary;
-  index.pad_id = first.pad_id;
-  index.stop_id = first.stop_id;
-  index.lowercase = first.lowercase;
+  index.text.running_text = first.running_text;
+  index.text.context_length = first.context_length;
+  index.text.crc_block_bytes = first.crc_block_bytes;
+  index.text.vocabulary = first.vocabulary;
+  index.text.pad_id = first.pad_id;
+  index.text.stop_id = first.stop_id;
+  index.text.lowercase = first.lowercase;
   for (ShardHeader& header : headers) {
     index.shards.push_back(
         {header.path, index.total, header.count, header.byte_offset, header.file_bytes, std::move(header.crc32c)});

@@ -4,9 +4,17 @@
 
 namespace ringtrain {
 
-Graph build_model(const ModelConfig& config, const SampleShape& sample) {
+Graph build_model(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {
+  const bool pictures = sample.image_size > 0;
+  if ((config.kind != "char_lstm") != pictures)
+    throw Error(
+        cat("model.kind ", config.kind, " does not fit the data: data.train holds ", pictures ? "pictures" : "text"),
+        pictures ? "use resnet, alexnet or cnn" : "use char_lstm");
   if (config.kind == "char_lstm") return char_lstm(config, sample);
-  throw Error(cat("model.kind '", config.kind, "' is unknown"), "known models: char_lstm");
+  if (config.kind == "resnet") return resnet(config, sample, loss);
+  if (config.kind == "alexnet") return alexnet(config, sample, loss);
+  if (config.kind == "cnn") return cnn(config, sample, loss);
+  throw Error(cat("model.kind '", config.kind, "' is unknown"), "known models: char_lstm, resnet, alexnet, cnn");
 }
 
 }  // namespace ringtrain

@@ -8,15 +8,28 @@
 
 namespace ringtrain {
 
-// What the data set decides: positions per sample and symbols.
+// What the data decides.
 struct SampleShape {
-  std::int64_t sequence = 0, vocabulary = 0;
+  std::int64_t sequence = 0, vocabulary = 0;  // text: positions per sample, symbols
+  std::int64_t image_size = 0, classes = 0;   // pictures: u8 [image_size, image_size, mean.size()]
+  std::vector<double> mean = {}, std = {};    // per channel, of pixels / 255
 };
 
-Graph build_model(const ModelConfig& config, const SampleShape& sample);
+// Throws Error when the model does not fit the kind of data.
+Graph build_model(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss = {});
 
 // One-hot symbols -> L x LSTM, dropout between -> dense at every position -> cross-entropy.
 // Karpathy's char-rnn and the pet-name study (Nolis 2021): 31 symbols, 4 x 128, dropout 0.1: 482,719 parameters.
 Graph char_lstm(const ModelConfig& config, const SampleShape& sample);
+
+// He et al. 2015, table 1, as version 1.5: the 3 x 3 convolution of a bottleneck has the stride. Depths 18, 34 (basic
+// blocks), 50, 101, 152 (bottlenecks); tensors are named as torchvision names them. ResNet-50: 25,557,032 parameters.
+Graph resnet(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
+
+// Krizhevsky 2014 ("one weird trick"), as torchvision has it: 61,100,840 parameters with 1000 classes of 224 x 224.
+Graph alexnet(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
+
+// Three 3 x 3 convolutions with max pooling between and a dense layer: the small network of CIFAR-size studies.
+Graph cnn(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
 
 }  // namespace ringtrain

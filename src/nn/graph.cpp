@@ -2,22 +2,24 @@
 
 #include <cmath>
 
+#include "base/error.h"
+
 namespace ringtrain {
 
-int Graph::add(Operation operation, int input, std::vector<Parameter> parameters, std::int64_t width) {
-  nodes_.push_back({std::move(operation), input});
+int Graph::append(Operation operation, std::vector<int> inputs, std::vector<Parameter> parameters,
+                  FeatureShape output) {
+  nodes_.push_back({std::move(operation), std::move(inputs), output});
   node_parameters_.push_back(std::move(parameters));
-  widths_.push_back(width);
   return static_cast<int>(nodes_.size()) - 1;
 }
 
 int Graph::tokens(std::int64_t length, std::int64_t vocabulary) {
-  sequence_ = length;
-  return add(TokenInput{length, vocabulary}, -1, {}, vocabulary);
+  sequence_ = input_bytes_ = length;
+  return append(TokenInput{length, vocabulary}, {}, {}, {vocabulary});
 }
 
 int Graph::lstm(int input, std::int64_t hidden, const std::string& name, std::int64_t layer) {
-  const std::int64_t width = widths_[static_cast<std::size_t>(input)];
+  const std::int64_t width = shape(input).channels;
   const bool one_hot = std::holds_alternative<TokenInput>(nodes_[static_cast<std::size_t>(input)].operation);
   const std::string l = "_l" + std::to_string(layer);
   const Lstm op{layer,
@@ -34,39 +36,117 @@ int Graph::lstm(int input, std::int64_t hidden, const std::string& name, std::in
   const auto parameter = [&](const std::string& n, std::vector<std::int64_t> shape, ParameterKind kind) {
     return Parameter{n, std::move(shape), kind, InitialValues::uniform, scale};
   };
-  return add(op, input,
-             {parameter(op.weight_ih, {4 * hidden, width}, ParameterKind::weight),
-              parameter(op.weight_hh, {4 * hidden, hidden}, ParameterKind::weight),
-              parameter(op.bias_ih, {4 * hidden}, ParameterKind::bias),
-              parameter(op.bias_hh, {4 * hidden}, ParameterKind::bias)},
-             hidden);
+  return append(op, {input},
+                {parameter(op.weight_ih, {4 * hidden, width}, ParameterKind::weight),
+                 parameter(op.weight_hh, {4 * hidden, hidden}, ParameterKind::weight),
+                 parameter(op.bias_ih, {4 * hidden}, ParameterKind::bias),
+                 parameter(op.bias_hh, {4 * hidden}, ParameterKind::bias)},
+                {hidden});
 }
 
 int Graph::dropout(int input, double probability, std::int64_t layer) {
   if (probability == 0) return input;
-  return add(Dropout{layer, probability}, input, {}, widths_[static_cast<std::size_t>(input)]);
+  return append(Dropout{layer, probability}, {input}, {}, shape(input));
 }
 
-int Graph::dense(int input, std::int64_t output, const std::string& name) {
-  const std::int64_t width = widths_[static_cast<std::size_t>(input)];
-  // torch.nn.Linear: weight and bias uniform in +-1/sqrt(fan in).
-  const double scale = 1 / std::sqrt(static_cast<double>(width));
+int Graph::dense(int input, std::int64_t output, const std::string& name, double deviation) {
+  const std::int64_t width = shape(input).size();
+  const InitialValues kind = deviation > 0 ? InitialValues::normal : InitialValues::uniform;
+  const double scale = deviation > 0 ? deviation : 1 / std::sqrt(static_cast<double>(width));
   flops_ += sequence_ * 2 * width * output;
-  return add(Dense{width, output, name + ".weight", name + ".bias"}, input,
-             {Parameter{name + ".weight", {output, width}, ParameterKind::weight, InitialValues::uniform, scale},
-              Parameter{name + ".bias", {output}, ParameterKind::bias, InitialValues::uniform, scale}},
-             output);
+  return append(Dense{width, output, name + ".weight", name + ".bias"}, {input},
+                {Parameter{name + ".weight", {output, width}, ParameterKind::weight, kind, scale},
+                 Parameter{name + ".bias",
+                           {output},
+                           ParameterKind::bias,
+                           deviation > 0 ? InitialValues::constant : InitialValues::uniform,
+                           deviation > 0 ? 0 : scale}},
+                {output});
 }
 
-int Graph::cross_entropy(int input) {
-  classes_ = widths_[static_cast<std::size_t>(input)];
-  return add(CrossEntropy{classes_}, input, {}, 0);
+int Graph::image(std::int64_t height, std::int64_t width, std::vector<double> mean, std::vector<double> std) {
+  const auto channels = static_cast<std::int64_t>(mean.size());
+  sequence_ = 1;
+  has_images_ = true;
+  input_bytes_ = height * width * channels;
+  return append(ImageInput{height, width, channels, std::move(mean), std::move(std)}, {}, {},
+                {channels, height, width});
+}
+
+int Graph::convolution(int input, std::int64_t output, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
+                       const std::string& name, bool bias) {
+  const FeatureShape& in = shape(input);
+  const auto places = [&](std::int64_t size) { return (size + 2 * padding - kernel) / stride + 1; };
+  const FeatureShape out{output, places(in.height), places(in.width)};
+  if (out.height < 1 || out.width < 1 || in.height + 2 * padding < kernel || in.width + 2 * padding < kernel)
+    throw Error(cat(name, ": a ", in.height, " x ", in.width, " picture is too small for a ", kernel, " x ", kernel,
+                    " convolution"),
+                "use larger pictures (data.image_size), or model.stem: small");
+  flops_ += 2 * out.size() * in.channels * kernel * kernel;
+  const double deviation = std::sqrt(2 / static_cast<double>(output * kernel * kernel));
+  std::vector<Parameter> parameters = {Parameter{name + ".weight",
+                                                 {output, in.channels, kernel, kernel},
+                                                 ParameterKind::weight,
+                                                 InitialValues::normal,
+                                                 deviation}};
+  if (bias) parameters.push_back(Parameter{name + ".bias", {output}, ParameterKind::bias, InitialValues::constant, 0});
+  return append(Convolution{in.channels, output, kernel, stride, padding, name + ".weight", bias ? name + ".bias" : ""},
+                {input}, std::move(parameters), out);
+}
+
+int Graph::batch_norm(int input, const std::string& name, double initial_weight) {
+  const FeatureShape out = shape(input);
+  has_batch_norm_ = true;
+  const auto parameter = [&](const char* leaf, ParameterKind kind, double value) {
+    return Parameter{name + leaf, {out.channels}, kind, InitialValues::constant, value};
+  };
+  const BatchNorm op{out.channels,         1e-5, name + ".weight", name + ".bias", name + ".running_mean",
+                     name + ".running_var"};
+  return append(
+      op, {input},
+      {parameter(".weight", ParameterKind::norm, initial_weight), parameter(".bias", ParameterKind::norm, 0),
+       parameter(".running_mean", ParameterKind::statistic, 0), parameter(".running_var", ParameterKind::statistic, 1)},
+      out);
+}
+
+int Graph::relu(int input) {
+  return append(Relu{}, {input}, {}, shape(input));
+}
+
+int Graph::add(int left, int right) {
+  return append(Add{}, {left, right}, {}, shape(left));
+}
+
+int Graph::max_pool(int input, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  const FeatureShape& in = shape(input);
+  const auto places = [&](std::int64_t size) { return (size + 2 * padding - kernel) / stride + 1; };
+  const FeatureShape out{in.channels, places(in.height), places(in.width)};
+  if (in.height + 2 * padding < kernel || in.width + 2 * padding < kernel)
+    throw Error(
+        cat("a ", in.height, " x ", in.width, " feature map is too small for ", kernel, " x ", kernel, " pooling"),
+        "use larger pictures (data.image_size), or model.stem: small");
+  return append(MaxPool{kernel, stride, padding}, {input}, {}, out);
+}
+
+int Graph::global_average_pool(int input) {
+  return append(GlobalAveragePool{}, {input}, {}, {shape(input).channels});
+}
+
+int Graph::flatten(int input) {
+  return append(Flatten{}, {input}, {}, {shape(input).size()});
+}
+
+int Graph::cross_entropy(int input, double label_smoothing) {
+  classes_ = shape(input).channels;
+  return append(CrossEntropy{classes_, label_smoothing}, {input}, {}, {0});
 }
 
 ParameterTable Graph::parameters() const {
   ParameterTable table;
-  for (auto node = node_parameters_.rbegin(); node != node_parameters_.rend(); ++node)
-    for (const Parameter& p : *node) table.append(p);
+  for (const bool statistics : {false, true})
+    for (auto node = node_parameters_.rbegin(); node != node_parameters_.rend(); ++node)
+      for (const Parameter& p : *node)
+        if ((p.kind == ParameterKind::statistic) == statistics) table.append(p);
   return table;
 }
 

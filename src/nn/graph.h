@@ -28,16 +28,52 @@ struct Dense {
   std::int64_t input = 0, output = 0;
   std::string weight, bias;  // [output, input], [output]
 };
-// Softmax and cross-entropy at every position against targets u8 [length]; ignored_target does not count.
+// Softmax and cross-entropy at every position against targets i32 [length]; ignored_target does not count.
 struct CrossEntropy {
   std::int64_t classes = 0;
+  double label_smoothing =
+      0;  // of training: targets are (1 - s) one-hot + s / classes (Szegedy et al. 2016, section 7)
 };
 
-using Operation = std::variant<TokenInput, Lstm, Dropout, Dense, CrossEntropy>;
+// Pixels u8 [height, width, channels] per sample, normalised per channel: (pixel / 255 - mean) / std.
+struct ImageInput {
+  std::int64_t height = 0, width = 0, channels = 0;
+  std::vector<double> mean, std;
+};
+// Zero padding on all sides.
+struct Convolution {
+  std::int64_t input = 0, output = 0;  // channels
+  std::int64_t kernel = 0, stride = 1, padding = 0;
+  std::string weight, bias;  // [output, input, kernel, kernel], [output]; bias "": none
+};
+// Ioffe and Szegedy 2015, over groups of batch.worker samples; inference uses the running statistics.
+struct BatchNorm {
+  std::int64_t channels = 0;
+  double epsilon = 1e-5;
+  std::string weight, bias, running_mean, running_var;  // [channels] each
+};
+struct Relu {};
+struct Add {};  // of two inputs
+// Padding never wins.
+struct MaxPool {
+  std::int64_t kernel = 0, stride = 0, padding = 0;
+};
+struct GlobalAveragePool {};  // [channels, height, width] -> [channels]
+struct Flatten {};            // [channels, height, width] -> [channels x height x width], in this order
+
+using Operation = std::variant<TokenInput, Lstm, Dropout, Dense, CrossEntropy, ImageInput, Convolution, BatchNorm, Relu,
+                               Add, MaxPool, GlobalAveragePool, Flatten>;
+
+// Of a node's output, per sample and position. Sequences and vectors have height = width = 1.
+struct FeatureShape {
+  std::int64_t channels = 0, height = 1, width = 1;
+  std::int64_t size() const { return channels * height * width; }
+};
 
 struct Node {
   Operation operation;
-  int input = -1;  // the node that feeds it
+  std::vector<int> inputs;  // the nodes that feed it
+  FeatureShape output;
 };
 
 class Graph {
@@ -45,26 +81,41 @@ class Graph {
   int tokens(std::int64_t length, std::int64_t vocabulary);
   int lstm(int input, std::int64_t hidden, const std::string& name, std::int64_t layer);
   int dropout(int input, double probability, std::int64_t layer);
-  int dense(int input, std::int64_t output, const std::string& name);
-  int cross_entropy(int input);
+  // Weight and bias start uniform in +-1/sqrt(fan in), as torch.nn.Linear's; with `deviation` above 0 the weight is
+  // N(0, deviation^2) and the bias 0.
+  int dense(int input, std::int64_t output, const std::string& name, double deviation = 0);
+  int image(std::int64_t height, std::int64_t width, std::vector<double> mean, std::vector<double> std);
+  // He initialisation: N(0, 2 / (output x kernel^2)), as torchvision's "fan_out" (He et al. 2015).
+  int convolution(int input, std::int64_t output, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
+                  const std::string& name, bool bias = false);
+  int batch_norm(int input, const std::string& name, double initial_weight = 1);  // of gamma; beta starts at 0
+  int relu(int input);
+  int add(int left, int right);
+  int max_pool(int input, std::int64_t kernel, std::int64_t stride, std::int64_t padding);
+  int global_average_pool(int input);
+  int flatten(int input);
+  int cross_entropy(int input, double label_smoothing = 0);
 
   const std::vector<Node>& nodes() const { return nodes_; }  // in order of execution
   std::int64_t sequence() const { return sequence_; }        // positions per sample
   std::int64_t classes() const { return classes_; }
-  bool has_batch_norm() const { return false; }                     // then a micro-batch holds whole virtual workers
+  bool has_images() const { return has_images_; }
+  bool has_batch_norm() const { return has_batch_norm_; }           // then a micro-batch holds whole virtual workers
+  std::int64_t input_bytes() const { return input_bytes_; }         // of one sample: symbol ids or pixels
   std::int64_t forward_flops_per_sample() const { return flops_; }  // multiply and add counted as 2; a gather as 0
   // Values that a stream of text carries from one step to the next, per sample: layers x (h, c) x hidden.
   std::int64_t state_size() const { return state_size_; }
 
-  // Laid out in the order in which the backward pass finishes them (last node first).
+  // Laid out in the order in which the backward pass finishes them (last node first), then the running statistics.
   ParameterTable parameters() const;
 
  private:
-  int add(Operation operation, int input, std::vector<Parameter> parameters, std::int64_t width);
+  int append(Operation operation, std::vector<int> inputs, std::vector<Parameter> parameters, FeatureShape output);
+  const FeatureShape& shape(int node) const { return nodes_[static_cast<std::size_t>(node)].output; }
   std::vector<Node> nodes_;
   std::vector<std::vector<Parameter>> node_parameters_;
-  std::vector<std::int64_t> widths_;  // features per position of each node's output
-  std::int64_t sequence_ = 0, classes_ = 0, flops_ = 0, state_size_ = 0;
+  std::int64_t sequence_ = 0, classes_ = 0, flops_ = 0, state_size_ = 0, input_bytes_ = 0;
+  bool has_images_ = false, has_batch_norm_ = false;
 };
 
 }  // namespace ringtrain

@@ -15,6 +15,8 @@ const char* parameter_kind_name(ParameterKind kind) {
       return "bias";
     case ParameterKind::norm:
       return "norm";
+    case ParameterKind::statistic:
+      return "statistic";
   }
   return "?";
 }
@@ -24,8 +26,11 @@ void ParameterTable::append(Parameter parameter) {
   parameter.offset = size_;
   parameter.count = 1;
   for (std::int64_t d : parameter.shape) parameter.count *= d;
-  count_ += parameter.count;
   size_ = (size_ + parameter.count + alignment - 1) / alignment * alignment;
+  if (parameter.kind != ParameterKind::statistic) {
+    count_ += parameter.count;
+    trained_ = size_;
+  }
   all_.push_back(std::move(parameter));
 }
 

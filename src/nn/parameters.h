@@ -8,7 +8,8 @@
 
 namespace ringtrain {
 
-enum class ParameterKind { weight, bias, norm };
+// statistic: a running average that training follows but no gradient descends (batch norm's mean and variance).
+enum class ParameterKind { weight, bias, norm, statistic };
 const char* parameter_kind_name(ParameterKind kind);
 
 enum class InitialValues { uniform, normal, constant };  // uniform in +-scale, N(0, scale^2), scale
@@ -24,18 +25,20 @@ struct Parameter {
 };
 
 // Tensors lie in the order in which the backward pass finishes them, each at a multiple of 64 elements with zeros
-// between, so that "everything before offset w is ready" is one integer (the watermark).
+// between, so that "everything before offset w is ready" is one integer (the watermark). Statistics come last: in the
+// gradient vector their places hold this step's sums, so that they are reduced with the last bucket.
 class ParameterTable {
  public:
   void append(Parameter parameter);  // sets offset and count
   const std::vector<Parameter>& all() const { return all_; }
   const Parameter& find(const std::string& name) const;  // throws Error when there is none
   std::int64_t count() const { return count_; }          // of trained values
+  std::int64_t trained() const { return trained_; }      // elements of the trained tensors; the statistics lie behind
   std::int64_t size() const { return size_; }            // of the flat vector, padding included
 
  private:
   std::vector<Parameter> all_;
-  std::int64_t count_ = 0, size_ = 0;
+  std::int64_t count_ = 0, trained_ = 0, size_ = 0;
 };
 
 // A pure function of (seed, parameter name, index): the same weights on every rank and in every layout.

@@ -13,7 +13,7 @@ namespace ringtrain {
 namespace {
 
 TextOrder text_order(const Experiment& e, const DatasetIndex& index) {
-  if (!index.running_text) return TextOrder::rows;
+  if (!index.text.running_text) return TextOrder::rows;
   return e.data.order == "streams" ? TextOrder::streams : TextOrder::windows;
 }
 
@@ -42,8 +42,8 @@ std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch) {
 }
 
 void check_same_symbols(const DatasetIndex& train, const DatasetIndex& validation) {
-  if (train.vocabulary != validation.vocabulary || train.context_length != validation.context_length ||
-      train.running_text != validation.running_text)
+  if (train.text.vocabulary != validation.text.vocabulary || train.text.context_length != validation.text.context_length ||
+      train.text.running_text != validation.text.running_text)
     throw Error(cat("data.validation ", validation.prefix, " has another vocabulary or context length than data.train ",
                     train.prefix),
                 "convert both in one run of ringtrain-data");
@@ -55,8 +55,8 @@ void check_keys_apply(const Experiment& e, const DatasetIndex& index) {
     throw Error(cat(key, " has no effect: ", index.prefix, " holds ", what), "leave the key out");
   };
   const DataConfig plain;
-  if (index.running_text && e.data.blanks != plain.blanks) refuse("data.blanks: " + e.data.blanks, "running text");
-  if (index.running_text) return;
+  if (index.text.running_text && e.data.blanks != plain.blanks) refuse("data.blanks: " + e.data.blanks, "running text");
+  if (index.text.running_text) return;
   if (e.data.order != plain.order) refuse("data.order: " + e.data.order, "names");
   if (e.data.sequence != plain.sequence) refuse(cat("data.sequence: ", e.data.sequence), "names");
 }
@@ -75,8 +75,8 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   }
   check_keys_apply(experiment, train);
   p.precision = experiment.precision == "bf16" ? Precision::bf16 : Precision::fp32;
-  const std::int64_t sequence = train.running_text ? experiment.data.sequence : train.context_length;
-  p.graph = build_model(experiment.model, {sequence, static_cast<std::int64_t>(train.vocabulary.size())});
+  const std::int64_t sequence = train.text.running_text ? experiment.data.sequence : train.text.context_length;
+  p.graph = build_model(experiment.model, {sequence, static_cast<std::int64_t>(train.text.vocabulary.size())});
   p.parameters = p.graph.parameters();
 
   BatchConfig batch = experiment.batch;
@@ -109,7 +109,7 @@ std::string model_fingerprint(const RunPlan& plan) {
     text += "]";
   }
   text += "; symbols:";
-  for (const std::string& symbol : plan.train.vocabulary) text += " '" + symbol + "'";
+  for (const std::string& symbol : plan.train.text.vocabulary) text += " '" + symbol + "'";
   return text;
 }
 
@@ -159,7 +159,7 @@ std::string number(double value) {
 
 std::string describe_data(const DatasetIndex& index, std::int64_t samples) {
   return cat(index.prefix, ": ", with_thousands(samples), " samples in ", index.shards.size(),
-             index.shards.size() == 1 ? " shard, " : " shards, ", index.vocabulary.size(), " symbols");
+             index.shards.size() == 1 ? " shard, " : " shards, ", index.text.vocabulary.size(), " symbols");
 }
 
 std::string describe_optimizer(const Experiment& e) {

@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "config/reader.h"
-#include "data/dataset.h"
+#include "data/loader.h"
 #include "models/models.h"
 #include "train/checkpoint.h"
 #include "train/run.h"
@@ -157,7 +157,7 @@ class NameMaker {
     const std::uint64_t key = random_key(arguments_.seed, RandomPurpose::sampling);
     std::vector<std::vector<std::uint8_t>> names(rows, prompt_);
     std::vector<bool> done(rows, false);
-    const std::vector<std::uint8_t> targets(static_cast<std::size_t>(rows * T), 255);
+    const std::vector<std::int32_t> targets(static_cast<std::size_t>(rows * T), ignored_target);
     for (std::size_t length = prompt_.size(); length < longest; ++length) {
       std::vector<std::uint8_t> inputs(static_cast<std::size_t>(rows * T),
                                        static_cast<std::uint8_t>(model_.alphabet.pad));
@@ -227,7 +227,7 @@ int sample_names(Model& model, const SampleArguments& arguments) {
 
 int sample_text(Model& model, const SampleArguments& arguments) {
   const std::uint64_t key = random_key(arguments.seed, RandomPurpose::sampling);
-  const std::uint8_t target = 255;
+  const std::int32_t target = ignored_target;
   std::vector<std::uint8_t> prompt = model.alphabet.encode(arguments.prompt);
   if (prompt.empty()) prompt = {0};
   for (std::int64_t text = 0; text < arguments.count; ++text) {

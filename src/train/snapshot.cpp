@@ -66,7 +66,7 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& 
   c.texts = {{"experiment", to_yaml(plan.experiment)},
              {"model", model_fingerprint(plan)},
              {"train_uuid", plan.train.dataset_uuid},
-             {"vocabulary", nlohmann::json(plan.train.vocabulary).dump()},
+             {"vocabulary", nlohmann::json(plan.train.text.vocabulary).dump()},
              {"commit", build_commit()}};
   c.numbers = {{"samples", static_cast<double>(progress.step * plan.batch.global)},
                {"elapsed_seconds", progress.elapsed_seconds},
@@ -77,10 +77,10 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& 
                {"ranks", communicator.size()},
                {"threads", threads},
                {"micro_batch", static_cast<double>(plan.batch.micro_batch)},
-               {"context_length", static_cast<double>(plan.train.context_length)},  // 0: running text
-               {"pad_id", static_cast<double>(plan.train.pad_id)},
-               {"stop_id", static_cast<double>(plan.train.stop_id)},
-               {"lowercase", plan.train.lowercase ? 1 : 0}};
+               {"context_length", static_cast<double>(plan.train.text.context_length)},  // 0: running text
+               {"pad_id", static_cast<double>(plan.train.text.pad_id)},
+               {"stop_id", static_cast<double>(plan.train.text.stop_id)},
+               {"lowercase", plan.train.text.lowercase ? 1 : 0}};
   for (const auto& [prefix, vector] : vectors_of(trainer, plan))
     store_vector(c, prefix, host_copy(*vector), plan.parameters);
   if (plan.carries_state) c.arrays.push_back({"state/lstm", state_shape(plan), std::move(state)});

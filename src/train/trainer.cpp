@@ -93,7 +93,7 @@ StepReport Trainer::step(const Requests& requests) {
     report.accuracy = counters[1] / static_cast<double>(targets);
     report.requests = {counters[2], counters[3], counters[4], counters[5]};
     report.learning_rate = learning_rate(plan_.experiment.learning_rate, plan_.schedule, step_);
-    report.gradient_norm = std::sqrt(backend_.squared_norm(*gradients_));
+    report.gradient_norm = std::sqrt(backend_.squared_norm(*gradients_, plan_.parameters.trained()));
     require_finite(report.loss, report.gradient_norm);
     optimizer_.update(*weights_, *gradients_, report.learning_rate, report.gradient_norm, step_);
     program_->set_weights(*weights_);

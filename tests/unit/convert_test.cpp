@@ -44,11 +44,11 @@ class Convert : public WithFolder {
     const TextDataset dataset(read_dataset_index(path("out-") + split));
     const DatasetIndex& index = dataset.index();
     std::vector<std::string> result;
-    std::vector<std::uint8_t> row(static_cast<std::size_t>(index.context_length + 1));
+    std::vector<std::uint8_t> row(static_cast<std::size_t>(index.text.context_length + 1));
     for (std::int64_t i = 0; i < index.total; ++i) {
       dataset.read_row(i, row);
       std::string text;
-      for (const std::uint8_t id : row) text += index.vocabulary.at(id);
+      for (const std::uint8_t id : row) text += index.text.vocabulary.at(id);
       result.push_back(text);
     }
     std::sort(result.begin(), result.end());
@@ -380,12 +380,12 @@ TEST_F(Convert, RunningTextIsSplitAtItsEnd) {
   EXPECT_EQ(report.validation_characters, 5);
   const auto text_of = [&](const std::string& split) {
     const TextDataset dataset(read_dataset_index(path("out-") + split));
-    EXPECT_TRUE(dataset.index().running_text);
+    EXPECT_TRUE(dataset.index().text.running_text);
     EXPECT_EQ(dataset.index().shards.size(), 3u);
     std::vector<std::uint8_t> ids(static_cast<std::size_t>(dataset.index().total));
     dataset.read_text(0, ids);
     std::string text;
-    for (const std::uint8_t id : ids) text += dataset.index().vocabulary.at(id);
+    for (const std::uint8_t id : ids) text += dataset.index().text.vocabulary.at(id);
     return text;
   };
   EXPECT_EQ(text_of("train"), "abcde\nfgh\xC3\xA9jklmno");
@@ -408,7 +408,7 @@ TEST_F(Convert, TextOfAnyBytesComesBack) {
   std::vector<std::uint8_t> ids(text.size());
   dataset.read_text(0, ids);
   std::string back;
-  for (const std::uint8_t id : ids) back += dataset.index().vocabulary.at(id);
+  for (const std::uint8_t id : ids) back += dataset.index().text.vocabulary.at(id);
   EXPECT_EQ(back, text);
   expect_no_faults();
 }

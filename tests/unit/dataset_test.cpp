@@ -110,7 +110,7 @@ void read_everything(const std::string& prefix) {
   const TextDataset dataset(read_dataset_index(prefix));
   const DatasetIndex& index = dataset.index();
   std::vector<std::uint8_t> all(
-      static_cast<std::size_t>(index.total * (index.running_text ? 1 : index.context_length + 1)));
+      static_cast<std::size_t>(index.total * (index.text.running_text ? 1 : index.text.context_length + 1)));
   dataset.read_text(0, all);
 }
 
@@ -245,7 +245,7 @@ TEST_F(Dataset, TheIndexSurvivesTheWayToTheOtherRanks) {
   const DatasetIndex index = read_dataset_index(path("pets-train"));
   const DatasetIndex again = DatasetIndex::deserialize(index.serialize());
   EXPECT_EQ(again.serialize(), index.serialize());
-  EXPECT_EQ(again.vocabulary, index.vocabulary);
+  EXPECT_EQ(again.vocabulary, index.text.vocabulary);
   EXPECT_EQ(again.shards[1].crc32c, index.shards[1].crc32c);
   EXPECT_EQ(again.shards[1].first, index.shards[0].count);
   EXPECT_EQ(again.total, index.total);
@@ -268,7 +268,7 @@ TEST_F(Dataset, TextIsReadAcrossBlocksAndShards) {
     std::vector<std::uint8_t> ids(static_cast<std::size_t>(std::min<std::int64_t>(70000, 200000 - first)));
     dataset.read_text(first, ids);
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      ASSERT_EQ(dataset.index().vocabulary[ids[i]][0], text[static_cast<std::size_t>(first) + i])
+      ASSERT_EQ(dataset.index().text.vocabulary[ids[i]][0], text[static_cast<std::size_t>(first) + i])
           << first + static_cast<std::int64_t>(i);
     }
   }
@@ -331,7 +331,7 @@ TEST_F(Dataset, ManyThreadsReadTheSameBytes) {
       for (std::int64_t first = 0; first + 100 <= 200000; first += 37) {
         dataset.read_text(first, ids);
         for (std::size_t i = 0; i < 100; ++i)
-          wrong[t] += dataset.index().vocabulary[ids[i]][0] != text[static_cast<std::size_t>(first) + i];
+          wrong[t] += dataset.index().text.vocabulary[ids[i]][0] != text[static_cast<std::size_t>(first) + i];
       }
     });
   }

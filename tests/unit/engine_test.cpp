@@ -27,7 +27,7 @@ struct Reference {
   }
 
   // Mean over counted targets of the cross-entropy. `state` [rows][layers][2][hidden] in and out, or empty.
-  double loss(const std::vector<double>& w, const std::vector<std::uint8_t>& x, const std::vector<std::uint8_t>& y,
+  double loss(const std::vector<double>& w, const std::vector<std::uint8_t>& x, const std::vector<std::int32_t>& y,
               std::int64_t rows, const PassInput& pass, std::vector<double>* state, double* sum_out = nullptr) const {
     struct Layer {
       const double *w_ih, *w_hh, *b_ih, *b_hh;
@@ -82,8 +82,8 @@ struct Reference {
             in[static_cast<std::size_t>(j)] = out;
           }
         }
-        const std::uint8_t target = y[static_cast<std::size_t>(r * steps + t)];
-        if (target == 255) continue;
+        const std::int32_t target = y[static_cast<std::size_t>(r * steps + t)];
+        if (target < 0) continue;
         std::vector<double> logit(static_cast<std::size_t>(vocabulary));
         double total = 0;
         for (std::int64_t v = 0; v < vocabulary; ++v) {
@@ -140,7 +140,8 @@ struct Bench {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Vector> weights, gradients;
   std::vector<double> w;
-  std::vector<std::uint8_t> x, y;
+  std::vector<std::uint8_t> x;
+  std::vector<std::int32_t> y;
   std::vector<float> state;
   PassInput pass;
 
@@ -163,7 +164,7 @@ struct Bench {
                                          static_cast<double>(c.vocabulary));
       };
       x.push_back(symbol(0));
-      y.push_back(c.ignored_every > 0 && i % c.ignored_every == 1 ? 255 : symbol(1));
+      y.push_back(c.ignored_every > 0 && i % c.ignored_every == 1 ? -1 : std::int32_t{symbol(1)});
     }
     if (c.state)
       for (std::int64_t i = 0; i < c.rows * graph.state_size(); ++i)
@@ -175,7 +176,7 @@ struct Bench {
     pass.first_row = 32;
     pass.state = c.state ? state.data() : nullptr;
     std::int64_t counted = 0;
-    for (std::uint8_t target : y) counted += target != 255;
+    for (std::int32_t target : y) counted += target >= 0;
     pass.loss_scale = 1.0f / static_cast<float>(counted);
   }
 

@@ -51,9 +51,10 @@ TEST(Golden, LstmLossGradientsAndStatesEqualPyTorch) {
     }
     EXPECT_EQ(given, table.all().size());
 
-    std::vector<std::uint8_t> tokens, targets;
+    std::vector<std::uint8_t> tokens;
+    std::vector<std::int32_t> targets;
     for (double v : values(c.at("tokens"))) tokens.push_back(static_cast<std::uint8_t>(v));
-    for (double v : values(c.at("targets"))) targets.push_back(static_cast<std::uint8_t>(v));
+    for (double v : values(c.at("targets"))) targets.push_back(static_cast<std::int32_t>(v));
     // PyTorch: [layers, batch, hidden]; here: [batch, layers, (h, c), hidden].
     const std::vector<double> start[2] = {values(c.at("h0")), values(c.at("c0"))};
     const std::vector<double> end[2] = {values(c.at("h")), values(c.at("c"))};

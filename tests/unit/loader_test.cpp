@@ -83,8 +83,11 @@ LoaderPlan part_of(LoaderPlan plan, std::int64_t rank, std::int64_t ranks, std::
   return plan;
 }
 
+using Targets = std::vector<std::int32_t>;
+
 struct Step {
-  Bytes inputs, targets;  // [global batch, sequence]
+  Bytes inputs;
+  Targets targets;  // [global batch, sequence]
   std::int64_t targets_counted = 0;
   bool operator==(const Step&) const = default;
 };
@@ -112,8 +115,8 @@ std::vector<Step> global_steps(const std::shared_ptr<const TextDataset>& dataset
   return result;
 }
 
-std::int64_t counted(const Bytes& targets) {
-  return std::count_if(targets.begin(), targets.end(), [](std::uint8_t id) { return id != ignored_target; });
+std::int64_t counted(const Targets& targets) {
+  return std::count_if(targets.begin(), targets.end(), [](std::int32_t id) { return id != ignored_target; });
 }
 
 TEST_F(LoaderTest, RanksMicroBatchesThreadsAndShardsDoNotChangeTheGlobalBatches) {
@@ -153,7 +156,7 @@ TEST_F(LoaderTest, AnEpochOfRowsTakesEachSampleAtMostOnceAndDropsOnlyTheRemainde
       for (std::size_t row = 0; row < 32; ++row) {
         Bytes whole(step.inputs.begin() + static_cast<std::ptrdiff_t>(8 * row),
                     step.inputs.begin() + static_cast<std::ptrdiff_t>(8 * row + 8));
-        whole.push_back(step.targets[8 * row + 7]);
+        whole.push_back(static_cast<std::uint8_t>(step.targets[8 * row + 7]));
         EXPECT_TRUE(
             std::equal(whole.begin() + 1, whole.end(), step.targets.begin() + static_cast<std::ptrdiff_t>(8 * row)));
         ++taken[epoch][whole];
@@ -214,7 +217,7 @@ TEST_F(LoaderTest, EvaluationTakesEverySampleOnceOnAnyNumberOfRanks) {
           for (std::size_t row = 0; row < static_cast<std::size_t>(micro.valid_rows); ++row) {
             Bytes whole(micro.inputs.begin() + static_cast<std::ptrdiff_t>(8 * row),
                         micro.inputs.begin() + static_cast<std::ptrdiff_t>(8 * row + 8));
-            whole.push_back(micro.targets[8 * row + 7]);
+            whole.push_back(static_cast<std::uint8_t>(micro.targets[8 * row + 7]));
             taken.insert(whole);
           }
           for (const std::uint8_t id : micro.inputs) ASSERT_LT(id, 31);  // padding rows too
@@ -278,7 +281,7 @@ TEST_F(LoaderTest, StreamsContinueWhereTheyStopped) {
     for (std::size_t row = 0; row < 6; ++row) {
       if (step == 0) streams[row].push_back(batch.inputs[row * 7]);
       EXPECT_EQ(streams[row].back(), batch.inputs[row * 7]);  // the last target is the next input
-      for (std::size_t i = 0; i < 7; ++i) streams[row].push_back(batch.targets[row * 7 + i]);
+      for (std::size_t i = 0; i < 7; ++i) streams[row].push_back(static_cast<std::uint8_t>(batch.targets[row * 7 + i]));
     }
   }
   EXPECT_TRUE(loader.next().resets_state);  // the next epoch
@@ -302,7 +305,7 @@ TEST_F(LoaderTest, WindowsDoNotOverlapAndTheirPhaseChangesWithTheEpoch) {
     for (const Step& step : global_steps(dataset, plan, 1, 1, samples / 3, epoch)) {
       for (std::int64_t row = 0; row < 3; ++row) {
         Bytes window(step.inputs.begin() + row * 10, step.inputs.begin() + row * 10 + 10);
-        window.push_back(step.targets[static_cast<std::size_t>(row * 10 + 9)]);
+        window.push_back(static_cast<std::uint8_t>(step.targets[static_cast<std::size_t>(row * 10 + 9)]));
         starts.insert(std::search(all.begin(), all.end(), window.begin(), window.end()) - all.begin());
       }
     }
@@ -322,7 +325,8 @@ TEST_F(LoaderTest, SeekGivesWhatContinuingWouldHaveGiven) {
     const std::int64_t steps = steps_per_epoch(dataset->index(), plan);
     struct Seen {
       std::int64_t epoch, step, micro_step;
-      Bytes inputs, targets;
+      Bytes inputs;
+      Targets targets;
       bool operator==(const Seen&) const = default;
     };
     const auto take = [](Loader& loader) {

@@ -67,24 +67,24 @@ class CpuBackend : public Backend {
   }
 
   std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
-                                   PassMode mode) override {
+                                   PassMode mode, std::int64_t group) override {
     if (precision == Precision::bf16 && isa_ != Isa::avx512_bf16)
       throw Error(cat("precision bf16 needs a CPU with AVX-512 BF16; this one has ", isa_name(isa_)),
                   "use precision: fp32, or run on a CPU with avx512_bf16 in /proc/cpuinfo");
-    return compile_program(graph, micro_batch, precision, mode, threads_, isa_, count_);
+    return compile_program(graph, micro_batch, group == 0 ? micro_batch : group, precision, mode, threads_, isa_, count_);
   }
 
   // Two blocks of 64 rows per thread: the products run at full speed and the activations stay near the cores.
   std::int64_t preferred_micro_batch(const Graph&, Precision) const override { return 128 * threads_; }
 
-  double squared_norm(const Vector& values) override {
+  double squared_norm(const Vector& values, std::int64_t count) override {
     // Pieces of a fixed size, added in order: the result does not depend on the number of threads.
-    const std::int64_t pieces = (values.size() + piece - 1) / piece;
+    const std::int64_t pieces = (count + piece - 1) / piece;
     std::vector<double> sums(static_cast<std::size_t>(pieces));
 #pragma omp parallel for num_threads(threads_) schedule(static)
     for (std::int64_t i = 0; i < pieces; ++i)
       sums[static_cast<std::size_t>(i)] =
-          kernels_.squared_norm(std::min(piece, values.size() - i * piece), values.data() + i * piece);
+          kernels_.squared_norm(std::min(piece, count - i * piece), values.data() + i * piece);
     double sum = 0;
     for (double s : sums) sum += s;
     return sum;
@@ -102,9 +102,12 @@ class CpuBackend : public Backend {
     }
   }
 
-  std::int64_t allocated_bytes() const override {
-    return *count_;
+  void average(float momentum, std::int64_t begin, std::int64_t end, Vector& weights, const Vector& means) override {
+    for (std::int64_t i = begin; i < end; ++i)
+      weights.data()[i] = (1 - momentum) * weights.data()[i] + momentum * means.data()[i];
   }
+
+  std::int64_t allocated_bytes() const override { return *count_; }
 
  private:
   static constexpr std::int64_t piece = 1 << 14;

@@ -185,9 +185,9 @@ CrossEntropySums cross_entropy(const CrossEntropyRows<T>& a) {
   CrossEntropySums sums{0, 0, 0};
   float z[most];
   for (std::int64_t r = 0; r < a.rows; ++r) {
-    const std::uint8_t target = a.targets[(r % a.block) * a.target_stride + r / a.block];
+    const std::int32_t target = a.targets[(r % a.block) * a.target_stride + r / a.block];
     T* __restrict d = a.d_logits == nullptr ? nullptr : a.d_logits + r * a.width;
-    if (target == 255) {
+    if (target < 0) {
       if (d != nullptr)
         for (std::int64_t j = 0; j < a.width; ++j) d[j] = from_float<T>(0.0f);
       continue;

@@ -67,7 +67,7 @@ struct CrossEntropyRows {
   std::int64_t rows, classes, width;
   const float* logits;          // [rows, width] without bias
   const float* bias;            // [width]
-  const std::uint8_t* targets;  // of row r at targets[(r % block) * target_stride + r / block]: time-major rows
+  const std::int32_t* targets;  // of row r at targets[(r % block) * target_stride + r / block]: time-major rows
   std::int64_t block, target_stride;
   float scale;
   T* d_logits;    // [rows, width]; null: not wanted

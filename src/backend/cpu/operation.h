@@ -38,7 +38,7 @@ struct Port {
 struct Pass {
   const PassInput* input = nullptr;
   const std::uint8_t* tokens = nullptr;   // [padded_rows, sequence]
-  const std::uint8_t* targets = nullptr;  // [padded_rows, sequence]
+  const std::int32_t* targets = nullptr;  // [padded_rows, sequence]
   LossSums sums;
 };
 

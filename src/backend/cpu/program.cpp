@@ -63,8 +63,8 @@ class CpuProgram : public Program {
     const auto padded = static_cast<std::size_t>(blocks_.positions());
     std::memcpy(tokens_, input.inputs, given);
     std::memset(tokens_ + given, 0, padded - given);
-    std::memcpy(targets_, input.targets, given);
-    std::memset(targets_ + given, 255, padded - given);
+    std::copy_n(input.targets, given, targets_);
+    std::fill(targets_ + given, targets_ + padded, -1);
     input_ = input;
     pass_ = Pass{&input_, tokens_, targets_, {}};
     for (auto& operation : operations_) operation->forward(pass_);
@@ -110,7 +110,7 @@ class CpuProgram : public Program {
   void plan() {
     const int n = static_cast<int>(operations_.size());
     tokens_buffer_ = arena_.add("symbols", blocks_.positions());
-    targets_buffer_ = arena_.add("targets", blocks_.positions());
+    targets_buffer_ = arena_.add("targets", blocks_.positions() * static_cast<std::int64_t>(sizeof(std::int32_t)));
     for (int i = n - 1; i >= 0; --i) operations_[static_cast<std::size_t>(i)]->plan(arena_, i + 1, 2 * n - i);
     for (std::size_t i = 0; i < layers_.size(); ++i)
       layers_[i]->set_output(i + 1 < layers_.size() ? layers_[i + 1]->input_port() : classifier_->input_port());
@@ -127,15 +127,17 @@ class CpuProgram : public Program {
   ArenaPlan arena_;
   Buffer tokens_buffer_, targets_buffer_;
   Memory memory_;
-  std::uint8_t *tokens_ = nullptr, *targets_ = nullptr;
+  std::uint8_t* tokens_ = nullptr;
+  std::int32_t* targets_ = nullptr;
   PassInput input_;
   Pass pass_;
 };
 
 }  // namespace
 
-std::unique_ptr<Program> compile_program(const Graph& graph, std::int64_t micro_batch, Precision precision,
-                                         PassMode mode, int threads, Isa isa, MemoryCount count) {
+std::unique_ptr<Program> compile_program(const Graph& graph, std::int64_t micro_batch, std::int64_t /*group*/,
+                                         Precision precision, PassMode mode, int threads, Isa isa, MemoryCount count) {
+  if (graph.has_images()) throw Error("the CPU backend cannot compile convolutions yet");
   if (precision == Precision::fp32)
     return std::make_unique<CpuProgram<float>>(graph, micro_batch, mode, threads, isa, std::move(count));
   return std::make_unique<CpuProgram<BFloat16>>(graph, micro_batch, mode, threads, isa, std::move(count));
