@@ -245,13 +245,13 @@ TEST_F(Dataset, TheIndexSurvivesTheWayToTheOtherRanks) {
   const DatasetIndex index = read_dataset_index(path("pets-train"));
   const DatasetIndex again = DatasetIndex::deserialize(index.serialize());
   EXPECT_EQ(again.serialize(), index.serialize());
-  EXPECT_EQ(again.vocabulary, index.text.vocabulary);
+  EXPECT_EQ(again.text.vocabulary, index.text.vocabulary);
   EXPECT_EQ(again.shards[1].crc32c, index.shards[1].crc32c);
   EXPECT_EQ(again.shards[1].first, index.shards[0].count);
   EXPECT_EQ(again.total, index.total);
-  EXPECT_EQ(again.pad_id, 0);
-  EXPECT_EQ(again.stop_id, 1);
-  EXPECT_TRUE(again.lowercase);
+  EXPECT_EQ(again.text.pad_id, 0);
+  EXPECT_EQ(again.text.stop_id, 1);
+  EXPECT_TRUE(again.text.lowercase);
   std::string other = index.serialize();
   ++other[4];
   expect_contains(message_of([&] { DatasetIndex::deserialize(other); }), "of another version of the program");
