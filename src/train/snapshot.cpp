@@ -17,6 +17,7 @@ namespace {
 void store_vector(Checkpoint& checkpoint, const std::string& prefix, const std::vector<float>& flat,
                   const ParameterTable& parameters) {
   for (const Parameter& p : parameters.all()) {
+    if (p.offset >= std::ssize(flat)) continue;  // optimizer state has no place for statistics
     const auto begin = flat.begin() + p.offset;
     checkpoint.arrays.push_back({prefix + p.name, p.shape, {begin, begin + p.count}});
   }
@@ -25,6 +26,7 @@ void store_vector(Checkpoint& checkpoint, const std::string& prefix, const std::
 void restore_vector(const Checkpoint& checkpoint, const std::string& prefix, const ParameterTable& parameters,
                     std::span<float> flat) {
   for (const Parameter& p : parameters.all()) {
+    if (p.offset >= std::ssize(flat)) continue;
     const NamedArray& array = checkpoint.array(prefix + p.name);
     if (array.shape != p.shape)
       throw Error(cat("the checkpoint's ", array.name, " has another shape than the model's ", p.name),
@@ -67,6 +69,7 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& 
              {"model", model_fingerprint(plan)},
              {"train_uuid", plan.train.dataset_uuid},
              {"vocabulary", nlohmann::json(plan.train.text.vocabulary).dump()},
+             {"class_ids", nlohmann::json(plan.train.image.class_ids).dump()},
              {"commit", build_commit()}};
   c.numbers = {{"samples", static_cast<double>(progress.step * plan.batch.global)},
                {"elapsed_seconds", progress.elapsed_seconds},
@@ -127,17 +130,16 @@ void check_belongs(const Checkpoint& checkpoint, const std::string& path, const 
   same("batch.global", before.batch.global, now.batch.global);
   same("batch.worker", before.batch.worker, now.batch.worker);
   same("optimizer.kind", before.optimizer.kind, now.optimizer.kind);
+  same("data.augmentation", before.data.augmentation, now.data.augmentation);
   same("data.order", before.data.order, now.data.order);
   same("data.blanks", before.data.blanks, now.data.blanks);
 }
 
 std::vector<std::string> changed_keys(const Checkpoint& checkpoint, const std::string& path, const Experiment& now) {
   const Experiment before = parse_experiment(checkpoint.texts.at("experiment"), path, {});
-  constexpr std::array<std::string_view, 5> how_it_runs = {"stop", "evaluate", "checkpoint", "communication", "run"};
   std::vector<std::string> changes;
   for (const Field& field : schema()) {
-    const std::string_view section = section_of(field.key);
-    if (std::find(how_it_runs.begin(), how_it_runs.end(), section) != how_it_runs.end()) continue;
+    if (field.how_it_runs_ || section_of(field.key) == "stop") continue;
     const std::string was = value_text(field, before), is = value_text(field, now);
     if (was != is) changes.push_back(cat(field.key, ": ", was, " -> ", is));
   }
