@@ -424,6 +424,29 @@ TEST_F(ImageDatasetTest, ReadsThatFailForAMomentAreTriedAgain) {
   }
 }
 
+int stale_descriptor = -1;
+ssize_t goes_stale(int descriptor, void* out, std::size_t size, off_t offset) {
+  if (descriptor != stale_descriptor) return ::pread(descriptor, out, size, offset);
+  errno = ESTALE;
+  return -1;
+}
+
+TEST_F(ImageDatasetTest, AFileWhoseHandleWentStaleIsOpenedAnew) {
+  const TestImages images = files_of_bytes(20);
+  write(images, 1);
+  const ImageDataset dataset = open(goes_stale);
+  dataset.record(0);
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (fs::read_symlink(entry.path(), gone) == shard(0, 1)) stale_descriptor = std::stoi(entry.path().filename());
+  }
+  ASSERT_GE(stale_descriptor, 0);
+  Bytes bytes;
+  dataset.read(3, bytes);
+  EXPECT_EQ(bytes, images.records[3]);
+  stale_descriptor = -1;
+}
+
 TEST_F(ImageDatasetTest, ReadsThatKeepFailingNameFileAndRecord) {
   write(files_of_bytes(20), 2);
   const auto message = [&](ShardFiles::Pread pread, std::int64_t sample) {

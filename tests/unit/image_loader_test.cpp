@@ -273,8 +273,8 @@ TEST_F(ImageLoaderTest, DamagedRecordsComeOutOfNextInTheirPlaceNamingFileAndReco
     }
     loader.seek(0, 0);
     EXPECT_EQ(loader.next().valid_rows, 8);
-    loader.seek(0, 4);
-    EXPECT_EQ(loader.next().step, 4);
+    loader.seek(0, 4);  // after the damaged batch; its slot is used again
+    for (const std::int64_t step : {4, 0, 1, 2}) EXPECT_EQ(loader.next().step, step);
   }
 }
 
@@ -307,7 +307,7 @@ struct Meeting {
   std::mutex mutex;
   std::condition_variable changed;
   std::int64_t expected = 0, here = 0, most = 0;
-  bool met = false;
+  bool met = false, missed = false;
 };
 Meeting meeting;
 
@@ -317,7 +317,8 @@ ssize_t waits_for_the_others(int descriptor, void* out, std::size_t size, off_t 
     meeting.most = std::max(meeting.most, ++meeting.here);
     meeting.met = meeting.met || meeting.here == meeting.expected;
     meeting.changed.notify_all();
-    meeting.changed.wait_for(lock, std::chrono::seconds(20), [] { return meeting.met; });
+    if (!meeting.missed && !meeting.changed.wait_for(lock, std::chrono::seconds(20), [] { return meeting.met; }))
+      meeting.missed = true;
     --meeting.here;
   }
   return ::pread(descriptor, out, size, offset);
