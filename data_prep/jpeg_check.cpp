@@ -2,7 +2,6 @@
 
 #include <vector>
 
-#include "data/jpeg.h"
 #include "data/jpeg_error.h"
 
 namespace ringtrain {
@@ -18,8 +17,8 @@ struct Decoder {
 
 }  // namespace
 
-void check_jpeg(std::span<const std::uint8_t> bytes) {
-  read_jpeg_header(bytes);
+JpegHeader check_jpeg(std::span<const std::uint8_t> bytes) {
+  const JpegHeader header = read_jpeg_header(bytes);
   Decoder decoder;
   jpeg_decompress_struct& info = decoder.info;
   std::vector<JSAMPLE> row;
@@ -42,6 +41,7 @@ void check_jpeg(std::span<const std::uint8_t> bytes) {
     while (info.output_scanline < info.output_height) jpeg_read_scanlines(&info, rows, 1);
     jpeg_finish_decompress(&info);
   });
+  return header;
 }
 
 }  // namespace ringtrain
