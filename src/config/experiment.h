@@ -12,12 +12,12 @@ struct ModelConfig {
   std::string kind = "char_lstm";  // char_lstm | resnet | alexnet | cnn
   std::int64_t hidden = 128;       // char_lstm: units per layer
   std::int64_t layers = 4;         // char_lstm
-  double dropout = 0.1;            // char_lstm: between layers; alexnet: before its dense layers; probability of zeroing
-  std::int64_t depth = 50;         // resnet: 18 | 34 | 50 | 101 | 152
-  std::int64_t width = 64;         // resnet: channels of the first stage
-  std::string stem = "imagenet";   // resnet: imagenet (7 x 7 / 2 and max pooling) | small (3 x 3 / 1)
-  bool zero_gamma = true;          // resnet: the last norm of every block starts at 0 (Goyal et al. 2017, section 5.1)
-  double norm_momentum = 0.1;      // batch norm: share of this step's statistics in the running ones
+  double dropout = 0.1;           // char_lstm: between layers; alexnet: before its dense layers; probability of zeroing
+  std::int64_t depth = 50;        // resnet: 18 | 34 | 50 | 101 | 152
+  std::int64_t width = 64;        // resnet: channels of the first stage
+  std::string stem = "imagenet";  // resnet: imagenet (7 x 7 / 2 and max pooling) | small (3 x 3 / 1)
+  bool zero_gamma = true;         // resnet: the last norm of every block starts at 0 (Goyal et al. 2017, section 5.1)
+  double norm_momentum = 0.1;     // batch norm: share of this step's statistics in the running ones
   bool operator==(const ModelConfig&) const = default;
 };
 
@@ -27,7 +27,17 @@ struct DataConfig {
   std::string order = "windows";   // running text: windows (shuffled) | streams (carried hidden state)
   std::int64_t sequence = 64;      // running text: characters per window; names bring their own context length
   std::string blanks = "counted";  // names: counted | masked (padding targets in the loss)
+  std::int64_t image_size = 224;   // pictures: pixels per side that the model sees
+  std::int64_t resize = 256;       // pictures, evaluation: short side before the central crop; 0: as stored
+  std::string augmentation = "random_resized_crop";     // pictures: random_resized_crop | pad_crop | none
+  std::vector<double> crop_area = {0.08, 1};            // random_resized_crop: share of the picture
+  std::vector<double> crop_ratio = {3.0 / 4, 4.0 / 3};  // random_resized_crop: width / height
+  std::int64_t pad = 4;                                 // pad_crop: black pixels on all sides
+  bool flip = true;                                     // pictures: horizontally, half of the time
+  std::vector<double> mean, std;  // pictures, per channel of pixels / 255; empty: the data set's own
+  std::int64_t train_samples = 0, validation_samples = 0, classes = 0;  // what the data sets must hold; 0: not stated
   std::int64_t loader_threads = 1;
+  std::int64_t reads = 8;     // pictures: records being read at the same time
   std::int64_t prefetch = 4;  // micro-batches ready ahead
   bool operator==(const DataConfig&) const = default;
 };
@@ -48,6 +58,8 @@ struct OptimizerConfig {
   std::string kind = "adam";  // sgd | adam | adamw
   double momentum = 0.9;
   bool nesterov = false;
+  bool rate_in_momentum = false;     // sgd: v = m v + lr g, w -= v
+  bool momentum_correction = false;  // of that form: v is scaled by lr(t) / lr(t - 1) first
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0;
   bool decay_norm_and_bias = false;

@@ -349,6 +349,32 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
+std::optional<Contradiction> picture_contradiction(const Experiment& e) {
+  const DataConfig& data = e.data;
+  for (const auto& [key, range] :
+       {std::pair<std::string_view, const std::vector<double>&>{"data.crop_area", data.crop_area},
+        {"data.crop_ratio", data.crop_ratio}})
+    if (range.size() != 2 || range[0] > range[1])
+      return {{{key}, cat(state(key, e), ", expected two numbers, the smaller one first")}};
+  if (data.mean.size() != data.std.size())
+    return {{{"data.mean", "data.std"},
+             cat(state("data.mean", e), " and ", state("data.std", e), ", expected as many of each")}};
+  if (data.resize > 0 && data.resize < data.image_size)
+    return {{{"data.resize", "data.image_size"},
+             cat(state("data.resize", e), " but ", state("data.image_size", e),
+                 ", expected resize at or above image_size, or 0")}};
+  if (e.model.kind == "resnet" && e.model.width % 16 != 0)
+    return {{{"model.width"}, cat(state("model.width", e), ", expected a multiple of 16")}};
+  if (e.model.kind == "resnet" &&
+      std::string(" 18 34 50 101 152 ").find(cat(" ", e.model.depth, " ")) == std::string::npos)
+    return {{{"model.depth"}, cat(state("model.depth", e), ", expected 18, 34, 50, 101 or 152")}};
+  if (e.model.kind == "char_lstm" && e.loss.label_smoothing > 0)
+    return {
+        {{"loss.label_smoothing", "model.kind"},
+         cat(state("loss.label_smoothing", e), " but ", state("model.kind", e), ", expected it only with pictures")}};
+  return std::nullopt;
+}
+
 std::optional<Contradiction> find_contradiction(const Experiment& e) {
   const Experiment defaults;
   for (const Field& field : schema()) {
@@ -373,6 +399,11 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
   if (e.optimizer.nesterov && e.optimizer.momentum == 0)
     return {{{"optimizer.nesterov", "optimizer.momentum"},
              "optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"}};
+  if (e.optimizer.momentum_correction && !e.optimizer.rate_in_momentum)
+    return {{{"optimizer.momentum_correction", "optimizer.rate_in_momentum"},
+             "optimizer.momentum_correction is true but optimizer.rate_in_momentum is false, expected both: the other "
+             "form needs no correction"}};
+  if (auto contradiction = picture_contradiction(e)) return contradiction;
   if (!e.run.dir.empty() && !e.run.id.empty())
     return {
         {{"run.dir", "run.id"}, cat(state("run.dir", e), " and ", state("run.id", e), ", expected only one of them")}};

@@ -18,23 +18,39 @@ constexpr double int32_limit = 2147483647, step_limit = 1e12, epoch_limit = 1e6,
 // clang-format off
 std::vector<Field> make_schema() {
   return {
-    FIELD(name).required().folder_name().also({"experiment", "title"})
+    FIELD(name).how_it_runs().required().folder_name().also({"experiment", "title"})
       .means("What the experiment is called; its runs live in results/<name>/."),
     FIELD(seed).also({"random_seed"})
       .means("The order of samples, the initial weights and dropout follow from it, never from the number of ranks."),
     FIELD(precision).words({"fp32", "bf16"}).also({"dtype", "amp"})
       .means("Arithmetic of the matrix products; bf16 needs a processor that has it. Weights and state: fp32."),
 
-    FIELD(model.kind).words({"char_lstm"}).means("The architecture: an LSTM that predicts the next character."),
-    FIELD(model.hidden).unit("units").from(1, 65536).also({"hidden_size", "rnn_size", "units"})
-      .means("Width of every LSTM layer."),
-    FIELD(model.layers).unit("layers").from(1, 64).also({"num_layers"}).means("LSTM layers on top of each other."),
-    FIELD(model.dropout).fraction().also({"drop"})
-      .means("Probability that a value between two LSTM layers is set to zero in training. One layer: no effect."),
+    FIELD(model.kind).words({"char_lstm", "resnet", "alexnet", "cnn"}).also({"arch", "architecture"})
+      .means("char_lstm predicts the next character. resnet: version 1.5, stride in the 3 x 3 convolutions (He et al. "
+             "2015). alexnet: Krizhevsky 2014. cnn: three convolutions, for small pictures."),
+    FIELD(model.hidden).unit("units").from(1, 65536).only_with("model.kind", {"char_lstm"})
+      .also({"hidden_size", "rnn_size", "units"}).means("Width of every LSTM layer."),
+    FIELD(model.layers).unit("layers").from(1, 64).only_with("model.kind", {"char_lstm"}).also({"num_layers"})
+      .means("LSTM layers on top of each other."),
+    FIELD(model.dropout).fraction().only_with("model.kind", {"char_lstm", "alexnet"}).also({"drop"})
+      .means("Probability that a value between two LSTM layers, or before AlexNet's hidden dense layers (0.5 in the "
+             "paper), is set to zero in training. One LSTM layer: no effect."),
+    FIELD(model.depth).unit("layers").from(18, 152).only_with("model.kind", {"resnet"})
+      .means("18, 34, 50, 101 or 152."),
+    FIELD(model.width).unit("channels").from(16, 4096).only_with("model.kind", {"resnet"})
+      .means("Of the first stage, a multiple of 16; every later stage has twice as many. 64 in the paper."),
+    FIELD(model.stem).words({"imagenet", "small"}).only_with("model.kind", {"resnet"})
+      .means("imagenet: 7 x 7 convolution with stride 2, then max pooling. small: 3 x 3 with stride 1, for pictures of 32 "
+             "to 64 pixels."),
+    FIELD(model.zero_gamma).only_with("model.kind", {"resnet"}).also({"zero_init_residual"})
+      .means("Whether the last norm of every block starts with gamma = 0 instead of 1 (Goyal et al. 2017, section 5.1)."),
+    FIELD(model.norm_momentum).above(0, 1).only_with("model.kind", {"resnet"}).also({"bn_momentum"})
+      .means("Share of a step's statistics (the mean over all virtual workers) in batch norm's running ones: 0.1 is the "
+             "0.9 of Goyal et al."),
 
-    FIELD(data.train).required().also({"dataset", "train_data"})
+    FIELD(data.train).how_it_runs().required().also({"dataset", "train_data"})
       .means("Prefix of the training shards, <prefix>-00000-of-00002.h5 and so on, or one file that ends in .h5."),
-    FIELD(data.validation).also({"valid", "val", "test"})
+    FIELD(data.validation).how_it_runs().also({"valid", "val", "test"})
       .means("Prefix of the validation shards. \"\": no evaluation."),
     FIELD(data.order).words({"windows", "streams"})
       .means("Running text only. windows: pieces, in a new random order every epoch. streams: every row of the global "
@@ -43,18 +59,45 @@ std::vector<Field> make_schema() {
       .means("Running text only: characters per sample. Names bring their own length."),
     FIELD(data.blanks).words({"counted", "masked"}).also({"padding"})
       .means("Names only: whether the blanks that pad short names count in the losses."),
-    FIELD(data.loader_threads).unit("threads").from(1, 256).also({"num_workers"})
+    FIELD(data.image_size).unit("pixels").from(8, 4096).also({"img_size", "crop_size", "resolution"})
+      .means("Pictures only: side of the square that the model sees."),
+    FIELD(data.resize).unit("pixels").from(0, 8192)
+      .means("Pictures only, evaluation (and training without random_resized_crop): the short side is resized to this, "
+             "then the central square is cut out, as torchvision does. 0: cut out of the stored picture."),
+    FIELD(data.augmentation).words({"random_resized_crop", "pad_crop", "none"}).also({"augment"})
+      .means("Pictures only, training. random_resized_crop: a random part, resized (Szegedy et al. 2014, as torchvision). "
+             "pad_crop: pad, then a random square, as for CIFAR. none: as in evaluation."),
+    FIELD(data.crop_area).above(0, 1).only_with("data.augmentation", {"random_resized_crop"}).also({"scale"})
+      .means("Smallest and largest share of the picture."),
+    FIELD(data.crop_ratio).above(0, 100).only_with("data.augmentation", {"random_resized_crop"}).also({"ratio"})
+      .means("Smallest and largest width / height; log-uniform."),
+    FIELD(data.pad).unit("pixels").from(0, 1024).only_with("data.augmentation", {"pad_crop"}).means("On all sides."),
+    FIELD(data.flip).means("Pictures only: whether half of the training pictures are mirrored."),
+    FIELD(data.mean).from(0, 1).means("Pictures only: per channel, of pixels / 255, subtracted. []: the data set's own."),
+    FIELD(data.std).above(0, 1).means("Pictures only: per channel, divided by. []: the data set's own."),
+    FIELD(data.train_samples).how_it_runs().unit("samples").from(0, 1e12)
+      .means("What the training set must hold; another number is an error. With data.classes stated too, `plan` works "
+             "where the pictures are not. 0: not stated."),
+    FIELD(data.validation_samples).how_it_runs().unit("samples").from(0, 1e12).means("The same for the validation set."),
+    FIELD(data.classes).unit("classes").from(0, 1e6).also({"num_classes"}).means("The same for the classes of pictures."),
+    FIELD(data.loader_threads).how_it_runs().unit("threads").from(1, 256).also({"num_workers"})
       .means("Threads of each rank that read samples in the background."),
-    FIELD(data.prefetch).unit("micro-batches").from(1, 1024).means("How many are kept ready ahead of training."),
+    FIELD(data.reads).how_it_runs().unit("records").from(1, 256)
+      .means("Pictures only: how many each rank reads at the same time, so that a network file system's latency hides."),
+    FIELD(data.prefetch).how_it_runs().unit("micro-batches").from(1, 1024).means("How many are kept ready ahead of training."),
 
     FIELD(batch.global).unit("samples").required().from(1, int32_limit).also({"batch_size", "global_batch_size"})
       .means("Samples per optimizer step, whatever the number of ranks."),
     FIELD(batch.worker).unit("samples").required().from(1, int32_limit).also({"local_batch", "batch_per_gpu"})
       .means("Samples per virtual worker: the group of batch norm and the small batch of the noise scale. Divides "
              "batch.global; the ranks must divide the number of workers, batch.global / batch.worker."),
-    FIELD(batch.micro).unit("samples").from(0, int32_limit).also({"micro_batch", "micro_batch_size"})
+    FIELD(batch.micro).how_it_runs().unit("samples").from(0, int32_limit).also({"micro_batch", "micro_batch_size"})
       .means("Samples in one device pass: speed and memory, not the result. Divides each rank's share of "
              "batch.global. 0: chosen by the backend."),
+
+    FIELD(loss.label_smoothing).fraction().also({"smoothing"})
+      .means("Pictures only: training targets are (1 - s) x the label + s / classes (Szegedy et al. 2016). Evaluation "
+             "uses the label alone. 0: off."),
 
     FIELD(optimizer.kind).words({"sgd", "adam", "adamw"})
       .means("sgd: u = momentum u + g, w -= lr u. adam: weight decay is added to the gradient. adamw: weight decay "
@@ -62,6 +105,11 @@ std::vector<Field> make_schema() {
     FIELD(optimizer.momentum).fraction().only_with("optimizer.kind", {"sgd"}).means("0: plain gradient descent."),
     FIELD(optimizer.nesterov).only_with("optimizer.kind", {"sgd"})
       .means("Nesterov's form of momentum; needs optimizer.momentum above 0."),
+    FIELD(optimizer.rate_in_momentum).only_with("optimizer.kind", {"sgd"})
+      .means("The form v = momentum v + lr g, w -= v, with the rate inside the buffer (Caffe, LARS). The default form "
+             "needs no correction when the rate changes."),
+    FIELD(optimizer.momentum_correction).only_with("optimizer.kind", {"sgd"})
+      .means("For rate_in_momentum: momentum x lr(t) / lr(t - 1) when the rate changes (Goyal et al. 2017, remark 2)."),
     FIELD(optimizer.beta1).fraction().only_with("optimizer.kind", {"adam", "adamw"})
       .means("Decay of the mean of gradients."),
     FIELD(optimizer.beta2).fraction().only_with("optimizer.kind", {"adam", "adamw"})
@@ -117,29 +165,29 @@ std::vector<Field> make_schema() {
     FIELD(stop.target_value).from(0, 1e6)
       .means("Loss in nats, or accuracy as a share (0.75 for 75 %). Above 0 with a target_metric, 0 without."),
 
-    FIELD(evaluate.every_epochs).unit("epochs").from(0, epoch_limit).means("0: off."),
-    FIELD(evaluate.every_steps).unit("steps").from(0, step_limit).means("Beside every_epochs. 0: off."),
+    FIELD(evaluate.every_epochs).how_it_runs().unit("epochs").from(0, epoch_limit).means("0: off."),
+    FIELD(evaluate.every_steps).how_it_runs().unit("steps").from(0, step_limit).means("Beside every_epochs. 0: off."),
 
-    FIELD(checkpoint.every_epochs).unit("epochs").from(0, epoch_limit).means("0: off."),
-    FIELD(checkpoint.every_steps).unit("steps").from(0, step_limit).means("Beside the others. 0: off."),
-    FIELD(checkpoint.every_seconds).unit("seconds").from(0, second_limit)
+    FIELD(checkpoint.every_epochs).how_it_runs().unit("epochs").from(0, epoch_limit).means("0: off."),
+    FIELD(checkpoint.every_steps).how_it_runs().unit("steps").from(0, step_limit).means("Beside the others. 0: off."),
+    FIELD(checkpoint.every_seconds).how_it_runs().unit("seconds").from(0, second_limit)
       .means("By rank 0's clock, beside the others. 0: off."),
-    FIELD(checkpoint.keep).unit("files").from(1, 1e6).means("How many stay: the newest."),
-    FIELD(checkpoint.best).means("Whether the one with the lowest validation loss stays too."),
+    FIELD(checkpoint.keep).how_it_runs().unit("files").from(1, 1e6).means("How many stay: the newest."),
+    FIELD(checkpoint.best).how_it_runs().means("Whether the one with the lowest validation loss stays too."),
 
-    FIELD(communication.bucket_mib).unit("MiB").above(0, 65536).also({"bucket", "bucket_cap_mb"})
+    FIELD(communication.bucket_mib).how_it_runs().unit("MiB").above(0, 65536).also({"bucket", "bucket_cap_mb"})
       .means("Gradients are averaged over the ranks in ranges of this size, each as soon as it is complete."),
-    FIELD(communication.chunk_kib).unit("KiB").from(1, 1048576).means("Size of one message of the ring."),
-    FIELD(communication.timeout_seconds).unit("seconds").above(0, second_limit).also({"timeout"})
+    FIELD(communication.chunk_kib).how_it_runs().unit("KiB").from(1, 1048576).means("Size of one message of the ring."),
+    FIELD(communication.timeout_seconds).how_it_runs().unit("seconds").above(0, second_limit).also({"timeout"})
       .means("A step that takes longer ends the job, after printing where every rank stands."),
 
-    FIELD(run.dir).also({"output", "output_dir", "out", "directory"})
+    FIELD(run.dir).how_it_runs().also({"output", "output_dir", "out", "directory"})
       .means("The run's own folder. \"\": results/<name>/<id>."),
-    FIELD(run.id).folder_name()
+    FIELD(run.id).how_it_runs().folder_name()
       .means("The folder's name in results/<name>, so not together with run.dir. \"\": the time of the start."),
-    FIELD(run.log_every_steps).unit("steps").from(0, step_limit).also({"print_every", "log_interval"})
+    FIELD(run.log_every_steps).how_it_runs().unit("steps").from(0, step_limit).also({"print_every", "log_interval"})
       .means("A line this often when the output is not a terminal. 0: about twenty per epoch."),
-    FIELD(run.threads).unit("threads").from(0, 4096).also({"num_threads"})
+    FIELD(run.threads).how_it_runs().unit("threads").from(0, 4096).also({"num_threads"})
       .means("Threads of each rank. 0: its share of the processors that it may use."),
   };
 }
@@ -154,6 +202,7 @@ constexpr SectionText section_texts[] = {
     {"model", "What is trained."},
     {"data", "What it is trained on. Data sets are made by `bin/ringtrain-data`."},
     {"batch", "global = workers x worker = ranks x accumulation x micro."},
+    {"loss", "What is minimised: cross-entropy."},
     {"optimizer", "How a gradient becomes an update."},
     {"learning_rate", "A pure function of the step."},
     {"stop", "The run ends at the first limit that it reaches; one must be given."},

@@ -35,6 +35,7 @@ struct Field {
   std::string_view only_with_;                // another key ...
   std::vector<std::string_view> only_words_;  // ... and the words of it with which this field has an effect
   std::vector<std::string_view> also_;        // what people call it elsewhere, for the nearest known key
+  bool how_it_runs_ = false;                  // decides speed, place or record, never what is learned
   std::string_view meaning_;
 
   Field(std::string_view key_path, Member (*place)(Experiment&)) : key(key_path), member(place) {}
@@ -50,6 +51,7 @@ struct Field {
   Field& only_with(std::string_view other, std::vector<std::string_view> with) {
     return only_with_ = other, only_words_ = std::move(with), *this;
   }
+  Field& how_it_runs() { return how_it_runs_ = true, *this; }
   Field& also(std::vector<std::string_view> names) { return also_ = std::move(names), *this; }
   Field& means(std::string_view text) { return meaning_ = text, *this; }
 };

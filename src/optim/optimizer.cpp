@@ -12,25 +12,28 @@ std::vector<std::string> Optimizer::state_names(const OptimizerConfig& config) {
 Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend)
     : config_(config), backend_(backend) {
   for (const Parameter& p : parameters.all()) {
+    if (p.kind == ParameterKind::statistic) continue;
     const bool decay = config.weight_decay > 0 && (p.kind == ParameterKind::weight || config.decay_norm_and_bias);
     if (!ranges_.empty() && ranges_.back().decay == decay)
       ranges_.back().end = p.offset + p.count;
     else
       ranges_.push_back({p.offset, p.offset + p.count, decay});
   }
-  for (std::size_t i = 0; i < state_names(config).size(); ++i) state_.push_back(backend.make_vector(parameters.size()));
+  for (std::size_t i = 0; i < state_names(config).size(); ++i)
+    state_.push_back(backend.make_vector(parameters.trained()));
 }
 
-void Optimizer::update(Vector& weights, const Vector& gradients, double learning_rate, double gradient_norm,
-                       std::int64_t step) {
+void Optimizer::update(Vector& weights, const Vector& gradients, Rates rates, double gradient_norm, std::int64_t step) {
   UpdateRule rule;
   rule.kind = config_.kind == "sgd"    ? OptimizerKind::sgd
               : config_.kind == "adam" ? OptimizerKind::adam
                                        : OptimizerKind::adamw;
-  rule.learning_rate = static_cast<float>(learning_rate);
+  rule.learning_rate = static_cast<float>(rates.now);
   if (config_.clip_norm > 0 && gradient_norm > config_.clip_norm)
     rule.gradient_scale = static_cast<float>(config_.clip_norm / gradient_norm);
-  rule.momentum = static_cast<float>(config_.momentum);
+  const bool corrected = config_.momentum_correction && step > 0 && rates.before > 0;
+  rule.momentum = static_cast<float>(corrected ? config_.momentum * rates.now / rates.before : config_.momentum);
+  rule.rate_inside = config_.rate_in_momentum;
   rule.nesterov = config_.nesterov;
   rule.beta1 = static_cast<float>(config_.beta1);
   rule.beta2 = static_cast<float>(config_.beta2);

@@ -16,9 +16,13 @@ class Optimizer {
  public:
   Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend);
 
-  // Update number `step` (from 0) with this rate. `gradient_norm` (before clipping) decides on clipping to clip_norm
-  // (Pascanu et al. 2013). The gradient is the mean over the global batch.
-  void update(Vector& weights, const Vector& gradients, double learning_rate, double gradient_norm, std::int64_t step);
+  // The rate of this update and of the one before (momentum correction needs both).
+  struct Rates {
+    double now = 0, before = 0;
+  };
+  // Update number `step` (from 0) of the trained elements. `gradient_norm` (before clipping) decides on clipping to
+  // clip_norm (Pascanu et al. 2013). The gradient is the mean over the global batch.
+  void update(Vector& weights, const Vector& gradients, Rates rates, double gradient_norm, std::int64_t step);
 
   static std::vector<std::string> state_names(
       const OptimizerConfig& config);  // sgd: momentum; adam: exp_avg, exp_avg_sq

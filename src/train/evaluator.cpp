@@ -14,13 +14,13 @@ Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& commun
       watchdog_(watchdog),
       program_(backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::inference)),
       loader_plan_(for_rank(plan.validation_loader, communicator.rank())),
-      loader_(std::make_shared<TextDataset>(plan.validation), loader_plan_) {
+      loader_(make_dataset(plan.validation), loader_plan_) {
   program_->allocate();
   if (plan.carries_state)
     carried_state_.resize(static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size()));
 }
 
-Evaluation Evaluator::run(const Vector& weights, std::int64_t step) {
+Evaluation Evaluator::run(const Vector& weights, std::int64_t step, const AfterPass& after_pass) {
   const double begin = now_seconds();
   const std::int64_t passes = steps_per_epoch(plan_.validation, loader_plan_) * plan_.batch.accumulation;
   const std::int64_t state_of_pass = plan_.batch.micro_batch * plan_.graph.state_size();
@@ -40,16 +40,21 @@ Evaluation Evaluator::run(const Vector& weights, std::int64_t step) {
       if (batch.resets_state) std::fill_n(input.state, state_of_pass, 0.0f);
     }
     const LossSums s = program_->forward(input);
+    if (after_pass) after_pass(batch, *program_);
     sums.loss += s.loss;
     sums.correct += s.correct;
+    sums.correct5 += s.correct5;
     sums.targets += s.targets;
   }
-  std::array<double, 3> totals = {sums.loss, static_cast<double>(sums.correct), static_cast<double>(sums.targets)};
+  std::array<double, 4> totals = {sums.loss, static_cast<double>(sums.correct), static_cast<double>(sums.correct5),
+                                  static_cast<double>(sums.targets)};
   communicator_.sum(std::span<double>(totals));
-  if (totals[2] == 0)
+  const double counted = totals[3];
+  if (counted == 0)
     throw Error(cat("the validation set ", plan_.validation.prefix, " has no target that counts"),
                 "check it with ringtrain-data verify");
-  return {totals[0] / totals[2], totals[1] / totals[2], static_cast<std::int64_t>(totals[2]), now_seconds() - begin};
+  return {totals[0] / counted, totals[1] / counted, totals[2] / counted, static_cast<std::int64_t>(counted),
+          now_seconds() - begin};
 }
 
 }  // namespace ringtrain

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -14,8 +15,9 @@
 namespace ringtrain {
 
 struct Evaluation {
-  double loss = 0;      // mean over the counted targets, natural logarithm
-  double accuracy = 0;  // share of them predicted right
+  double loss = 0;       // mean over the counted targets, natural logarithm
+  double accuracy = 0;   // share of them predicted right
+  double accuracy5 = 0;  // share of them among the five likeliest; pictures only
   std::int64_t targets = 0;
   double seconds = 0;
 };
@@ -24,8 +26,9 @@ class Evaluator {
  public:
   // Takes the memory of the inference program; opens no file before the first evaluation.
   Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog);
-  // Collective. The result has the same bits on all ranks.
-  Evaluation run(const Vector& weights, std::int64_t step);
+  using AfterPass = std::function<void(const MicroBatch&, const Program&)>;
+  // Collective. The result has the same bits on all ranks. `after_pass` sees this rank's passes in order.
+  Evaluation run(const Vector& weights, std::int64_t step, const AfterPass& after_pass = {});
 
  private:
   const RunPlan& plan_;

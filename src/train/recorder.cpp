@@ -50,18 +50,18 @@ class JsonLine {
   std::string text_;
 };
 
-// The step of a whole record ("{"step": 12, ... }"); nothing for a broken line.
-std::optional<std::int64_t> step_of(const std::string& line) {
-  constexpr const char* key = "\"step\":";
+// The number behind `key` in a whole record ("{"step": 12, ... }"); nothing for a broken line or another record.
+template <class Number>
+std::optional<Number> number_of(const std::string& line, std::string_view key) {
   if (line.empty() || line.front() != '{' || line.back() != '}') return std::nullopt;
-  std::size_t position = line.find(key);
+  std::size_t position = line.find(cat('"', key, "\":"));
   if (position == std::string::npos) return std::nullopt;
-  position = line.find_first_not_of(' ', position + std::strlen(key));
+  position = line.find_first_not_of(' ', position + key.size() + 3);
   if (position == std::string::npos) return std::nullopt;
-  std::int64_t step = 0;
-  const auto result = std::from_chars(line.data() + position, line.data() + line.size(), step);
+  Number value{};
+  const auto result = std::from_chars(line.data() + position, line.data() + line.size(), value);
   if (result.ec != std::errc()) return std::nullopt;
-  return step;
+  return value;
 }
 
 // Keeps the whole records up to `last_step`. Line by line: the file of a long run is larger than memory may be.
@@ -74,7 +74,7 @@ void cut_back(const std::string& path, std::int64_t last_step) {
   std::string line;
   while (std::getline(in, line)) {
     const bool ends_here = in.eof();  // no newline: the write was cut off, even if the record looks whole
-    const auto step = step_of(line);
+    const auto step = number_of<std::int64_t>(line, "step");
     if (step.has_value() && *step <= last_step && !ends_here) {
       out << line << '\n';
     } else {
@@ -148,6 +148,7 @@ void Recorder::step(const StepRecord& record) {
                      .add("epoch", record.epoch)
                      .add("samples", record.samples)
                      .add("loss", record.loss)
+                     .add("accuracy", record.accuracy)
                      .add("lr", record.lr)
                      .add("grad_norm", record.grad_norm)
                      .add("seconds", record.seconds)
@@ -174,15 +175,30 @@ void Recorder::evaluation(const EvaluationRecord& record) {
                      .add("samples", record.samples)
                      .add("validation_loss", record.validation_loss)
                      .add("validation_accuracy", record.validation_accuracy)
+                     .add("validation_accuracy5", record.validation_accuracy5)
                      .add("validation_targets", record.targets)
                      .add("evaluation_seconds", record.seconds)
                      .add("best", record.best)
                      .finish());
-  char text[160];
-  std::snprintf(text, sizeof text, "epoch %.2f  validation loss %.4f  accuracy %.2f %%  (%.2f s)%s", record.epoch,
-                record.validation_loss, 100 * record.validation_accuracy, record.seconds,
+  char text[160], top5[32] = "";
+  if (record.validation_accuracy5 > 0)
+    std::snprintf(top5, sizeof top5, ", top-5 %.2f %%", 100 * record.validation_accuracy5);
+  std::snprintf(text, sizeof text, "epoch %.2f  validation loss %.4f  accuracy %.2f %%%s  (%.2f s)%s", record.epoch,
+                record.validation_loss, 100 * record.validation_accuracy, top5, record.seconds,
                 record.best ? "  best so far" : "");
   state_->progress.line(text);
+}
+
+std::vector<double> Recorder::last_accuracies() const {
+  std::ifstream in(state_->path, std::ios::binary);
+  std::vector<double> last;
+  for (std::string line; std::getline(in, line);) {
+    const auto accuracy = number_of<double>(line, "validation_accuracy");
+    if (!accuracy) continue;
+    last.push_back(*accuracy);
+    if (last.size() > 5) last.erase(last.begin());
+  }
+  return last;
 }
 
 void Recorder::note(const std::string& line) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace ringtrain {
 
@@ -12,6 +13,7 @@ struct StepRecord {
   double epoch = 0;          // finished epochs, a fraction
   std::int64_t samples = 0;  // cumulative
   double loss = 0;           // mean over the counted targets of the global batch
+  double accuracy = 0;       // share of them predicted right, before the update
   double lr = 0;
   double grad_norm = 0;  // before clipping and decay
   double seconds = 0;    // of this step
@@ -25,9 +27,10 @@ struct EvaluationRecord {
   std::int64_t step = 0;
   double epoch = 0;
   std::int64_t samples = 0;
-  double validation_loss = 0;      // mean over the counted targets, natural logarithm
-  double validation_accuracy = 0;  // share of counted targets predicted right
-  std::int64_t targets = 0;        // how many were counted
+  double validation_loss = 0;       // mean over the counted targets, natural logarithm
+  double validation_accuracy = 0;   // share of counted targets predicted right (pictures: top-1)
+  double validation_accuracy5 = 0;  // among the five likeliest; pictures only
+  std::int64_t targets = 0;         // how many were counted
   double seconds = 0;
   bool best = false;
 };
@@ -45,7 +48,10 @@ class Recorder {
   // A line for the user that does not break the progress bar; log_info and log_warning do not break it either.
   void note(const std::string& line);
   void finish();  // the last step is shown and the bar's line ended: call before the closing words of a run
-  void flush();   // metrics.jsonl to the operating system (every step) and disk (checkpoints)
+  // The last (up to five) validation accuracies of this folder, those before a resume included, oldest first: Goyal et
+  // al. 2017 (section 5) report the median over the last five epochs.
+  std::vector<double> last_accuracies() const;
+  void flush();  // metrics.jsonl to the operating system (every step) and disk (checkpoints)
 
  private:
   struct State;

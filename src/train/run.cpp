@@ -13,40 +13,19 @@
 #include "base/signals.h"
 #include "base/version.h"
 #include "config/reader.h"
+#include "data/shard_header.h"
 #include "train/checkpoint.h"
 #include "train/evaluator.h"
 #include "train/recorder.h"
 #include "train/run_folder.h"
 #include "train/run_record.h"
 #include "train/snapshot.h"
+#include "train/start.h"
 #include "train/trainer.h"
 
 namespace ringtrain {
 
 namespace {
-
-// Rank 0 reads files; the others get what it read, so that all ranks see the same thing and file servers one reader.
-Experiment shared_experiment(const ExperimentArguments& arguments, Communicator& communicator) {
-  std::string text;
-  if (communicator.rank() == 0) text = to_yaml(read_experiment(arguments.path, arguments.overrides));
-  return parse_experiment(broadcast_string(communicator, text, 0), arguments.path, {});
-}
-
-DatasetIndex shared_index(const std::string& prefix, Communicator& communicator) {
-  std::string bytes;
-  if (communicator.rank() == 0) bytes = read_dataset_index(prefix).serialize();
-  return DatasetIndex::deserialize(broadcast_string(communicator, bytes, 0));
-}
-
-int thread_count(const Experiment& experiment, const Session& session) {
-  const int available = session.available_threads();
-  if (experiment.run.threads == 0) return available;
-  const int wanted = static_cast<int>(experiment.run.threads);
-  if (wanted > available && session.rank() == 0)
-    log_warning("run.threads is ", wanted, ", but a rank has ", available, available == 1 ? " CPU" : " CPUs",
-                " in its affinity mask: its threads will take turns");
-  return wanted;
-}
 
 // What rank 0 found in the run's folder; `step` and `micro_batch` are the same on all ranks.
 struct Found {
@@ -93,7 +72,7 @@ class TrainingRun {
         watchdog_(watchdog),
         threads_(threads),
         progress_(found.progress),
-        loader_(std::make_shared<TextDataset>(plan.train), for_rank(plan.train_loader, communicator.rank())),
+        loader_(make_dataset(plan.train), for_rank(plan.train_loader, communicator.rank())),
         trainer_(plan, backend, communicator, watchdog, loader_) {
     if (plan.has_validation) evaluator_ = std::make_unique<Evaluator>(plan, backend, communicator, watchdog);
     load_trainer(found.checkpoint.get(), trainer_, plan, progress_, communicator);
@@ -133,6 +112,7 @@ class TrainingRun {
   }
 
   const Progress& progress() const { return progress_; }
+  std::vector<double> last_accuracies() const { return recorder_->last_accuracies(); }  // rank 0
 
  private:
   Requests requests() const {
@@ -171,6 +151,7 @@ class TrainingRun {
     s.epoch = epochs(r.step);
     s.samples = r.step * plan_.batch.global;
     s.loss = r.loss;
+    s.accuracy = r.accuracy;
     s.lr = r.learning_rate;
     s.grad_norm = r.gradient_norm;
     s.seconds = now_seconds() - step_begin_;
@@ -197,7 +178,7 @@ class TrainingRun {
     }
     if (recorder_)
       recorder_->evaluation({progress_.step, epochs(progress_.step), progress_.step * plan_.batch.global, e.loss,
-                             e.accuracy, e.targets, e.seconds, improved});
+                             e.accuracy, e.accuracy5, e.targets, e.seconds, improved});
     const StopConfig& s = plan_.experiment.stop;
     if ((s.target_metric == "validation_loss" && e.loss <= s.target_value) ||
         (s.target_metric == "validation_accuracy" && e.accuracy >= s.target_value))
@@ -229,6 +210,15 @@ class TrainingRun {
   std::unique_ptr<Recorder> recorder_;
   double begin_ = 0, last_save_ = 0, step_begin_ = 0;
 };
+
+// As Goyal et al. 2017 report: less noise than the last epoch, no choosing of the best.
+void log_median(std::vector<double> accuracies) {
+  if (accuracies.size() < 5) return;
+  std::sort(accuracies.begin(), accuracies.end());
+  char text[16];
+  std::snprintf(text, sizeof text, "%.2f", 100 * accuracies[accuracies.size() / 2]);
+  log_info("median validation accuracy of the last 5 evaluations: ", text, " %");
+}
 
 // What the steps so far were trained with, when the next ones are trained with something else.
 void keep_earlier_experiment(const std::string& run_dir, std::int64_t step) {
@@ -308,7 +298,7 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
       const std::vector<std::string> changes = changed_keys(*found.checkpoint, found.path, experiment);
       for (const std::string& change : changes) log_info("changed since that checkpoint: ", change);
       if (!changes.empty() && more) keep_earlier_experiment(run_dir, from.step);
-      if (!found.same_machine)
+      if (!found.same_machine && from.step > 0)
         log_info(
             "the checkpoint was made on another number of ranks or threads: it continues within rounding, not bit "
             "for bit");
@@ -335,6 +325,7 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
       log_info(code == 0 ? "finished" : "stopped on request, with a checkpoint", " after step ", p.step, " and ",
                std::llround(p.elapsed_seconds), " s",
                p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
+      log_median(run->last_accuracies());
       log_info("run folder: ", run_dir);
       if (code != 0)
         log_info("continue with: ringtrain train ", run_dir, "/experiment.yaml",
@@ -355,11 +346,25 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
   }
 }
 
+// A cluster's data set is not on the laptop where its run is planned.
+static DatasetIndex index_or_statement(const Experiment& experiment, const std::string& prefix, std::int64_t samples) {
+  try {
+    find_shards(prefix);
+  } catch (const Error& e) {
+    if (samples == 0 || experiment.data.classes == 0) throw;
+    log_warning(e.what(), "; planning with the size that the experiment states");
+    return stated_index(experiment, prefix, samples);
+  }
+  return read_dataset_index(prefix);
+}
+
 int plan(const ExperimentArguments& arguments, std::int64_t ranks, Session& session) {
   const Experiment experiment = read_experiment(arguments.path, arguments.overrides);
-  const DatasetIndex train_index = read_dataset_index(experiment.data.train);
+  const DataConfig& data = experiment.data;
+  const DatasetIndex train_index = index_or_statement(experiment, data.train, data.train_samples);
   DatasetIndex validation_index;
-  if (!experiment.data.validation.empty()) validation_index = read_dataset_index(experiment.data.validation);
+  if (!data.validation.empty())
+    validation_index = index_or_statement(experiment, data.validation, data.validation_samples);
   std::unique_ptr<Backend> backend = make_cpu_backend(thread_count(experiment, session));
   const RunPlan p =
       make_run_plan(experiment, train_index, experiment.data.validation.empty() ? nullptr : &validation_index,

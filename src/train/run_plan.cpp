@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
+#include "config/schema.h"
 #include "models/models.h"
 #include "optim/optimizer.h"
 
@@ -13,8 +14,24 @@ namespace ringtrain {
 namespace {
 
 TextOrder text_order(const Experiment& e, const DatasetIndex& index) {
-  if (!index.text.running_text) return TextOrder::rows;
+  if (index.is_image() || !index.text.running_text) return TextOrder::rows;
   return e.data.order == "streams" ? TextOrder::streams : TextOrder::windows;
+}
+
+ImageTransform image_transform(const DataConfig& data) {
+  ImageTransform t;
+  t.size = data.image_size;
+  t.resize = data.resize;
+  t.augmentation = data.augmentation == "none"       ? Augmentation::none
+                   : data.augmentation == "pad_crop" ? Augmentation::pad_crop
+                                                     : Augmentation::random_resized_crop;
+  t.scale_low = data.crop_area[0];
+  t.scale_high = data.crop_area[1];
+  t.ratio_low = data.crop_ratio[0];
+  t.ratio_high = data.crop_ratio[1];
+  t.pad = data.pad;
+  t.flip = data.flip;
+  return t;
 }
 
 LoaderPlan loader_plan(const RunPlan& plan, const DatasetIndex& index, bool evaluation) {
@@ -24,6 +41,8 @@ LoaderPlan loader_plan(const RunPlan& plan, const DatasetIndex& index, bool eval
   l.order = text_order(e, index);
   l.sequence = plan.graph.sequence();
   l.mask_blanks = e.data.blanks == "masked";
+  l.image = image_transform(e.data);
+  l.reads = e.data.reads;
   l.global_batch = plan.batch.global;
   l.rows = plan.batch.rows_per_rank;
   l.micro_batch = plan.batch.micro_batch;
@@ -41,8 +60,16 @@ std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch) {
   return steps;
 }
 
-void check_same_symbols(const DatasetIndex& train, const DatasetIndex& validation) {
-  if (train.text.vocabulary != validation.text.vocabulary || train.text.context_length != validation.text.context_length ||
+void check_same_kind(const DatasetIndex& train, const DatasetIndex& validation) {
+  if (train.kind != validation.kind)
+    throw Error(cat("data.validation ", validation.prefix, " is of kind ", validation.kind, ", data.train ",
+                    train.prefix, " of kind ", train.kind),
+                "both must be pictures, or both text");
+  if (train.image.class_ids != validation.image.class_ids)
+    throw Error(cat("data.validation ", validation.prefix, " has other classes than data.train ", train.prefix),
+                "convert both in one run of ringtrain-data, or with the same --class-list");
+  if (train.text.vocabulary != validation.text.vocabulary ||
+      train.text.context_length != validation.text.context_length ||
       train.text.running_text != validation.text.running_text)
     throw Error(cat("data.validation ", validation.prefix, " has another vocabulary or context length than data.train ",
                     train.prefix),
@@ -51,14 +78,39 @@ void check_same_symbols(const DatasetIndex& train, const DatasetIndex& validatio
 
 // Keys that say nothing about this kind of data, and would be ignored.
 void check_keys_apply(const Experiment& e, const DatasetIndex& index) {
-  const auto refuse = [&](const std::string& key, const char* what) {
-    throw Error(cat(key, " has no effect: ", index.prefix, " holds ", what), "leave the key out");
+  const Experiment plain;
+  const auto only_for = [&](std::initializer_list<const char*> keys, const char* held) {
+    for (const char* key : keys) {
+      const Field& field = *find_field(key);
+      if (value_text(field, e) != value_text(field, plain))
+        throw Error(cat(key, ": ", value_text(field, e), " has no effect: ", index.prefix, " holds ", held),
+                    "leave the key out");
+    }
   };
-  const DataConfig plain;
-  if (index.text.running_text && e.data.blanks != plain.blanks) refuse("data.blanks: " + e.data.blanks, "running text");
-  if (index.text.running_text) return;
-  if (e.data.order != plain.order) refuse("data.order: " + e.data.order, "names");
-  if (e.data.sequence != plain.sequence) refuse(cat("data.sequence: ", e.data.sequence), "names");
+  if (index.is_image()) return only_for({"data.order", "data.sequence", "data.blanks"}, "pictures");
+  only_for({"data.image_size", "data.resize", "data.augmentation", "data.flip", "data.mean", "data.std", "data.classes",
+            "data.reads"},
+           "text");
+  if (index.text.running_text) return only_for({"data.blanks"}, "running text");
+  only_for({"data.order", "data.sequence"}, "names");
+}
+
+void check_stated(const char* key, std::int64_t stated, std::int64_t found, const std::string& prefix) {
+  if (stated > 0 && stated != found)
+    throw Error(cat(key, " is ", stated, ", but ", prefix, " has ", found),
+                cat("give the data set that the experiment means, or correct ", key));
+}
+
+SampleShape sample_shape(const Experiment& e, const DatasetIndex& train) {
+  if (!train.is_image())
+    return {train.text.running_text ? e.data.sequence : train.text.context_length,
+            static_cast<std::int64_t>(train.text.vocabulary.size())};
+  const std::vector<double>& mean = e.data.mean.empty() ? train.image.mean : e.data.mean;
+  const std::vector<double>& std = e.data.std.empty() ? train.image.std : e.data.std;
+  if (mean.size() != 3 || std.size() != 3)
+    throw Error(
+        cat("data.mean and data.std need 3 values, one per channel; there are ", mean.size(), " and ", std.size()));
+  return {0, 0, e.data.image_size, std::ssize(train.image.class_ids), mean, std};
 }
 
 }  // namespace
@@ -69,14 +121,16 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   p.experiment = experiment;
   p.train = train;
   if (validation != nullptr) {
-    check_same_symbols(train, *validation);
+    check_same_kind(train, *validation);
+    check_stated("data.validation_samples", experiment.data.validation_samples, validation->total, validation->prefix);
     p.validation = *validation;
     p.has_validation = true;
   }
   check_keys_apply(experiment, train);
+  check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
+  check_stated("data.classes", experiment.data.classes, std::ssize(train.image.class_ids), train.prefix);
   p.precision = experiment.precision == "bf16" ? Precision::bf16 : Precision::fp32;
-  const std::int64_t sequence = train.text.running_text ? experiment.data.sequence : train.text.context_length;
-  p.graph = build_model(experiment.model, {sequence, static_cast<std::int64_t>(train.text.vocabulary.size())});
+  p.graph = build_model(experiment.model, sample_shape(experiment, train), experiment.loss);
   p.parameters = p.graph.parameters();
 
   BatchConfig batch = experiment.batch;
@@ -85,6 +139,7 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
     batch.micro = recorded_micro_batch;
   p.batch = batch_plan(batch, ranks, backend.preferred_micro_batch(p.graph, p.precision), p.graph.has_batch_norm());
 
+  if (p.graph.has_batch_norm()) p.norm_group = p.batch.worker;
   p.train_loader = loader_plan(p, train, false);
   if (p.has_validation) p.validation_loader = loader_plan(p, p.validation, true);
   p.carries_state = p.train_loader.order == TextOrder::streams;
@@ -96,6 +151,34 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   return p;
 }
 
+DatasetIndex stated_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples) {
+  if (samples == 0 || experiment.data.classes == 0)
+    throw Error(cat(prefix, ": there is no data set, and the experiment does not state its size"),
+                "convert the data with bin/ringtrain-data, or state data.train_samples, data.validation_samples and "
+                "data.classes to plan without it");
+  DatasetIndex index;
+  index.prefix = prefix;
+  index.kind = "image";
+  index.total = samples;
+  index.image.class_ids.resize(static_cast<std::size_t>(experiment.data.classes));
+  index.image.mean = {0.485, 0.456, 0.406};
+  index.image.std = {0.229, 0.224, 0.225};
+  index.shards.resize(1);
+  index.shards[0].count = samples;
+  return index;
+}
+
+std::string experiment_id(const Experiment& experiment) {
+  std::uint64_t id = 0xcbf29ce484222325ull;  // FNV-1a
+  for (const Field& field : schema())
+    if (!field.how_it_runs_)
+      for (const char c : cat(field.key, "=", value_text(field, experiment), "\n"))
+        id = (id ^ static_cast<std::uint8_t>(c)) * 0x100000001b3ull;
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(id));
+  return text;
+}
+
 LoaderPlan for_rank(LoaderPlan plan, int rank) {
   plan.first_row = rank * plan.rows;
   return plan;
@@ -103,23 +186,27 @@ LoaderPlan for_rank(LoaderPlan plan, int rank) {
 
 std::string model_fingerprint(const RunPlan& plan) {
   std::string text = cat(plan.experiment.model.kind, ", ", plan.graph.sequence(), " positions;");
+  if (plan.train.is_image()) text = cat(plan.experiment.model.kind, ";");
   for (const Parameter& p : plan.parameters.all()) {
     text += " " + p.name + " [";
     for (std::size_t i = 0; i < p.shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(p.shape[i]);
     text += "]";
   }
-  text += "; symbols:";
+  text += plan.train.is_image() ? "; classes:" : "; symbols:";
   for (const std::string& symbol : plan.train.text.vocabulary) text += " '" + symbol + "'";
+  for (const std::string& id : plan.train.image.class_ids) text += " '" + id + "'";
   return text;
 }
 
 std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
   const auto vector_bytes = plan.parameters.size() * static_cast<std::int64_t>(sizeof(float));
+  const auto state_bytes = plan.parameters.trained() * static_cast<std::int64_t>(sizeof(float));
   std::vector<MemoryItem> items = {{"weights", vector_bytes}, {"gradients", vector_bytes}};
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
-    items.push_back({"optimizer state " + name, vector_bytes});
+    items.push_back({"optimizer state " + name, state_bytes});
   const auto add_program = [&](PassMode mode) {
-    for (const MemoryItem& item : backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, mode)->memory())
+    for (const MemoryItem& item :
+         backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, mode, plan.norm_group)->memory())
       items.push_back(item);
   };
   add_program(PassMode::training);
@@ -129,13 +216,17 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
     items.push_back({"carried state", bytes});
     if (plan.has_validation) items.push_back({"carried state, evaluation", bytes});
   }
-  items.push_back({"loader, training", Loader::memory_bytes(plan.train_loader)});
-  items.push_back({"data set, training", TextDataset(plan.train).memory_bytes()});
+  items.push_back({"loader, training", Loader::memory_bytes(plan.train, plan.train_loader)});
+  items.push_back({"data set, training", make_dataset(plan.train)->memory_bytes()});
   if (plan.has_validation) {
-    items.push_back({"loader, evaluation", Loader::memory_bytes(plan.validation_loader)});
-    items.push_back({"data set, evaluation", TextDataset(plan.validation).memory_bytes()});
+    items.push_back({"loader, evaluation", Loader::memory_bytes(plan.validation, plan.validation_loader)});
+    items.push_back({"data set, evaluation", make_dataset(plan.validation)->memory_bytes()});
   }
-  std::int64_t values = plan.parameters.count() * (1 + std::ssize(Optimizer::state_names(plan.experiment.optimizer)));
+  std::int64_t values = 0;
+  for (const Parameter& p : plan.parameters.all())
+    values +=
+        p.count *
+        (p.kind == ParameterKind::statistic ? 1 : 1 + std::ssize(Optimizer::state_names(plan.experiment.optimizer)));
   if (plan.carries_state) values += plan.batch.global * plan.graph.state_size();
   items.push_back({"checkpoint being written, rank 0", values * static_cast<std::int64_t>(sizeof(float))});
   return items;
@@ -158,15 +249,34 @@ std::string number(double value) {
 }
 
 std::string describe_data(const DatasetIndex& index, std::int64_t samples) {
-  return cat(index.prefix, ": ", with_thousands(samples), " samples in ", index.shards.size(),
-             index.shards.size() == 1 ? " shard, " : " shards, ", index.text.vocabulary.size(), " symbols");
+  return cat(
+      index.prefix, ": ", with_thousands(samples), " samples in ", index.shards.size(),
+      index.shards.size() == 1 ? " shard, " : " shards, ",
+      index.is_image() ? cat(index.image.class_ids.size(), " classes") : cat(index.text.vocabulary.size(), " symbols"));
+}
+
+std::string describe_model(const RunPlan& plan) {
+  const ModelConfig& m = plan.experiment.model;
+  std::string text = m.kind;
+  if (m.kind == "char_lstm") text += cat(" ", m.layers, " x ", m.hidden, ", dropout ", number(m.dropout));
+  if (m.kind == "resnet")
+    text += cat("-", m.depth, m.width == 64 ? "" : cat(", width ", m.width), ", stem ", m.stem,
+                m.zero_gamma ? ", zero gamma" : "");
+  if (m.kind == "alexnet") text += cat(", dropout ", number(m.dropout));
+  if (plan.train.is_image()) text += cat(", ", plan.experiment.data.image_size, " px");
+  if (plan.norm_group > 0) text += cat(", batch norm over ", plan.norm_group);
+  if (plan.experiment.loss.label_smoothing > 0)
+    text += cat(", label smoothing ", number(plan.experiment.loss.label_smoothing));
+  return cat(text, ", ", with_thousands(plan.parameters.count()), " parameters, ",
+             number(static_cast<double>(plan.graph.forward_flops_per_sample()) / 2e9), " GMAC forward");
 }
 
 std::string describe_optimizer(const Experiment& e) {
   const OptimizerConfig& o = e.optimizer;
   std::string text = o.kind;
   if (o.kind == "sgd")
-    text += cat(", momentum ", number(o.momentum), o.nesterov ? " (Nesterov)" : "");
+    text += cat(", momentum ", number(o.momentum), o.nesterov ? " (Nesterov)" : "",
+                o.rate_in_momentum ? ", rate in the buffer" : "", o.momentum_correction ? ", corrected" : "");
   else
     text += cat(", betas ", number(o.beta1), " ", number(o.beta2), ", epsilon ", number(o.epsilon));
   if (o.weight_decay > 0)
@@ -198,8 +308,8 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   for (const MemoryItem& item : memory) bytes += item.bytes;
   Table t;
   t.section(e.name);
-  t.row("model", cat(e.model.kind, " ", e.model.layers, " x ", e.model.hidden, ", dropout ", number(e.model.dropout),
-                     ", ", with_thousands(plan.parameters.count()), " parameters"));
+  t.row("experiment", experiment_id(e));
+  t.row("model", describe_model(plan));
   t.row("data", describe_data(plan.train, plan.samples_per_epoch));
   if (plan.has_validation)
     t.row("validation", describe_data(plan.validation, samples_per_epoch(plan.validation, plan.validation_loader)));

@@ -23,6 +23,7 @@ struct RunPlan {
   ParameterTable parameters;
   Precision precision = Precision::fp32;
   BatchPlan batch;
+  std::int64_t norm_group = 0;  // samples that batch norm normalises together; 0: the model has none
   ScheduleContext schedule;
   std::int64_t samples_per_epoch = 0;
   LoaderPlan train_loader, validation_loader;  // of rank 0; for_rank() gives the others
@@ -33,6 +34,14 @@ struct RunPlan {
 // for every contradiction between experiment, data and ranks.
 RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                       int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
+
+// Stands for a data set of pictures that is not here (a cluster's, seen from a laptop), as the experiment states it:
+// data.train_samples or data.validation_samples, and data.classes. Throws Error when it does not.
+DatasetIndex stated_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples);
+
+// Names the experiment by all that decides its result, and by nothing else: 16 hexadecimal digits, the same for any
+// machine, number of ranks, folder or file name.
+std::string experiment_id(const Experiment& experiment);
 
 LoaderPlan for_rank(LoaderPlan plan, int rank);
 

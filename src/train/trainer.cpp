@@ -46,7 +46,8 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       weights_(backend.make_vector(plan.parameters.size())),
       gradients_(backend.make_vector(plan.parameters.size())),
       optimizer_(plan.experiment.optimizer, plan.parameters, backend),
-      program_(backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training)),
+      program_(
+          backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group)),
       reducer_(communicator, {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
                static_cast<std::int64_t>(plan.experiment.communication.bucket_mib * (1 << 20) / sizeof(float))),
       overlap_{[this](std::int64_t watermark) { reducer_.ready(watermark); }, [this] { reducer_.poll(); }},
@@ -68,6 +69,7 @@ StepReport Trainer::step(const Requests& requests) {
   StepClock clock(watchdog_, step_);
   LossSums sums;
   std::int64_t targets = 0;
+  const auto norm_momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
   reducer_.begin();
 
   for (std::int64_t micro_step = 0; micro_step < plan_.batch.accumulation; ++micro_step) {
@@ -77,6 +79,7 @@ StepReport Trainer::step(const Requests& requests) {
       const LossSums pass = program_->forward(pass_input(*batch, targets));
       sums.loss += pass.loss;
       sums.correct += pass.correct;
+      sums.correct5 += pass.correct5;
     });
     clock.time(Phase::backward, times.backward, [&] {
       const bool last = micro_step + 1 == plan_.batch.accumulation;
@@ -84,24 +87,36 @@ StepReport Trainer::step(const Requests& requests) {
     });
   }
 
-  std::array<double, 6> counters = {
-      sums.loss, static_cast<double>(sums.correct), requests.signal, requests.save, requests.stop, requests.fail};
+  std::array<double, 7> counters = {sums.loss,
+                                    static_cast<double>(sums.correct),
+                                    static_cast<double>(sums.correct5),
+                                    requests.signal,
+                                    requests.save,
+                                    requests.stop,
+                                    requests.fail};
   clock.time(Phase::communication, times.communication, [&] { reducer_.finish(counters); });
 
   clock.time(Phase::update, times.update, [&] {
     report.loss = counters[0] / static_cast<double>(targets);
     report.accuracy = counters[1] / static_cast<double>(targets);
-    report.requests = {counters[2], counters[3], counters[4], counters[5]};
-    report.learning_rate = learning_rate(plan_.experiment.learning_rate, plan_.schedule, step_);
+    report.accuracy5 = counters[2] / static_cast<double>(targets);
+    report.requests = {counters[3], counters[4], counters[5], counters[6]};
+    const Optimizer::Rates rates{rate_at(step_), rate_at(std::max<std::int64_t>(0, step_ - 1))};
+    report.learning_rate = rates.now;
     report.gradient_norm = std::sqrt(backend_.squared_norm(*gradients_, plan_.parameters.trained()));
     require_finite(report.loss, report.gradient_norm);
-    optimizer_.update(*weights_, *gradients_, report.learning_rate, report.gradient_norm, step_);
+    optimizer_.update(*weights_, *gradients_, rates, report.gradient_norm, step_);
+    backend_.average(norm_momentum, plan_.parameters.trained(), plan_.parameters.size(), *weights_, *gradients_);
     program_->set_weights(*weights_);
   });
 
   report.step = ++step_;
   watchdog_.step_finished(step_);
   return report;
+}
+
+double Trainer::rate_at(std::int64_t step) const {
+  return learning_rate(plan_.experiment.learning_rate, plan_.schedule, step);
 }
 
 // The gradient is scaled by 1 / this before the backward pass, so that the reduction over ranks is a plain sum. Without
@@ -118,6 +133,7 @@ PassInput Trainer::pass_input(const MicroBatch& batch, std::int64_t targets) {
   input.inputs = batch.inputs.data();
   input.targets = batch.targets.data();
   input.loss_scale = 1.0f / static_cast<float>(targets);
+  input.statistic_scale = 1.0f / static_cast<float>(plan_.batch.workers);
   input.dropout_key = dropout_key_;
   input.step = step_;
   input.first_row = batch.first_row;

@@ -29,9 +29,9 @@ struct StepTimes {
 };
 
 struct StepReport {
-  std::int64_t step = 0;  // finished updates, this one included
-  double loss = 0;        // mean over the counted targets of the global batch
-  double accuracy = 0;
+  std::int64_t step = 0;               // finished updates, this one included
+  double loss = 0;                     // mean over the counted targets of the global batch
+  double accuracy = 0, accuracy5 = 0;  // top-1; top-5 of pictures
   double learning_rate = 0;
   double gradient_norm = 0;  // before clipping and decay
   Requests requests;         // of all ranks
@@ -56,6 +56,7 @@ class Trainer {
 
  private:
   std::int64_t global_targets(const MicroBatch& first);
+  double rate_at(std::int64_t step) const;
   PassInput pass_input(const MicroBatch& batch, std::int64_t targets);
   void require_finite(double loss, double gradient_norm) const;
 

@@ -89,9 +89,9 @@ TEST_F(RecorderTest, StepRecordsHaveTheAgreedKeysAndNoOthers) {
   std::vector<std::string> keys;
   const Json record = records()[0];
   for (const auto& [key, value] : record.items()) keys.push_back(key);
-  EXPECT_EQ(keys, (std::vector<std::string>{"backward_seconds", "communication_seconds", "elapsed_seconds", "epoch",
-                                            "forward_seconds", "grad_norm", "input_seconds", "loss", "lr", "samples",
-                                            "samples_per_second", "seconds", "step", "update_seconds"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"accuracy", "backward_seconds", "communication_seconds", "elapsed_seconds",
+                                            "epoch", "forward_seconds", "grad_norm", "input_seconds", "loss", "lr",
+                                            "samples", "samples_per_second", "seconds", "step", "update_seconds"}));
 }
 
 TEST_F(RecorderTest, EvaluationsAreObjectsOfTheirOwn) {
@@ -102,6 +102,7 @@ TEST_F(RecorderTest, EvaluationsAreObjectsOfTheirOwn) {
                        .samples = 128,
                        .validation_loss = 1.5,
                        .validation_accuracy = 0.25,
+                       .validation_accuracy5 = 0.75,
                        .targets = 800,
                        .seconds = 0.1,
                        .best = true});
@@ -110,10 +111,25 @@ TEST_F(RecorderTest, EvaluationsAreObjectsOfTheirOwn) {
                                 {"samples", 128},
                                 {"validation_loss", 1.5},
                                 {"validation_accuracy", 0.25},
+                                {"validation_accuracy5", 0.75},
                                 {"validation_targets", 800},
                                 {"evaluation_seconds", 0.1},
                                 {"best", true}}));
-  EXPECT_NE(output().find("validation loss 1.5000  accuracy 25.00 %"), std::string::npos);
+  EXPECT_NE(output().find("validation loss 1.5000  accuracy 25.00 %, top-5 75.00 %"), std::string::npos);
+}
+
+TEST_F(RecorderTest, LastAccuraciesAreThoseOfTheLastFiveEvaluationsARunResumedIncluded) {
+  {
+    Recorder recorder(folder_, 0, 100, 1);
+    for (int i = 1; i <= 4; ++i) {
+      recorder.step(at(10 * i));
+      recorder.evaluation({.step = 10 * i, .validation_accuracy = 0.1 * i});
+    }
+  }
+  Recorder resumed(folder_, 30, 100, 1);  // the fourth is cut away
+  EXPECT_EQ(resumed.last_accuracies(), (std::vector<double>{0.1, 0.1 * 2, 0.1 * 3}));
+  for (int i = 4; i <= 7; ++i) resumed.evaluation({.step = 10 * i, .validation_accuracy = 0.5});
+  EXPECT_EQ(resumed.last_accuracies(), (std::vector<double>{0.1 * 3, 0.5, 0.5, 0.5, 0.5}));
 }
 
 TEST_F(RecorderTest, ValuesReadBackExactly) {
