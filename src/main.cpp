@@ -30,6 +30,20 @@ const char* usage =
     "[--new-only]\n"
     "                   [--prompt TEXT] [--length N]\n"
     "      Invents names (those that the data has are marked *), or writes text.\n"
+    "  ringtrain evaluate RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml [--weights FILE.safetensors] [key.path=value ...]\n"
+    "                     [--json FILE] [--logits FILE.safetensors [--samples N]]\n"
+    "      Runs the validation set once, on all ranks: loss and accuracy. --logits keeps what the model saw and said "
+    "of "
+    "the\n"
+    "      first N samples, to compare with another program.\n"
+    "  ringtrain export RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml --out FILE.safetensors [--dtype fp32|fp16|bf16]\n"
+    "                   [--best|--newest]\n"
+    "      Writes the weights with PyTorch's names (pictures: torchvision's). Without --best or --newest: the best if "
+    "there\n"
+    "      is one.\n"
+    "  ringtrain import FILE.safetensors EXPERIMENT.yaml [key.path=value ...] [--out CHECKPOINT.h5]\n"
+    "      Checks the weights against the experiment's model and makes a run of them, at step 0, to evaluate or to\n"
+    "      train --resume.\n"
     "  ringtrain --version | --help\n"
     "\n"
     "All keys: configs/README.md\n";
@@ -68,6 +82,12 @@ class Arguments {
     if (value != static_cast<double>(static_cast<std::int64_t>(value)))
       throw Error(cat(name, " is ", value, "; expected a whole number"), "ringtrain --help");
     return static_cast<std::int64_t>(value);
+  }
+  // The first argument that no option took.
+  std::string file(const std::string& command, const std::string& what) {
+    if (all_.empty() || all_[0].rfind("--", 0) == 0)
+      throw Error(cat("ringtrain ", command, " needs ", what), "ringtrain --help");
+    return take(0, 1, std::string(all_[0]));
   }
   // What no option took: one path, then overrides.
   ExperimentArguments experiment(const std::string& command) const {
@@ -133,7 +153,35 @@ int run(int argc, char** argv) {
     s.source = arguments.experiment(command).path;
     return sample(s);
   }
-  throw Error(cat("unknown command '", command, "'; expected train, plan or sample"), "ringtrain --help");
+  if (command == "evaluate") {
+    Session session(&argc, &argv);
+    set_log_rank(session.rank(), session.host());
+    EvaluateArguments e;
+    e.weights = arguments.option("--weights", "");
+    e.json = arguments.option("--json", "");
+    e.logits = arguments.option("--logits", "");
+    e.samples = arguments.integer("--samples", e.samples, 1);
+    e.experiment = arguments.experiment(command);
+    return evaluate(e, session);
+  }
+  if (command == "export") {
+    ExportArguments e;
+    e.out = arguments.option("--out", "");
+    e.dtype = arguments.option("--dtype", e.dtype);
+    if (arguments.flag("--best")) e.which = WhichCheckpoint::best;
+    if (arguments.flag("--newest")) e.which = WhichCheckpoint::newest;
+    e.experiment = arguments.experiment(command);
+    return export_weights(e);
+  }
+  if (command == "import") {
+    ImportArguments i;
+    i.out = arguments.option("--out", "");
+    i.weights = arguments.file(command, "a .safetensors file and an experiment");
+    i.experiment = arguments.experiment(command);
+    return import_weights(i);
+  }
+  throw Error(cat("unknown command '", command, "'; expected train, plan, evaluate, export, import or sample"),
+              "ringtrain --help");
 }
 
 // An error that all ranks see (a bad file) is printed once: the others give rank 0 time to end the job, which reaches

@@ -268,9 +268,11 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
   }
 }
 
-Checkpoint read_checkpoint(const std::string& path) {
+Checkpoint read_checkpoint(const std::string& path, std::string_view prefix) {
   std::vector<NamedArray> arrays;
-  Checkpoint checkpoint = read_through(path, [&](NamedArray&& array) { arrays.push_back(std::move(array)); });
+  Checkpoint checkpoint = read_through(path, [&](NamedArray&& array) {
+    if (array.name.starts_with(prefix)) arrays.push_back(std::move(array));
+  });
   checkpoint.arrays = std::move(arrays);
   return checkpoint;
 }

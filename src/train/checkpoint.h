@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ringtrain {
@@ -33,8 +34,9 @@ struct Checkpoint {
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 
 // Throws Error naming the file and what is wrong: not HDF5, truncated, another schema, not complete, an array missing
-// or with a wrong checksum.
-Checkpoint read_checkpoint(const std::string& path);
+// or with a wrong checksum. Arrays without this prefix are checked all the same, but not kept in memory.
+Checkpoint read_checkpoint(const std::string& path, std::string_view prefix = "");
+inline constexpr std::string_view weights_prefix = "weights/";
 
 // Files of a run folder: checkpoints/step-000001234.h5, and best.h5 (a copy that `keep` does not delete).
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step);

@@ -20,7 +20,7 @@ Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& commun
     carried_state_.resize(static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size()));
 }
 
-Evaluation Evaluator::run(const Vector& weights, std::int64_t step) {
+Evaluation Evaluator::run(const Vector& weights, std::int64_t step, const AfterPass& after_pass) {
   const double begin = now_seconds();
   const std::int64_t passes = steps_per_epoch(plan_.validation, loader_plan_) * plan_.batch.accumulation;
   const std::int64_t state_of_pass = plan_.batch.micro_batch * plan_.graph.state_size();
@@ -40,6 +40,7 @@ Evaluation Evaluator::run(const Vector& weights, std::int64_t step) {
       if (batch.resets_state) std::fill_n(input.state, state_of_pass, 0.0f);
     }
     const LossSums s = program_->forward(input);
+    if (after_pass) after_pass(batch, *program_);
     sums.loss += s.loss;
     sums.correct += s.correct;
     sums.correct5 += s.correct5;

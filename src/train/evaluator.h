@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -25,8 +26,9 @@ class Evaluator {
  public:
   // Takes the memory of the inference program; opens no file before the first evaluation.
   Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog);
-  // Collective. The result has the same bits on all ranks.
-  Evaluation run(const Vector& weights, std::int64_t step);
+  using AfterPass = std::function<void(const MicroBatch&, const Program&)>;
+  // Collective. The result has the same bits on all ranks. `after_pass` sees this rank's passes in order.
+  Evaluation run(const Vector& weights, std::int64_t step, const AfterPass& after_pass = {});
 
  private:
   const RunPlan& plan_;

@@ -20,34 +20,12 @@
 #include "train/run_folder.h"
 #include "train/run_record.h"
 #include "train/snapshot.h"
+#include "train/start.h"
 #include "train/trainer.h"
 
 namespace ringtrain {
 
 namespace {
-
-// Rank 0 reads files; the others get what it read, so that all ranks see the same thing and file servers one reader.
-Experiment shared_experiment(const ExperimentArguments& arguments, Communicator& communicator) {
-  std::string text;
-  if (communicator.rank() == 0) text = to_yaml(read_experiment(arguments.path, arguments.overrides));
-  return parse_experiment(broadcast_string(communicator, text, 0), arguments.path, {});
-}
-
-DatasetIndex shared_index(const std::string& prefix, Communicator& communicator) {
-  std::string bytes;
-  if (communicator.rank() == 0) bytes = read_dataset_index(prefix).serialize();
-  return DatasetIndex::deserialize(broadcast_string(communicator, bytes, 0));
-}
-
-int thread_count(const Experiment& experiment, const Session& session) {
-  const int available = session.available_threads();
-  if (experiment.run.threads == 0) return available;
-  const int wanted = static_cast<int>(experiment.run.threads);
-  if (wanted > available && session.rank() == 0)
-    log_warning("run.threads is ", wanted, ", but a rank has ", available, available == 1 ? " CPU" : " CPUs",
-                " in its affinity mask: its threads will take turns");
-  return wanted;
-}
 
 // What rank 0 found in the run's folder; `step` and `micro_batch` are the same on all ranks.
 struct Found {
@@ -320,7 +298,7 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
       const std::vector<std::string> changes = changed_keys(*found.checkpoint, found.path, experiment);
       for (const std::string& change : changes) log_info("changed since that checkpoint: ", change);
       if (!changes.empty() && more) keep_earlier_experiment(run_dir, from.step);
-      if (!found.same_machine)
+      if (!found.same_machine && from.step > 0)
         log_info(
             "the checkpoint was made on another number of ranks or threads: it continues within rounding, not bit "
             "for bit");

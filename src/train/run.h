@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cluster/session.h"
+#include "train/checkpoint_source.h"
 
 namespace ringtrain {
 
@@ -34,5 +35,29 @@ struct SampleArguments {
   std::int64_t length = 400;  // running text: symbols
 };
 int sample(const SampleArguments& arguments);
+
+struct ExportArguments {
+  ExperimentArguments experiment;  // its path is a source as for sample
+  WhichCheckpoint which = WhichCheckpoint::best_or_newest;
+  std::string out, dtype = "fp32";  // fp32 | fp16 | bf16
+};
+int export_weights(const ExportArguments& arguments);
+
+struct ImportArguments {
+  std::string weights;
+  ExperimentArguments experiment;
+  std::string out;  // a checkpoint; empty: a new run's folder
+};
+int import_weights(const ImportArguments& arguments);
+
+struct EvaluateArguments {
+  ExperimentArguments experiment;  // its path is a source as for sample
+  std::string weights;             // a safetensors file instead of the checkpoint
+  std::string json;                // the result as a file
+  std::string logits;              // a safetensors file of the first `samples` samples
+  std::int64_t samples = 16;
+};
+// Collective over all ranks.
+int evaluate(const EvaluateArguments& arguments, Session& session);
 
 }  // namespace ringtrain

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cwchar>
 #include <cwctype>
-#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,29 +16,13 @@
 #include "data/loader.h"
 #include "models/models.h"
 #include "train/checkpoint.h"
+#include "train/checkpoint_source.h"
 #include "train/run.h"
-#include "train/run_folder.h"
 #include "train/snapshot.h"
 
 namespace ringtrain {
 
 namespace {
-
-namespace fs = std::filesystem;
-
-// The checkpoint that `source` means.
-std::string find_source(const std::string& source) {
-  if (source.ends_with(".h5")) return source;
-  std::string folder = source;
-  if (source.ends_with(".yaml") || source.ends_with(".yml"))
-    folder = run_folder_path(read_experiment(source, {}), true);
-  const std::string best = folder + "/checkpoints/best.h5";
-  if (fs::exists(best)) return best;
-  const std::string newest = newest_checkpoint(folder, nullptr);
-  if (newest.empty())
-    throw Error(cat(folder, ": no checkpoint there"), "give a run's folder, a checkpoint file, or train first");
-  return newest;
-}
 
 // Each letter of a UTF-8 text through `change(letter, at the start of a word)`; what is not UTF-8 stays as it is.
 template <class Change>
@@ -253,7 +236,7 @@ int sample_text(Model& model, const SampleArguments& arguments) {
 }  // namespace
 
 int sample(const SampleArguments& arguments) {
-  const std::string path = find_source(arguments.source);
+  const std::string path = checkpoint_of(arguments.source);
   const bool names = read_checkpoint(path).numbers.at("context_length") > 0;
   Model model(path, names ? NameMaker::rows : 1);
   return names ? sample_names(model, arguments) : sample_text(model, arguments);

@@ -14,7 +14,7 @@ namespace ringtrain {
 namespace {
 
 // One array per tensor: padding and order of the flat vector stay inside the program.
-void store_vector(Checkpoint& checkpoint, const std::string& prefix, const std::vector<float>& flat,
+void store_vector(Checkpoint& checkpoint, const std::string& prefix, std::span<const float> flat,
                   const ParameterTable& parameters) {
   for (const Parameter& p : parameters.all()) {
     if (p.offset >= std::ssize(flat)) continue;  // optimizer state has no place for statistics
@@ -44,50 +44,71 @@ std::vector<std::pair<std::string, Vector*>> vectors_of(Trainer& trainer, const 
   return all;
 }
 
-std::vector<float> host_copy(Vector& vector) {
-  return {vector.data(), vector.data() + vector.size()};
-}
-
 std::vector<std::int64_t> state_shape(const RunPlan& plan) {
   const std::int64_t hidden = plan.experiment.model.hidden;
   return {plan.batch.global, plan.graph.state_size() / (2 * hidden), 2, hidden};
 }
 
-}  // namespace
+using NamedVectors = std::vector<std::pair<std::string, std::span<const float>>>;  // prefix in files -> flat vector
 
-Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& progress, Communicator& communicator,
-                         int threads) {
+// What a run's place in it and its vectors make: all but the machine and the carried state.
+Checkpoint make_checkpoint(const RunPlan& plan, const Progress& progress, const NamedVectors& vectors) {
   Checkpoint c;
-  std::vector<float> state;
-  if (plan.carries_state) {
-    if (communicator.rank() == 0) state.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
-    communicator.gather(trainer.carried_state(), state, 0);
-  }
-  if (communicator.rank() != 0) return c;
   c.step = progress.step;
-  c.texts = {{"experiment", to_yaml(plan.experiment)},
-             {"model", model_fingerprint(plan)},
-             {"train_uuid", plan.train.dataset_uuid},
-             {"vocabulary", nlohmann::json(plan.train.text.vocabulary).dump()},
-             {"class_ids", nlohmann::json(plan.train.image.class_ids).dump()},
-             {"commit", build_commit()}};
+  c.texts = symbols_of(plan);
+  c.texts.insert({{"experiment", to_yaml(plan.experiment)},
+                  {"model", model_fingerprint(plan)},
+                  {"train_uuid", plan.train.dataset_uuid},
+                  {"commit", build_commit()}});
   c.numbers = {{"samples", static_cast<double>(progress.step * plan.batch.global)},
                {"elapsed_seconds", progress.elapsed_seconds},
                {"has_best", progress.has_best ? 1 : 0},
                {"best_loss", progress.best_loss},
                {"best_step", static_cast<double>(progress.best_step)},
                {"evaluated_step", static_cast<double>(progress.evaluated_step)},
-               {"ranks", communicator.size()},
-               {"threads", threads},
-               {"micro_batch", static_cast<double>(plan.batch.micro_batch)},
+               {"ranks", 0},
+               {"threads", 0},
+               {"micro_batch", 0},
                {"context_length", static_cast<double>(plan.train.text.context_length)},  // 0: running text
                {"pad_id", static_cast<double>(plan.train.text.pad_id)},
                {"stop_id", static_cast<double>(plan.train.text.stop_id)},
                {"lowercase", plan.train.text.lowercase ? 1 : 0}};
+  for (const auto& [prefix, flat] : vectors) store_vector(c, prefix, flat, plan.parameters);
+  return c;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
+  return {{"vocabulary", nlohmann::json(plan.train.text.vocabulary).dump()},
+          {"class_ids", nlohmann::json(plan.train.image.class_ids).dump()}};
+}
+
+Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& progress, Communicator& communicator,
+                         int threads) {
+  std::vector<float> state;
+  if (plan.carries_state) {
+    if (communicator.rank() == 0) state.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
+    communicator.gather(trainer.carried_state(), state, 0);
+  }
+  if (communicator.rank() != 0) return {};
+  NamedVectors vectors;
   for (const auto& [prefix, vector] : vectors_of(trainer, plan))
-    store_vector(c, prefix, host_copy(*vector), plan.parameters);
+    vectors.emplace_back(prefix, std::span(vector->data(), static_cast<std::size_t>(vector->size())));
+  Checkpoint c = make_checkpoint(plan, progress, vectors);
+  c.numbers["ranks"] = communicator.size();
+  c.numbers["threads"] = threads;
+  c.numbers["micro_batch"] = static_cast<double>(plan.batch.micro_batch);
   if (plan.carries_state) c.arrays.push_back({"state/lstm", state_shape(plan), std::move(state)});
   return c;
+}
+
+Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights) {
+  const std::vector<float> zeros(static_cast<std::size_t>(plan.parameters.trained()), 0.0f);
+  NamedVectors vectors = {{"weights/", weights}};
+  for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
+    vectors.emplace_back("optimizer/" + name + "/", zeros);
+  return make_checkpoint(plan, Progress{}, vectors);
 }
 
 // The part of `text` that begins with the entry in which it first differs from `other`.

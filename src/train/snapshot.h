@@ -21,6 +21,13 @@ struct Progress {
 Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& progress, Communicator& communicator,
                          int threads);
 
+// A checkpoint at step 0 with these weights [parameters.size()] and zero optimizer state; no number of ranks or threads
+// is in it, so that whoever resumes from it chooses a micro-batch anew.
+Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights);
+
+// What the rows of the first and last layer stand for, as JSON: "vocabulary" of text, "class_ids" of pictures.
+std::map<std::string, std::string> symbols_of(const RunPlan& plan);
+
 // Throws Error when the checkpoint is of another model, data set, seed or batch: what it holds would mean something
 // else.
 void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan);

@@ -1,0 +1,44 @@
+// The two 16-bit formats as bits, rounded to nearest even; for files, not for arithmetic.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace ringtrain {
+
+inline float from_bf16(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+inline std::uint16_t to_bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (std::isnan(value)) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);  // stays a NaN
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// 1 sign, 5 exponent (bias 15), 10 fraction.
+inline float from_fp16(std::uint16_t bits) {
+  const std::uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, fraction = bits & 0x3ffu;
+  if (exponent == 0) return std::copysign(static_cast<float>(fraction) * 0x1p-24f, std::bit_cast<float>(sign));
+  const std::uint32_t wide = exponent == 31 ? 255 : exponent + 112;
+  return std::bit_cast<float>(sign | (wide << 23) | (fraction << 13));
+}
+
+// From 65520 on infinity, below 2^-14 in steps of 2^-24.
+inline std::uint16_t to_fp16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;
+  std::uint32_t half = 0;
+  if (size > 0x7f800000u)
+    half = 0x7e00u;
+  else if (size >= 0x477ff000u)
+    half = 0x7c00u;
+  else if (size >= 0x38800000u)
+    half = (size - 0x38000000u + 0xfffu + ((size >> 13) & 1u)) >> 13;
+  else
+    half = static_cast<std::uint32_t>(std::nearbyint(std::bit_cast<float>(size) * 0x1p24f));
+  return static_cast<std::uint16_t>(sign | half);
+}
+
+}  // namespace ringtrain

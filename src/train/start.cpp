@@ -1,0 +1,35 @@
+#include "train/start.h"
+
+#include "base/log.h"
+#include "config/reader.h"
+
+namespace ringtrain {
+
+Experiment shared_experiment(const ExperimentArguments& arguments, Communicator& communicator) {
+  Experiment experiment;
+  if (communicator.rank() == 0) experiment = read_experiment(arguments.path, arguments.overrides);
+  return shared_experiment(experiment, arguments.path, communicator);
+}
+
+Experiment shared_experiment(const Experiment& of_rank_0, const std::string& path, Communicator& communicator) {
+  const std::string text = communicator.rank() == 0 ? to_yaml(of_rank_0) : "";
+  return parse_experiment(broadcast_string(communicator, text, 0), path, {});
+}
+
+DatasetIndex shared_index(const std::string& prefix, Communicator& communicator) {
+  std::string bytes;
+  if (communicator.rank() == 0) bytes = read_dataset_index(prefix).serialize();
+  return DatasetIndex::deserialize(broadcast_string(communicator, bytes, 0));
+}
+
+int thread_count(const Experiment& experiment, const Session& session) {
+  const int available = session.available_threads();
+  if (experiment.run.threads == 0) return available;
+  const int wanted = static_cast<int>(experiment.run.threads);
+  if (wanted > available && session.rank() == 0)
+    log_warning("run.threads is ", wanted, ", but a rank has ", available, available == 1 ? " CPU" : " CPUs",
+                " in its affinity mask: its threads will take turns");
+  return wanted;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,43 @@
+"""Makes safetensors_fp32/fp16/bf16.safetensors with the format's own library: what ours must read, and write byte for
+byte. The values of tensor number t are f(t, index) below, exact in float32, and the unit test knows the same formula.
+
+    python tests/golden/make_safetensors.py      # needs torch and safetensors
+"""
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+SHAPES = {
+    "conv1.weight": [4, 3, 3, 3],
+    "bn1.weight": [4],
+    "bn1.bias": [4],
+    "bn1.running_mean": [4],
+    "bn1.running_var": [4],
+    "layer1.0.conv1.weight": [3, 4, 1, 1],
+    "empty": [0, 5],
+    "fc.weight": [5, 3],
+}
+
+
+def value(tensor, index):
+    """A 24-bit integer times a power of two: ties, and float16's subnormals and zeros, are among them."""
+    state = (index * 2654435761 + tensor * 40503 + 12345) % 2**32
+    return float((state >> 8) - 2**23) * 2.0 ** (-22 - index % 23)
+
+
+def main():
+    folder = Path(__file__).resolve().parent
+    for name, dtype in ("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16):
+        tensors = {}
+        for number, (key, shape) in enumerate(SHAPES.items()):
+            count = torch.Size(shape).numel()
+            values = torch.tensor([value(number, i) for i in range(count)], dtype=torch.float64)
+            assert torch.equal(values.float().double(), values)
+            tensors[key] = values.float().to(dtype).reshape(shape)
+        tensors["bn1.num_batches_tracked"] = torch.tensor(1234)
+        save_file(tensors, folder / f"safetensors_{name}.safetensors", metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+// Against the format's own library (golden files), and against files that are damaged in every way that we know of.
+#include "train/safetensors.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <bit>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "base/small_floats.h"
+#include "tests/unit/with_folder.h"
+
+namespace ringtrain {
+namespace {
+
+class SafetensorsTest : public WithFolder {
+ protected:
+  // A file with this header, and `bytes` zeros behind it.
+  std::string file(const std::string& header, std::size_t bytes) const {
+    const std::uint64_t length = header.size();
+    std::string text(sizeof length, '\0');
+    std::memcpy(text.data(), &length, sizeof length);
+    return raw(text + header + std::string(bytes, '\0'));
+  }
+  std::string raw(const std::string& content) const {
+    std::ofstream(path("file.safetensors"), std::ios::binary) << content;
+    return path("file.safetensors");
+  }
+  std::string error_of(const std::string& header, std::size_t bytes) const {
+    const std::string name = file(header, bytes);
+    const std::string message = message_of([&] { SafetensorsFile{name}; });
+    expect_contains(message, name);
+    return message;
+  }
+};
+
+std::string content_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string golden(const std::string& dtype) {
+  const char* root = std::getenv("RINGTRAIN_ROOT");
+  return cat(root == nullptr ? "." : root, "/tests/golden/safetensors_", dtype, ".safetensors");
+}
+
+// The tensors of make_safetensors.py.
+const std::vector<std::pair<std::string, std::vector<std::int64_t>>> golden_shapes = {
+    {"conv1.weight", {4, 3, 3, 3}},
+    {"bn1.weight", {4}},
+    {"bn1.bias", {4}},
+    {"bn1.running_mean", {4}},
+    {"bn1.running_var", {4}},
+    {"layer1.0.conv1.weight", {3, 4, 1, 1}},
+    {"empty", {0, 5}},
+    {"fc.weight", {5, 3}}};
+
+std::vector<float> golden_values(std::size_t tensor) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : golden_shapes[tensor].second) count *= extent;
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto state =
+        static_cast<std::uint32_t>(static_cast<std::uint64_t>(i) * 2654435761u + tensor * 40503u + 12345u);
+    values.push_back(std::ldexp(static_cast<float>(static_cast<std::int32_t>(state >> 8) - (1 << 23)),
+                                static_cast<int>(-22 - i % 23)));
+  }
+  return values;
+}
+
+float rounded(float value, const std::string& dtype) {
+  if (dtype == "F16") return from_fp16(to_fp16(value));
+  return dtype == "BF16" ? from_bf16(to_bf16(value)) : value;
+}
+
+const std::vector<std::pair<std::string, std::string>> dtypes = {{"fp32", "F32"}, {"fp16", "F16"}, {"bf16", "BF16"}};
+
+// ---- 16-bit formats -----------------------------------------------------------------------------------------------
+
+TEST(SmallFloats, AllBitPatternsComeBackThroughFloat) {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    if (std::isnan(from_fp16(half)))
+      EXPECT_TRUE(std::isnan(from_fp16(to_fp16(from_fp16(half)))));
+    else
+      EXPECT_EQ(to_fp16(from_fp16(half)), half);
+    if (std::isnan(from_bf16(half)))
+      EXPECT_TRUE(std::isnan(from_bf16(to_bf16(from_bf16(half)))));
+    else
+      EXPECT_EQ(to_bf16(from_bf16(half)), half);
+  }
+}
+
+TEST(SmallFloats, TheMiddleBetweenTwoNeighboursGoesToTheEvenOneAndAllElseToTheNearest) {
+  const auto check = [](auto from, auto to, std::uint16_t last) {
+    for (std::uint16_t bits = 0; bits < last; ++bits) {
+      const auto next = static_cast<std::uint16_t>(bits + 1);
+      const float low = from(bits), high = from(next), middle = low + (high - low) / 2;
+      ASSERT_EQ(to(middle), bits % 2 == 0 ? bits : next) << bits;
+      ASSERT_EQ(to(std::nextafter(middle, low)), bits) << bits;
+      ASSERT_EQ(to(std::nextafter(middle, high)), next) << bits;
+      ASSERT_EQ(to(-middle), (bits % 2 == 0 ? bits : next) | 0x8000) << bits;
+    }
+  };
+  check(from_fp16, to_fp16, 0x7bff);  // the largest finite one
+  // Where neighbours have a float between them and its own neighbours.
+  check(from_bf16, to_bf16, 0x7f7f);
+  EXPECT_EQ(to_fp16(65519.996f), 0x7bff);
+  EXPECT_EQ(to_fp16(65520.0f), 0x7c00);
+  EXPECT_EQ(to_fp16(-1e30f), 0xfc00);
+}
+
+// ---- The format's own library -------------------------------------------------------------------------------------
+
+TEST_F(SafetensorsTest, ReadsWhatTheFormatsOwnLibraryWrote) {
+  for (const auto& [name, dtype] : dtypes) {
+    const SafetensorsFile file(golden(name));
+    EXPECT_EQ(file.metadata(), (std::map<std::string, std::string>{{"format", "pt"}}));
+    ASSERT_EQ(file.entries().size(), golden_shapes.size() + 1);
+    for (const SafetensorsEntry& entry : file.entries()) {
+      if (entry.name == "bn1.num_batches_tracked") {
+        EXPECT_EQ(entry.dtype, "I64");
+        EXPECT_TRUE(entry.shape.empty());
+        continue;
+      }
+      std::size_t tensor = 0;
+      while (golden_shapes.at(tensor).first != entry.name) ++tensor;
+      EXPECT_EQ(entry.dtype, dtype);
+      EXPECT_EQ(entry.shape, golden_shapes[tensor].second);
+      const std::vector<float> expected = golden_values(tensor);
+      std::vector<float> values(expected.size(), NAN);
+      file.read(entry, values);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        EXPECT_EQ(std::bit_cast<std::uint32_t>(values[i]), std::bit_cast<std::uint32_t>(rounded(expected[i], dtype)))
+            << name << " " << entry.name << " " << i;
+    }
+  }
+}
+
+TEST_F(SafetensorsTest, WritesByteForByteWhatTheFormatsOwnLibraryWrites) {
+  for (const auto& [name, dtype] : dtypes) {
+    std::vector<std::vector<float>> values;
+    for (std::size_t tensor = 0; tensor < golden_shapes.size(); ++tensor) values.push_back(golden_values(tensor));
+    std::vector<TensorToWrite> tensors;
+    for (std::size_t t = 0; t < values.size(); ++t)
+      tensors.push_back({golden_shapes[t].first, dtype, golden_shapes[t].second, std::span<const float>(values[t])});
+    const std::int64_t step = 1234;
+    tensors.push_back({"bn1.num_batches_tracked", "I64", {}, std::span(&step, 1)});
+    write_safetensors(path("ours"), {{"format", "pt"}}, tensors);
+    EXPECT_EQ(content_of(path("ours")), content_of(golden(name))) << name;
+  }
+}
+
+// ---- Round trip ---------------------------------------------------------------------------------------------------
+
+TEST_F(SafetensorsTest, LargeTensorsComeBackWithTheirRoundingWhateverTheBlocks) {
+  std::vector<float> values((1 << 18) * 2 + 77);  // more than two blocks
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i)) * 100;
+  for (const auto& [name, dtype] : dtypes) {
+    const auto count = static_cast<std::int64_t>(values.size());
+    write_safetensors(path("large"), {}, {{"large", dtype, {count}, std::span<const float>(values)}});
+    const SafetensorsFile file(path("large"));
+    std::vector<float> back(values.size());
+    file.read(file.entries().at(0), back);
+    for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(back[i], rounded(values[i], dtype)) << name << " " << i;
+  }
+}
+
+TEST_F(SafetensorsTest, ReadsDoublesAsTheNearestFloat) {
+  const std::string name = file(R"({"x":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})", 0);
+  const double stored[] = {0.1, -1e-50};
+  std::ofstream(name, std::ios::binary | std::ios::app).write(reinterpret_cast<const char*>(stored), sizeof stored);
+  const SafetensorsFile opened(name);
+  std::vector<float> values(2);
+  opened.read(opened.entries().at(0), values);
+  EXPECT_EQ(values[0], 0.1f);
+  EXPECT_EQ(values[1], 0.0f);
+}
+
+TEST_F(SafetensorsTest, AFiniteValueThatDoesNotFitIsAnErrorAndLeavesTheFileAsItWas) {
+  raw("as it was");
+  const std::vector<float> values = {1, 70000};
+  const auto write = [&](const char* dtype) {
+    write_safetensors(path("file.safetensors"), {}, {{"bn1.running_var", dtype, {2}, std::span<const float>(values)}});
+  };
+  const std::string message = message_of([&] { write("F16"); });
+  expect_contains(message, "'bn1.running_var' has the value 70000, too large for F16");
+  EXPECT_EQ(content_of(path("file.safetensors")), "as it was");
+  EXPECT_FALSE(std::filesystem::exists(path("file.safetensors.tmp")));
+  EXPECT_EQ(message_of([&] { write("BF16"); }), "(no error)");
+}
+
+TEST_F(SafetensorsTest, AWriteThatFailsNamesTheFileAndLeavesNothing) {
+  const std::vector<float> values(100, 1);
+  const std::vector<TensorToWrite> tensors = {{"x", "F32", {100}, std::span<const float>(values)}};
+  expect_contains(message_of([&] { write_safetensors(path("none/file"), {}, tensors); }), path("none/file"));
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  struct rlimit small = before;
+  small.rlim_cur = 100;  // bytes, as a full disk
+  const auto old_handler = ::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string message = message_of([&] { write_safetensors(path("file"), {}, tensors); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, old_handler);
+  expect_contains(message, "cannot write");
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+// ---- Damaged files ------------------------------------------------------------------------------------------------
+
+TEST_F(SafetensorsTest, DamagedFilesAreOneErrorThatNamesFileAndTensor) {
+  const std::string x = R"("x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+  const struct {
+    std::string header;
+    std::size_t bytes;
+    std::string message;
+  } cases[] = {
+      {"{" + x + "}", 7, "tensor 'x': ends at byte 70 of a file of 69: the file is cut off"},
+      {"{" + x + "}", 12, "4 bytes at the end belong to no tensor"},
+      {"{" + x, 8, "the header is no JSON"},
+      {"[1, 2]", 0, "the header is JSON, but no object"},
+      {"{" + x + "," + x + "}", 8, "the header has 'x' twice"},
+      {R"({"__metadata__":{"step":1},)" + x + "}", 8, "__metadata__ 'step' is no text"},
+      {R"({"__metadata__":"pt",)" + x + "}", 8, "__metadata__ is no object"},
+      {R"({"x":3})", 0, "tensor 'x': no dtype"},
+      {R"({"x":{"shape":[2],"data_offsets":[0,8]}})", 8, "tensor 'x': no dtype"},
+      {R"({"x":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})", 8, "tensor 'x': unknown dtype 'F33'"},
+      {R"({"x":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8, "tensor 'x': its shape is not a list of sizes"},
+      {R"({"x":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", 8, "tensor 'x': its shape is not a list of sizes"},
+      {R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0]}})", 8,
+       "tensor 'x': its data_offsets are not two numbers"},
+      {R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,7.5]}})", 8,
+       "tensor 'x': its data_offsets are not two numbers"},
+      {R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8, "tensor 'x': begins at byte 8 but ends at 0"},
+      {R"({"x":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8,
+       "tensor 'x': has 8 bytes; its shape [3] of F32 needs 12"},
+      {R"({"x":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0, "larger than any file"},
+      {R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[9223372036854775799,9223372036854775807]}})", 8,
+       "tensor 'x': ends at byte"},
+      {"{" + x + R"(,"y":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12, "tensor 'y' overlaps 'x'"},
+      {"{" + x + R"(,"y":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}})", 16,
+       "4 bytes before tensor 'y' belong to no tensor"},
+  };
+  for (const auto& c : cases) expect_contains(error_of(c.header, c.bytes), c.message);
+}
+
+TEST_F(SafetensorsTest, OtherFilesAreOneErrorThatSaysWhatToDo) {
+  const auto message = [&](const std::string& content) {
+    const std::string name = raw(content);
+    return message_of([&] { SafetensorsFile{name}; });
+  };
+  expect_contains(message(""), "has 0 bytes, too few");
+  expect_contains(message("abc"), "has 3 bytes, too few");
+  expect_contains(message(std::string("\x10\0\0\0\0\0\0\0{}", 10)), "its header has 16 bytes, but the file has 10");
+  expect_contains(message("a text that is no such file"), "more than the 100000000 that the format allows");
+  expect_contains(message("PK\x03\x04 and so on"), "save_file({k: v.contiguous()");
+  expect_contains(message("PK\x03\x04 and so on"), "file of torch.save");
+  expect_contains(message(std::string("\x80\x02}q\x01.....", 10)), "file of torch.save");
+  expect_contains(message("\x89HDF\r\n\x1a\n"), "ringtrain export CHECKPOINT.h5");
+  expect_contains(message_of([&] { SafetensorsFile{path("none")}; }), "cannot open: No such file");
+  expect_contains(message_of([&] { SafetensorsFile{folder_.string()}; }), "is no file");
+}
+
+TEST_F(SafetensorsTest, ATensorOfIntegersCannotBeWeights) {
+  const std::string name = file(R"({"x":{"dtype":"I32","shape":[2],"data_offsets":[0,8]}})", 8);
+  const SafetensorsFile opened(name);
+  std::vector<float> values(2), three(3);
+  expect_contains(message_of([&] { opened.read(opened.entries().at(0), values); }),
+                  "tensor 'x' is of type I32, expected F32, F16, BF16 or F64");
+  expect_contains(message_of([&] { opened.read(opened.entries().at(0), three); }), "has 2 values, wanted are 3");
+}
+
+TEST_F(SafetensorsTest, AFileThatShrinksWhileItIsReadIsAnError) {
+  const std::string name = file(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8);
+  const SafetensorsFile opened(name);
+  std::filesystem::resize_file(name, std::filesystem::file_size(name) - 1);
+  std::vector<float> values(2);
+  expect_contains(message_of([&] { opened.read(opened.entries().at(0), values); }), "ends within tensor 'x'");
+}
+
+}  // namespace
+}  // namespace ringtrain
