@@ -1,13 +1,14 @@
 // ringtrain-data: makes data sets and checks them. This file only reads the command line.
-#include <charconv>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <map>
-#include <set>
 
 #include "base/error.h"
+#include "data_prep/arguments.h"
+#include "data_prep/image_commands.h"
 #include "data_prep/names.h"
+#include "data_prep/ranks.h"
 #include "data_prep/text.h"
 #include "data_prep/verify.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr const char* usage = R"(ringtrain-data: makes and checks data sets for ringtrain
 
+  ringtrain-data images INPUT --out PREFIX [options]   folders, lists or tar files of JPEG and PNG pictures
   ringtrain-data names INPUT --out PREFIX [options]    names (lines or a CSV column) into prefixes
   ringtrain-data text INPUT --out PREFIX [options]     running text into characters
   ringtrain-data verify PREFIX|FILE.h5 ...             checks everything, checksums too
@@ -64,62 +66,6 @@ Checks files, attributes, types, totals, checksums, ids, padding, that every row
 is in both splits. PREFIX is a converter's --out (both splits) or one split of it. Every fault is one line; the exit code
 is 1 if there is any.
 )";
-
-// Options with a value, switches, and the rest.
-struct Arguments {
-  std::vector<std::string> inputs;
-  std::map<std::string, std::string> values;
-  std::set<std::string> switches;
-
-  Arguments(const std::vector<std::string>& words, const std::set<std::string>& with_value,
-            const std::set<std::string>& without) {
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      std::string word = words[i];
-      if (word == "-" || !word.starts_with("-")) {
-        inputs.push_back(word);
-        continue;
-      }
-      const std::size_t equals = word.find('=');
-      std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
-      word = word.substr(0, equals);
-      if (without.contains(word) && equals == std::string::npos) {
-        switches.insert(word);
-      } else if (!with_value.contains(word)) {
-        throw Error(cat("unknown option ", words[i]), "--help lists the options");
-      } else if (equals == std::string::npos && i + 1 == words.size()) {
-        throw Error(cat("option ", word, " needs a value"));
-      } else {
-        values[word] = equals == std::string::npos ? words[++i] : value;
-      }
-    }
-  }
-
-  bool has(const std::string& name) const { return switches.contains(name); }
-  std::string text(const std::string& name, const std::string& otherwise) const {
-    const auto found = values.find(name);
-    return found == values.end() ? otherwise : found->second;
-  }
-  template <class T>
-  T number(const std::string& name, T otherwise) const {
-    const auto found = values.find(name);
-    if (found == values.end()) return otherwise;
-    const std::string& value = found->second;
-    T result{};
-    const auto [end, failed] = std::from_chars(value.data(), value.data() + value.size(), result);
-    if (failed != std::errc{} || end != value.data() + value.size()) {
-      throw Error(cat("option ", name, ": '", value, "' is not a number of the right kind"));
-    }
-    return result;
-  }
-  std::optional<double> share() const {
-    if (!values.contains("--validation")) return std::nullopt;
-    return number<double>("--validation", 0);
-  }
-  std::string one_input() const {
-    if (inputs.size() == 1) return inputs[0];
-    throw Error(cat("expected one INPUT, found ", inputs.size()), "--help shows the command");
-  }
-};
 
 int names(const std::vector<std::string>& words) {
   const Arguments arguments(words,
@@ -181,8 +127,10 @@ int run(const std::vector<std::string>& words) {
     const char* help;
     int (*run)(const std::vector<std::string>&);
   };
-  const std::map<std::string, Command> commands = {
-      {"names", {names_usage, names}}, {"text", {text_usage, text}}, {"verify", {verify_usage, verify}}};
+  const std::map<std::string, Command> commands = {{"names", {names_usage, names}},
+                                                   {"text", {text_usage, text}},
+                                                   {"verify", {verify_usage, verify}},
+                                                   {"images", {images_usage, run_images}}};
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     (words.empty() ? std::cerr : std::cout) << usage;
     return words.empty() ? 2 : 0;
@@ -212,5 +160,6 @@ int main(int count, char** words) {
   } catch (const std::exception& error) {
     std::cerr << "ringtrain-data: error: " << error.what() << "\n";
   }
+  ringtrain::Ranks::abort_job();
   return 1;
 }

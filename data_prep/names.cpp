@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "data/sampler.h"
+#include "data_prep/keyed_draw.h"
 #include "data_prep/shard_writer.h"
 
 namespace ringtrain {
@@ -189,17 +190,7 @@ std::vector<bool> hold_out(const NameTable& names, std::uint64_t seed, double sh
   std::size_t number = 0, lowest = 0, highest = 0;
   double lowest_draw = 2, highest_draw = -1;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    std::uint64_t state = key;
-    const std::string_view name = names.name(i);
-    for (std::size_t at = 0; at < name.size(); at += 8) {
-      std::uint64_t word = 0;
-      for (std::size_t b = at; b < std::min(at + 8, name.size()); ++b) {
-        word = (word << 8) | static_cast<unsigned char>(name[b]);
-      }
-      const Random4 r = philox(state, word, name.size());
-      state = (std::uint64_t{r.v[0]} << 32) | r.v[1];
-    }
-    const double draw = random_uniform(state, 0);
+    const double draw = keyed_draw(key, names.name(i));
     held[i] = draw < share;
     number += held[i];
     if (draw < lowest_draw) lowest = i, lowest_draw = draw;

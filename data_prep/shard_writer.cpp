@@ -58,7 +58,7 @@ ShardRange shard_range(std::int64_t total, std::int64_t shards, std::int64_t sha
   return {first, first + each + (shard < longer)};
 }
 
-OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force) : prefixes_(std::move(prefixes)) {
+OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool resume) : prefixes_(std::move(prefixes)) {
   for (const std::string& prefix : prefixes_) {
     const fs::path folder = fs::path(prefix).parent_path();
     const std::string name = fs::path(prefix).filename().string();
@@ -70,7 +70,7 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force) : prefix
     fs::create_directories(folder, failed);
     if (failed) throw Error(cat(folder.string(), ": cannot make the folder: ", failed.message()));
   }
-  if (const std::vector<std::string> existing = matching(false); !existing.empty() && !force) {
+  if (const std::vector<std::string> existing = matching(false); !existing.empty() && !force && !resume) {
     throw Error(cat(existing.front(), ": exists already"), "choose another --out, or overwrite it with --force");
   }
   for (const std::string& prefix : prefixes_) {
@@ -80,6 +80,7 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force) : prefix
       throw Error(cat(prefix, ": another conversion is writing here"), "wait for it, or choose another --out");
     }
   }
+  if (resume) return;
   for (const std::string& left_over : matching(true)) fs::remove(left_over);
 }
 
@@ -130,6 +131,26 @@ void OutputFiles::commit() {
     const auto is_this = [&](const std::string& final_path) { return fs::equivalent(final_path, path); };
     if (std::none_of(finals_.begin(), finals_.end(), is_this)) fs::remove(path);
   }
+  for (const std::string& left_over : matching(true)) fs::remove(left_over);
+}
+
+void write_root_attributes(h5::File& file, const SplitDescription& split, const std::string& kind, std::int64_t shard,
+                           std::int64_t count, std::int64_t num_classes) {
+  file.write_attribute("/", "schema", std::string("ringtrain"));
+  file.write_integers("/", "schema_version", {1, 0});
+  file.write_attribute("/", "kind", kind);
+  file.write_attribute("/", "split", split.split);
+  file.write_attribute("/", "dataset_name", split.dataset_name);
+  file.write_attribute("/", "dataset_uuid", split.dataset_uuid);
+  file.write_attribute("/", "num_samples", count);
+  file.write_attribute("/", "num_samples_total", split.total);
+  file.write_attribute("/", "shard_index", shard);
+  file.write_attribute("/", "num_shards", split.num_shards);
+  file.write_attribute("/", "shuffle_seed", static_cast<std::int64_t>(split.seed));
+  file.write_attribute("/", "num_classes", num_classes);
+  file.write_attribute("/", "source", split.source);
+  file.write_attribute("/", "license", split.license);
+  file.write_attribute("/", "created_by", std::string("ringtrain-data"));
 }
 
 ShardWriter::ShardWriter(const SplitDescription& split, std::int64_t shard, OutputFiles& files)
@@ -138,21 +159,7 @@ ShardWriter::ShardWriter(const SplitDescription& split, std::int64_t shard, Outp
       row_bytes_(split.context_length == 0 ? 1 : split.context_length + 1),
       file_(h5::File::create(files.add(shard_path(split.prefix, shard, split.num_shards)))) {
   const std::int64_t count = range_.last - range_.first;
-  file_.write_attribute("/", "schema", std::string("ringtrain"));
-  file_.write_integers("/", "schema_version", {1, 0});
-  file_.write_attribute("/", "kind", std::string("text"));
-  file_.write_attribute("/", "split", split.split);
-  file_.write_attribute("/", "dataset_name", split.dataset_name);
-  file_.write_attribute("/", "dataset_uuid", split.dataset_uuid);
-  file_.write_attribute("/", "num_samples", count);
-  file_.write_attribute("/", "num_samples_total", split.total);
-  file_.write_attribute("/", "shard_index", shard);
-  file_.write_attribute("/", "num_shards", split.num_shards);
-  file_.write_attribute("/", "shuffle_seed", static_cast<std::int64_t>(split.seed));
-  file_.write_attribute("/", "num_classes", static_cast<std::int64_t>(split.vocabulary.size()));
-  file_.write_attribute("/", "source", split.source);
-  file_.write_attribute("/", "license", split.license);
-  file_.write_attribute("/", "created_by", std::string("ringtrain-data"));
+  write_root_attributes(file_, split, "text", shard, count, static_cast<std::int64_t>(split.vocabulary.size()));
   const bool names = split.context_length > 0;
   make_dataset("tokens", H5T_STD_U8LE, names ? h5::Shape{count, row_bytes_} : h5::Shape{count});
   if (names) {

@@ -45,7 +45,8 @@ class OutputFiles {
  public:
   // Removes what an interrupted conversion left; throws Error when there are data sets at these prefixes and not
   // `force`, when a prefix names a folder, or while another conversion writes there.
-  OutputFiles(std::vector<std::string> prefixes, bool force);
+  // `resume`: what is there, finished or not, stays for the caller to look at.
+  OutputFiles(std::vector<std::string> prefixes, bool force, bool resume = false);
   ~OutputFiles();
   OutputFiles(const OutputFiles&) = delete;
   OutputFiles& operator=(const OutputFiles&) = delete;
@@ -53,14 +54,18 @@ class OutputFiles {
   std::string add(const std::string& final_path);  // the temporary path to write to
   // Syncs and renames all, then removes the shards of an earlier conversion that were not replaced.
   void commit();
+  std::vector<std::string> matching(bool temporary) const;  // files at the prefixes: temporary or final ones
 
  private:
-  std::vector<std::string> matching(bool temporary) const;
   void unlock(bool held);
   std::vector<std::string> prefixes_, finals_;
   std::vector<int> locks_;  // <prefix>.lock, against a second conversion at the same time
   bool committed_ = false;
 };
+
+// The attributes of '/' that all kinds have, without `complete`.
+void write_root_attributes(h5::File& file, const SplitDescription& split, const std::string& kind, std::int64_t shard,
+                           std::int64_t count, std::int64_t num_classes);
 
 // One file. Rows are appended in order; finish() writes the checksums and, last, `complete`.
 class ShardWriter {

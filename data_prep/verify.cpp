@@ -5,30 +5,11 @@
 #include "base/error.h"
 #include "data/hdf5.h"
 #include "data/shard_header.h"
+#include "data_prep/fault_list.h"
+#include "data_prep/verify_images.h"
 
 namespace ringtrain {
 namespace {
-
-constexpr std::size_t faults_per_kind = 5;  // of one file: a damaged file has thousands
-
-// Collects the faults of one kind in one file; the rest are counted.
-class FaultList {
- public:
-  FaultList(Verification& result, std::string path) : result_(result), path_(std::move(path)) {}
-  ~FaultList() {
-    if (count_ > faults_per_kind) result_.faults.push_back(cat(path_, ": ... and ", count_ - faults_per_kind, " more"));
-  }
-  FaultList(const FaultList&) = delete;
-  FaultList& operator=(const FaultList&) = delete;
-  void add(const std::string& what) {
-    if (++count_ <= faults_per_kind) result_.faults.push_back(cat(path_, ": ", what));
-  }
-
- private:
-  Verification& result_;
-  std::string path_;
-  std::size_t count_ = 0;
-};
 
 struct KnownNames {
   std::vector<std::vector<std::uint8_t>> ids;  // with the stop; by name_index
@@ -38,6 +19,7 @@ struct KnownNames {
 struct SplitFacts {
   std::vector<ShardHeader> headers;
   KnownNames names;
+  ImageSplitFacts images;
 };
 
 void check_blocks(const ShardHeader& header, const std::vector<std::uint8_t>& tokens, Verification& result) {
@@ -190,6 +172,10 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
   if (result.faults.size() > before) return facts;
   const bool one_of_many = prefix.ends_with(".h5") && facts.headers[0].num_shards > 1;
   if (!one_of_many) check_shards_agree(facts.headers);
+  if (facts.headers[0].is_image()) {
+    facts.images = verify_image_split(prefix, facts.headers, !one_of_many, result);
+    return facts;
+  }
 
   std::vector<std::uint64_t> sample_ids;
   std::string example;
@@ -273,6 +259,10 @@ Verification verify_dataset(const std::string& target) {
     }
   }
   if (splits.size() == 2 && result.faults.empty()) {
+    if (splits[0].headers[0].is_image() && splits[1].headers[0].is_image()) {
+      compare_image_splits(splits[0].headers, splits[0].images, splits[1].headers, splits[1].images, result);
+      return result;
+    }
     const ShardHeader &train = splits[0].headers[0], &validation = splits[1].headers[0];
     if (train.dataset_uuid != validation.dataset_uuid) {
       result.faults.push_back(cat(validation.path, ": attribute 'dataset_uuid' is ", validation.dataset_uuid, ", but ",

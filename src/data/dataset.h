@@ -9,6 +9,9 @@
 
 namespace ringtrain {
 
+// Arrays without a byte address (chunked, filtered, compact, external: made by h5py) are read through HDF5.
+inline constexpr std::uint64_t no_byte_offset = ~std::uint64_t{0};
+
 // kind "text"
 struct TextFormat {
   bool running_text = false;        // tokens u8 [T]; otherwise tokens u8 [N, context_length + 1]
@@ -21,11 +24,23 @@ struct TextFormat {
 
 // kind "image"
 struct ImageFormat {
-  bool raw = false;                               // records are pixels u8 [height, width, channels]; otherwise JPEG files
-  std::int64_t height = 0, width = 0;             // raw only
+  bool raw = false;                    // records are pixels u8 [height, width, channels]; otherwise JPEG files
+  std::int64_t height = 0, width = 0;  // raw only
   std::int64_t channels = 3;
   std::vector<std::string> class_names, class_ids;  // of label k: "tench", "n01440764"
-  std::vector<double> mean, std;                  // per channel, of pixels / 255
+  std::vector<double> mean, std;                    // 3 values each, of pixels / 255
+
+  std::int64_t num_classes() const { return static_cast<std::int64_t>(class_names.size()); }
+  std::int64_t raw_record_bytes() const { return height * width * channels; }
+};
+
+// Where the arrays beside the images of one shard lie in its file (or no_byte_offset), and how long its records are.
+struct ImageArrays {
+  std::uint64_t offsets = no_byte_offset, labels = no_byte_offset, shapes = no_byte_offset;
+  std::uint64_t sample_ids = no_byte_offset, crc32c = no_byte_offset;
+  bool has_crc32c = false;
+  std::int64_t image_bytes = 0;     // of all records
+  std::int64_t largest_record = 0;  // bytes
 };
 
 // What the headers of all shards say; checked, small, the same on all ranks (rank 0 reads it, then broadcasts).
@@ -34,9 +49,10 @@ struct DatasetIndex {
     std::string path;
     std::int64_t first = 0;             // first sample (names) or character (running text) of the shard in the data set
     std::int64_t count = 0;             // samples or characters
-    std::uint64_t byte_offset = 0;      // of the tokens in the file
+    std::uint64_t byte_offset = 0;      // of the tokens or the images in the file
     std::uint64_t file_bytes = 0;       // the file's expected length
-    std::vector<std::uint32_t> crc32c;  // one per block of `crc_block_bytes` of the tokens
+    std::vector<std::uint32_t> crc32c;  // text: one per block of `crc_block_bytes` of the tokens
+    ImageArrays arrays;                 // images
   };
   std::string prefix;
   std::string kind;   // "text" | "image"
@@ -49,6 +65,9 @@ struct DatasetIndex {
   std::vector<Shard> shards;
 
   bool is_image() const { return kind == "image"; }
+  std::size_t shard_of(std::int64_t position) const;  // position in [0, total): of a sample or character
+  std::int64_t largest_record() const;                // pictures: bytes
+  std::int64_t image_bytes() const;                   // pictures: of all records
 
   std::string serialize() const;
   static DatasetIndex deserialize(const std::string& bytes);
@@ -58,18 +77,28 @@ struct DatasetIndex {
 // layout, equal uuid, shard totals and each file's length. Throws Error naming file and attribute, and what to do.
 DatasetIndex read_dataset_index(const std::string& prefix);
 
+// Samples or text of one index, readable from any thread. Pictures: image_dataset.h.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual const DatasetIndex& index() const = 0;
+  virtual std::int64_t memory_bytes() const = 0;  // when everything has been touched
+};
+
+std::shared_ptr<const Dataset> make_dataset(DatasetIndex index);
+
 // Random access to tokens from any thread. Files are opened lazily; bytes come by pread in blocks, each checked against
 // its CRC once and kept, so memory grows to the data set's own size.
-class TextDataset {
+class TextDataset : public Dataset {
  public:
   explicit TextDataset(DatasetIndex index);
-  ~TextDataset();
-  const DatasetIndex& index() const;
+  ~TextDataset() override;
+  const DatasetIndex& index() const override;
   // names: row `sample`, [context_length + 1] bytes into `out`.
   void read_row(std::int64_t sample, std::span<std::uint8_t> out) const;
   // running text: characters [first, first + out.size()), across shards.
   void read_text(std::int64_t first, std::span<std::uint8_t> out) const;
-  std::int64_t memory_bytes() const;  // when every block has been touched
+  std::int64_t memory_bytes() const override;
 
  private:
   struct State;

@@ -1,8 +1,13 @@
-// The ring: micro-batch k of the run since the last seek lies in slot k mod (prefetch + 1). Threads take the next k
-// whose slot is free and fill it without a lock; next() hands the slots out in order.
+// The ring: micro-batch k of the run since the last seek lies in slot k mod (prefetch + 1). Its parts are numbered on
+// from those of micro-batch k - 1; threads take the next part whose slot is free and fill it without a lock. next()
+// hands the slots out in order.
+//
+//   text      fillers: take a part, fill it
+//   pictures  readers: take a part, read its record ──► ready ──► fillers: decode it into the slot
+//
+// Readers only wait for files, so many of them hide the latency of a network file system and cost no core.
 #include "data/loader.h"
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -11,52 +16,50 @@
 #include <thread>
 
 #include "base/error.h"
+#include "data/batch_source.h"
 #include "data/row_plan.h"
 
 namespace ringtrain {
-namespace {
-
-// prefetch slots ahead, and the one that the trainer holds.
-std::int64_t slots_of(const LoaderPlan& plan) {
-  return plan.prefetch + 1;
-}
-std::size_t slot_positions(const LoaderPlan& plan) {
-  return static_cast<std::size_t>(plan.micro_batch * plan.sequence);
-}
-
-}  // namespace
 
 struct Loader::State {
   enum class Phase { empty, filling, full };
   struct Slot {
     Phase phase = Phase::empty;
     MicroBatch batch;
-    std::span<std::uint8_t> inputs;
-    std::span<std::int32_t> targets;
-    std::exception_ptr failure;
+    BatchSpace space;
+    std::int64_t parts_left = 0;
+    std::exception_ptr failure;  // of the first part that has one
+    std::int64_t failed_part = 0;
   };
-  // Masked blanks make the number of targets of a step depend on its symbols, in all its micro-batches.
-  struct StepCount {
-    std::int64_t global_step = -1, targets = 0;
+  struct Work {
+    Slot* slot = nullptr;
+    BatchPart part;
+    std::vector<std::uint8_t> record;
+    std::int64_t reserved = 0;  // bytes
   };
 
-  State(std::shared_ptr<const TextDataset> given, const LoaderPlan& given_plan)
+  State(std::shared_ptr<const Dataset> given, const LoaderPlan& given_plan)
       : dataset(std::move(given)),
         plan(given_plan),
         steps(steps_per_epoch(dataset->index(), plan)),
         accumulation(plan.rows / plan.micro_batch),
-        all_inputs(static_cast<std::size_t>(slots_of(plan)) * slot_positions(plan)),
-        all_targets(all_inputs.size()),
-        slots(static_cast<std::size_t>(slots_of(plan))) {
+        sizes(ring_sizes(dataset->index(), plan)),
+        source(make_batch_source(dataset, plan)),
+        all_inputs(static_cast<std::size_t>(sizes.slots * sizes.inputs)),
+        all_targets(static_cast<std::size_t>(sizes.slots * sizes.targets)),
+        slots(static_cast<std::size_t>(sizes.slots)) {
+    const auto inputs = static_cast<std::size_t>(sizes.inputs), targets = static_cast<std::size_t>(sizes.targets);
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      Slot& slot = slots[i];
-      slot.inputs = std::span(all_inputs).subspan(i * slot_positions(plan), slot_positions(plan));
-      slot.targets = std::span(all_targets).subspan(i * slot_positions(plan), slot_positions(plan));
-      slot.batch.inputs = slot.inputs;
-      slot.batch.targets = slot.targets;
+      Slot& each = slots[i];
+      each.space = {&each.batch, std::span(all_inputs).subspan(i * inputs, inputs),
+                    std::span(all_targets).subspan(i * targets, targets)};
+      each.batch.inputs = each.space.inputs;
+      each.batch.targets = each.space.targets;
     }
+    for (std::int64_t i = 0; i < plan.threads; ++i) fillers.push_back(source->make_filler());
     try {
-      for (std::int64_t i = 0; i < plan.threads; ++i) threads.emplace_back([this] { work(); });
+      for (std::int64_t i = 0; i < sizes.readers; ++i) threads.emplace_back([this] { read_records(); });
+      for (const auto& filler : fillers) threads.emplace_back([this, &filler] { fill_parts(*filler); });
     } catch (...) {
       stop();
       throw;
@@ -71,97 +74,128 @@ struct Loader::State {
       const std::lock_guard<std::mutex> lock(mutex);
       ending = true;
     }
-    slot_free.notify_all();
+    part_free.notify_all();
+    room_free.notify_all();
+    record_ready.notify_all();
     for (std::thread& thread : threads) thread.join();
   }
 
   Slot& slot(std::int64_t k) { return slots[static_cast<std::size_t>(k) % slots.size()]; }
 
-  void work() {
+  // ---- All of these: under the lock.
+
+  bool can_take() {
+    return started && (next_part % sizes.parts > 0 || slot(next_part / sizes.parts).phase == Phase::empty);
+  }
+
+  Work take() {
+    const std::int64_t k = next_part / sizes.parts, global_step = first_step + k / accumulation;
+    Work work;
+    work.slot = &slot(k);
+    work.part.epoch = plan.evaluation ? 0 : global_step / steps;
+    work.part.step = global_step % steps;
+    work.part.micro_step = k % accumulation;
+    work.part.part = next_part % sizes.parts;
+    work.part.first_row = plan.first_row + work.part.micro_step * plan.micro_batch;
+    if (work.part.part == 0) {
+      Slot& mine = *work.slot;
+      mine.phase = Phase::filling;
+      mine.parts_left = sizes.parts;
+      mine.failure = nullptr;
+      mine.batch.epoch = work.part.epoch;
+      mine.batch.step = work.part.step;
+      mine.batch.micro_step = work.part.micro_step;
+      mine.batch.first_row = work.part.first_row;
+    }
+    ++next_part;
+    ++taken;
+    return work;
+  }
+
+  void finish(const Work& work, const std::exception_ptr& failure = nullptr) {
+    Slot& mine = *work.slot;
+    if (failure != nullptr && (mine.failure == nullptr || work.part.part < mine.failed_part)) {
+      mine.failure = failure;
+      mine.failed_part = work.part.part;
+    }
+    if (--mine.parts_left == 0) mine.phase = Phase::full;
+    --taken;
+    if (mine.phase == Phase::full || taken == 0) slot_full.notify_all();
+    if (work.reserved == 0) return;
+    reserved -= work.reserved;
+    // Readers are woken for several records at once: waking one takes as long as decoding a small picture.
+    if (waiting_for_room > 0 && reserved <= sizes.records / 2) room_free.notify_all();
+  }
+
+  // ---- Threads
+
+  void read_records() {
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
-      slot_free.wait(lock, [&] { return ending || (started && slot(next_fill).phase == Phase::empty); });
+      part_free.wait(lock, [&] { return ending || can_take(); });
       if (ending) return;
-      const std::int64_t k = next_fill++;
-      Slot& mine = slot(k);
-      mine.phase = Phase::filling;
-      mine.failure = nullptr;
-      ++filling;
-      const std::int64_t origin = first_step;
+      Work work = take();
+      std::int64_t bytes = 0;
+      std::exception_ptr failure;
       lock.unlock();
       try {
-        fill(mine, origin + k / accumulation, k % accumulation);
+        bytes = source->record_bytes(work.part);
       } catch (...) {
-        mine.failure = std::current_exception();
+        failure = std::current_exception();
       }
       lock.lock();
-      mine.phase = Phase::full;
-      --filling;
-      slot_full.notify_all();
+      if (failure == nullptr && bytes > 0) {
+        ++waiting_for_room;
+        room_free.wait(lock, [&] { return ending || !started || reserved + bytes <= sizes.records; });
+        --waiting_for_room;
+        if (ending) return;
+        if (started) {
+          reserved += bytes;
+          work.reserved = bytes;
+          lock.unlock();
+          try {
+            source->read(work.part, work.record);
+          } catch (...) {
+            failure = std::current_exception();
+          }
+          lock.lock();
+        }
+      }
+      if (failure != nullptr || !started) {  // not started: seek() waits for this part to be given up
+        finish(work, failure);
+      } else {
+        ready.push_back(std::move(work));
+        record_ready.notify_one();
+      }
     }
   }
 
-  // The row's inputs and targets; the number of targets that count.
-  std::int64_t read(const StepRows::Row& row, std::span<std::uint8_t> scratch, std::uint8_t* inputs,
-                    std::int32_t* targets) const {
-    const auto count = static_cast<std::size_t>(row.targets);
-    const auto length = static_cast<std::size_t>(plan.sequence);
-    const DatasetIndex& index = dataset->index();
-    if (count > 0 && plan.order == TextOrder::rows) dataset->read_row(row.first, scratch);
-    if (count > 0 && plan.order != TextOrder::rows) dataset->read_text(row.first, scratch.first(count + 1));
-    std::fill(scratch.begin() + static_cast<std::ptrdiff_t>(count == 0 ? 0 : count + 1), scratch.end(),
-              static_cast<std::uint8_t>(std::max<std::int64_t>(0, index.text.pad_id)));
-    std::int64_t counted = 0;
-    for (std::size_t i = 0; i < length; ++i) {
-      const bool counts = i < count && !(plan.mask_blanks && scratch[i + 1] == index.text.pad_id);
-      counted += counts;
-      if (inputs == nullptr) continue;
-      inputs[i] = scratch[i];
-      targets[i] = counts ? std::int32_t{scratch[i + 1]} : ignored_target;
+  void fill_parts(BatchFiller& filler) {
+    const bool with_records = sizes.readers > 0;
+    std::unique_lock<std::mutex> lock(mutex);
+    for (;;) {
+      if (with_records) {
+        record_ready.wait(lock, [&] { return ending || !ready.empty(); });
+      } else {
+        part_free.wait(lock, [&] { return ending || can_take(); });
+      }
+      if (ending) return;
+      Work work = with_records ? std::move(ready.front()) : take();
+      if (with_records) ready.pop_front();
+      std::exception_ptr failure;
+      lock.unlock();
+      try {
+        filler.fill(work.part, work.record, work.slot->space);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      work.record = {};  // before its room is given to others
+      lock.lock();
+      finish(work, failure);
     }
-    return counted;
   }
 
-  void fill(Slot& mine, std::int64_t global_step, std::int64_t micro_step) {
-    MicroBatch& batch = mine.batch;
-    batch.epoch = plan.evaluation ? 0 : global_step / steps;
-    batch.step = global_step % steps;
-    batch.micro_step = micro_step;
-    batch.first_row = plan.first_row + micro_step * plan.micro_batch;
-    const StepRows rows(dataset->index(), plan, batch.epoch, batch.step);
-    batch.resets_state = rows.resets_state();
-    batch.valid_rows = 0;
-    std::vector<std::uint8_t> scratch(static_cast<std::size_t>(plan.sequence) + 1);
-    std::int64_t counted = 0;
-    for (std::int64_t i = 0; i < plan.micro_batch; ++i) {
-      const StepRows::Row row = rows(batch.first_row + i);
-      batch.valid_rows += row.targets > 0;
-      counted += read(row, scratch, mine.inputs.data() + i * plan.sequence, mine.targets.data() + i * plan.sequence);
-    }
-    batch.step_targets = accumulation == 1 ? counted : targets_of_step(global_step, rows, scratch);
-  }
-
-  std::int64_t targets_of_step(std::int64_t global_step, const StepRows& rows, std::span<std::uint8_t> scratch) {
-    if (!plan.mask_blanks || dataset->index().text.pad_id < 0) return sum_targets(rows, {});
-    // The micro-batches of a step follow each other, so a short memory is enough; others wait here and then find it.
-    const std::lock_guard<std::mutex> lock(step_counts_mutex);
-    for (const StepCount& known : step_counts) {
-      if (known.global_step == global_step) return known.targets;
-    }
-    step_counts.push_back({global_step, sum_targets(rows, scratch)});
-    if (step_counts.size() > slots.size() + threads.size()) step_counts.pop_front();
-    return step_counts.back().targets;
-  }
-
-  // Without scratch: no blanks are masked, so nothing needs to be read.
-  std::int64_t sum_targets(const StepRows& rows, std::span<std::uint8_t> scratch) const {
-    std::int64_t sum = 0;
-    for (std::int64_t i = 0; i < plan.rows; ++i) {
-      const StepRows::Row row = rows(plan.first_row + i);
-      sum += scratch.empty() ? row.targets : read(row, scratch, nullptr, nullptr);
-    }
-    return sum;
-  }
+  // ---- The trainer's thread
 
   void seek(std::int64_t global_step) {
     std::unique_lock<std::mutex> lock(mutex);
@@ -171,14 +205,16 @@ struct Loader::State {
                                (plan.evaluation ? next_step % steps == global_step : next_step == global_step);
     if (already_there && slot(next_take).failure == nullptr) return;
     started = false;
-    slot_full.wait(lock, [&] { return filling == 0; });
+    room_free.notify_all();
+    for (; !ready.empty(); ready.pop_front()) finish(ready.front());
+    slot_full.wait(lock, [&] { return taken == 0; });
     for (Slot& each : slots) each.phase = Phase::empty;
-    next_fill = next_take = 0;
+    next_part = next_take = 0;
     holding = false;
     first_step = global_step;
     started = true;
     lock.unlock();
-    slot_free.notify_all();
+    part_free.notify_all();
   }
 
   const MicroBatch& next() {
@@ -189,7 +225,7 @@ struct Loader::State {
       holding = false;
     }
     started = true;
-    slot_free.notify_all();
+    part_free.notify_all();
     Slot& mine = slot(next_take);
     slot_full.wait(lock, [&] { return mine.phase == Phase::full; });
     waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -199,24 +235,30 @@ struct Loader::State {
     return mine.batch;
   }
 
-  const std::shared_ptr<const TextDataset> dataset;
+  const std::shared_ptr<const Dataset> dataset;
   const LoaderPlan plan;
   const std::int64_t steps, accumulation;
+  const RingSizes sizes;
+  const std::unique_ptr<BatchSource> source;
   std::vector<std::uint8_t> all_inputs;
   std::vector<std::int32_t> all_targets;
   std::vector<Slot> slots;
-  std::mutex step_counts_mutex;
-  std::deque<StepCount> step_counts;
+  std::vector<std::unique_ptr<BatchFiller>> fillers;
   std::mutex mutex;
-  std::condition_variable slot_free, slot_full;
+  std::condition_variable part_free, room_free, record_ready, slot_full;
   bool started = false, ending = false, holding = false;
   std::int64_t first_step = 0;  // counted over the epochs
-  std::int64_t next_fill = 0, next_take = 0, filling = 0;
+  std::int64_t next_part = 0;   // to be filled, since the last seek
+  std::int64_t taken = 0;       // parts that are read, ready or filled
+  std::int64_t next_take = 0;   // micro-batch that next() returns
+  std::deque<Work> ready;
+  std::int64_t reserved = 0;  // bytes of records, at most sizes.records
+  std::int64_t waiting_for_room = 0;
   double waited_seconds = 0;
   std::vector<std::thread> threads;  // last: they use all of the above
 };
 
-Loader::Loader(std::shared_ptr<const TextDataset> dataset, const LoaderPlan& plan)
+Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan)
     : state_(std::make_unique<State>(std::move(dataset), plan)) {}
 Loader::~Loader() = default;
 
@@ -236,8 +278,9 @@ double Loader::waited_seconds() const {
   return state_->waited_seconds;
 }
 
-std::int64_t Loader::memory_bytes(const LoaderPlan& plan) {
-  return slots_of(plan) * static_cast<std::int64_t>(slot_positions(plan) * (sizeof(std::uint8_t) + sizeof(std::int32_t)));
+std::int64_t Loader::memory_bytes(const DatasetIndex& index, const LoaderPlan& plan) {
+  const RingSizes sizes = ring_sizes(index, plan);
+  return sizes.slots * (sizes.inputs + sizes.targets * static_cast<std::int64_t>(sizeof(std::int32_t))) + sizes.records;
 }
 
 }  // namespace ringtrain

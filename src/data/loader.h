@@ -28,7 +28,7 @@ struct LoaderPlan {
   std::int64_t rows = 0;
   std::int64_t micro_batch = 0;  // divides rows
   bool evaluation = false;       // natural order, every sample (every character) exactly once, tails padded
-  std::int64_t threads = 1;
+  std::int64_t threads = 1;      // that fill batches; pictures: that decode
   std::int64_t prefetch = 4;
 };
 
@@ -56,14 +56,15 @@ std::int64_t steps_per_epoch(const DatasetIndex& index, const LoaderPlan& plan);
 
 class Loader {
  public:
-  Loader(std::shared_ptr<const TextDataset> dataset, const LoaderPlan& plan);
+  Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan);
   ~Loader();  // ends the threads
   // Starts (again) at this step; evaluation: epoch 0, step 0.
   void seek(std::int64_t epoch, std::int64_t step);
   // The next micro-batch, in order, across epochs; valid until the next call. Throws what a loader thread threw.
   const MicroBatch& next();
-  double waited_seconds() const;                             // total time next() has waited
-  static std::int64_t memory_bytes(const LoaderPlan& plan);  // exact size of the ring
+  double waited_seconds() const;  // total time next() has waited
+  // Exactly: the ring, and what records of pictures take at most while they wait for decoding.
+  static std::int64_t memory_bytes(const DatasetIndex& index, const LoaderPlan& plan);
 
  private:
   struct State;

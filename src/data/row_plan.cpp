@@ -28,12 +28,17 @@ std::int64_t window_phase(const LoaderPlan& plan, std::int64_t epoch) {
 
 void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
   const bool rows = plan.order == TextOrder::rows;
+  if (index.is_image() && (!rows || plan.sequence != 1 || plan.image.size < 1 || plan.reads < 1)) {
+    throw Error(cat("impossible loader plan: ", index.prefix, " holds pictures, which are read as rows of sequence 1, ",
+                    "but asked for are ", rows ? "rows" : "windows or streams", " of sequence ", plan.sequence,
+                    ", size ", plan.image.size, ", reads ", plan.reads));
+  }
   if (rows == index.text.running_text) {
     throw Error(cat(index.prefix, " holds ", index.text.running_text ? "running text" : "names",
                     ", which cannot be read as ", rows ? "rows" : "windows or streams"),
                 index.text.running_text ? "choose the order windows or streams" : "choose the order rows");
   }
-  if (rows && plan.sequence != index.text.context_length) {
+  if (rows && !index.is_image() && plan.sequence != index.text.context_length) {
     throw Error(cat("the sequence length is ", plan.sequence, ", but the names in ", index.prefix,
                     " have a context of ", index.text.context_length),
                 "use the data set's context length, or convert the names again with --context");

@@ -1,5 +1,5 @@
-// Which symbols each row of each global batch reads: pure functions of the plan, so that any rank, thread or resumed
-// run finds the same rows.
+// Which symbols or picture each row of each global batch reads: pure functions of the plan, so that any rank, thread or
+// resumed run finds the same rows.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace ringtrain {
 // Throws Error when the plan contradicts itself or the data set.
 void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan);
 
-// The rows of one step. Row j of a global batch reads `targets` + 1 symbols (input 0 ... target `targets` - 1).
+// The rows of one step. Row j of a global batch reads `targets` + 1 symbols (input 0 ... target `targets` - 1), or
+// one picture (`targets` 1).
 class StepRows {
  public:
   struct Row {

@@ -9,22 +9,25 @@
 
 namespace ringtrain {
 
-// Tokens without a byte address (chunked, filtered, compact, external: made by h5py) are read through HDF5.
-inline constexpr std::uint64_t no_byte_offset = ~std::uint64_t{0};
-
 struct ShardHeader {
   std::string path, kind, split, dataset_name, dataset_uuid;
   std::int64_t shard_index = 0, num_shards = 0;
-  std::int64_t count = 0, total = 0;  // samples (names) or characters (running text): this shard, all shards
+  std::int64_t count = 0, total = 0;  // samples or characters (running text): this shard, all shards
+  std::uint64_t byte_offset = no_byte_offset, file_bytes = 0;  // of the tokens or the images; the file's length
+  // kind "text"
   bool running_text = false;
   std::int64_t context_length = 0;  // names
   std::int64_t crc_block_bytes = 65536;
   std::vector<std::string> vocabulary;
   std::int64_t pad_id = -1, stop_id = -1;
   bool lowercase = false;
-  std::uint64_t byte_offset = no_byte_offset, file_bytes = 0;
-  std::vector<std::uint32_t> crc32c;  // empty: the file has none
+  std::vector<std::uint32_t> crc32c;  // of the blocks of tokens; empty: the file has none
+  // kind "image"
+  ImageFormat image;
+  ImageArrays arrays;
 
+  bool is_image() const { return kind == "image"; }
+  // of text
   std::int64_t row_bytes() const { return running_text ? 1 : context_length + 1; }
   std::int64_t bytes() const { return count * row_bytes(); }
 };
@@ -42,6 +45,9 @@ std::string shard_path(const std::string& prefix, std::int64_t shard_index, std:
 // For files in the prefix's folder that are named like its shards: index and number of shards; false for others.
 bool parse_shard_name(const std::string& prefix, const std::string& path, std::int64_t& shard_index,
                       std::int64_t& num_shards);
+
+// Throws Error naming the first record whose bytes are not inside the images; offsets has one value more than records.
+void check_image_offsets(const std::string& path, const std::vector<std::uint64_t>& offsets, std::int64_t image_bytes);
 
 // Throws Error when two headers do not belong to one data set or their numbers do not add up.
 void check_shards_agree(const std::vector<ShardHeader>& headers);

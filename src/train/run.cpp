@@ -72,7 +72,7 @@ class TrainingRun {
         watchdog_(watchdog),
         threads_(threads),
         progress_(found.progress),
-        loader_(std::make_shared<TextDataset>(plan.train), for_rank(plan.train_loader, communicator.rank())),
+        loader_(make_dataset(plan.train), for_rank(plan.train_loader, communicator.rank())),
         trainer_(plan, backend, communicator, watchdog, loader_) {
     if (plan.has_validation) evaluator_ = std::make_unique<Evaluator>(plan, backend, communicator, watchdog);
     load_trainer(found.checkpoint.get(), trainer_, plan, progress_, communicator);

@@ -216,11 +216,11 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
     items.push_back({"carried state", bytes});
     if (plan.has_validation) items.push_back({"carried state, evaluation", bytes});
   }
-  items.push_back({"loader, training", Loader::memory_bytes(plan.train_loader)});
-  items.push_back({"data set, training", TextDataset(plan.train).memory_bytes()});
+  items.push_back({"loader, training", Loader::memory_bytes(plan.train, plan.train_loader)});
+  items.push_back({"data set, training", make_dataset(plan.train)->memory_bytes()});
   if (plan.has_validation) {
-    items.push_back({"loader, evaluation", Loader::memory_bytes(plan.validation_loader)});
-    items.push_back({"data set, evaluation", TextDataset(plan.validation).memory_bytes()});
+    items.push_back({"loader, evaluation", Loader::memory_bytes(plan.validation, plan.validation_loader)});
+    items.push_back({"data set, evaluation", make_dataset(plan.validation)->memory_bytes()});
   }
   std::int64_t values = 0;
   for (const Parameter& p : plan.parameters.all())

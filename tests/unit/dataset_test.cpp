@@ -17,6 +17,7 @@
 #include "data_prep/names.h"
 #include "data_prep/text.h"
 #include "data_prep/verify.h"
+#include "tests/unit/hdf5_edit.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {
@@ -24,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Dataset : public WithFolder {
+class DatasetTest : public WithFolder {
  protected:
   std::string shard(int i) const { return shard_path(path("pets-train"), i, 2); }
 
@@ -60,51 +61,6 @@ class Dataset : public WithFolder {
     return text;
   }
 };
-
-// Changing a finished file, which the program itself never does.
-void edit(const std::string& path, const std::function<void(hid_t)>& change) {
-  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
-  h5::File::open(path);  // turns HDF5's printing off
-  const h5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
-  ASSERT_GE(file.get(), 0);
-  change(file.get());
-}
-
-void drop_attribute(hid_t file, const char* object, const char* name) {
-  ASSERT_GE(H5Adelete_by_name(file, object, name, H5P_DEFAULT), 0) << name;
-}
-
-void set_attribute(hid_t file, const char* object, const char* name, std::int64_t value, std::size_t count = 1) {
-  drop_attribute(file, object, name);
-  const hsize_t extent = count;
-  const h5::Handle space(count == 1 ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &extent, nullptr), H5Sclose);
-  const h5::Handle attribute(
-      H5Acreate_by_name(file, object, name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
-      H5Aclose);
-  const std::vector<std::int64_t> values(count, value);
-  ASSERT_GE(H5Awrite(attribute.get(), H5T_NATIVE_INT64, values.data()), 0);
-}
-
-void set_attribute(hid_t file, const char* name, const std::string& value) {
-  drop_attribute(file, "/", name);
-  const h5::Handle space(H5Screate(H5S_SCALAR), H5Sclose), type(H5Tcopy(H5T_C_S1), H5Tclose);
-  H5Tset_size(type.get(), value.size());
-  const h5::Handle attribute(H5Acreate2(file, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-  ASSERT_GE(H5Awrite(attribute.get(), type.get(), value.data()), 0);
-}
-
-void replace_dataset(hid_t file, const char* name, hid_t type, std::vector<hsize_t> shape) {
-  ASSERT_GE(H5Ldelete(file, name, H5P_DEFAULT), 0);
-  const h5::Handle space(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr), H5Sclose);
-  const h5::Handle made(H5Dcreate2(file, name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Dclose);
-  ASSERT_GE(made.get(), 0);
-}
-
-void change_byte(const std::string& path, std::uint64_t offset, int value) {
-  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-  file.seekp(static_cast<std::streamoff>(offset));
-  file.put(static_cast<char>(value));
-}
 
 void read_everything(const std::string& prefix) {
   const TextDataset dataset(read_dataset_index(prefix));
@@ -147,8 +103,10 @@ const std::vector<Damage> damages = {
      "schema version is 2.2; this program reads 1.x"},
     {"an unfinished file", [](auto&, auto& b) { edit(b, [](hid_t f) { drop_attribute(f, "/", "complete"); }); },
      "00001-of-00002.h5: attribute 'complete' is missing or not 1: the conversion did not finish"},
-    {"another kind", [](auto& a, auto&) { edit(a, [](hid_t f) { set_attribute(f, "kind", "image"); }); },
-     "attribute 'kind' is 'image', expected 'text'"},
+    {"another kind", [](auto& a, auto&) { edit(a, [](hid_t f) { set_attribute(f, "kind", "video"); }); },
+     "attribute 'kind' is 'video', expected 'text' or 'image'"},
+    {"pictures without images", [](auto& a, auto&) { edit(a, [](hid_t f) { set_attribute(f, "kind", "image"); }); },
+     "data set 'images' is missing"},
     {"a missing attribute",
      [](auto& a, auto&) { edit(a, [](hid_t f) { drop_attribute(f, "/", "num_samples_total"); }); },
      "attribute 'num_samples_total' of '/' is missing"},
@@ -203,7 +161,7 @@ const std::vector<Damage> damages = {
     {"only one of two shards given", [](auto&, auto&) {}, ""},
 };
 
-TEST_F(Dataset, EveryKindOfDamageIsNamed) {
+TEST_F(DatasetTest, EveryKindOfDamageIsNamed) {
   for (const Damage& damage : damages) {
     make_names();
     damage.apply(shard(0), shard(1));
@@ -220,7 +178,7 @@ TEST_F(Dataset, EveryKindOfDamageIsNamed) {
   }
 }
 
-TEST_F(Dataset, AnIdOutsideTheVocabularyIsNamed) {
+TEST_F(DatasetTest, AnIdOutsideTheVocabularyIsNamed) {
   make_names();
   const std::string file = shard(0);
   change_byte(file, read_shard_header(file).byte_offset + 20, 200);
@@ -230,7 +188,7 @@ TEST_F(Dataset, AnIdOutsideTheVocabularyIsNamed) {
                   "record 2 of 'tokens' holds the id 200, but the vocabulary has 31 symbols");
 }
 
-TEST_F(Dataset, NoDataSetSaysWhichCommandMakesIt) {
+TEST_F(DatasetTest, NoDataSetSaysWhichCommandMakesIt) {
   expect_contains(message_of([&] { read_dataset_index(path("pets-train")); }),
                   "[make it: bin/ringtrain-data names INPUT --out " + path("pets") + " ");
   std::ofstream(path("pets-train-00000-of-00002.h5.tmp")) << "x";
@@ -240,18 +198,18 @@ TEST_F(Dataset, NoDataSetSaysWhichCommandMakesIt) {
   expect_contains(message_of([&] { read_dataset_index(shard(1)); }), "give the prefix of all shards, not one file");
 }
 
-TEST_F(Dataset, TheIndexSurvivesTheWayToTheOtherRanks) {
+TEST_F(DatasetTest, TheIndexSurvivesTheWayToTheOtherRanks) {
   make_names();
   const DatasetIndex index = read_dataset_index(path("pets-train"));
   const DatasetIndex again = DatasetIndex::deserialize(index.serialize());
   EXPECT_EQ(again.serialize(), index.serialize());
-  EXPECT_EQ(again.vocabulary, index.text.vocabulary);
+  EXPECT_EQ(again.text.vocabulary, index.text.vocabulary);
   EXPECT_EQ(again.shards[1].crc32c, index.shards[1].crc32c);
   EXPECT_EQ(again.shards[1].first, index.shards[0].count);
   EXPECT_EQ(again.total, index.total);
-  EXPECT_EQ(again.pad_id, 0);
-  EXPECT_EQ(again.stop_id, 1);
-  EXPECT_TRUE(again.lowercase);
+  EXPECT_EQ(again.text.pad_id, 0);
+  EXPECT_EQ(again.text.stop_id, 1);
+  EXPECT_TRUE(again.text.lowercase);
   std::string other = index.serialize();
   ++other[4];
   expect_contains(message_of([&] { DatasetIndex::deserialize(other); }), "of another version of the program");
@@ -260,7 +218,7 @@ TEST_F(Dataset, TheIndexSurvivesTheWayToTheOtherRanks) {
   }
 }
 
-TEST_F(Dataset, TextIsReadAcrossBlocksAndShards) {
+TEST_F(DatasetTest, TextIsReadAcrossBlocksAndShards) {
   const std::string text = make_text(3);
   const TextDataset dataset(read_dataset_index(path("text-train")));
   ASSERT_EQ(dataset.index().total, 200000);
@@ -278,7 +236,7 @@ TEST_F(Dataset, TextIsReadAcrossBlocksAndShards) {
   EXPECT_LT(dataset.memory_bytes(), 210000);
 }
 
-TEST_F(Dataset, ChunkedAndFilteredTokensAreReadThroughHdf5) {
+TEST_F(DatasetTest, ChunkedAndFilteredTokensAreReadThroughHdf5) {
   make_names();
   std::vector<std::uint8_t> expected;
   {
@@ -320,7 +278,7 @@ TEST_F(Dataset, ChunkedAndFilteredTokensAreReadThroughHdf5) {
   EXPECT_TRUE(std::equal(row.begin(), row.end(), expected.begin() + (rows - 1) * 9));
 }
 
-TEST_F(Dataset, ManyThreadsReadTheSameBytes) {
+TEST_F(DatasetTest, ManyThreadsReadTheSameBytes) {
   const std::string text = make_text(2);
   const TextDataset dataset(read_dataset_index(path("text-train")));
   std::vector<std::thread> threads;
@@ -339,7 +297,7 @@ TEST_F(Dataset, ManyThreadsReadTheSameBytes) {
   EXPECT_EQ(wrong, std::vector<std::int64_t>(4, 0));
 }
 
-TEST_F(Dataset, AFileThatChangedSinceItsHeaderWasReadIsNamed) {
+TEST_F(DatasetTest, AFileThatChangedSinceItsHeaderWasReadIsNamed) {
   make_names();
   const DatasetIndex index = read_dataset_index(path("pets-train"));
   fs::resize_file(shard(0), fs::file_size(shard(0)) - 1);
@@ -351,7 +309,7 @@ TEST_F(Dataset, AFileThatChangedSinceItsHeaderWasReadIsNamed) {
                   "00001-of-00002.h5: cannot open: No such file");
 }
 
-TEST_F(Dataset, TheVerifierFindsWhatChecksumsCannot) {
+TEST_F(DatasetTest, TheVerifierFindsWhatChecksumsCannot) {
   // Each fault is written with right checksums, as a faulty converter would.
   const auto faults_after = [&](std::size_t row, std::size_t column, std::uint8_t id) {
     make_names();

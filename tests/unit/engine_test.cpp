@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "models/models.h"
-#include "nn/lstm_cell.h"
+#include "tests/unit/dropout_reference.h"
 
 namespace ringtrain {
 namespace {
@@ -78,7 +78,7 @@ struct Reference {
             cj = sigmoid(gate(1)) * cj + sigmoid(gate(0)) * std::tanh(gate(2));
             hl[static_cast<std::size_t>(j)] = sigmoid(gate(3)) * std::tanh(cj);
             double out = hl[static_cast<std::size_t>(j)];
-            if (dropout > 0 && l + 1 < layers) out *= keep(pass, r, l, t, j);
+            if (dropout > 0 && l + 1 < layers) out *= dropout_factor(pass, dropout, l, r, t, j);
             in[static_cast<std::size_t>(j)] = out;
           }
         }
@@ -106,17 +106,6 @@ struct Reference {
     }
     if (sum_out != nullptr) *sum_out = sum;
     return sum / static_cast<double>(count);
-  }
-
-  // 0, or 1 / (1 - p): a function of the place alone.
-  double keep(const PassInput& pass, std::int64_t row, std::int64_t layer, std::int64_t time, std::int64_t unit) const {
-    const std::int64_t begin = unit / 128 * 128, u = unit - begin;
-    const std::int64_t block = u % 16, word = (u / 16) % 4;
-    const Random4 random = philox(pass.dropout_key, dropout_counter(pass.first_row + row, time, begin / 8 + block),
-                                  dropout_counter_high(pass.step, layer));
-    const std::uint32_t bits = u < 64 ? random.v[word] & 0xffffu : random.v[word] >> 16;
-    const double threshold = dropout_threshold(dropout);
-    return bits >= threshold ? 1 / (1 - threshold / 65536.0) : 0;
   }
 };
 

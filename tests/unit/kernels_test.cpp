@@ -134,7 +134,7 @@ TEST(Kernels, CrossEntropyMatchesDoublePrecision) {
       }
       if (targets[r] < 0) continue;
       loss += std::log(total) - (static_cast<double>(z[targets[r]]) + static_cast<double>(bias[targets[r]]));
-      correct += best == targets[r];
+      correct += static_cast<std::int32_t>(best) == targets[r];
       ++counted;
     }
     EXPECT_NEAR(sums.loss, loss, 1e-5 * loss) << isa_name(isa);

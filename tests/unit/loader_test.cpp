@@ -428,7 +428,7 @@ TEST_F(LoaderTest, ImpossiblePlansAreErrors) {
 TEST_F(LoaderTest, MemoryIsTheRing) {
   LoaderPlan plan = plan_of(TextOrder::rows, 8, 64);
   plan.prefetch = 3;
-  EXPECT_EQ(Loader::memory_bytes(plan), 4 * 2 * 64 * 8);
+  EXPECT_EQ(Loader::memory_bytes(names()->index(), plan), 4 * 64 * 8 * (1 + 4));
 }
 
 }  // namespace

@@ -1,0 +1,96 @@
+#include "data_prep/image_commands.h"
+
+#include <iostream>
+
+#include "base/error.h"
+#include "data_prep/arguments.h"
+#include "data_prep/images.h"
+
+namespace ringtrain {
+namespace {
+
+// The options that all conversions to pictures have.
+const std::set<std::string> picture_values = {"--out",        "--shards",  "--seed",    "--threads",    "--memory",
+                                              "--short-side", "--size",    "--quality", "--encoding",   "--check",
+                                              "--broken",     "--license", "--split",   "--validation", "--class-list"};
+const std::set<std::string> picture_switches = {"--statistics", "--force", "--resume"};
+
+std::set<std::string> with(std::set<std::string> all, const std::set<std::string>& more) {
+  all.insert(more.begin(), more.end());
+  return all;
+}
+
+template <class T>
+void positive(const Arguments& arguments, const std::string& name, T& value) {
+  value = arguments.number(name, value);
+  if (arguments.values.contains(name) && value < 1) throw Error(cat(name, " ", value, ": expected at least 1"));
+}
+
+void read_picture_options(const Arguments& arguments, PictureOptions& options) {
+  options.out = arguments.text("--out", "");
+  positive(arguments, "--shards", options.shards);
+  options.seed = arguments.number("--seed", options.seed);
+  positive(arguments, "--threads", options.threads);
+  options.memory_gib = arguments.number("--memory", options.memory_gib);
+  positive(arguments, "--short-side", options.short_side);
+  positive(arguments, "--size", options.size);
+  positive(arguments, "--quality", options.quality);
+  options.encoding = arguments.text("--encoding", options.encoding);
+  options.check = arguments.text("--check", options.check);
+  options.broken = arguments.text("--broken", options.broken);
+  options.license = arguments.text("--license", options.license);
+  options.statistics = arguments.has("--statistics");
+  options.force = arguments.has("--force");
+  options.resume = arguments.has("--resume");
+}
+
+}  // namespace
+
+const char* const images_usage = R"(ringtrain-data images INPUT --out PREFIX [options]
+
+Writes PREFIX-train-00000-of-00004.h5, ..., PREFIX-validation-00000-of-00004.h5, ...
+INPUT is a folder with train/ and val/ (or validation/), each with a folder per class, or with a tar file per class
+(n01440764.tar, not compressed; read in place); or it holds the class folders (or tar files) itself. JPEG files are
+stored as they are; PNG files and CMYK JPEGs become RGB JPEGs. Several ranks share the work:
+mpirun -n 8 bin/ringtrain-data images ... gives the same bytes as one.
+
+  --out PREFIX            folder and first part of the files' names
+  --class-list FILE       lines "n01440764 tench": class id and name; label 0 is the first line. Without it, the labels
+                          count the sorted class folders
+  --list FILE             lines "path label": pictures below INPUT instead of class folders; the label is a number or a
+                          class id
+  --validation-list FILE  the same for the validation split (ImageNet's flat folder of validation pictures)
+  --split NAME            INPUT is one split: train or validation
+  --validation SHARE      share of each class held out for validation [0]
+  --short-side N          shrink larger pictures to this short side and encode them again
+  --size N                resize to this short side and cut out the central square
+  --quality Q             of the JPEGs that are encoded again [95]
+  --encoding NAME         jpeg, or raw: decoded pixels of one size [jpeg]
+  --check HOW             decode every picture (finds cut-off and damaged ones), or header: only their size [decode]
+  --broken HOW            fail (lists all, writes nothing) or skip (lists all, leaves them out) [fail]
+  --statistics            store mean and deviation of the training pixels [ImageNet's]
+  --shards N              files per split; does not change the data set [512 MiB each]
+  --seed N                of the order on disk and of what is held out [1]
+  --threads N             per rank [the CPUs it may use]
+  --memory GIB            per rank: pictures kept from the first pass to the second [2]
+  --license TEXT          stored in the files
+  --resume                go on with a conversion that was killed: its finished files are taken over
+  --force                 overwrite
+)";
+
+int run_images(const std::vector<std::string>& words) {
+  const Arguments arguments(words, with(picture_values, {"--list", "--validation-list"}), picture_switches);
+  ImagesOptions options;
+  read_picture_options(arguments, options);
+  options.input = arguments.one_input();
+  options.class_list = arguments.text("--class-list", "");
+  options.list = arguments.text("--list", "");
+  options.validation_list = arguments.text("--validation-list", "");
+  options.split = arguments.text("--split", "");
+  options.validation = arguments.share();
+  const Ranks ranks;
+  convert_images(options, ranks, std::cout);
+  return 0;
+}
+
+}  // namespace ringtrain

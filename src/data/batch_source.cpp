@@ -1,0 +1,31 @@
+#include "data/batch_source.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "data/image_dataset.h"
+
+namespace ringtrain {
+
+RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan) {
+  RingSizes sizes;
+  sizes.slots = plan.prefetch + 1;
+  sizes.inputs = sizes.targets = plan.micro_batch * plan.sequence;
+  if (!index.is_image()) return sizes;
+  sizes.inputs = plan.micro_batch * plan.image.size * plan.image.size * 3;
+  sizes.parts = plan.micro_batch;
+  sizes.readers = plan.reads;
+  // Each reader may have one record under way and one that waits, each decoder one in hand: of the usual size, for the
+  // largest of photographs may be a hundred times that. It fits too, alone.
+  const std::int64_t usual = (index.image_bytes() + index.total - 1) / std::max<std::int64_t>(1, index.total);
+  sizes.records = std::max(index.largest_record(), (2 * plan.reads + plan.threads) * usual);
+  return sizes;
+}
+
+std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan) {
+  if (auto images = std::dynamic_pointer_cast<const ImageDataset>(dataset)) return make_image_source(images, plan);
+  if (auto text = std::dynamic_pointer_cast<const TextDataset>(dataset)) return make_text_source(text, plan);
+  throw Error(cat(dataset->index().prefix, ": the loader knows no data of kind '", dataset->index().kind, "'"));
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,61 @@
+// What the loader's ring is filled from: one implementation per kind of data (text_source.cpp, image_source.cpp).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "data/loader.h"
+
+namespace ringtrain {
+
+class ImageDataset;
+
+// A share of a micro-batch that one thread fills: all of it (text), or one row (pictures).
+struct BatchPart {
+  std::int64_t epoch = 0, step = 0, micro_step = 0;
+  std::int64_t part = 0;       // in [0, parts)
+  std::int64_t first_row = 0;  // of the micro-batch in the global batch
+};
+
+// A slot of the ring. The parts of one micro-batch are filled at the same time, each by its own thread.
+struct BatchSpace {
+  MicroBatch* batch = nullptr;  // part 0 sets step_targets, valid_rows and resets_state
+  std::span<std::uint8_t> inputs;
+  std::span<std::int32_t> targets;
+};
+
+// One thread's; keeps its scratch memory. Throws Error naming file and record.
+class BatchFiller {
+ public:
+  virtual ~BatchFiller() = default;
+  virtual void fill(const BatchPart& part, std::span<const std::uint8_t> record, const BatchSpace& space) = 0;
+};
+
+// All functions may be called from any thread at once.
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  virtual std::unique_ptr<BatchFiller> make_filler() = 0;
+  // The record that a part is filled from; both may wait for a file server. 0 bytes: none.
+  virtual std::int64_t record_bytes(const BatchPart& part) const = 0;
+  virtual void read(const BatchPart& part, std::vector<std::uint8_t>& record) const = 0;
+};
+
+struct RingSizes {
+  std::int64_t slots = 0;    // micro-batches: `prefetch` ahead, and the one that the trainer holds
+  std::int64_t inputs = 0;   // bytes of a slot
+  std::int64_t targets = 0;  // of a slot
+  std::int64_t parts = 1;    // of a micro-batch
+  std::int64_t readers = 0;  // threads that read records ahead of those that fill; 0: parts have no record
+  std::int64_t records = 0;  // bytes of the records that are read but not yet used up, at most
+};
+
+RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan);
+std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan);
+
+// Of make_batch_source().
+std::unique_ptr<BatchSource> make_text_source(std::shared_ptr<const TextDataset> dataset, const LoaderPlan& plan);
+std::unique_ptr<BatchSource> make_image_source(std::shared_ptr<const ImageDataset> dataset, const LoaderPlan& plan);
+
+}  // namespace ringtrain

@@ -1,0 +1,35 @@
+// Random access to the pictures of a data set of kind "image".
+#pragma once
+
+#include "data/dataset.h"
+#include "data/shard_files.h"
+
+namespace ringtrain {
+
+// Nothing is opened before it is needed. The first touch of a shard reads and checks its labels, offsets, ids and
+// checksums (24 bytes per sample, kept); records are read by pread, from any number of threads at once.
+class ImageDataset : public Dataset {
+ public:
+  struct Record {
+    std::int32_t label = 0;  // in [0, classes)
+    std::uint64_t sample_id = 0;
+    std::int64_t bytes = 0;
+  };
+
+  explicit ImageDataset(DatasetIndex index, ShardFiles::Pread pread = ::pread);
+  ~ImageDataset() override;
+  const DatasetIndex& index() const override;
+  std::int64_t memory_bytes() const override;
+
+  Record record(std::int64_t sample) const;
+  // The record's bytes into `out` (resized): a JPEG file, or pixels u8 [height, width, channels]. Failed reads and
+  // wrong checksums are tried again; then throws Error naming file and record.
+  void read(std::int64_t sample, std::vector<std::uint8_t>& out) const;
+  std::string name_of(std::int64_t sample) const;  // "<file>: record <number in the file>", for messages
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ringtrain

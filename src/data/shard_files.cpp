@@ -1,0 +1,142 @@
+#include "data/shard_files.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+
+namespace ringtrain {
+namespace {
+
+// Files kept open, the least recently used are closed: not more than a quarter of what the process may open (files
+// read through HDF5 count twice), and never so many that ranks x shards burden a metadata server.
+std::size_t open_file_limit() {
+  rlimit limit{};
+  std::size_t most = 512;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    most = std::min(most, static_cast<std::size_t>(limit.rlim_cur) / 4);
+  }
+  return std::max<std::size_t>(most, 1);
+}
+
+std::string place(const std::string& path, const char* array, std::int64_t record) {
+  return cat(path, ": ", record < 0 ? std::string() : cat("record ", record, ": "), "'", array, "'");
+}
+
+}  // namespace
+
+void pause_before_retry() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+}
+
+struct ShardFiles::OpenFile {
+  explicit OpenFile(const DatasetIndex::Shard& shard) : path(shard.path) {
+    descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
+    struct stat status {};
+    if (::fstat(descriptor, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != shard.file_bytes) {
+      ::close(descriptor);
+      throw Error(cat(path, ": is ", status.st_size, " bytes long here, but was ", shard.file_bytes,
+                      " when rank 0 read its header"),
+                  "the file was changed during the run, or this host sees an incomplete copy");
+    }
+  }
+  ~OpenFile() { ::close(descriptor); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  std::string path;
+  int descriptor = -1;
+  std::optional<h5::File> hdf5;  // only if read_block() is used; guarded by HDF5's lock
+};
+
+ShardFiles::ShardFiles(const std::vector<DatasetIndex::Shard>& shards, Pread pread)
+    : shards_(shards), pread_(pread), most_open_(open_file_limit()), entries_(shards.size()) {}
+ShardFiles::~ShardFiles() = default;
+
+std::shared_ptr<ShardFiles::OpenFile> ShardFiles::open(std::size_t shard) {
+  Entry& entry = entries_[shard];
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    entry.last_use = ++uses_;
+    if (entry.file != nullptr) return entry.file;
+  }
+  // Not under the lock: opening takes a metadata server milliseconds, and other files are read meanwhile.
+  auto opened = std::make_shared<OpenFile>(shards_[shard]);
+  std::shared_ptr<OpenFile> closed;  // ... after the lock
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (entry.file != nullptr) return entry.file;  // another thread was faster
+  if (open_count_ == most_open_) {
+    Entry* oldest = nullptr;
+    for (Entry& each : entries_) {
+      if (each.file != nullptr && (oldest == nullptr || each.last_use < oldest->last_use)) oldest = &each;
+    }
+    closed = std::move(oldest->file);
+    oldest->file = nullptr;
+    --open_count_;
+  }
+  ++open_count_;
+  entry.file = opened;
+  return opened;
+}
+
+void ShardFiles::reopen_later(std::size_t shard, const std::shared_ptr<OpenFile>& file) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (entries_[shard].file != file) return;
+  entries_[shard].file = nullptr;
+  --open_count_;
+}
+
+void ShardFiles::read(std::size_t shard, std::uint64_t offset, std::span<std::uint8_t> out, const char* array,
+                      std::int64_t record) {
+  std::shared_ptr<OpenFile> file = open(shard);
+  int retries_left = read_retries;
+  while (!out.empty()) {
+    const ssize_t got = pread_(file->descriptor, out.data(), out.size(), static_cast<off_t>(offset));
+    const int reason = errno;
+    if (got > 0) {
+      out = out.subspan(static_cast<std::size_t>(got));
+      offset += static_cast<std::uint64_t>(got);
+    } else if (got < 0 && reason == EINTR) {
+      continue;
+    } else if ((got == 0 || reason == EIO || reason == ESTALE) && retries_left-- > 0) {
+      pause_before_retry();
+      reopen_later(shard, file);
+      file = open(shard);
+    } else if (got == 0) {
+      throw Error(cat(place(file->path, array, record), " ends at byte ", offset, " of the file, too early"),
+                  "the file was cut while in use, or is an incomplete copy: copy or convert it again");
+    } else {
+      throw Error(cat(place(file->path, array, record), ": cannot read at byte ", offset, ": ", std::strerror(reason)),
+                  cat("tried ", read_retries + 1, " times: check the disk or the file server, then resume"));
+    }
+  }
+}
+
+void ShardFiles::read_block(std::size_t shard, const char* array, const std::vector<std::int64_t>& first,
+                            const std::vector<std::int64_t>& count, std::span<std::uint8_t> out) {
+  const std::shared_ptr<OpenFile> file = open(shard);
+  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+  if (!file->hdf5) file->hdf5 = h5::File::open(file->path);
+  const h5::File& hdf5 = *file->hdf5;
+  const std::vector<hsize_t> start(first.begin(), first.end()), extent(count.begin(), count.end());
+  const h5::Handle dataset(H5Dopen2(hdf5.id(), array, H5P_DEFAULT), H5Dclose);
+  const h5::Handle stored(H5Dget_space(dataset.get()), H5Sclose);
+  // In memory of the same rank: HDF5 walks a selection against a space of another rank element by element.
+  const h5::Handle memory(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr), H5Sclose);
+  const bool selected =
+      H5Sselect_hyperslab(stored.get(), H5S_SELECT_SET, start.data(), nullptr, extent.data(), nullptr) >= 0;
+  if (!selected || H5Dread(dataset.get(), H5T_NATIVE_UINT8, memory.get(), stored.get(), H5P_DEFAULT, out.data()) < 0) {
+    hdf5.fail(cat("cannot read data set '", array, "'"));
+  }
+}
+
+}  // namespace ringtrain

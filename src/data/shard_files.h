@@ -1,0 +1,61 @@
+// The files of a data set, opened when first needed and read from any thread, patient with network file systems.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/hdf5.h"
+
+namespace ringtrain {
+
+// How often a read that failed is tried again, and the pause before: a server that comes back within it is no error.
+inline constexpr int read_retries = 3;
+void pause_before_retry();
+
+class ShardFiles {
+ public:
+  using Pread = ssize_t (*)(int, void*, std::size_t, off_t);
+
+  // `shards` must outlive this.
+  explicit ShardFiles(const std::vector<DatasetIndex::Shard>& shards, Pread pread = ::pread);
+  ~ShardFiles();
+
+  // Opens the file: throws Error when it is not there or has not the length that the index says.
+  void check(std::size_t shard) { open(shard); }
+
+  // Bytes [offset, offset + out.size()) of the file. What fails (EIO, ESTALE, end of file) is tried again with the file
+  // opened anew; then throws Error naming the file, `array` and, if given, the record.
+  void read(std::size_t shard, std::uint64_t offset, std::span<std::uint8_t> out, const char* array,
+            std::int64_t record = -1);
+
+  // A block of an u8 array that has no byte address, through HDF5 under its lock.
+  void read_block(std::size_t shard, const char* array, const std::vector<std::int64_t>& first,
+                  const std::vector<std::int64_t>& count, std::span<std::uint8_t> out);
+
+ private:
+  struct OpenFile;
+  struct Entry {
+    std::shared_ptr<OpenFile> file;  // null: closed
+    std::uint64_t last_use = 0;
+  };
+
+  std::shared_ptr<OpenFile> open(std::size_t shard);
+  void reopen_later(std::size_t shard, const std::shared_ptr<OpenFile>& file);
+
+  const std::vector<DatasetIndex::Shard>& shards_;
+  Pread pread_;
+  std::size_t most_open_;
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+  std::size_t open_count_ = 0;
+  std::uint64_t uses_ = 0;
+};
+
+}  // namespace ringtrain

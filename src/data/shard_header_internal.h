@@ -1,0 +1,36 @@
+// Shared by shard_header.cpp, text_header.cpp and image_header.cpp; not for others.
+#pragma once
+
+#include <string>
+
+#include "base/error.h"
+#include "data/hdf5.h"
+#include "data/shard_header.h"
+
+namespace ringtrain {
+
+inline constexpr const char* convert_again = "convert the data again with bin/ringtrain-data, or copy the file again";
+
+[[noreturn]] inline void bad_shard(const std::string& path, const std::string& what,
+                                   const std::string& hint = convert_again) {
+  throw Error(cat(path, ": ", what), hint);
+}
+
+// Of a contiguous data set; no_byte_offset for others.
+std::uint64_t byte_address(const h5::File& file, const std::string& dataset);
+
+template <class Value>
+void expect_same(const ShardHeader& header, const ShardHeader& first, const Value& value, const Value& expected,
+                 const std::string& name) {
+  if (value == expected) return;
+  bad_shard(header.path, cat("attribute '", name, "' is ", value, ", but ", first.path, " says ", expected),
+            "these files come from two conversions: convert the data again");
+}
+
+// What the kinds add to the header; the fields that all kinds have are there already.
+void read_text_header(const h5::File& file, ShardHeader& header);
+void read_image_header(const h5::File& file, ShardHeader& header);
+void check_text_agrees(const ShardHeader& header, const ShardHeader& first);
+void check_image_agrees(const ShardHeader& header, const ShardHeader& first);
+
+}  // namespace ringtrain

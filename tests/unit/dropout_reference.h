@@ -1,0 +1,22 @@
+// Dropout as its definition in nn/lstm_cell.h says it, one value at a time.
+#pragma once
+
+#include "backend/backend.h"
+#include "base/random.h"
+#include "nn/lstm_cell.h"
+
+namespace ringtrain {
+
+// 0, or 1 / (1 - p): a function of the place alone. `row` counts from the start of the pass.
+inline double dropout_factor(const PassInput& pass, double probability, std::int64_t layer, std::int64_t row,
+                             std::int64_t time, std::int64_t unit) {
+  const std::int64_t begin = unit / 128 * 128, u = unit - begin;
+  const std::int64_t block = u % 16, word = (u / 16) % 4;
+  const Random4 random = philox(pass.dropout_key, dropout_counter(pass.first_row + row, time, begin / 8 + block),
+                                dropout_counter_high(pass.step, layer));
+  const std::uint32_t bits = u < 64 ? random.v[word] & 0xffffu : random.v[word] >> 16;
+  const double threshold = dropout_threshold(probability);
+  return bits >= threshold ? 1 / (1 - threshold / 65536.0) : 0;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,23 @@
+// What a network for pictures has to compute, in fp64 loops written from the formulas: the judge of every backend.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace ringtrain {
+
+struct PictureResult {
+  double loss = 0;  // sum over counted targets, natural logarithm
+  std::int64_t correct = 0, correct5 = 0, targets = 0;
+  std::vector<double> logits;     // [rows, classes]
+  std::vector<double> gradients;  // the flat vector, with batch norm's statistics in their places; else empty
+};
+
+// One pass over `rows` pictures of a graph that starts with an ImageInput. `weights` is the flat vector; batch norm
+// normalises `group` neighbouring rows together. Gradients are computed in training, unless `backward` is false.
+PictureResult run_reference(const Graph& graph, const std::vector<double>& weights, const PassInput& pass,
+                            std::int64_t rows, std::int64_t group, PassMode mode, bool backward = true);
+
+}  // namespace ringtrain
