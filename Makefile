@@ -30,7 +30,7 @@ PYTHON ?= $(shell $(find_python))
 sources = $(sort $(shell find $(1) -name '*.cpp' 2> /dev/null))
 objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(1)))
 
-KERNELS := src/backend/cpu/kernels.cpp # one object per instruction set, see below
+KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set, see below
 LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS),$(call sources,src))
 DATA_SOURCES := $(filter src/base/% src/data/%,$(LIBRARY_SOURCES))
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
@@ -83,7 +83,7 @@ $(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
 	@echo "link    $@"
 	$(Q)$(LINK) $(LIBRARIES)
 
-KERNEL_OBJECTS = $(if $(wildcard $(KERNELS)),$(ISAS:%=build/obj/backend/cpu/kernels.%.o))
+KERNEL_OBJECTS = $(foreach isa,$(ISAS),$(KERNELS:src/%.cpp=build/obj/%.$(isa).o))
 build/libringtrain.a: $(call objects,$(LIBRARY_SOURCES)) $(KERNEL_OBJECTS)
 build/libdata.a: $(call objects,$(DATA_SOURCES))
 build/libconverters.a: $(call objects,$(CONVERTER_SOURCES))
@@ -108,9 +108,12 @@ march_baseline :=
 march_avx2 := -mavx2 -mfma -mf16c
 march_avx512 := $(march_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mprefer-vector-width=512
 march_avx512_bf16 := $(march_avx512) -mavx512bf16
-build/obj/backend/cpu/kernels.%.o: src/backend/cpu/kernels.cpp build/config.mk
-	@mkdir -p $(@D) && echo "compile $@"
-	$(Q)$(COMPILE) $(march_$*) -DRINGTRAIN_ISA=$* -c $< -o $@
+define kernel_rule
+build/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.cpp build/config.mk
+	@mkdir -p $$(@D) && echo "compile $$@"
+	$$(Q)$$(COMPILE) $$(march_$(1)) -DRINGTRAIN_ISA=$(1) -c $$< -o $$@
+endef
+$(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
 
 # What `--version` prints; the file changes, and programs are linked again, only with the commit or the flags.
 build/obj/base/version.o build/obj/base/library_versions.o: build/generated/build_info.h

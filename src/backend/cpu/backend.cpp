@@ -1,37 +1,16 @@
 // The CPU backend: oneDNN for matrix products, own kernels for the rest, OpenMP threads.
 #include <algorithm>
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/lstm_program.h"
 #include "backend/cpu/memory.h"
-#include "backend/cpu/program.h"
+#include "backend/cpu/onednn.h"
+#include "backend/cpu/picture_program.h"
 #include "base/error.h"
 
 namespace ringtrain {
 
 namespace cpu {
-
-// kernels.cpp defines one of these per instruction set.
-const Kernels& kernels_baseline();
-#if defined(__x86_64__)
-const Kernels& kernels_avx2();
-const Kernels& kernels_avx512();
-const Kernels& kernels_avx512_bf16();
-#endif
-
-const Kernels& kernels(Isa isa) {
-  switch (isa) {
-#if defined(__x86_64__)
-    case Isa::avx512_bf16:
-      return kernels_avx512_bf16();
-    case Isa::avx512:
-      return kernels_avx512();
-    case Isa::avx2:
-      return kernels_avx2();
-#endif
-    default:
-      return kernels_baseline();
-  }
-}
 
 namespace {
 
@@ -66,16 +45,21 @@ class CpuBackend : public Backend {
     std::copy_n(from.data(), from.size(), to.data() + offset);
   }
 
-  std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
-                                   PassMode mode, std::int64_t group) override {
+  std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision, PassMode mode,
+                                   std::int64_t group) override {
     if (precision == Precision::bf16 && isa_ != Isa::avx512_bf16)
       throw Error(cat("precision bf16 needs a CPU with AVX-512 BF16; this one has ", isa_name(isa_)),
                   "use precision: fp32, or run on a CPU with avx512_bf16 in /proc/cpuinfo");
-    return compile_program(graph, micro_batch, group == 0 ? micro_batch : group, precision, mode, threads_, isa_, count_);
+    if (!graph.has_images()) return compile_lstm_program(graph, micro_batch, precision, mode, threads_, isa_, count_);
+    return compile_picture_program(graph, micro_batch, group == 0 ? micro_batch : group, precision, mode, threads_,
+                                   isa_, count_);
   }
 
-  // Two blocks of 64 rows per thread: the products run at full speed and the activations stay near the cores.
-  std::int64_t preferred_micro_batch(const Graph&, Precision) const override { return 128 * threads_; }
+  std::int64_t preferred_micro_batch(const Graph& graph, Precision) const override {
+    if (graph.has_images()) return preferred_picture_batch(graph, threads_);
+    // Two blocks of 64 rows per thread: the products run at full speed and the activations stay near the cores.
+    return 128 * threads_;
+  }
 
   double squared_norm(const Vector& values, std::int64_t count) override {
     // Pieces of a fixed size, added in order: the result does not depend on the number of threads.
@@ -107,7 +91,9 @@ class CpuBackend : public Backend {
       weights.data()[i] = (1 - momentum) * weights.data()[i] + momentum * means.data()[i];
   }
 
-  std::int64_t allocated_bytes() const override { return *count_; }
+  std::int64_t allocated_bytes() const override {
+    return *count_;
+  }
 
  private:
   static constexpr std::int64_t piece = 1 << 14;

@@ -1,7 +1,6 @@
 #include "backend/cpu/gemm.h"
 
-#include <omp.h>
-
+#include "backend/cpu/onednn.h"
 #include "base/error.h"
 
 namespace ringtrain::cpu {
@@ -9,29 +8,6 @@ namespace ringtrain::cpu {
 namespace {
 
 using dnnl::memory;
-
-dnnl::engine& engine() {
-  static dnnl::engine e(dnnl::engine::kind::cpu, 0);
-  return e;
-}
-
-// One per thread: a stream is not to be used by two threads at once.
-dnnl::stream& stream() {
-  thread_local dnnl::stream s(engine());
-  return s;
-}
-
-// oneDNN remembers the number of threads at the time when a primitive is made.
-class TeamSize {
- public:
-  explicit TeamSize(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
-  ~TeamSize() { omp_set_num_threads(before_); }
-  TeamSize(const TeamSize&) = delete;
-  TeamSize& operator=(const TeamSize&) = delete;
-
- private:
-  int before_;
-};
 
 memory::desc strided(std::int64_t rows, std::int64_t columns, memory::data_type type, std::int64_t row_stride,
                      std::int64_t column_stride) {
@@ -41,9 +17,9 @@ memory::desc strided(std::int64_t rows, std::int64_t columns, memory::data_type 
 dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc& b, const memory::desc& c,
                                       const dnnl::primitive_attr& attributes) {
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine(), a, b, c, attributes};
+  return {onednn_engine(), a, b, c, attributes};
 #else
-  return {dnnl::matmul::desc(a, b, c), attributes, engine()};
+  return {dnnl::matmul::desc(a, b, c), attributes, onednn_engine()};
 #endif
 }
 
@@ -85,12 +61,12 @@ std::int64_t Gemm::scratch_bytes() const {
 }
 
 char* Gemm::bind(void* packed, char* scratch) {
-  if (packed != nullptr) packed_ = memory(description_.weights_desc(), engine(), packed);
+  if (packed != nullptr) packed_ = memory(description_.weights_desc(), onednn_engine(), packed);
   for (Call& call : calls_) {
-    call.a = memory(description_.src_desc(), engine(), nullptr);
-    call.b = packed != nullptr ? packed_ : memory(description_.weights_desc(), engine(), nullptr);
-    call.c = memory(description_.dst_desc(), engine(), nullptr);
-    call.scratch = memory(description_.scratchpad_desc(), engine(), scratch);
+    call.a = memory(description_.src_desc(), onednn_engine(), nullptr);
+    call.b = packed != nullptr ? packed_ : memory(description_.weights_desc(), onednn_engine(), nullptr);
+    call.c = memory(description_.dst_desc(), onednn_engine(), nullptr);
+    call.scratch = memory(description_.scratchpad_desc(), onednn_engine(), scratch);
     call.arguments = {{DNNL_ARG_SRC, call.a},
                       {DNNL_ARG_WEIGHTS, call.b},
                       {DNNL_ARG_DST, call.c},
@@ -102,14 +78,15 @@ char* Gemm::bind(void* packed, char* scratch) {
 
 void Gemm::pack(const float* source, std::int64_t row_stride, std::int64_t column_stride) {
   const auto from = strided(shape_.k, shape_.n, memory::data_type::f32, row_stride, column_stride);
-  memory values(from, engine(), const_cast<float*>(source));  // oneDNN's argument is not const; a reorder only reads
+  memory values(from, onednn_engine(),
+                const_cast<float*>(source));  // oneDNN's argument is not const; a reorder only reads
   if (!pack_) {
     const TeamSize size(1);
     pack_ = dnnl::reorder(values, packed_);  // compiles code: 10 ms, so it is kept
     pack_strides_ = {row_stride, column_stride};
   }
   if (pack_strides_ != std::pair(row_stride, column_stride)) throw Error("a packed operand changed its source layout");
-  pack_.execute(stream(), values, packed_);
+  pack_.execute(onednn_stream(), values, packed_);
 }
 
 void Gemm::run(int caller, const void* a, const void* b, float* c) {
@@ -117,12 +94,7 @@ void Gemm::run(int caller, const void* a, const void* b, float* c) {
   call.a.set_data_handle(const_cast<void*>(a));
   if (b != nullptr) call.b.set_data_handle(const_cast<void*>(b));
   call.c.set_data_handle(c);
-  primitive_.execute(stream(), call.arguments);
-}
-
-std::string onednn_version() {
-  const dnnl_version_t* v = dnnl_version();
-  return cat(v->major, ".", v->minor, ".", v->patch);
+  primitive_.execute(onednn_stream(), call.arguments);
 }
 
 }  // namespace ringtrain::cpu

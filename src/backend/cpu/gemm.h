@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <dnnl.hpp>
-#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -52,7 +51,5 @@ class Gemm {
   dnnl::reorder pack_;
   std::pair<std::int64_t, std::int64_t> pack_strides_;
 };
-
-std::string onednn_version();  // "2.6.3"
 
 }  // namespace ringtrain::cpu

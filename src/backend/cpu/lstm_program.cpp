@@ -1,4 +1,4 @@
-#include "backend/cpu/program.h"
+#include "backend/cpu/lstm_program.h"
 
 #include <algorithm>
 #include <cstring>
@@ -24,9 +24,9 @@ RowBlocks row_blocks(std::int64_t rows, std::int64_t sequence, int threads) {
 namespace {
 
 template <class T>
-class CpuProgram : public Program {
+class LstmProgram : public Program {
  public:
-  CpuProgram(const Graph& graph, std::int64_t micro_batch, PassMode mode, int threads, Isa isa, MemoryCount count)
+  LstmProgram(const Graph& graph, std::int64_t micro_batch, PassMode mode, int threads, Isa isa, MemoryCount count)
       : parameters_(graph.parameters()),
         blocks_(row_blocks(micro_batch, graph.sequence(), threads)),
         training_(mode == PassMode::training),
@@ -135,12 +135,11 @@ class CpuProgram : public Program {
 
 }  // namespace
 
-std::unique_ptr<Program> compile_program(const Graph& graph, std::int64_t micro_batch, std::int64_t /*group*/,
-                                         Precision precision, PassMode mode, int threads, Isa isa, MemoryCount count) {
-  if (graph.has_images()) throw Error("the CPU backend cannot compile convolutions yet");
+std::unique_ptr<Program> compile_lstm_program(const Graph& graph, std::int64_t micro_batch, Precision precision,
+                                              PassMode mode, int threads, Isa isa, MemoryCount count) {
   if (precision == Precision::fp32)
-    return std::make_unique<CpuProgram<float>>(graph, micro_batch, mode, threads, isa, std::move(count));
-  return std::make_unique<CpuProgram<BFloat16>>(graph, micro_batch, mode, threads, isa, std::move(count));
+    return std::make_unique<LstmProgram<float>>(graph, micro_batch, mode, threads, isa, std::move(count));
+  return std::make_unique<LstmProgram<BFloat16>>(graph, micro_batch, mode, threads, isa, std::move(count));
 }
 
 }  // namespace ringtrain::cpu

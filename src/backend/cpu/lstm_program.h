@@ -1,8 +1,7 @@
-// A graph compiled for the CPU: operations in order, one arena.
+// A graph of LSTM layers compiled for the CPU: operations in order, one arena.
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "backend/backend.h"
 #include "backend/cpu/memory.h"
@@ -10,8 +9,8 @@
 
 namespace ringtrain::cpu {
 
-std::unique_ptr<Program> compile_program(const Graph& graph, std::int64_t micro_batch, std::int64_t group,
-                                         Precision precision, PassMode mode, int threads, Isa isa, MemoryCount count);
+std::unique_ptr<Program> compile_lstm_program(const Graph& graph, std::int64_t micro_batch, Precision precision,
+                                              PassMode mode, int threads, Isa isa, MemoryCount count);
 
 // Blocks for `rows` rows: at most 64 rows each (measured: products of 32 rows and more run at full speed, and a block's
 // gates stay in the second-level cache), as many for every thread.

@@ -1,0 +1,167 @@
+#include "backend/cpu/batch_statistics.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringtrain::cpu {
+
+namespace {
+constexpr auto float_bytes = static_cast<std::int64_t>(sizeof(float));
+constexpr auto double_bytes = static_cast<std::int64_t>(sizeof(double));
+}  // namespace
+
+BatchStatistics::BatchStatistics(const PictureContext& context, const BatchNorm& node, const Feature& x)
+    : context_(context),
+      x_(&x),
+      epsilon_(node.epsilon),
+      gamma_(context.parameters->find(node.weight)),
+      beta_(context.parameters->find(node.bias)),
+      running_mean_(context.parameters->find(node.running_mean)),
+      running_var_(context.parameters->find(node.running_var)),
+      name_(node.weight.substr(0, node.weight.rfind('.'))) {
+  Schedule& s = *context_.schedule;
+  const std::int64_t channels = context_.padded_channels(x);
+  affine_weights_ = s.lasting(name_ + " gamma and beta", 2 * channels * float_bytes);
+  const std::int64_t bytes = groups() * 3 * channels * float_bytes;
+  if (!context_.training) {
+    coefficients_ = s.lasting(name_ + " coefficients", bytes);
+    return;
+  }
+  coefficients_ = s.fixed(name_ + " coefficients", bytes);
+  moments_ = s.fixed(name_ + " moments", s.images() * channels * 2 * double_bytes);
+  slopes_ = s.fixed(name_ + " gradient coefficients", groups() * 2 * channels * float_bytes);
+  statistics_ = s.lasting(name_ + " statistics", 2 * channels * float_bytes);
+}
+
+float* BatchStatistics::coefficient(std::int64_t group, int which) const {
+  return context_.schedule->at<float>(coefficients_) + (group * 3 + which) * context_.padded_channels(*x_);
+}
+
+Affine BatchStatistics::affine(std::int64_t image, std::int64_t block) const {
+  const std::int64_t group = group_of(image), at = block * context_.lanes();
+  const float* beta = context_.schedule->at<float>(affine_weights_) + context_.padded_channels(*x_);
+  return {coefficient(group, 0) + at, coefficient(group, 1) + at, beta + at};
+}
+const float* BatchStatistics::slope(std::int64_t image, std::int64_t block) const {
+  return context_.schedule->at<float>(slopes_) + group_of(image) * 2 * context_.padded_channels(*x_) +
+         block * context_.lanes();
+}
+const float* BatchStatistics::constant(std::int64_t image, std::int64_t block) const {
+  return slope(image, block) + context_.padded_channels(*x_);
+}
+
+std::vector<std::string> BatchStatistics::parameters() const {
+  return {gamma_.name, beta_.name, running_mean_.name, running_var_.name};
+}
+
+template <class T>
+void BatchStatistics::forward_steps() {
+  if (!context_.training) return;
+  Schedule& s = *context_.schedule;
+  Step measure{.name = name_ + " moments", .uses = {x_->forward, moments_}};
+  measure.run = [this](const Slice& slice) {
+    const Schedule& schedule = *context_.schedule;
+    const std::int64_t blocks = context_.blocks(*x_), lanes = context_.lanes(), pixels = x_->pixels();
+    for_each_unit(schedule.threads(), slice, blocks, [&](std::int64_t image, std::int64_t block) {
+      context_.norm->moments(pixels, schedule.at<T>(x_->forward, slice, image) + block * pixels * lanes,
+                             schedule.at<double>(moments_) + (image * blocks + block) * 2 * lanes);
+    });
+  };
+  s.add(std::move(measure));
+  Step finish{.name = name_ + " statistics", .whole = true, .uses = {moments_, coefficients_}};
+  finish.run = [this](const Slice&) { finish_forward(); };
+  s.defer(std::move(finish));
+}
+template void BatchStatistics::forward_steps<float>();
+template void BatchStatistics::forward_steps<BFloat16>();
+
+// Chan, Golub and LeVeque 1983: means and sums of squares of equally large parts.
+void BatchStatistics::finish_forward() {
+  const Schedule& s = *context_.schedule;
+  const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_), channels = blocks * lanes;
+  const double pixels = static_cast<double>(x_->pixels()), count = pixels * static_cast<double>(context_.group);
+  const auto* moments = s.at<double>(moments_);
+  const auto* gamma = s.at<float>(affine_weights_);
+  auto* statistics = s.at<float>(statistics_);
+#pragma omp parallel for num_threads(s.threads()) schedule(static)
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const auto moment = [&](std::int64_t image, std::int64_t which) {
+      return moments[((image * blocks + c / lanes) * 2 + which) * lanes + c % lanes];
+    };
+    double mean_sum = 0, variance_sum = 0;
+    for (std::int64_t g = 0; g < groups(); ++g) {
+      const std::int64_t begin = g * context_.group, end = begin + context_.group;
+      double mean = 0, squares = 0;
+      for (std::int64_t i = begin; i < end; ++i) mean += moment(i, 0);
+      mean /= static_cast<double>(context_.group);
+      for (std::int64_t i = begin; i < end; ++i) {
+        const double d = moment(i, 0) - mean;
+        squares += moment(i, 1) + pixels * d * d;
+      }
+      const double inverse = 1 / std::sqrt(squares / count + epsilon_);
+      coefficient(g, 0)[c] = static_cast<float>(mean);
+      coefficient(g, 1)[c] = static_cast<float>(static_cast<double>(gamma[c]) * inverse);
+      coefficient(g, 2)[c] = static_cast<float>(inverse);
+      mean_sum += mean;
+      variance_sum += squares / std::max(count - 1, 1.0);
+    }
+    statistics[c] = static_cast<float>(mean_sum);
+    statistics[channels + c] = static_cast<float>(variance_sum);
+  }
+}
+
+// With xhat = (x - mean) / deviation and n values:
+//   dx = gamma / deviation (dz - sum(dz) / n - xhat sum(dz xhat) / n)
+void BatchStatistics::finish_backward(const double* sums, int product) {
+  const Schedule& s = *context_.schedule;
+  const PicturePass& pass = *context_.pass;
+  const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_), channels = blocks * lanes;
+  const double count = static_cast<double>(x_->pixels() * context_.group);
+  const auto* statistics = s.at<float>(statistics_);
+  auto* slopes = s.at<float>(slopes_);
+#pragma omp parallel for num_threads(s.threads()) schedule(static)
+  for (std::int64_t c = 0; c < channels; ++c) {
+    double d_gamma = 0, d_beta = 0;
+    for (std::int64_t g = 0; g < groups(); ++g) {
+      double d = 0, dx = 0;
+      for (std::int64_t i = g * context_.group; i < (g + 1) * context_.group; ++i) {
+        const double* unit = sums + (i * blocks + c / lanes) * 3 * lanes + c % lanes;
+        d += unit[0];
+        dx += unit[product * lanes];
+      }
+      const auto scale = static_cast<double>(coefficient(g, 1)[c]), inverse = static_cast<double>(coefficient(g, 2)[c]);
+      slopes[g * 2 * channels + c] = static_cast<float>(-scale * inverse * inverse * dx / count);
+      slopes[(g * 2 + 1) * channels + c] = static_cast<float>(-scale * d / count);
+      d_gamma += dx * inverse;
+      d_beta += d;
+    }
+    if (c >= gamma_.count) continue;
+    const auto store = [&](const Parameter& p, double value) {
+      float& to = pass.gradients[p.offset + c];
+      to = (pass.accumulate ? to : 0.0f) + static_cast<float>(value);
+    };
+    const auto share = static_cast<double>(pass.input.statistic_scale);
+    store(gamma_, d_gamma);
+    store(beta_, d_beta);
+    store(running_mean_, share * static_cast<double>(statistics[c]));
+    store(running_var_, share * static_cast<double>(statistics[channels + c]));
+  }
+}
+
+void BatchStatistics::set_weights(const float* flat) {
+  const std::int64_t channels = context_.padded_channels(*x_);
+  auto* own = context_.schedule->at<float>(affine_weights_);
+  std::fill(own, own + 2 * channels, 0.0f);
+  std::copy_n(flat + gamma_.offset, gamma_.count, own);
+  std::copy_n(flat + beta_.offset, beta_.count, own + channels);
+  if (context_.training) return;
+  float *mean = coefficient(0, 0), *scale = coefficient(0, 1);
+  std::fill(mean, mean + 3 * channels, 0.0f);
+  for (std::int64_t c = 0; c < gamma_.count; ++c) {
+    const auto variance = static_cast<double>(flat[running_var_.offset + c]);
+    mean[c] = flat[running_mean_.offset + c];
+    scale[c] = static_cast<float>(static_cast<double>(own[c]) / std::sqrt(variance + epsilon_));
+  }
+}
+
+}  // namespace ringtrain::cpu

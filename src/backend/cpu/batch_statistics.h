@@ -1,0 +1,46 @@
+// Batch norm's per-channel side: statistics of each group of images, the coefficients that the kernels use, gradients
+// of gamma and beta. Sums are kept per image and block and added in a fixed order, so the bits do not depend on
+// threads.
+#pragma once
+
+#include "backend/cpu/picture_operation.h"
+
+namespace ringtrain::cpu {
+
+class BatchStatistics {
+ public:
+  // Of `x`, the norm's input.
+  BatchStatistics(const PictureContext& context, const BatchNorm& node, const Feature& x);
+
+  // Adds the steps that measure x; the norm may be applied after the schedule's next cut.
+  template <class T>
+  void forward_steps();
+  Affine affine(std::int64_t image, std::int64_t block) const;
+  const float* slope(std::int64_t image, std::int64_t block) const;
+  const float* constant(std::int64_t image, std::int64_t block) const;
+
+  // The unit's sums lie at sums + (image x blocks + block) x 3 lanes: dz, and at `product` (1 or 2) dz (x - mean).
+  // Fills slope and constant, stores the gradients of gamma, beta and the statistics.
+  void finish_backward(const double* sums, int product);
+
+  void set_weights(const float* flat);
+  std::vector<int> forward_storages() const { return {coefficients_}; }
+  std::vector<int> backward_storages() const { return {coefficients_, slopes_}; }
+  std::vector<std::string> parameters() const;
+  const std::string& name() const { return name_; }
+
+ private:
+  std::int64_t groups() const { return context_.training ? context_.schedule->images() / context_.group : 1; }
+  std::int64_t group_of(std::int64_t image) const { return context_.training ? image / context_.group : 0; }
+  float* coefficient(std::int64_t group, int which) const;  // [padded channels]: 0 mean, 1 scale, 2 1 / deviation
+  void finish_forward();
+
+  PictureContext context_;
+  const Feature* x_;
+  double epsilon_;
+  Parameter gamma_, beta_, running_mean_, running_var_;
+  std::string name_;
+  int moments_ = -1, coefficients_ = -1, slopes_ = -1, affine_weights_ = -1, statistics_ = -1;
+};
+
+}  // namespace ringtrain::cpu

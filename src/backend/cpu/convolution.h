@@ -1,0 +1,74 @@
+// One convolution of the graph through oneDNN: three primitives made once (forward, data gradient, weight gradient),
+// the weights in the layouts that these like best. Maps lie in blocks of `lanes` channels (nChw16c or nChw8c).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "backend/cpu/onednn.h"
+
+namespace ringtrain::cpu {
+
+struct ConvolutionShape {
+  std::int64_t input = 0, output = 0;  // channels
+  std::int64_t in_height = 0, in_width = 0, out_height = 0, out_width = 0;
+  std::int64_t kernel = 0, stride = 1, padding = 0;
+  bool bias = false;
+  bool relu = false;    // y = max(x, 0) after it
+  bool pixels = false;  // reads the picture, in a plain layout: see pixel_stride()
+  bool bf16 = false;    // maps and weights; weight gradients are fp32 always
+  int lanes = 16;
+};
+
+class ConvolutionPrimitives {
+ public:
+  ConvolutionPrimitives(const ConvolutionShape& shape, bool training, int threads);
+
+  // How many images one call works on. Makes code: milliseconds each.
+  void make_forward(std::int64_t images);
+  void make_backward_data(std::int64_t images);
+  void make_backward_weights(std::int64_t images);
+
+  // Of the pixels: value of channel c of pixel p at p * pixel_stride + c * channel_stride.
+  std::int64_t pixel_stride() const { return channels_last_ ? shape_.input : 1; }
+  std::int64_t channel_stride() const { return channels_last_ ? 1 : shape_.in_height * shape_.in_width; }
+
+  // After make_*().
+  std::int64_t weight_bytes() const;           // of all own copies
+  std::int64_t weight_gradient_bytes() const;  // 0 without backward_weights
+  std::int64_t scratch_bytes() const;          // shared by the three
+  void bind(char* weights, char* scratch);
+
+  void set_weights(const float* weights, const float* bias);  // canonical [output, input, kernel, kernel]
+  void forward(const void* source, void* destination);
+  void backward_data(const void* gradient, void* source_gradient);
+  // `own`: weight_gradient_bytes() of scratch. Sets or adds to the canonical gradients.
+  void backward_weights(const void* source, const void* gradient, char* own, float* weights, float* bias,
+                        bool accumulate);
+
+  // What oneDNN chose: "jit:avx512_core" ...; `which` 0 forward, 1 data gradient, 2 weight gradient.
+  std::string implementation(int which) const;
+  double flops(std::int64_t images) const;  // of one of the three
+
+ private:
+  using Arguments = std::unordered_map<int, dnnl::memory>;
+  dnnl::memory::desc map(std::int64_t images, bool output) const;
+  dnnl::convolution_forward::primitive_desc describe_forward(std::int64_t images) const;
+  dnnl::primitive_attr attributes() const;
+
+  ConvolutionShape shape_;
+  bool training_, channels_last_ = false;
+  int threads_;
+  dnnl::memory::data_type type_;
+  dnnl::convolution_forward::primitive_desc forward_description_;
+  dnnl::convolution_backward_data::primitive_desc data_description_;
+  dnnl::convolution_backward_weights::primitive_desc weights_description_;
+  dnnl::primitive forward_, data_, weights_;
+  Arguments forward_arguments_, data_arguments_, weights_arguments_;
+  dnnl::memory flat_, forward_weights_, data_weights_, bias_, own_gradient_, own_bias_gradient_, flat_gradient_;
+  dnnl::reorder to_forward_, to_data_, store_, add_;
+  bool shared_weights_ = false;  // the data gradient likes the forward layout
+};
+
+}  // namespace ringtrain::cpu

@@ -1,0 +1,180 @@
+#include "backend/cpu/convolution_operation.h"
+
+#include <algorithm>
+
+namespace ringtrain::cpu {
+
+template <class T>
+PixelOperation<T>::PixelOperation(const PictureContext& context, const ImageInput& node, Feature* y)
+    : context_(context), y_(y), channels_(node.channels), table_(static_cast<std::size_t>(node.channels) * 256) {
+  // The arithmetic of torchvision's ToTensor and Normalize, in fp32.
+  for (std::size_t c = 0; c < static_cast<std::size_t>(channels_); ++c)
+    for (std::size_t v = 0; v < 256; ++v)
+      table_[c * 256 + v] = from_float<T>((static_cast<float>(v) / 255.0f - static_cast<float>(node.mean[c])) /
+                                          static_cast<float>(node.std[c]));
+  y_->forward = y_->backward =
+      context_.schedule->per_image("pixels", y_->shape.size() * static_cast<std::int64_t>(sizeof(T)));
+}
+
+template <class T>
+void PixelOperation<T>::forward_steps() {
+  Step step{.name = "pixels", .uses = {y_->forward}};
+  step.run = [this](const Slice& slice) {
+    const Schedule& s = *context_.schedule;
+    const std::int64_t rows = y_->shape.height, width = y_->shape.width;
+    const std::uint8_t* images = context_.pass->input.inputs;
+    for_each_unit(s.threads(), slice, rows, [&](std::int64_t image, std::int64_t row) {
+      const std::int64_t pixel = row * width;
+      context_.image->pixels(PixelRows<T>{width, channels_, images + (image * rows * width + pixel) * channels_,
+                                          table_.data(),
+                                          s.at<T>(y_->forward, slice, image) + pixel * reader_->pixel_stride(),
+                                          reader_->pixel_stride(), reader_->channel_stride()});
+    });
+  };
+  context_.schedule->add(std::move(step));
+}
+
+namespace {
+
+ConvolutionShape shape_of(const PictureContext& context, const Convolution& node, bool relu, bool pixels, bool bf16,
+                          const Feature& x, const Feature& y) {
+  return {.input = node.input,
+          .output = node.output,
+          .in_height = x.shape.height,
+          .in_width = x.shape.width,
+          .out_height = y.shape.height,
+          .out_width = y.shape.width,
+          .kernel = node.kernel,
+          .stride = node.stride,
+          .padding = node.padding,
+          .bias = !node.bias.empty(),
+          .relu = relu,
+          .pixels = pixels,
+          .bf16 = bf16,
+          .lanes = context.norm->lanes};
+}
+
+}  // namespace
+
+template <class T>
+ConvolutionOperation<T>::ConvolutionOperation(const PictureContext& context, const Convolution& node, bool relu,
+                                              bool pixels, bool behind_norm, Feature* x, Feature* y)
+    : context_(context),
+      weight_(context.parameters->find(node.weight)),
+      bias_(node.bias.empty() ? Parameter{} : context.parameters->find(node.bias)),
+      relu_(relu),
+      pixels_(pixels),
+      behind_norm_(behind_norm),
+      x_(x),
+      y_(y),
+      primitives_(shape_of(context, node, relu, pixels, sizeof(T) == 2, *x, *y), context.training,
+                  context.schedule->threads()),
+      name_(node.weight.substr(0, node.weight.rfind('.'))) {
+  Schedule& s = *context_.schedule;
+  x_->read_again = true;
+  y_->forward = y_->backward = s.per_image(name_ + " output", context_.bytes<T>(*y_));
+  weights_ = s.lasting(name_ + " weights", 0);
+  if (context_.training) own_gradient_ = s.fixed(name_ + " weight gradient", 0);
+}
+
+template <class T>
+void ConvolutionOperation<T>::forward_steps() {
+  Step step{.name = name_, .uses = {x_->forward, y_->forward}, .flops_per_image = primitives_.flops(1)};
+  step.prepare = [this](std::int64_t images) {
+    primitives_.make_forward(images);
+    context_.schedule->resize(weights_, primitives_.weight_bytes());
+  };
+  step.run = [this](const Slice& slice) {
+    const Schedule& s = *context_.schedule;
+    primitives_.forward(s.at<T>(x_->forward, slice, slice.first), s.at<T>(y_->forward, slice, slice.first));
+  };
+  context_.schedule->add(std::move(step));
+}
+
+// Of several consumers the gradients are added up; ReLU's passes where its output is positive.
+template <class T>
+void ConvolutionOperation<T>::combine(const Slice& slice, const std::vector<int>& sources) const {
+  const Schedule& s = *context_.schedule;
+  const std::int64_t pixels = y_->pixels();
+  for_each_unit(s.threads(), slice, context_.blocks(*y_), [&](std::int64_t image, std::int64_t block) {
+    const std::int64_t at = block * pixels * context_.lanes();
+    NormBackwardSums<T> a{};
+    a.pixels = pixels;
+    a.d0 = s.at<T>(sources[0], slice, image) + at;
+    if (sources.size() > 1) a.d1 = s.at<T>(sources[1], slice, image) + at;
+    if (relu_) a.values = s.at<T>(y_->forward, slice, image) + at;
+    a.dz = s.at<T>(sources[0], slice, image) + at;
+    context_.norm->backward_sums(a);
+  });
+}
+
+template <class T>
+void ConvolutionOperation<T>::backward_steps() {
+  Schedule& s = *context_.schedule;
+  const std::vector<int> sources = y_->gradients;
+  const int gradient = sources.front();
+  if (sources.size() > 1 || relu_) {
+    Step step{.name = name_ + " gradient", .uses = sources};
+    if (relu_) step.uses.push_back(y_->forward);
+    step.run = [this, sources](const Slice& slice) { combine(slice, sources); };
+    s.add(std::move(step));
+  }
+  if (!pixels_) {
+    const int target = s.per_image(name_ + " input gradient", context_.bytes<T>(*x_));
+    x_->gradients.push_back(target);
+    Step step{.name = name_ + " data", .uses = {gradient, target}, .flops_per_image = primitives_.flops(1)};
+    step.prepare = [this](std::int64_t images) {
+      primitives_.make_backward_data(images);
+      context_.schedule->resize(weights_, primitives_.weight_bytes());
+    };
+    step.run = [this, gradient, target](const Slice& slice) {
+      const Schedule& schedule = *context_.schedule;
+      primitives_.backward_data(schedule.at<T>(gradient, slice, slice.first),
+                                schedule.at<T>(target, slice, slice.first));
+    };
+    s.add(std::move(step));
+  }
+  Step step{.name = name_ + " weights",
+            .whole = true,
+            .uses = {x_->backward, gradient, own_gradient_},
+            .finishes = {weight_.name},
+            .flops_per_image = primitives_.flops(1)};
+  if (bias_.count > 0) step.finishes.push_back(bias_.name);
+  step.prepare = [this](std::int64_t images) {
+    primitives_.make_backward_weights(images);
+    context_.schedule->resize(own_gradient_, primitives_.weight_gradient_bytes());
+  };
+  step.run = [this, gradient](const Slice& slice) {
+    const Schedule& schedule = *context_.schedule;
+    const PicturePass& pass = *context_.pass;
+    primitives_.backward_weights(schedule.at<T>(x_->backward, slice, 0), schedule.at<T>(gradient, slice, 0),
+                                 schedule.at<char>(own_gradient_), pass.gradients + weight_.offset,
+                                 pass.gradients + bias_.offset, pass.accumulate);
+  };
+  if (behind_norm_)
+    s.defer(std::move(step));
+  else
+    s.add(std::move(step));
+}
+
+template <class T>
+std::int64_t ConvolutionOperation<T>::scratch_bytes() const {
+  return primitives_.scratch_bytes();
+}
+
+template <class T>
+void ConvolutionOperation<T>::bind() {
+  primitives_.bind(context_.schedule->at<char>(weights_), context_.schedule->at<char>(context_.scratch));
+}
+
+template <class T>
+void ConvolutionOperation<T>::set_weights(const float* flat) {
+  primitives_.set_weights(flat + weight_.offset, bias_.count > 0 ? flat + bias_.offset : nullptr);
+}
+
+template class PixelOperation<float>;
+template class PixelOperation<BFloat16>;
+template class ConvolutionOperation<float>;
+template class ConvolutionOperation<BFloat16>;
+
+}  // namespace ringtrain::cpu

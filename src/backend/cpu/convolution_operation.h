@@ -1,0 +1,53 @@
+// A convolution of the graph, with a ReLU behind it that has no norm between.
+#pragma once
+
+#include "backend/cpu/convolution.h"
+#include "backend/cpu/picture_operation.h"
+
+namespace ringtrain::cpu {
+
+// The picture's pixels, normalised, in the layout that the first convolution reads.
+template <class T>
+class PixelOperation : public PictureOperation {
+ public:
+  PixelOperation(const PictureContext& context, const ImageInput& node, Feature* y);
+  void set_reader(const ConvolutionPrimitives* reader) { reader_ = reader; }
+  void forward_steps() override;
+  void backward_steps() override {}
+
+ private:
+  PictureContext context_;
+  Feature* y_;
+  std::int64_t channels_;
+  std::vector<T> table_;  // [channels][256]
+  const ConvolutionPrimitives* reader_ = nullptr;
+};
+
+template <class T>
+class ConvolutionOperation : public PictureOperation {
+ public:
+  // `behind_norm`: a batch norm's sums follow in the backward pass; the weight gradient waits for them, so that the
+  // slices run through.
+  ConvolutionOperation(const PictureContext& context, const Convolution& node, bool relu, bool pixels, bool behind_norm,
+                       Feature* x, Feature* y);
+  const ConvolutionPrimitives& primitives() const { return primitives_; }
+
+  void forward_steps() override;
+  void backward_steps() override;
+  void bind() override;
+  void set_weights(const float* flat) override;
+  std::int64_t scratch_bytes() const override;
+
+ private:
+  void combine(const Slice& slice, const std::vector<int>& sources) const;
+
+  PictureContext context_;
+  Parameter weight_, bias_;
+  bool relu_, pixels_, behind_norm_;
+  Feature *x_, *y_;
+  ConvolutionPrimitives primitives_;
+  int weights_ = -1, own_gradient_ = -1;
+  std::string name_;
+};
+
+}  // namespace ringtrain::cpu

@@ -1,0 +1,240 @@
+#include "backend/cpu/dense_operation.h"
+
+#include <algorithm>
+
+#include "nn/lstm_cell.h"
+
+namespace ringtrain::cpu {
+
+namespace {
+constexpr auto float_bytes = static_cast<std::int64_t>(sizeof(float));
+}
+
+template <class T>
+DenseOperation<T>::DenseOperation(const PictureContext& context, const Dense& node, bool relu, bool logits, Feature* x,
+                                  Feature* y)
+    : context_(context),
+      weight_(context.parameters->find(node.weight)),
+      bias_(context.parameters->find(node.bias)),
+      images_(context.schedule->images()),
+      input_(node.input),
+      output_(node.output),
+      relu_(relu),
+      logits_(logits),
+      x_(x),
+      y_(y),
+      name_(node.weight.substr(0, node.weight.rfind('.'))) {
+  Schedule& s = *context_.schedule;
+  y_->vector = true;
+  products_ = s.per_image(name_ + " products", output_ * float_bytes);
+  y_->forward = y_->backward = logits_ ? products_ : s.per_image(name_ + " output", context_.bytes<T>(*y_));
+  packed_ = s.lasting(name_ + " weights", 0);
+  own_bias_ = s.lasting(name_ + " bias", output_ * float_bytes);
+  if (!context_.training) return;
+  packed_backward_ = s.lasting(name_ + " weights, backward", 0);
+  converted_ = s.per_image(name_ + " gradient", output_ * static_cast<std::int64_t>(sizeof(T)));
+}
+
+template <class T>
+void DenseOperation<T>::forward_steps() {
+  Step step{.name = name_,
+            .whole = true,
+            .uses = {x_->forward, products_, y_->forward},
+            .flops_per_image = 2.0 * static_cast<double>(input_ * output_)};
+  step.prepare = [this](std::int64_t) {
+    const int threads = context_.schedule->threads();
+    const bool bf16 = sizeof(T) == 2;
+    product_ = Gemm({.m = images_, .n = output_, .k = input_, .bf16 = bf16, .lda = input_, .ldc = output_}, threads, 1);
+    context_.schedule->resize(packed_, product_.packed_bytes());
+    if (!context_.training) return;
+    input_product_ =
+        Gemm({.m = images_, .n = input_, .k = output_, .bf16 = bf16, .lda = output_, .ldc = input_}, threads, 1);
+    context_.schedule->resize(packed_backward_, input_product_.packed_bytes());
+    GemmShape shape{.m = output_,
+                    .n = input_,
+                    .k = images_,
+                    .bf16 = bf16,
+                    .a_transposed = true,
+                    .lda = output_,
+                    .ldb = input_,
+                    .ldc = input_};
+    weight_product_ = Gemm(shape, threads, 1);
+    shape.accumulate = true;
+    weight_product_added_ = Gemm(shape, threads, 1);
+  };
+  step.run = [this](const Slice&) { forward(); };
+  context_.schedule->add(std::move(step));
+}
+
+template <class T>
+void DenseOperation<T>::forward() const {
+  const Schedule& s = *context_.schedule;
+  auto* products = s.at<float>(products_);
+  product_.run(0, s.at<T>(x_->forward), products);
+  for_each_unit(s.threads(), {0, images_}, 1, [&](std::int64_t image, std::int64_t) {
+    DenseRows<T> a{};
+    a.rows = 1;
+    a.columns = output_;
+    a.products = products + image * output_;
+    a.bias = s.at<float>(own_bias_);
+    a.relu = relu_;
+    if (logits_)
+      a.logits = products + image * output_;
+    else
+      a.y = s.at<T>(y_->forward) + image * output_;
+    context_.image->dense(a);
+  });
+}
+
+template <class T>
+void DenseOperation<T>::backward_steps() {
+  Schedule& s = *context_.schedule;
+  const int gradient = y_->gradients.front();
+  const int target = s.per_image(name_ + " input gradient", input_ * float_bytes);
+  x_->gradients.push_back(target);
+  Step step{.name = name_ + " gradient",
+            .whole = true,
+            .uses = {gradient, converted_, x_->backward, target},
+            .finishes = {weight_.name, bias_.name},
+            .flops_per_image = 4.0 * static_cast<double>(input_ * output_)};
+  if (relu_) step.uses.push_back(y_->forward);
+  step.run = [this, gradient, target](const Slice&) { backward(gradient, target); };
+  s.add(std::move(step));
+}
+
+template <class T>
+void DenseOperation<T>::backward(int gradient, int target) {
+  const Schedule& s = *context_.schedule;
+  const PicturePass& pass = *context_.pass;
+  auto* converted = s.at<T>(converted_);
+  constexpr std::int64_t strip = 256;
+  for_each_unit(s.threads(), {0, (output_ + strip - 1) / strip}, 1, [&](std::int64_t i, std::int64_t) {
+    DenseGradient<T> a{};
+    a.rows = images_;
+    a.columns = output_;
+    a.begin = i * strip;
+    a.end = std::min(output_, a.begin + strip);
+    a.d = s.at<float>(gradient);
+    if (relu_) a.values = s.at<T>(y_->forward);
+    a.out = converted;
+    a.d_bias = pass.gradients + bias_.offset;
+    a.accumulate = pass.accumulate;
+    context_.image->dense_gradient(a);
+  });
+  input_product_.run(0, converted, s.at<float>(target));
+  Gemm& product = pass.accumulate ? weight_product_added_ : weight_product_;
+  product.run(0, converted, s.at<T>(x_->backward), pass.gradients + weight_.offset);
+}
+
+template <class T>
+std::int64_t DenseOperation<T>::scratch_bytes() const {
+  return std::max({product_.scratch_bytes(), input_product_.scratch_bytes(), weight_product_.scratch_bytes(),
+                   weight_product_added_.scratch_bytes()});
+}
+
+template <class T>
+void DenseOperation<T>::bind() {
+  const Schedule& s = *context_.schedule;
+  auto* scratch = s.at<char>(context_.scratch);
+  product_.bind(s.at<char>(packed_), scratch);
+  if (!context_.training) return;
+  input_product_.bind(s.at<char>(packed_backward_), scratch);
+  weight_product_.bind(nullptr, scratch);
+  weight_product_added_.bind(nullptr, scratch);
+}
+
+template <class T>
+void DenseOperation<T>::set_weights(const float* flat) {
+  const float* weights = flat + weight_.offset;
+  product_.pack(weights, 1, input_);
+  if (context_.training) input_product_.pack(weights, input_, 1);
+  std::copy_n(flat + bias_.offset, output_, context_.schedule->template at<float>(own_bias_));
+}
+
+template <class T>
+DropoutOperation<T>::DropoutOperation(const PictureContext& context, const Dropout& node, Feature* x, Feature* y)
+    : context_(context), node_(node), x_(x), y_(y), threshold_(dropout_threshold(node.probability)) {
+  Schedule& s = *context_.schedule;
+  y_->vector = true;
+  y_->forward = y_->backward = s.per_image("dropout output", context_.bytes<T>(*y_));
+  mask_ = s.per_image("dropout mask", y_->shape.size());
+}
+
+template <class T>
+void DropoutOperation<T>::forward_steps() {
+  Step step{.name = "dropout", .uses = {x_->forward, y_->forward, mask_}};
+  step.run = [this](const Slice& slice) {
+    const Schedule& s = *context_.schedule;
+    const PassInput& input = context_.pass->input;
+    const std::int64_t n = y_->shape.size();
+    const float scale = 1.0f / (1.0f - static_cast<float>(threshold_) / 65536.0f);
+    for_each_unit(s.threads(), slice, 1, [&](std::int64_t image, std::int64_t) {
+      auto* mask = s.at<std::uint8_t>(mask_, slice, image);
+      context_.kernels->dropout_mask(
+          {input.dropout_key, dropout_counter_high(input.step, node_.layer), input.first_row + image, 0, threshold_}, 1,
+          n, mask);
+      context_.image->dropout(n, s.at<T>(x_->forward, slice, image), mask, scale, s.at<T>(y_->forward, slice, image));
+    });
+  };
+  context_.schedule->add(std::move(step));
+}
+
+template <class T>
+void DropoutOperation<T>::backward_steps() {
+  const int gradient = y_->gradients.front();
+  x_->gradients.push_back(gradient);
+  Step step{.name = "dropout gradient", .uses = {gradient, mask_}};
+  step.run = [this, gradient](const Slice& slice) {
+    const Schedule& s = *context_.schedule;
+    const float scale = 1.0f / (1.0f - static_cast<float>(threshold_) / 65536.0f);
+    for_each_unit(s.threads(), slice, 1, [&](std::int64_t image, std::int64_t) {
+      auto* d = s.at<float>(gradient, slice, image);
+      context_.image->dropout(y_->shape.size(), d, s.at<std::uint8_t>(mask_, slice, image), scale, d);
+    });
+  };
+  context_.schedule->add(std::move(step));
+}
+
+LossOperation::LossOperation(const PictureContext& context, const CrossEntropy& node, Feature* logits)
+    : context_(context), node_(node), logits_(logits) {}
+
+void LossOperation::forward_steps() {
+  Step step{.name = "cross-entropy", .whole = true, .uses = {logits_->forward}};
+  step.run = [this](const Slice& slice) {
+    const Schedule& s = *context_.schedule;
+    PicturePass& pass = *context_.pass;
+    std::vector<ClassScore> scores(static_cast<std::size_t>(slice.count));
+    const double smoothing = context_.training ? node_.label_smoothing : 0;
+    for_each_unit(s.threads(), slice, 1, [&](std::int64_t image, std::int64_t) {
+      auto* row = s.at<float>(logits_->forward, slice, image);
+      scores[static_cast<std::size_t>(image)] =
+          context_.image->cross_entropy(node_.classes, row, pass.input.targets[image], smoothing, pass.input.loss_scale,
+                                        context_.training ? row : nullptr);
+    });
+    for (std::size_t i = 0; i < scores.size(); ++i) {  // in order: the same bits however many threads
+      if (pass.input.targets[i] < 0) continue;
+      pass.sums.loss += scores[i].loss;
+      pass.sums.correct += scores[i].correct ? 1 : 0;
+      pass.sums.correct5 += scores[i].correct5 ? 1 : 0;
+      ++pass.sums.targets;
+    }
+  };
+  context_.schedule->add(std::move(step));
+}
+
+// The gradient lies where the logits were.
+void LossOperation::backward_steps() {
+  logits_->gradients.push_back(logits_->forward);
+}
+
+std::vector<float> LossOperation::logits(std::int64_t row) const {
+  const auto* from = context_.schedule->at<float>(logits_->forward) + row * node_.classes;
+  return {from, from + node_.classes};
+}
+
+template class DenseOperation<float>;
+template class DenseOperation<BFloat16>;
+template class DropoutOperation<float>;
+template class DropoutOperation<BFloat16>;
+
+}  // namespace ringtrain::cpu

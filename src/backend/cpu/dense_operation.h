@@ -1,0 +1,64 @@
+// The head of a picture model: dense layers with ReLU, dropout between, softmax cross-entropy.
+#pragma once
+
+#include "backend/cpu/gemm.h"
+#include "backend/cpu/picture_operation.h"
+
+namespace ringtrain::cpu {
+
+// Output [images, output] in T; fp32 where the loss reads it.
+template <class T>
+class DenseOperation : public PictureOperation {
+ public:
+  DenseOperation(const PictureContext& context, const Dense& node, bool relu, bool logits, Feature* x, Feature* y);
+  void forward_steps() override;
+  void backward_steps() override;
+  void bind() override;
+  void set_weights(const float* flat) override;
+  std::int64_t scratch_bytes() const override;
+
+ private:
+  void forward() const;
+  void backward(int gradient, int target);
+
+  PictureContext context_;
+  Parameter weight_, bias_;
+  std::int64_t images_, input_, output_;
+  bool relu_, logits_;
+  Feature *x_, *y_;
+  mutable Gemm product_;
+  Gemm input_product_, weight_product_, weight_product_added_;
+  int products_ = -1, converted_ = -1, packed_ = -1, packed_backward_ = -1, own_bias_ = -1;
+  std::string name_;
+};
+
+// In place of a vector; the mask is a function of the sample's place in the global batch, as in nn/lstm_cell.h.
+template <class T>
+class DropoutOperation : public PictureOperation {
+ public:
+  DropoutOperation(const PictureContext& context, const Dropout& node, Feature* x, Feature* y);
+  void forward_steps() override;
+  void backward_steps() override;
+
+ private:
+  PictureContext context_;
+  Dropout node_;
+  Feature *x_, *y_;
+  std::uint32_t threshold_;
+  int mask_ = -1;
+};
+
+class LossOperation : public PictureOperation {
+ public:
+  LossOperation(const PictureContext& context, const CrossEntropy& node, Feature* logits);
+  void forward_steps() override;
+  void backward_steps() override;
+  std::vector<float> logits(std::int64_t row) const;
+
+ private:
+  PictureContext context_;
+  CrossEntropy node_;
+  Feature* logits_;
+};
+
+}  // namespace ringtrain::cpu

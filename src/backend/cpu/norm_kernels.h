@@ -1,0 +1,87 @@
+// Batch norm, ReLU and the residual addition over blocked activations, each in as few passes as the mathematics
+// allows. A call works on one unit: the pixels of one image and one block of `lanes` channels, [pixels][lanes].
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cpu/isa.h"
+#include "nn/math.h"
+
+namespace ringtrain::cpu {
+
+// Of one block of channels: z = (x - mean) scale + beta. All [lanes].
+struct Affine {
+  const float *mean, *scale, *beta;
+};
+
+// y = activation(norm(x) + second), second = norm2(x2), plain x2, or absent.
+template <class T>
+struct NormForward {
+  std::int64_t pixels;
+  const T* x;
+  const Affine* norm;   // null: x as it is
+  const T* second;      // null: none
+  const Affine* norm2;  // null: `second` as it is
+  bool relu;
+  T* y;
+  std::uint8_t* mask;  // lanes / 8 bytes per pixel: y > 0; null: not wanted
+};
+
+// First half of the backward pass: dz = (d0 + d1) where the activation passes; sums over the unit.
+template <class T>
+struct NormBackwardSums {
+  std::int64_t pixels;
+  const T *d0, *d1;          // gradients of y from one or two consumers; d1 may be null
+  const std::uint8_t* mask;  // what passes: these bits, or
+  const T* values;           // where these are positive, or
+  bool relu;                 // where norm(x) is positive; none of the three: everything
+  const T* x;                // null: no sums
+  const Affine* norm;
+  const T* x2;  // of the second norm; null: none
+  const float* mean2;
+  T *dz, *dz2;    // may be d0 or d1; null: not wanted
+  T* activation;  // relu(norm(x)) once more, for the weight gradient of a convolution that read it; null: not wanted
+  double* sums;   // [3][lanes]: dz, dz (x - mean), dz (x2 - mean2)
+};
+
+// Second half: dx = scale dz + slope (x - mean) + constant.
+template <class T>
+struct NormBackwardApply {
+  std::int64_t pixels;
+  const T* dz;
+  bool relu;  // dz is not masked yet: it passes where norm(x) is positive
+  const T* x;
+  const Affine* norm;
+  const float *slope, *constant;  // [lanes]
+  T* dx;                          // may be dz
+  const T* x2;                    // null: none
+  const Affine* norm2;
+  const float *slope2, *constant2;
+  T* dx2;  // may be dz
+};
+
+struct NormKernels {
+  int lanes;
+  // Mean and sum of squared differences from it, [2][lanes].
+  void (*moments_f32)(std::int64_t pixels, const float* x, double* result);
+  void (*moments_bf16)(std::int64_t pixels, const BFloat16* x, double* result);
+  void (*forward_f32)(const NormForward<float>&);
+  void (*forward_bf16)(const NormForward<BFloat16>&);
+  void (*backward_sums_f32)(const NormBackwardSums<float>&);
+  void (*backward_sums_bf16)(const NormBackwardSums<BFloat16>&);
+  void (*backward_apply_f32)(const NormBackwardApply<float>&);
+  void (*backward_apply_bf16)(const NormBackwardApply<BFloat16>&);
+
+  void moments(std::int64_t pixels, const float* x, double* result) const { moments_f32(pixels, x, result); }
+  void moments(std::int64_t pixels, const BFloat16* x, double* result) const { moments_bf16(pixels, x, result); }
+  void forward(const NormForward<float>& a) const { forward_f32(a); }
+  void forward(const NormForward<BFloat16>& a) const { forward_bf16(a); }
+  void backward_sums(const NormBackwardSums<float>& a) const { backward_sums_f32(a); }
+  void backward_sums(const NormBackwardSums<BFloat16>& a) const { backward_sums_bf16(a); }
+  void backward_apply(const NormBackwardApply<float>& a) const { backward_apply_f32(a); }
+  void backward_apply(const NormBackwardApply<BFloat16>& a) const { backward_apply_bf16(a); }
+};
+
+const NormKernels& norm_kernels(Isa isa);
+
+}  // namespace ringtrain::cpu

@@ -1,0 +1,28 @@
+// What all users of oneDNN share. Compiles against oneDNN 2.6 and 3.x.
+#pragma once
+
+#include <omp.h>
+
+#include <cstdint>
+#include <dnnl.hpp>
+#include <string>
+
+namespace ringtrain::cpu {
+
+dnnl::engine& onednn_engine();
+dnnl::stream& onednn_stream();  // one per thread: a stream is not to be used by two threads at once
+std::string onednn_version();   // "2.6.3"
+
+// oneDNN remembers the number of threads at the time when a primitive is made.
+class TeamSize {
+ public:
+  explicit TeamSize(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  ~TeamSize() { omp_set_num_threads(before_); }
+  TeamSize(const TeamSize&) = delete;
+  TeamSize& operator=(const TeamSize&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace ringtrain::cpu

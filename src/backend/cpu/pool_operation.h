@@ -1,0 +1,42 @@
+// Max pooling, global average pooling, and the way from maps to vectors.
+#pragma once
+
+#include "backend/cpu/picture_operation.h"
+
+namespace ringtrain::cpu {
+
+template <class T>
+class MaxPoolOperation : public PictureOperation {
+ public:
+  MaxPoolOperation(const PictureContext& context, const MaxPool& node, Feature* x, Feature* y);
+  void forward_steps() override;
+  void backward_steps() override;
+
+ private:
+  MaxPoolUnit<T> unit(const Slice& slice, std::int64_t image, std::int64_t block) const;
+
+  PictureContext context_;
+  MaxPool node_;
+  Feature *x_, *y_;
+  int place_ = -1;
+};
+
+// Global average pooling, or flattening in the order of PyTorch: channel, row, column.
+template <class T>
+class VectorOperation : public PictureOperation {
+ public:
+  VectorOperation(const PictureContext& context, bool average, Feature* x, Feature* y);
+  void forward_steps() override;
+  void backward_steps() override;
+
+ private:
+  // Channels of a block that exist, and how many values of the vector a channel gives.
+  std::int64_t channels(std::int64_t block) const;
+  std::int64_t values() const { return average_ ? 1 : x_->pixels(); }
+
+  PictureContext context_;
+  bool average_;
+  Feature *x_, *y_;
+};
+
+}  // namespace ringtrain::cpu

@@ -1,0 +1,109 @@
+// The steps of a picture program in order, and the memory between them. Steps that work image by image run together,
+// slice by slice: a slice's maps are still in the cache when the next step reads them. A step that needs the whole
+// micro-batch (batch statistics, a weight gradient, a dense layer) cuts the row of steps.
+//
+//   forward   normalise | convolve | statistics  for each slice;  then: the statistics of all slices
+//   backward  apply | convolve | sums            for each slice;  then: the sums of all slices, the weight gradient
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "nn/arena.h"
+
+namespace ringtrain::cpu {
+
+struct Slice {
+  std::int64_t first = 0, count = 0;  // images of the micro-batch
+};
+
+struct Step {
+  std::string name;
+  bool whole = false;          // runs once, for all images
+  std::vector<int> uses = {};  // storages that it reads or writes
+  std::function<void(const Slice&)> run = {};
+  std::function<void(std::int64_t)> prepare = {};  // makes primitives for slices of so many images
+  std::vector<std::string> finishes = {};          // parameters whose gradients are then final
+  double flops_per_image = 0;
+};
+
+// For benchmarks: what a step has cost so far.
+struct StepCost {
+  std::string name;
+  bool backward = false;
+  double seconds = 0, flops = 0;
+  std::int64_t slice = 0;
+};
+
+class Schedule {
+ public:
+  Schedule(std::int64_t images, int threads) : images_(images), threads_(threads) {}
+  std::int64_t images() const { return images_; }
+  int threads() const { return threads_; }
+
+  // Memory of so many bytes per image. It holds a slice where all its uses lie between two cuts, else all images.
+  int per_image(std::string what, std::int64_t bytes);
+  int fixed(std::string what, std::int64_t bytes);    // for the whole batch, between first and last use
+  int lasting(std::string what, std::int64_t bytes);  // for the whole run: weights' copies
+  void resize(int storage, std::int64_t bytes);       // until plan(): when primitives have said how much they need
+
+  void add(Step step);
+  void defer(Step step);  // a whole step that may wait for the next cut
+  void cut();             // runs what waits
+  void begin_backward();
+
+  void prepare();                          // fixes the slices and makes the primitives
+  void plan(const ParameterTable& table);  // memory, watermarks
+  const ArenaPlan& arena() const { return arena_; }
+  void bind(char* base);
+
+  // `hooks` null: forward, else backward.
+  void run(const BackwardHooks* hooks);
+
+  template <class Element>
+  Element* at(int storage, const Slice& slice, std::int64_t image) const {
+    const Storage& s = storages_[static_cast<std::size_t>(storage)];
+    return reinterpret_cast<Element*>(s.base + (s.sliced ? image - slice.first : image) * s.bytes);
+  }
+  template <class Element>
+  Element* at(int storage) const {
+    return reinterpret_cast<Element*>(storages_[static_cast<std::size_t>(storage)].base);
+  }
+
+  std::vector<StepCost> costs() const;  // since the last reset
+  void reset_costs();
+
+ private:
+  struct Storage {
+    std::string what;
+    std::int64_t bytes = 0;  // per image, or of all
+    bool images = false, lasting = false, sliced = false;
+    int first = -1, last = -1;  // steps
+    Buffer buffer = {};
+    char* base = nullptr;
+  };
+  struct Segment {
+    std::size_t begin, end;  // steps
+    std::int64_t slice;      // images; 0: one whole step
+  };
+  int append(Storage storage);
+  void find_lifetimes();
+  std::int64_t choose_slice(const Segment& segment) const;
+  void run_step(std::size_t index, const Slice& slice, const BackwardHooks* hooks);
+
+  std::int64_t images_;
+  int threads_;
+  std::vector<Storage> storages_;
+  std::vector<Step> steps_, waiting_;
+  std::vector<Segment> segments_;
+  std::vector<std::int64_t> watermarks_;  // by step
+  std::vector<double> seconds_;           // by step
+  std::int64_t runs_ = 0;
+  std::size_t backward_ = static_cast<std::size_t>(-1);  // first step of the backward pass
+  ArenaPlan arena_;
+};
+
+}  // namespace ringtrain::cpu
