@@ -1,10 +1,12 @@
 """Weights out and in again are the same weights; evaluate says what training said; wrong weights are one clear error."""
 import json
+import subprocess
 
 import numpy
 import pytest
+from PIL import Image
 
-from conftest import arrays, assert_same_bits, checkpoints, evaluations
+from conftest import CONVERTER, arrays, assert_same_bits, checkpoints, evaluations
 
 TYPES = {"F32": numpy.float32, "F16": numpy.float16, "I64": numpy.int64, "U8": numpy.uint8}
 
@@ -281,3 +283,97 @@ def test_mistakes_are_one_clear_error(workshop, words, said):
         named["RUN"] = workshop.train("run", stop__steps=1)
     result = workshop.run(*[named.get(word, word) for word in words], ranks=0)
     assert result.code == 1 and result.err.count("ringtrain: error") == 1 and said in result.err, result
+
+
+# ---- Pictures ------------------------------------------------------------------------------------------------------
+
+CLASSES = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
+RESNET = dict(model={"kind": "resnet", "depth": 18, "width": 16, "stem": "small"}, batch={"global": 16, "worker": 4},
+              optimizer={"kind": "sgd"}, stop__steps=6, data__image_size=16, data__resize=16, data__augmentation="none")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Prefix of a small data set: stripes whose direction and colour are the class."""
+    folder = tmp_path_factory.mktemp("pictures")
+    generator = numpy.random.default_rng(1)
+    y, x = numpy.mgrid[:16, :16]
+    for split, count in ("train", 8), ("val", 5):
+        for label, name in enumerate(CLASSES):
+            (folder / "source" / split / name).mkdir(parents=True)
+            for number in range(count):
+                wave = numpy.sin(x * numpy.cos(label) + y * numpy.sin(label) + generator.uniform(0, 6))
+                colour = numpy.array([label * 30, 128, 255 - label * 30])
+                pixels = 0.5 * colour + 50 * wave[..., None] + generator.normal(0, 10, (16, 16, 3))
+                picture = Image.fromarray(pixels.clip(0, 255).astype(numpy.uint8))
+                picture.save(folder / "source" / split / name / f"{number}.jpg", quality=95)
+    done = subprocess.run([CONVERTER, "images", folder / "source", "--out", folder / "pictures", "--shards", "2"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "pictures"
+
+
+def torchvision_names():
+    """What resnet18().state_dict() of torchvision holds."""
+    norm = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
+    names = ["conv1.weight", "fc.weight", "fc.bias", *(f"bn1.{n}" for n in norm)]
+    for stage in 1, 2, 3, 4:
+        for block in 0, 1:
+            for i in 1, 2:
+                names += [f"layer{stage}.{block}.conv{i}.weight", *(f"layer{stage}.{block}.bn{i}.{n}" for n in norm)]
+        if stage > 1:
+            names += [f"layer{stage}.0.downsample.0.weight", *(f"layer{stage}.0.downsample.1.{n}" for n in norm)]
+    return set(names)
+
+
+def test_a_resnet_goes_out_with_torchvisions_names_and_comes_back_to_the_same_bits(workshop, weights, pictures):
+    workshop.data = pictures
+    run = workshop.train("run", ranks=2, **RESNET)
+    said = evaluations(run)[-1]
+    exported = weights.export(run, "--newest")
+    tensors, metadata = read_safetensors(exported)
+    assert tensors.keys() == torchvision_names()
+    assert tensors["layer2.0.conv1.weight"].shape == (32, 16, 3, 3) and tensors["fc.weight"].shape == (7, 128)
+    counter = tensors["layer2.0.downsample.1.num_batches_tracked"]
+    assert counter.dtype == numpy.int64 and counter.shape == () and counter == 6
+    assert numpy.abs(tensors["bn1.running_mean"]).max() > 0 and metadata["class_ids"] == json.dumps(CLASSES).replace(" ", "")
+    imported = weights.bring_in(exported, "imported", **RESNET)
+    for source in [run], [imported], [workshop.experiment(**RESNET), "--weights", exported]:
+        result, text = weights.evaluate(*source, ranks=2)
+        for key in "validation_loss", "validation_accuracy", "validation_accuracy5", "validation_targets":
+            assert result[key] == said[key]
+        assert "top-1" in text and "top-5" in text and result["validation_targets"] == 35
+    runs = []
+    for name in "a", "b":
+        weights.bring_in(exported, name, **RESNET)
+        runs.append(workshop.train(name, ranks=2, resume=True, **RESNET))
+    assert_same_bits(*runs)
+
+
+def test_what_a_resnet_saw_and_said_of_pictures_adds_up_to_top_1_and_top_5(workshop, weights, pictures):
+    workshop.data = pictures
+    run = workshop.train("run", **RESNET)
+    out = weights.folder / "logits.safetensors"
+    result, _ = weights.evaluate(run, "--logits", out, "--samples", 100)
+    tensors, metadata = read_safetensors(out)
+    logits, targets = tensors["logits"].astype(numpy.float64), tensors["targets"]
+    assert tensors["inputs"].shape == (35, 16, 16, 3) and logits.shape == (35, 7) and targets.shape == (35,)
+    assert len(json.loads(metadata["mean"])) == len(json.loads(metadata["std"])) == 3
+    assert sorted(targets) == sorted(list(range(7)) * 5)
+    loss = numpy.mean(numpy.log(numpy.exp(logits).sum(1)) - logits[numpy.arange(35), targets])
+    assert loss == pytest.approx(result["validation_loss"], rel=1e-5)
+    order = logits.argsort(1)[:, ::-1]
+    assert numpy.mean(order[:, 0] == targets) == pytest.approx(result["validation_accuracy"])
+    assert numpy.mean((order[:, :5] == targets[:, None]).any(1)) == pytest.approx(result["validation_accuracy5"])
+
+
+def test_weights_without_statistics_or_of_another_resnet_are_refused(workshop, weights, pictures):
+    workshop.data = pictures
+    tensors, metadata = read_safetensors(weights.export(workshop.train("run", **{**RESNET, "stop__steps": 1})))
+    bare = {name: values for name, values in tensors.items() if "running" not in name}
+    error = weights.bring_in_badly(write_safetensors(weights.folder / "bare.safetensors", bare), **RESNET)
+    assert "missing (40): bn1.running_mean, bn1.running_var" in error and "not in the model" not in error
+    file = write_safetensors(weights.folder / "whole.safetensors", tensors, {"class_ids": json.dumps(CLASSES[::-1])})
+    assert "was trained with other classes, or in another order" in weights.bring_in_badly(file, **RESNET)
+    stem = {**RESNET, "model": {**RESNET["model"], "stem": "imagenet"}}
+    assert "conv1.weight [16, 3, 3, 3] where the model has [16, 3, 7, 7]" in weights.bring_in_badly(file, **stem)
