@@ -257,6 +257,36 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
       {good + "optimizer:\n  nesterov: true\n  kind: sgd\n  momentum: 0\n",
        {},
        "exp.yaml:11:3: optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"},
+      {good + "optimizer:\n  kind: sgd\n  momentum_correction: true\n",
+       {},
+       "exp.yaml:10:3: optimizer.momentum_correction is true but optimizer.rate_in_momentum is false, expected both: "
+       "the "
+       "other form needs no correction"},
+      {good,
+       {"model.kind=resnet", "model.depth=20"},
+       "override 'model.depth=20': model.depth is 20, expected 18, 34, 50, 101 or 152"},
+      {good,
+       {"model.kind=resnet", "model.width=24"},
+       "override 'model.width=24': model.width is 24, expected a multiple of 16"},
+      {good,
+       {"model.depth=18"},
+       "override 'model.depth=18': model.depth is 18 but model.kind is char_lstm, expected it only with resnet"},
+      {good,
+       {"data.resize=128"},
+       "override 'data.resize=128': data.resize is 128 but data.image_size is 224, expected resize at or above "
+       "image_size, "
+       "or 0"},
+      {good,
+       {"data.crop_area=[0.9,0.1]"},
+       "override 'data.crop_area=[0.9,0.1]': data.crop_area is [0.9, 0.1], expected two numbers, the smaller one "
+       "first"},
+      {good,
+       {"data.mean=[0.5,0.5,0.5]"},
+       "override 'data.mean=[0.5,0.5,0.5]': data.mean is [0.5, 0.5, 0.5] and data.std is [], expected as many of each"},
+      {good,
+       {"loss.label_smoothing=0.1"},
+       "override 'loss.label_smoothing=0.1': loss.label_smoothing is 0.1 but model.kind is char_lstm, expected it only "
+       "with pictures"},
       {good + lr + "  scaling: linear\n",
        {},
        "exp.yaml:9:3: learning_rate.scaling is linear but learning_rate.base_batch is not given, expected the batch "
