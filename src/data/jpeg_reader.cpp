@@ -63,6 +63,8 @@ struct JpegReader::Codec {
   std::int64_t samples_stride = 0, rgb_stride = 0;
   std::int64_t width = 0, skipped_columns = 0;
 
+  ~Codec() { jpeg_destroy_decompress(&info); }  // here, since JpegReader's constructor may throw
+
   // Block smoothing guesses the coefficients that an unfinished progressive file lacks from blocks further away.
   bool smooths() const {
     if (info.progressive_mode == 0 || info.coef_bits == nullptr) return false;
