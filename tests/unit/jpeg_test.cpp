@@ -144,6 +144,8 @@ TEST(JpegReader, DecodesEveryRowAndColumnOffsetExactly) {
       const std::int64_t left = top * whole.width / whole.height;
       ASSERT_TRUE(reads(bytes, whole, {top, left, 1 + (whole.height - top - 1) % 18, 1 + top % 2}));
       ASSERT_TRUE(reads(bytes, whole, {top, 0, whole.height - top, left + 1}));
+      ASSERT_TRUE(reads(bytes, whole, {top, 0, 1, 1}));
+      ASSERT_TRUE(reads(bytes, whole, {top, whole.width - 1, 1, 1}));
     }
   }
 }
@@ -186,7 +188,10 @@ TEST(Jpeg, EveryTruncationIsAnErrorAndNothingIsReadBehindIt) {
       const Bytes part(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
       EXPECT_THROW(decode_jpeg(part), Error) << name << " cut to " << size;
     }
-    EXPECT_THROW(decode_jpeg(std::span(bytes).first(bytes.size() - 2)), Error) << name << " without its end marker";
+    Bytes endless(bytes.begin(), bytes.end() - 2);
+    EXPECT_THROW(decode_jpeg(endless), Error) << name << " without its end marker";
+    endless.resize(bytes.size() + 40, 0);
+    EXPECT_THROW(decode_jpeg(endless), Error) << name << " with zeros for its end marker";
   }
 }
 
