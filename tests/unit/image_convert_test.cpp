@@ -64,7 +64,8 @@ TEST_F(ImageConvert, TheNumberOfShardsChangesNeitherOrderNorUuid) {
   seeded.seed = 2;
   convert(seeded);
   EXPECT_NE(keys("a/set-train"), keys("c/set-train"));
-  EXPECT_FALSE(std::is_sorted(keys("a/set-train").begin(), keys("a/set-train").end()));
+  const std::vector<std::string> on_disk = keys("a/set-train");
+  EXPECT_FALSE(std::is_sorted(on_disk.begin(), on_disk.end()));
 }
 
 TEST_F(ImageConvert, SplitsWithDifferentClassesAreRefusedUnlessAClassListFixesTheLabels) {
@@ -130,6 +131,12 @@ TEST_F(ImageConvert, NamesWithBlanksAndOtherBytesComeBack) {
   std::set<std::string> found;
   for (const std::string& key : keys("out/set-train")) found.insert(key);
   EXPECT_EQ(found, (std::set<std::string>{"my class/" + odd, "my class/a b  c.jpg", "my class/" + long_name}));
+}
+
+TEST_F(ImageConvert, ALinkToAFolderAboveItIsAnErrorAndNoEndlessSearch) {
+  put_classes(2, 0);
+  fs::create_directory_symlink(path("in/train"), path("in/train/bee/up"));
+  expect_contains(error_of(options()), "folders are nested deeper than 32");
 }
 
 TEST_F(ImageConvert, OtherFilesAreIgnoredAndCounted) {
