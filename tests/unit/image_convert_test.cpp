@@ -252,6 +252,7 @@ TEST_F(ImageConvert, AllBrokenPicturesAreListedAndNothingIsWritten) {
   strict.broken = "skip";
   const PicturesReport report = convert(strict);
   EXPECT_EQ(report.broken.size(), 5u);
+  expect_contains(log_.str(), "classes     2, 3 to 3 pictures each");
   EXPECT_EQ(report.splits[train_split].samples, 6);
   EXPECT_EQ(faults(), "");
 }
