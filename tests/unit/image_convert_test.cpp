@@ -226,6 +226,12 @@ TEST_F(ImageConvert, AShareOfEachClassIsHeldOutAndNewPicturesMoveNoOthersOfOther
   EXPECT_EQ(count(before, "bee"), 2);
   EXPECT_EQ(count(before, "cat"), 0);
   EXPECT_EQ(faults("a/set"), "");
+  held.out = path("c/set");
+  held.seed = 2;
+  convert(held);
+  const std::vector<std::string> other = keys("c/set-validation");
+  EXPECT_NE(std::set(before.begin(), before.end()), std::set(other.begin(), other.end()));
+  held.seed = 1;
   put("in/ant/new.jpg", test_jpeg(8, 8, 77));
   held.out = path("b/set");
   convert(held);
@@ -338,6 +344,23 @@ TEST_F(ImageConvert, ResumingGivesTheSameBytesAsAnUninterruptedConversion) {
   EXPECT_EQ(files("a").size(), expected.size());
   whole.resume = false;
   expect_contains(error_of(whole), "exists already");
+}
+
+TEST_F(ImageConvert, AShardWithoutItsLastAttributeIsWrittenAgain) {
+  put_classes(6, 0);
+  ImagesOptions whole = options();
+  convert(whole);
+  const std::string shard = path("out/set-train-00000-of-00001.h5");
+  const Bytes expected = bytes_of_file(shard);
+  {
+    const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+    const h5::Handle file(H5Fopen(shard.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+    ASSERT_GE(H5Adelete(file.get(), "complete"), 0);
+  }
+  fs::rename(shard, shard + ".tmp");
+  whole.resume = true;
+  EXPECT_EQ(convert(whole).splits[train_split].resumed_shards, 0);
+  EXPECT_EQ(bytes_of_file(shard), expected);
 }
 
 TEST_F(ImageConvert, WhatAnotherConversionLeftIsNotTakenOver) {
