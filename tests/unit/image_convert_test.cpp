@@ -64,7 +64,8 @@ TEST_F(ImageConvert, TheNumberOfShardsChangesNeitherOrderNorUuid) {
   seeded.seed = 2;
   convert(seeded);
   EXPECT_NE(keys("a/set-train"), keys("c/set-train"));
-  EXPECT_FALSE(std::is_sorted(keys("a/set-train").begin(), keys("a/set-train").end()));
+  const std::vector<std::string> on_disk = keys("a/set-train");
+  EXPECT_FALSE(std::is_sorted(on_disk.begin(), on_disk.end()));
 }
 
 TEST_F(ImageConvert, SplitsWithDifferentClassesAreRefusedUnlessAClassListFixesTheLabels) {
@@ -130,6 +131,12 @@ TEST_F(ImageConvert, NamesWithBlanksAndOtherBytesComeBack) {
   std::set<std::string> found;
   for (const std::string& key : keys("out/set-train")) found.insert(key);
   EXPECT_EQ(found, (std::set<std::string>{"my class/" + odd, "my class/a b  c.jpg", "my class/" + long_name}));
+}
+
+TEST_F(ImageConvert, ALinkToAFolderAboveItIsAnErrorAndNoEndlessSearch) {
+  put_classes(2, 0);
+  fs::create_directory_symlink(path("in/train"), path("in/train/bee/up"));
+  expect_contains(error_of(options()), "folders are nested deeper than 32");
 }
 
 TEST_F(ImageConvert, OtherFilesAreIgnoredAndCounted) {
@@ -219,6 +226,12 @@ TEST_F(ImageConvert, AShareOfEachClassIsHeldOutAndNewPicturesMoveNoOthersOfOther
   EXPECT_EQ(count(before, "bee"), 2);
   EXPECT_EQ(count(before, "cat"), 0);
   EXPECT_EQ(faults("a/set"), "");
+  held.out = path("c/set");
+  held.seed = 2;
+  convert(held);
+  const std::vector<std::string> other = keys("c/set-validation");
+  EXPECT_NE(std::set(before.begin(), before.end()), std::set(other.begin(), other.end()));
+  held.seed = 1;
   put("in/ant/new.jpg", test_jpeg(8, 8, 77));
   held.out = path("b/set");
   convert(held);
@@ -245,6 +258,7 @@ TEST_F(ImageConvert, AllBrokenPicturesAreListedAndNothingIsWritten) {
   strict.broken = "skip";
   const PicturesReport report = convert(strict);
   EXPECT_EQ(report.broken.size(), 5u);
+  expect_contains(log_.str(), "classes     2, 3 to 3 pictures each");
   EXPECT_EQ(report.splits[train_split].samples, 6);
   EXPECT_EQ(faults(), "");
 }
@@ -330,6 +344,23 @@ TEST_F(ImageConvert, ResumingGivesTheSameBytesAsAnUninterruptedConversion) {
   EXPECT_EQ(files("a").size(), expected.size());
   whole.resume = false;
   expect_contains(error_of(whole), "exists already");
+}
+
+TEST_F(ImageConvert, AShardWithoutItsLastAttributeIsWrittenAgain) {
+  put_classes(6, 0);
+  ImagesOptions whole = options();
+  convert(whole);
+  const std::string shard = path("out/set-train-00000-of-00001.h5");
+  const Bytes expected = bytes_of_file(shard);
+  {
+    const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+    const h5::Handle file(H5Fopen(shard.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+    ASSERT_GE(H5Adelete(file.get(), "complete"), 0);
+  }
+  fs::rename(shard, shard + ".tmp");
+  whole.resume = true;
+  EXPECT_EQ(convert(whole).splits[train_split].resumed_shards, 0);
+  EXPECT_EQ(bytes_of_file(shard), expected);
 }
 
 TEST_F(ImageConvert, WhatAnotherConversionLeftIsNotTakenOver) {

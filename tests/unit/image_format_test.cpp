@@ -1,5 +1,6 @@
 // The kinds of files that the converter of pictures reads: JPEG with and without damage, CMYK, PNG, tar.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 // clang-format off: each of these needs the one before
 #include <jpeglib.h>
 #include <png.h>
@@ -204,6 +205,28 @@ TEST_F(Tar, MembersOfTarFilesBecomeTheSameRecordsAsFilesInFolders) {
   EXPECT_EQ(records.at("train/bee.tar/some/prefix/d.jpg").bytes, d);
   EXPECT_EQ(records.at("train/bee.tar/some/prefix/d.jpg").label, 1);
   EXPECT_EQ(read_dataset_index(path("out/set-train")).image.class_ids, (std::vector<std::string>{"ant", "bee"}));
+}
+
+TEST_F(Tar, MoreTarFilesThanMayBeOpenAtOnceAreReadToo) {
+  for (int i = 0; i < 150; ++i) {
+    const Bytes jpeg = test_jpeg(6, 6, static_cast<std::uint64_t>(i));
+    put_text(cat("in/n", 1000 + i, ".tar"), member("a.jpg", text_of(jpeg)) + std::string(1024, '\0'));
+  }
+  for (const bool can_be_raised : {true, false}) {
+    const auto convert_with_few_files = [&] {  // in a process of its own, whose limit nobody else has
+      rlimit limit{};
+      ::getrlimit(RLIMIT_NOFILE, &limit);
+      limit.rlim_cur = 100;
+      if (!can_be_raised) limit.rlim_max = 100;
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+      ImagesOptions many = options();
+      many.force = true;
+      std::exit(message_of([&] { convert(many); }) == "(no error)" ? 0 : 1);
+    };
+    EXPECT_EXIT(convert_with_few_files(), testing::ExitedWithCode(0), "") << can_be_raised;
+    EXPECT_EQ(faults(), "");
+    EXPECT_EQ(stored("out/set-train").size(), 150u);
+  }
 }
 
 TEST_F(Tar, DamagedOnesAreNamedWithTheByte) {
