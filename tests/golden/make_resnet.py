@@ -35,8 +35,9 @@ def keyed_uniform(name, count):
     return (z >> numpy.uint64(11)).astype(numpy.float64) * 2.0**-53
 
 
-def starting_value(name, shape):
-    """float32 values: convolutions +-sqrt(6 / (output x kernel^2)), the rest near 1 or 0 but not there."""
+def starting_value(name, shape, last_norm):
+    """float32 values: convolutions +-sqrt(6 / (output x kernel^2)), the rest near 1 or 0 but not there. The last norm of
+    every block is weak, as it is in real training: then rounding does not grow from block to block."""
     u = keyed_uniform(name, int(numpy.prod(shape)))
     if len(shape) == 4:
         values = (2 * u - 1) * numpy.sqrt(6 / (shape[0] * shape[2] * shape[3]))
@@ -45,7 +46,7 @@ def starting_value(name, shape):
     elif name.endswith(("bias", "running_mean")):
         values = 0.4 * u - 0.2
     else:
-        values = 0.75 + 0.5 * u
+        values = (0.75 + 0.5 * u) * (0.25 if last_norm in name and name.endswith("weight") else 1)
     return torch.from_numpy(values.astype(numpy.float32).astype(numpy.float64).reshape(shape))
 
 
@@ -134,7 +135,7 @@ def case(name, depth, stem, size, group, rate, width=16):
     with torch.no_grad():
         for key, value in model.state_dict().items():
             if not key.endswith("num_batches_tracked"):
-                value.copy_(starting_value(key, tuple(value.shape)))
+                value.copy_(starting_value(key, tuple(value.shape), ".bn3." if depth >= 50 else ".bn2."))
     pixels = torch.from_numpy((256 * keyed_uniform(name + " pixels", BATCH * size * size * 3)).astype(int)).reshape(BATCH, size, size, 3)
     targets = torch.from_numpy((CLASSES * keyed_uniform(name + " targets", BATCH)).astype(int))
     x = ((pixels.double() / 255 - torch.tensor(MEAN, dtype=torch.float64)) / torch.tensor(STD, dtype=torch.float64)).permute(0, 3, 1, 2)

@@ -12,15 +12,15 @@
 namespace ringtrain {
 namespace {
 
-// fp32 sums of some thousand products in tens of layers: what is seen is 1e-6 to 3e-5.
-constexpr double fp32_tolerance = 2e-4;
+// fp32 sums of some thousand products in tens of layers: what is seen is 1e-6 to 1e-5.
+constexpr double fp32_tolerance = 5e-5;
 
 struct Case {
   const char* name;
   Graph graph;
   std::int64_t rows, group;
   int threads = 2;
-  bool as_initialised = false;  // with zero gammas in the last norm of every block
+  bool zero_gammas = false;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
@@ -47,7 +47,7 @@ class PictureEngine : public testing::TestWithParam<Case> {};
 
 TEST_P(PictureEngine, EqualsFp64Loops) {
   const Case& c = GetParam();
-  Pictures s(c.graph, c.rows, c.group, c.threads, c.as_initialised);
+  Pictures s(c.graph, c.rows, c.group, c.threads, c.zero_gammas);
   const PictureResult expected = s.expected();
   // What an earlier step left in the gradients, which this pass has to overwrite.
   for (const Parameter& p : s.table.all()) std::fill_n(s.gradients->data() + p.offset, p.count, 1e6f);
@@ -68,7 +68,7 @@ TEST_P(PictureEngine, EqualsFp64Loops) {
 
 TEST_P(PictureEngine, InferenceEqualsFp64Loops) {
   const Case& c = GetParam();
-  Pictures s(c.graph, c.rows, c.group, c.threads, c.as_initialised);
+  Pictures s(c.graph, c.rows, c.group, c.threads, c.zero_gammas);
   if (c.rows > 2) s.y[2] = -1;
   const PictureResult expected = s.expected(PassMode::inference);
   auto program = s.program(Precision::fp32, PassMode::inference);
@@ -296,7 +296,7 @@ class Bf16 : public testing::TestWithParam<Case> {};
 TEST_P(Bf16, FollowsFp64Loops) {
   if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
   const Case& c = GetParam();
-  Pictures s(c.graph, c.rows, c.group, c.threads, c.as_initialised);
+  Pictures s(c.graph, c.rows, c.group, c.threads, c.zero_gammas);
   const PictureResult expected = s.expected();
   auto program = s.program(Precision::bf16), exact = s.program();
   const LossSums sums = program->forward(s.pass);

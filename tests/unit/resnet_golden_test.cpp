@@ -33,6 +33,8 @@ float starting_value(const Parameter& p, std::int64_t index) {
     value = (2 * u - 1) * std::sqrt(3 / shape(1));
   else if (p.name.ends_with("bias") || p.name.ends_with("running_mean"))
     value = 0.4 * u - 0.2;
+  else if (p.scale == 0)  // the last norm of a block
+    value *= 0.25;
   return static_cast<float>(value);
 }
 
