@@ -1,11 +1,7 @@
 // The experiment file: what is accepted, what is refused and with which words.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "base/error.h"
 #include "config/reader.h"
