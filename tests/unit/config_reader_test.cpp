@@ -1,6 +1,8 @@
 // The experiment file: what is accepted, what is refused and with which words.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "base/error.h"
