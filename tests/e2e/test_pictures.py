@@ -31,7 +31,7 @@ def make_pictures(folder, encoding, size):
     y, x = numpy.mgrid[:size, :size]
     angles = labels[:, None, None] * numpy.pi / 6  # 0 to 90 degrees: no class mirrors another
     waves = numpy.sin(0.7 * (x * numpy.cos(angles) + y * numpy.sin(angles)) + generator.uniform(0, 6, (rows, 1, 1)))
-    pixels = 128 + 40 * (labels[:, None, None, None] - 1.5) + 40 * waves[..., None] + generator.normal(0, 30, (rows, size, size, 3))
+    pixels = 128 + 40 * (labels[:, None, None, None] - 1.5) + 10 * waves[..., None] + generator.normal(0, 30, (rows, size, size, 3))
     with h5py.File(folder / "arrays.h5", "w") as file:
         file["x"], file["y"] = pixels.clip(0, 255).astype(numpy.uint8), labels
     done = subprocess.run([CONVERTER, "import", folder / "arrays.h5", "--images", "x", "--labels", "y", "--out", folder / "pictures",
