@@ -109,6 +109,22 @@ def test_resuming_on_another_number_of_ranks_continues_within_rounding(pictures)
     same(whole, pictures.train("parts", ranks=2, resume=True, **RESNET))
 
 
+def test_running_statistics_take_one_exponential_average_per_step_over_all_workers(pictures):
+    """With a share of 1 they are each step's own, which no weight depends on."""
+    def statistics(share):
+        run = pictures.train(f"share-{share}", ranks=2, checkpoint={"every_steps": 1, "keep": 4}, **{
+            **RESNET, "model": {**RESNET["model"], "norm_momentum": share}, "stop": {"steps": 4}})
+        return [{name: values for name, values in arrays(path).items() if "running" in name} for path in checkpoints(run)]
+
+    averaged, own = statistics(0.25), statistics(1)
+    assert len(averaged) == len(own) == 4 and len(own[0]) == 40
+    expected = {name: numpy.float32("running_var" in name) for name in own[0]}
+    for now, step in zip(averaged, own):
+        for name in expected:
+            expected[name] = 0.75 * expected[name] + 0.25 * step[name]
+            numpy.testing.assert_allclose(now[name], expected[name], rtol=1e-5, atol=1e-6)
+
+
 def test_when_checkpoints_are_written_does_not_change_the_statistics(pictures):
     often = pictures.train("often", checkpoint={"every_steps": 1, "keep": 2}, evaluate={"every_steps": 3}, **RESNET)
     assert_same_bits(pictures.train("seldom", **RESNET), often)
