@@ -205,11 +205,11 @@ struct Loader::State {
           }
           const bool waited = now_seconds() - begin > page_cache_seconds;
           lock.lock();
-          reads_wait = waited;
-          if (waited) {  // the others may sleep since a time when it did not
+          if (waited && !reads_wait) {  // the others may sleep since a time when it did not
             part_free.notify_all();
             buffer_free.notify_all();
           }
+          reads_wait = waited;
         }
       }
       if (failure != nullptr || !started) {  // not started: seek() waits for this part to be given up
