@@ -11,8 +11,6 @@ namespace {
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
 // Fancy upsampling looks one chroma sample, up to two pixels, to either side.
 constexpr std::int64_t kContextPixels = 2;
-// libjpeg upsamples plainly where less than three chroma samples of a row are decoded.
-constexpr std::int64_t kFewestPixels = 16;
 
 [[noreturn]] void leave(j_common_ptr info) {
   auto* errors = static_cast<JpegErrors*>(info->err);
@@ -63,6 +61,8 @@ struct JpegReader::Codec {
   std::int64_t samples_stride = 0, rgb_stride = 0;
   std::int64_t width = 0, skipped_columns = 0;
 
+  ~Codec() { jpeg_destroy_decompress(&info); }  // here, since JpegReader's constructor may throw
+
   // Block smoothing guesses the coefficients that an unfinished progressive file lacks from blocks further away.
   bool smooths() const {
     if (info.progressive_mode == 0 || info.coef_bits == nullptr) return false;
@@ -99,10 +99,8 @@ void JpegReader::start(const PixelBox& box, std::int64_t padding_bytes) {
   info.out_color_space = header_.components == 4 ? JCS_CMYK : JCS_RGB;
   info.dct_method = JDCT_ISLOW;
   info.do_fancy_upsampling = TRUE;
-  std::int64_t left = std::max<std::int64_t>(0, box.left - kContextPixels);
-  std::int64_t right = std::min(header_.width, box.left + box.width + kContextPixels);
-  right = std::min(header_.width, std::max(right, left + kFewestPixels));
-  left = std::max<std::int64_t>(0, std::min(left, right - kFewestPixels));
+  const std::int64_t left = std::max<std::int64_t>(0, box.left - kContextPixels);
+  const std::int64_t right = std::min(header_.width, box.left + box.width + kContextPixels);
   auto offset = static_cast<JDIMENSION>(left), columns = static_cast<JDIMENSION>(right - left);
   auto skip = static_cast<JDIMENSION>(box.top);
   guarded(codec.errors, [&] {

@@ -32,6 +32,7 @@ void resize_columns_portable(const ResizeAxis& axis, const std::uint8_t* in, std
   }
 }
 
+// The bytes [from, bytes) of one output row; its input rows lie stride_bytes apart.
 void resize_rows_portable(const std::int32_t* weights, std::int64_t taps, const std::uint8_t* in,
                           std::int64_t stride_bytes, std::int64_t from, std::int64_t bytes, std::uint8_t* out) {
   for (std::int64_t x = from; x < bytes; ++x) {
@@ -46,11 +47,6 @@ std::int64_t padded(std::int64_t bytes) {
 }
 
 #if defined(__x86_64__)
-
-bool has_avx2() {
-  static const bool has = __builtin_cpu_supports("avx2");
-  return has;
-}
 
 // Two rows at once, one in each half of the registers; for each colour the 16-bit pixels of taps 0 and 1 side by side.
 // Writes one byte behind each output row.
@@ -118,16 +114,6 @@ __attribute__((target("avx2"))) std::int64_t resize_rows_avx2(const std::int32_t
 
 #endif
 
-// One output row from `taps` input rows that lie stride_bytes apart.
-void resize_rows(const std::int32_t* weights, std::int64_t taps, const std::uint8_t* in, std::int64_t stride_bytes,
-                 std::int64_t bytes, std::uint8_t* out) {
-  std::int64_t done = 0;
-#if defined(__x86_64__)
-  if (has_avx2()) done = resize_rows_avx2(weights, taps, in, stride_bytes, bytes, out);
-#endif
-  resize_rows_portable(weights, taps, in, stride_bytes, done, bytes, out);
-}
-
 }  // namespace
 
 void ResizeAxis::plan(const AxisWindow& window) {
@@ -187,6 +173,15 @@ void copy_rgb(const std::uint8_t* in, std::int64_t channels, std::int64_t pixels
   for (std::int64_t i = 0; i < pixels; ++i) std::memset(out + i * 3, in[i], 3);
 }
 
+BilinearResizer::BilinearResizer(bool portable) {
+#if defined(__x86_64__)
+  avx2_ = !portable && __builtin_cpu_supports("avx2");
+#else
+  static_cast<void>(portable);
+  avx2_ = false;
+#endif
+}
+
 void BilinearResizer::start(const AxisWindow& rows, const AxisWindow& columns, std::uint8_t* out,
                             std::int64_t stride_bytes) {
   rows_.plan(rows);
@@ -235,18 +230,15 @@ void BilinearResizer::write_rows() {
   const auto ready = [&](std::int64_t row) {
     return row < rows_.count() && std::min(all, rows_.starts()[row] + rows_.taps()) <= pushed_;
   };
-  const auto resize_row = [&](std::int64_t row, std::uint8_t* out, std::int64_t count) {
-    resize_rows(rows_.weights(row), rows_.taps(), held(rows_.starts()[row]), held_stride_, count, out);
-  };
   if (!rows_first_) {
-    for (; ready(written_); ++written_) resize_row(written_, out_ + written_ * out_stride_, bytes);
+    for (; ready(written_); ++written_) resize_row(written_, bytes, out_ + written_ * out_stride_);
     return;
   }
   const std::int64_t tall_stride = held_stride_ + padding_bytes(), out_row = padded(bytes + 1);
   std::uint8_t *tall = pair_.data(), *done = tall + 2 * tall_stride;
   while (ready(written_) && (ready(written_ + 1) || written_ + 1 == rows_.count())) {
     const std::int64_t count = std::min<std::int64_t>(2, rows_.count() - written_);
-    for (std::int64_t i = 0; i < count; ++i) resize_row(written_ + i, tall + i * tall_stride, held_stride_);
+    for (std::int64_t i = 0; i < count; ++i) resize_row(written_ + i, held_stride_, tall + i * tall_stride);
     resize_columns(tall, count > 1 ? tall + tall_stride : nullptr, done, done + out_row);
     for (std::int64_t i = 0; i < count; ++i, ++written_)
       std::memcpy(out_ + written_ * out_stride_, done + i * out_row, static_cast<std::size_t>(bytes));
@@ -256,7 +248,7 @@ void BilinearResizer::write_rows() {
 void BilinearResizer::resize_columns(const std::uint8_t* first, const std::uint8_t* second, std::uint8_t* out_first,
                                      std::uint8_t* out_second) const {
 #if defined(__x86_64__)
-  if (has_avx2()) {
+  if (avx2_) {
     const auto both = columns_.taps() == 2   ? resize_columns_avx2<1>
                       : columns_.taps() == 4 ? resize_columns_avx2<2>
                       : columns_.taps() == 6 ? resize_columns_avx2<3>
@@ -267,6 +259,15 @@ void BilinearResizer::resize_columns(const std::uint8_t* first, const std::uint8
 #endif
   resize_columns_portable(columns_, first, out_first);
   if (second != nullptr) resize_columns_portable(columns_, second, out_second);
+}
+
+void BilinearResizer::resize_row(std::int64_t row, std::int64_t bytes, std::uint8_t* out) {
+  std::int64_t done = 0;
+#if defined(__x86_64__)
+  if (avx2_)
+    done = resize_rows_avx2(rows_.weights(row), rows_.taps(), held(rows_.starts()[row]), held_stride_, bytes, out);
+#endif
+  resize_rows_portable(rows_.weights(row), rows_.taps(), held(rows_.starts()[row]), held_stride_, done, bytes, out);
 }
 
 }  // namespace ringtrain

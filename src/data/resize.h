@@ -46,6 +46,8 @@ void copy_rgb(const std::uint8_t* in, std::int64_t channels, std::int64_t pixels
 // still need.
 class BilinearResizer {
  public:
+  // `portable`: without the kernels for this processor; the result is the same.
+  explicit BilinearResizer(bool portable = false);
   // The result goes to `out`: u8 [rows.count, columns.count, 3], a row every stride_bytes. It is complete when the last
   // row has been pushed.
   void start(const AxisWindow& rows, const AxisWindow& columns, std::uint8_t* out, std::int64_t stride_bytes);
@@ -63,9 +65,10 @@ class BilinearResizer {
   void write_rows();
   void resize_columns(const std::uint8_t* first, const std::uint8_t* second, std::uint8_t* out_first,
                       std::uint8_t* out_second) const;
+  void resize_row(std::int64_t row, std::int64_t bytes, std::uint8_t* out);
 
   ResizeAxis rows_, columns_;
-  bool rows_first_ = false;
+  bool avx2_, rows_first_ = false;
   std::uint8_t* out_ = nullptr;
   std::int64_t out_stride_ = 0, written_ = 0;  // written_: output rows
   // Input rows [held_from_, pushed_), with their columns resized unless rows_first_.

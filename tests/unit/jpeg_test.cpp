@@ -2,6 +2,7 @@
 
 #include "data/hdf5.h"
 #include "data/jpeg_reader.h"
+#include "data/resize.h"
 #include "image_files.h"
 #include "with_folder.h"
 
@@ -63,6 +64,32 @@ TEST(Jpeg, ResizingGreyEqualsResizingItAsColour) {
   for (std::size_t i = 0; i < b.pixels.size(); ++i) ASSERT_EQ(a.pixels[i * 3], b.pixels[i]);
 }
 
+TEST(BilinearResizer, TheProcessorsKernelsEqualThePortableOnes) {
+  const Picture picture = decode_jpeg(golden_image("444"));
+  for (const auto& [rows, columns] : std::vector<std::pair<AxisWindow, AxisWindow>>{
+           {{101, 64, 3, 50, false}, {150, 64, 0, 64, true}},     // columns first
+           {{101, 20, 0, 20, false}, {150, 149, 2, 141, false}},  // rows first
+           {{101, 20, 1, 19, false}, {150, 211, 7, 33, true}},
+           {{101, 224, 0, 224, false}, {150, 224, 0, 224, false}},
+           {{101, 5, 0, 5, false}, {150, 7, 0, 7, false}},
+           {{101, 101, 0, 1, false}, {150, 150, 149, 1, false}}}) {
+    Bytes results[2];
+    for (const bool portable : {false, true}) {
+      Bytes& out = results[portable];
+      out.resize(static_cast<std::size_t>(rows.count * columns.count * 3));
+      BilinearResizer resizer(portable);
+      resizer.start(rows, columns, out.data(), columns.count * 3);
+      Bytes row(static_cast<std::size_t>(150 * 3 + resizer.padding_bytes()));
+      for (std::int64_t y = resizer.rows().begin(); y < resizer.rows().end(); ++y) {
+        const auto first = picture.pixels.begin() + (y * 150 + resizer.columns().begin()) * 3;
+        std::copy(first, picture.pixels.begin() + (y + 1) * 150 * 3, row.begin());
+        resizer.push(row.data(), nullptr);
+      }
+    }
+    EXPECT_EQ(results[0], results[1]) << rows.out << " x " << columns.out;
+  }
+}
+
 // Whether the rows that JpegReader gives are those of the picture.
 ::testing::AssertionResult reads(const Bytes& bytes, const Picture& whole, const PixelBox& box) {
   JpegReader reader(bytes);
@@ -117,6 +144,8 @@ TEST(JpegReader, DecodesEveryRowAndColumnOffsetExactly) {
       const std::int64_t left = top * whole.width / whole.height;
       ASSERT_TRUE(reads(bytes, whole, {top, left, 1 + (whole.height - top - 1) % 18, 1 + top % 2}));
       ASSERT_TRUE(reads(bytes, whole, {top, 0, whole.height - top, left + 1}));
+      ASSERT_TRUE(reads(bytes, whole, {top, 0, 1, 1}));
+      ASSERT_TRUE(reads(bytes, whole, {top, whole.width - 1, 1, 1}));
     }
   }
 }
@@ -159,7 +188,10 @@ TEST(Jpeg, EveryTruncationIsAnErrorAndNothingIsReadBehindIt) {
       const Bytes part(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
       EXPECT_THROW(decode_jpeg(part), Error) << name << " cut to " << size;
     }
-    EXPECT_THROW(decode_jpeg(std::span(bytes).first(bytes.size() - 2)), Error) << name << " without its end marker";
+    Bytes endless(bytes.begin(), bytes.end() - 2);
+    EXPECT_THROW(decode_jpeg(endless), Error) << name << " without its end marker";
+    endless.resize(bytes.size() + 40, 0);
+    EXPECT_THROW(decode_jpeg(endless), Error) << name << " with zeros for its end marker";
   }
 }
 
