@@ -17,6 +17,20 @@ memory at_nothing(const memory::desc& description) {
 std::int64_t aligned(std::size_t bytes) {
   return (static_cast<std::int64_t>(bytes) + 63) / 64 * 64;
 }
+dnnl::primitive_attr own_scratch() {
+  dnnl::primitive_attr a;
+  a.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return a;
+}
+// Winograd's algorithm if oneDNN has it for this shape, else the direct one.
+template <class Describe>
+auto first_of(bool winograd, const Describe& describe) {
+  if (winograd) try {
+      return describe(dnnl::algorithm::convolution_winograd);
+    } catch (const dnnl::error&) {
+    }
+  return describe(dnnl::algorithm::convolution_direct);
+}
 void run(dnnl::primitive& primitive, const std::unordered_map<int, memory>& arguments) {
   primitive.execute(onednn_stream(), arguments);
 }
@@ -29,12 +43,6 @@ ConvolutionPrimitives::ConvolutionPrimitives(const ConvolutionShape& shape, bool
       threads_(threads),
       type_(shape.bf16 ? memory::data_type::bf16 : memory::data_type::f32) {}
 
-dnnl::primitive_attr ConvolutionPrimitives::attributes() const {
-  dnnl::primitive_attr a;
-  a.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return a;
-}
-
 memory::desc ConvolutionPrimitives::map(std::int64_t images, bool output) const {
   const ConvolutionShape& s = shape_;
   const memory::dims dims = output ? memory::dims{images, s.output, s.out_height, s.out_width}
@@ -44,14 +52,30 @@ memory::desc ConvolutionPrimitives::map(std::int64_t images, bool output) const 
   return {dims, type_, tag};
 }
 
-dnnl::convolution_forward::primitive_desc ConvolutionPrimitives::describe_forward(std::int64_t images) const {
+// F(4 x 4, 3 x 3) of Lavin and Gray 2016 takes 36 products for 16 outputs instead of 144, less what edges waste. Its
+// error in fp32 is that of a few more roundings (measured: 1e-6 of the norm).
+bool ConvolutionPrimitives::suits_winograd() const {
+  const ConvolutionShape& s = shape_;
+  const std::int64_t tiles = (s.out_height + 3) / 4 * ((s.out_width + 3) / 4);
+  return !s.bf16 && !s.pixels && s.kernel == 3 && s.stride == 1 && s.padding == 1 && s.input >= 32 && s.output >= 32 &&
+         2 * 36 * tiles <= 9 * s.out_height * s.out_width;
+}
+
+std::int64_t ConvolutionPrimitives::least_images() const {
+  if (!suits_winograd()) return 1;
+  const std::int64_t tiles = (shape_.out_height + 3) / 4 * ((shape_.out_width + 3) / 4);
+  return (256 + tiles - 1) / tiles;  // measured: with fewer tiles the transformed weights are most of the traffic
+}
+
+dnnl::convolution_forward::primitive_desc ConvolutionPrimitives::describe_forward(std::int64_t images,
+                                                                                  dnnl::algorithm algorithm) const {
   const ConvolutionShape& s = shape_;
   const memory::dims strides{s.stride, s.stride}, padding{s.padding, s.padding};
   const memory::desc weights(memory::dims{s.output, s.input, s.kernel, s.kernel}, type_, memory::format_tag::any);
   const memory::desc bias(memory::dims{s.output}, memory::data_type::f32, memory::format_tag::x);
+  const memory::desc from = map(images, false), to = map(images, true);
   const auto purpose = training_ ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
-  const auto direct = dnnl::algorithm::convolution_direct;
-  dnnl::primitive_attr a = attributes();
+  dnnl::primitive_attr attributes = own_scratch();
   if (s.relu) {
     dnnl::post_ops post;
 #if DNNL_VERSION_MAJOR >= 3
@@ -59,32 +83,65 @@ dnnl::convolution_forward::primitive_desc ConvolutionPrimitives::describe_forwar
 #else
     post.append_eltwise(1, dnnl::algorithm::eltwise_relu, 0, 0);
 #endif
-    a.set_post_ops(post);
+    attributes.set_post_ops(post);
   }
 #if DNNL_VERSION_MAJOR >= 3
-  if (s.bias)
-    return {onednn_engine(), purpose, direct, map(images, false), weights, bias, map(images, true), strides,
-            padding,         padding, a};
-  return {onednn_engine(), purpose, direct, map(images, false), weights, map(images, true), strides,
-          padding,         padding, a};
+  auto& engine = onednn_engine();
+  if (s.bias) return {engine, purpose, algorithm, from, weights, bias, to, strides, padding, padding, attributes};
+  return {engine, purpose, algorithm, from, weights, to, strides, padding, padding, attributes};
 #else
   using Description = dnnl::convolution_forward::desc;
-  const Description d =
-      s.bias ? Description(purpose, direct, map(images, false), weights, bias, map(images, true), strides, padding,
-                           padding)
-             : Description(purpose, direct, map(images, false), weights, map(images, true), strides, padding, padding);
-  return {d, a, onednn_engine()};
+  const Description d = s.bias ? Description(purpose, algorithm, from, weights, bias, to, strides, padding, padding)
+                               : Description(purpose, algorithm, from, weights, to, strides, padding, padding);
+  return {d, attributes, onednn_engine()};
+#endif
+}
+
+dnnl::convolution_backward_data::primitive_desc ConvolutionPrimitives::describe_data(std::int64_t images,
+                                                                                     dnnl::algorithm algorithm) const {
+  const ConvolutionShape& s = shape_;
+  const memory::dims strides{s.stride, s.stride}, padding{s.padding, s.padding};
+  const memory::desc weights(memory::dims{s.output, s.input, s.kernel, s.kernel}, type_, memory::format_tag::any);
+  const memory::desc from = map(images, false), to = map(images, true);
+  const auto hint = describe_forward(images, algorithm);
+#if DNNL_VERSION_MAJOR >= 3
+  return {onednn_engine(), algorithm, from, weights, to, strides, padding, padding, hint, own_scratch()};
+#else
+  return {dnnl::convolution_backward_data::desc(algorithm, from, weights, to, strides, padding, padding), own_scratch(),
+          onednn_engine(), hint};
+#endif
+}
+
+dnnl::convolution_backward_weights::primitive_desc ConvolutionPrimitives::describe_weights(
+    std::int64_t images, dnnl::algorithm algorithm) const {
+  const ConvolutionShape& s = shape_;
+  const memory::dims strides{s.stride, s.stride}, padding{s.padding, s.padding};
+  const memory::desc weights(memory::dims{s.output, s.input, s.kernel, s.kernel}, memory::data_type::f32,
+                             memory::format_tag::any);
+  const memory::desc bias(memory::dims{s.output}, memory::data_type::f32, memory::format_tag::x);
+  const memory::desc from = map(images, false), to = map(images, true);
+  const auto hint = describe_forward(images, algorithm);
+#if DNNL_VERSION_MAJOR >= 3
+  auto& engine = onednn_engine();
+  if (s.bias) return {engine, algorithm, from, weights, bias, to, strides, padding, padding, hint, own_scratch()};
+  return {engine, algorithm, from, weights, to, strides, padding, padding, hint, own_scratch()};
+#else
+  using Description = dnnl::convolution_backward_weights::desc;
+  const Description d = s.bias ? Description(algorithm, from, weights, bias, to, strides, padding, padding)
+                               : Description(algorithm, from, weights, to, strides, padding, padding);
+  return {d, own_scratch(), onednn_engine(), hint};
 #endif
 }
 
 void ConvolutionPrimitives::make_forward(std::int64_t images) {
   const TeamSize team(threads_);
+  const auto describe = [&](dnnl::algorithm algorithm) { return describe_forward(images, algorithm); };
   try {
-    forward_description_ = describe_forward(images);
+    forward_description_ = first_of(suits_winograd(), describe);
     // oneDNN's kernels for few input channels read one plain layout or the other: take the one that has a kernel.
     if (shape_.pixels && implementation(0).find("jit") == std::string::npos) {
       channels_last_ = true;
-      const auto other = describe_forward(images);
+      const auto other = first_of(false, describe);
       channels_last_ = std::string(other.impl_info_str()).find("jit") != std::string::npos;
       if (channels_last_) forward_description_ = other;
     }
@@ -98,104 +155,70 @@ void ConvolutionPrimitives::make_forward(std::int64_t images) {
 
 void ConvolutionPrimitives::make_backward_data(std::int64_t images) {
   const TeamSize team(threads_);
-  const ConvolutionShape& s = shape_;
-  const memory::dims strides{s.stride, s.stride}, padding{s.padding, s.padding};
-  const memory::desc weights(memory::dims{s.output, s.input, s.kernel, s.kernel}, type_, memory::format_tag::any);
-  const auto hint = describe_forward(images);
-  const auto direct = dnnl::algorithm::convolution_direct;
-#if DNNL_VERSION_MAJOR >= 3
-  data_description_ = {onednn_engine(), direct, map(images, false), weights, map(images, true), strides, padding,
-                       padding,         hint,   attributes()};
-#else
-  data_description_ = {dnnl::convolution_backward_data::desc(direct, map(images, false), weights, map(images, true),
-                                                             strides, padding, padding),
-                       attributes(), onednn_engine(), hint};
-#endif
+  data_description_ =
+      first_of(suits_winograd(), [&](dnnl::algorithm algorithm) { return describe_data(images, algorithm); });
   data_ = dnnl::convolution_backward_data(data_description_);
 }
 
 void ConvolutionPrimitives::make_backward_weights(std::int64_t images) {
   const TeamSize team(threads_);
-  const ConvolutionShape& s = shape_;
-  const memory::dims strides{s.stride, s.stride}, padding{s.padding, s.padding};
-  const memory::desc weights(memory::dims{s.output, s.input, s.kernel, s.kernel}, memory::data_type::f32,
-                             memory::format_tag::any);
-  const memory::desc bias(memory::dims{s.output}, memory::data_type::f32, memory::format_tag::x);
-  const auto hint = describe_forward(images);
-  const auto direct = dnnl::algorithm::convolution_direct;
-  const memory::desc from = map(images, false), to = map(images, true);
-#if DNNL_VERSION_MAJOR >= 3
-  if (s.bias)
-    weights_description_ = {onednn_engine(), direct,  from,    weights, bias,        to,
-                            strides,         padding, padding, hint,    attributes()};
-  else
-    weights_description_ = {onednn_engine(), direct, from, weights, to, strides, padding, padding, hint, attributes()};
-#else
-  using Description = dnnl::convolution_backward_weights::desc;
-  const Description d = s.bias ? Description(direct, from, weights, bias, to, strides, padding, padding)
-                               : Description(direct, from, weights, to, strides, padding, padding);
-  weights_description_ = {d, attributes(), onednn_engine(), hint};
-#endif
+  weights_description_ =
+      first_of(suits_winograd(), [&](dnnl::algorithm algorithm) { return describe_weights(images, algorithm); });
   weights_ = dnnl::convolution_backward_weights(weights_description_);
 }
 
 std::int64_t ConvolutionPrimitives::weight_bytes() const {
-  std::int64_t bytes = aligned(forward_description_.weights_desc().get_size());
-  if (data_ && data_description_.weights_desc() != forward_description_.weights_desc())
-    bytes += aligned(data_description_.weights_desc().get_size());
-  if (shape_.bias) bytes += aligned(static_cast<std::size_t>(shape_.output) * sizeof(float));
-  return bytes;
+  return aligned(forward_description_.weights_desc().get_size()) +
+         (shape_.bias ? aligned(static_cast<std::size_t>(shape_.output) * sizeof(float)) : 0);
 }
-
-std::int64_t ConvolutionPrimitives::weight_gradient_bytes() const {
-  if (!weights_) return 0;
-  return aligned(weights_description_.diff_weights_desc().get_size()) +
+std::int64_t ConvolutionPrimitives::forward_scratch_bytes() const {
+  return aligned(forward_description_.scratchpad_desc().get_size());
+}
+std::int64_t ConvolutionPrimitives::data_scratch_bytes() const {
+  return aligned(data_description_.scratchpad_desc().get_size()) + aligned(data_description_.weights_desc().get_size());
+}
+std::int64_t ConvolutionPrimitives::weights_scratch_bytes() const {
+  return aligned(weights_description_.scratchpad_desc().get_size()) +
+         aligned(weights_description_.diff_weights_desc().get_size()) +
          (shape_.bias ? aligned(static_cast<std::size_t>(shape_.output) * sizeof(float)) : 0);
 }
 
-std::int64_t ConvolutionPrimitives::scratch_bytes() const {
-  std::int64_t bytes = aligned(forward_description_.scratchpad_desc().get_size());
-  if (data_) bytes = std::max(bytes, aligned(data_description_.scratchpad_desc().get_size()));
-  if (weights_) bytes = std::max(bytes, aligned(weights_description_.scratchpad_desc().get_size()));
-  return bytes;
-}
-
-void ConvolutionPrimitives::bind(char* weights, char* scratch) {
+void ConvolutionPrimitives::bind(char* weights) {
   const TeamSize team(threads_);
   const ConvolutionShape& s = shape_;
   const memory::desc plain(memory::dims{s.output, s.input, s.kernel, s.kernel}, memory::data_type::f32,
                            memory::format_tag::oihw);
   const memory::desc bias(memory::dims{s.output}, memory::data_type::f32, memory::format_tag::x);
   flat_ = at_nothing(plain);
-  const auto take = [&](const memory::desc& description) {
-    memory m(description, onednn_engine(), weights);
-    weights += aligned(description.get_size());
-    return m;
-  };
-  forward_weights_ = take(forward_description_.weights_desc());
+  forward_weights_ = memory(forward_description_.weights_desc(), onednn_engine(), weights);
   to_forward_ = dnnl::reorder(flat_, forward_weights_);
-  if (s.bias) bias_ = take(bias);
+  forward_scratch_ = at_nothing(forward_description_.scratchpad_desc());
   forward_arguments_ = {{DNNL_ARG_SRC, at_nothing(forward_description_.src_desc())},
                         {DNNL_ARG_WEIGHTS, forward_weights_},
                         {DNNL_ARG_DST, at_nothing(forward_description_.dst_desc())},
-                        {DNNL_ARG_SCRATCHPAD, {forward_description_.scratchpad_desc(), onednn_engine(), scratch}}};
-  if (s.bias) forward_arguments_.insert({DNNL_ARG_BIAS, bias_});
+                        {DNNL_ARG_SCRATCHPAD, forward_scratch_}};
+  if (s.bias) {
+    bias_ = memory(bias, onednn_engine(), weights + aligned(forward_description_.weights_desc().get_size()));
+    forward_arguments_.insert({DNNL_ARG_BIAS, bias_});
+  }
   if (data_) {
     shared_weights_ = data_description_.weights_desc() == forward_description_.weights_desc();
-    data_weights_ = shared_weights_ ? forward_weights_ : take(data_description_.weights_desc());
-    if (!shared_weights_) to_data_ = dnnl::reorder(flat_, data_weights_);
+    data_weights_ = shared_weights_ ? forward_weights_ : at_nothing(data_description_.weights_desc());
+    if (!shared_weights_) to_data_ = dnnl::reorder(forward_weights_, data_weights_);
+    data_scratch_ = at_nothing(data_description_.scratchpad_desc());
     data_arguments_ = {{DNNL_ARG_DIFF_DST, at_nothing(data_description_.diff_dst_desc())},
                        {DNNL_ARG_WEIGHTS, data_weights_},
                        {DNNL_ARG_DIFF_SRC, at_nothing(data_description_.diff_src_desc())},
-                       {DNNL_ARG_SCRATCHPAD, {data_description_.scratchpad_desc(), onednn_engine(), scratch}}};
+                       {DNNL_ARG_SCRATCHPAD, data_scratch_}};
   }
   if (weights_) {
     own_gradient_ = at_nothing(weights_description_.diff_weights_desc());
     flat_gradient_ = at_nothing(plain);
+    weights_scratch_ = at_nothing(weights_description_.scratchpad_desc());
     weights_arguments_ = {{DNNL_ARG_SRC, at_nothing(weights_description_.src_desc())},
                           {DNNL_ARG_DIFF_DST, at_nothing(weights_description_.diff_dst_desc())},
                           {DNNL_ARG_DIFF_WEIGHTS, own_gradient_},
-                          {DNNL_ARG_SCRATCHPAD, {weights_description_.scratchpad_desc(), onednn_engine(), scratch}}};
+                          {DNNL_ARG_SCRATCHPAD, weights_scratch_}};
     if (s.bias) {
       own_bias_gradient_ = at_nothing(bias);
       weights_arguments_.insert({DNNL_ARG_DIFF_BIAS, own_bias_gradient_});
@@ -212,29 +235,42 @@ void ConvolutionPrimitives::bind(char* weights, char* scratch) {
 void ConvolutionPrimitives::set_weights(const float* weights, const float* bias) {
   flat_.set_data_handle(const_cast<float*>(weights));  // oneDNN's argument is not const; a reorder only reads
   to_forward_.execute(onednn_stream(), flat_, forward_weights_);
-  if (to_data_) to_data_.execute(onednn_stream(), flat_, data_weights_);
   if (shape_.bias) std::memcpy(bias_.get_data_handle(), bias, static_cast<std::size_t>(shape_.output) * sizeof(float));
 }
 
-void ConvolutionPrimitives::forward(const void* source, void* destination) {
+// Copies of a memory object share its handle, so setting ours sets the arguments'.
+void ConvolutionPrimitives::forward(const void* source, void* destination, char* scratch) {
   forward_arguments_.at(DNNL_ARG_SRC).set_data_handle(const_cast<void*>(source));
   forward_arguments_.at(DNNL_ARG_DST).set_data_handle(destination);
+  forward_scratch_.set_data_handle(scratch);
   run(forward_, forward_arguments_);
 }
 
-void ConvolutionPrimitives::backward_data(const void* gradient, void* source_gradient) {
+void ConvolutionPrimitives::prepare_data(char* scratch) {
+  if (shared_weights_) return;
+  data_weights_.set_data_handle(scratch);
+  to_data_.execute(onednn_stream(), forward_weights_, data_weights_);
+}
+
+void ConvolutionPrimitives::backward_data(const void* gradient, void* source_gradient, char* scratch) {
   data_arguments_.at(DNNL_ARG_DIFF_DST).set_data_handle(const_cast<void*>(gradient));
   data_arguments_.at(DNNL_ARG_DIFF_SRC).set_data_handle(source_gradient);
+  data_scratch_.set_data_handle(scratch + aligned(data_description_.weights_desc().get_size()));
   run(data_, data_arguments_);
 }
 
-void ConvolutionPrimitives::backward_weights(const void* source, const void* gradient, char* own, float* weights,
+void ConvolutionPrimitives::backward_weights(const void* source, const void* gradient, char* scratch, float* weights,
                                              float* bias, bool accumulate) {
   weights_arguments_.at(DNNL_ARG_SRC).set_data_handle(const_cast<void*>(source));
   weights_arguments_.at(DNNL_ARG_DIFF_DST).set_data_handle(const_cast<void*>(gradient));
-  own_gradient_.set_data_handle(own);  // copies of a memory object share its handle
-  const auto* d_bias = reinterpret_cast<const float*>(own + aligned(own_gradient_.get_desc().get_size()));
-  if (shape_.bias) own_bias_gradient_.set_data_handle(const_cast<float*>(d_bias));
+  own_gradient_.set_data_handle(scratch);
+  scratch += aligned(weights_description_.diff_weights_desc().get_size());
+  auto* d_bias = reinterpret_cast<float*>(scratch);
+  if (shape_.bias) {
+    own_bias_gradient_.set_data_handle(scratch);
+    scratch += aligned(static_cast<std::size_t>(shape_.output) * sizeof(float));
+  }
+  weights_scratch_.set_data_handle(scratch);
   run(weights_, weights_arguments_);
   flat_gradient_.set_data_handle(weights);
   (accumulate ? add_ : store_).execute(onednn_stream(), own_gradient_, flat_gradient_);

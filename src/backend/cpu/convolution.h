@@ -34,17 +34,23 @@ class ConvolutionPrimitives {
   std::int64_t pixel_stride() const { return channels_last_ ? shape_.input : 1; }
   std::int64_t channel_stride() const { return channels_last_ ? 1 : shape_.in_height * shape_.in_width; }
 
-  // After make_*().
-  std::int64_t weight_bytes() const;           // of all own copies
-  std::int64_t weight_gradient_bytes() const;  // 0 without backward_weights
-  std::int64_t scratch_bytes() const;          // shared by the three
-  void bind(char* weights, char* scratch);
+  // Images per call below which the weights' traffic shows.
+  std::int64_t least_images() const;
+
+  // Bytes, after make_*(): of the weights' own copy, and of the scratch that each primitive wants while it runs.
+  std::int64_t weight_bytes() const;
+  std::int64_t forward_scratch_bytes() const;
+  std::int64_t data_scratch_bytes() const;
+  std::int64_t weights_scratch_bytes() const;
+  void bind(char* weights);
 
   void set_weights(const float* weights, const float* bias);  // canonical [output, input, kernel, kernel]
-  void forward(const void* source, void* destination);
-  void backward_data(const void* gradient, void* source_gradient);
-  // `own`: weight_gradient_bytes() of scratch. Sets or adds to the canonical gradients.
-  void backward_weights(const void* source, const void* gradient, char* own, float* weights, float* bias,
+  void forward(const void* source, void* destination, char* scratch);
+  // Before the first backward_data() after new weights or in new scratch.
+  void prepare_data(char* scratch);
+  void backward_data(const void* gradient, void* source_gradient, char* scratch);
+  // Sets or adds to the canonical gradients.
+  void backward_weights(const void* source, const void* gradient, char* scratch, float* weights, float* bias,
                         bool accumulate);
 
   // What oneDNN chose: "jit:avx512_core" ...; `which` 0 forward, 1 data gradient, 2 weight gradient.
@@ -54,8 +60,11 @@ class ConvolutionPrimitives {
  private:
   using Arguments = std::unordered_map<int, dnnl::memory>;
   dnnl::memory::desc map(std::int64_t images, bool output) const;
-  dnnl::convolution_forward::primitive_desc describe_forward(std::int64_t images) const;
-  dnnl::primitive_attr attributes() const;
+  dnnl::convolution_forward::primitive_desc describe_forward(std::int64_t images, dnnl::algorithm algorithm) const;
+  dnnl::convolution_backward_data::primitive_desc describe_data(std::int64_t images, dnnl::algorithm algorithm) const;
+  dnnl::convolution_backward_weights::primitive_desc describe_weights(std::int64_t images,
+                                                                      dnnl::algorithm algorithm) const;
+  bool suits_winograd() const;
 
   ConvolutionShape shape_;
   bool training_, channels_last_ = false;
@@ -67,6 +76,7 @@ class ConvolutionPrimitives {
   dnnl::primitive forward_, data_, weights_;
   Arguments forward_arguments_, data_arguments_, weights_arguments_;
   dnnl::memory flat_, forward_weights_, data_weights_, bias_, own_gradient_, own_bias_gradient_, flat_gradient_;
+  dnnl::memory forward_scratch_, data_scratch_, weights_scratch_;
   dnnl::reorder to_forward_, to_data_, store_, add_;
   bool shared_weights_ = false;  // the data gradient likes the forward layout
 };

@@ -74,19 +74,27 @@ ConvolutionOperation<T>::ConvolutionOperation(const PictureContext& context, con
   x_->read_again = true;
   y_->forward = y_->backward = s.per_image(name_ + " output", context_.bytes<T>(*y_));
   weights_ = s.lasting(name_ + " weights", 0);
-  if (context_.training) own_gradient_ = s.fixed(name_ + " weight gradient", 0);
+  scratch_ = s.fixed(name_ + " scratch", 0);
+  if (!context_.training) return;
+  if (!pixels_) data_scratch_ = s.fixed(name_ + " data scratch", 0);
+  weights_scratch_ = s.fixed(name_ + " weight gradient", 0);
 }
 
 template <class T>
 void ConvolutionOperation<T>::forward_steps() {
-  Step step{.name = name_, .uses = {x_->forward, y_->forward}, .flops_per_image = primitives_.flops(1)};
+  Step step{.name = name_,
+            .uses = {x_->forward, y_->forward, scratch_},
+            .least_images = primitives_.least_images(),
+            .flops_per_image = primitives_.flops(1)};
   step.prepare = [this](std::int64_t images) {
     primitives_.make_forward(images);
     context_.schedule->resize(weights_, primitives_.weight_bytes());
+    context_.schedule->resize(scratch_, primitives_.forward_scratch_bytes());
   };
   step.run = [this](const Slice& slice) {
     const Schedule& s = *context_.schedule;
-    primitives_.forward(s.at<T>(x_->forward, slice, slice.first), s.at<T>(y_->forward, slice, slice.first));
+    primitives_.forward(s.at<T>(x_->forward, slice, slice.first), s.at<T>(y_->forward, slice, slice.first),
+                        s.at<char>(scratch_));
   };
   context_.schedule->add(std::move(step));
 }
@@ -122,33 +130,38 @@ void ConvolutionOperation<T>::backward_steps() {
   if (!pixels_) {
     const int target = s.per_image(name_ + " input gradient", context_.bytes<T>(*x_));
     x_->gradients.push_back(target);
-    Step step{.name = name_ + " data", .uses = {gradient, target}, .flops_per_image = primitives_.flops(1)};
+    Step step{.name = name_ + " data",
+              .uses = {gradient, target, data_scratch_},
+              .least_images = primitives_.least_images(),
+              .flops_per_image = primitives_.flops(1)};
     step.prepare = [this](std::int64_t images) {
       primitives_.make_backward_data(images);
-      context_.schedule->resize(weights_, primitives_.weight_bytes());
+      context_.schedule->resize(data_scratch_, primitives_.data_scratch_bytes());
     };
     step.run = [this, gradient, target](const Slice& slice) {
       const Schedule& schedule = *context_.schedule;
+      auto* scratch = schedule.at<char>(data_scratch_);
+      if (slice.first == 0) primitives_.prepare_data(scratch);
       primitives_.backward_data(schedule.at<T>(gradient, slice, slice.first),
-                                schedule.at<T>(target, slice, slice.first));
+                                schedule.at<T>(target, slice, slice.first), scratch);
     };
     s.add(std::move(step));
   }
   Step step{.name = name_ + " weights",
             .whole = true,
-            .uses = {x_->backward, gradient, own_gradient_},
+            .uses = {x_->backward, gradient, weights_scratch_},
             .finishes = {weight_.name},
             .flops_per_image = primitives_.flops(1)};
   if (bias_.count > 0) step.finishes.push_back(bias_.name);
   step.prepare = [this](std::int64_t images) {
     primitives_.make_backward_weights(images);
-    context_.schedule->resize(own_gradient_, primitives_.weight_gradient_bytes());
+    context_.schedule->resize(weights_scratch_, primitives_.weights_scratch_bytes());
   };
   step.run = [this, gradient](const Slice& slice) {
     const Schedule& schedule = *context_.schedule;
     const PicturePass& pass = *context_.pass;
     primitives_.backward_weights(schedule.at<T>(x_->backward, slice, 0), schedule.at<T>(gradient, slice, 0),
-                                 schedule.at<char>(own_gradient_), pass.gradients + weight_.offset,
+                                 schedule.at<char>(weights_scratch_), pass.gradients + weight_.offset,
                                  pass.gradients + bias_.offset, pass.accumulate);
   };
   if (behind_norm_)
@@ -158,13 +171,8 @@ void ConvolutionOperation<T>::backward_steps() {
 }
 
 template <class T>
-std::int64_t ConvolutionOperation<T>::scratch_bytes() const {
-  return primitives_.scratch_bytes();
-}
-
-template <class T>
 void ConvolutionOperation<T>::bind() {
-  primitives_.bind(context_.schedule->at<char>(weights_), context_.schedule->at<char>(context_.scratch));
+  primitives_.bind(context_.schedule->template at<char>(weights_));
 }
 
 template <class T>

@@ -36,7 +36,6 @@ class ConvolutionOperation : public PictureOperation {
   void backward_steps() override;
   void bind() override;
   void set_weights(const float* flat) override;
-  std::int64_t scratch_bytes() const override;
 
  private:
   void combine(const Slice& slice, const std::vector<int>& sources) const;
@@ -46,7 +45,7 @@ class ConvolutionOperation : public PictureOperation {
   bool relu_, pixels_, behind_norm_;
   Feature *x_, *y_;
   ConvolutionPrimitives primitives_;
-  int weights_ = -1, own_gradient_ = -1;
+  int weights_ = -1, scratch_ = -1, data_scratch_ = -1, weights_scratch_ = -1;
   std::string name_;
 };
 

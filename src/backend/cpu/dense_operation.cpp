@@ -30,6 +30,7 @@ DenseOperation<T>::DenseOperation(const PictureContext& context, const Dense& no
   y_->forward = y_->backward = logits_ ? products_ : s.per_image(name_ + " output", context_.bytes<T>(*y_));
   packed_ = s.lasting(name_ + " weights", 0);
   own_bias_ = s.lasting(name_ + " bias", output_ * float_bytes);
+  scratch_ = s.lasting(name_ + " scratch", 0);
   if (!context_.training) return;
   packed_backward_ = s.lasting(name_ + " weights, backward", 0);
   converted_ = s.per_image(name_ + " gradient", output_ * static_cast<std::int64_t>(sizeof(T)));
@@ -46,6 +47,7 @@ void DenseOperation<T>::forward_steps() {
     const bool bf16 = sizeof(T) == 2;
     product_ = Gemm({.m = images_, .n = output_, .k = input_, .bf16 = bf16, .lda = input_, .ldc = output_}, threads, 1);
     context_.schedule->resize(packed_, product_.packed_bytes());
+    context_.schedule->resize(scratch_, product_.scratch_bytes());
     if (!context_.training) return;
     input_product_ =
         Gemm({.m = images_, .n = input_, .k = output_, .bf16 = bf16, .lda = output_, .ldc = input_}, threads, 1);
@@ -61,6 +63,9 @@ void DenseOperation<T>::forward_steps() {
     weight_product_ = Gemm(shape, threads, 1);
     shape.accumulate = true;
     weight_product_added_ = Gemm(shape, threads, 1);
+    context_.schedule->resize(
+        scratch_, std::max({product_.scratch_bytes(), input_product_.scratch_bytes(), weight_product_.scratch_bytes(),
+                            weight_product_added_.scratch_bytes()}));
   };
   step.run = [this](const Slice&) { forward(); };
   context_.schedule->add(std::move(step));
@@ -127,15 +132,9 @@ void DenseOperation<T>::backward(int gradient, int target) {
 }
 
 template <class T>
-std::int64_t DenseOperation<T>::scratch_bytes() const {
-  return std::max({product_.scratch_bytes(), input_product_.scratch_bytes(), weight_product_.scratch_bytes(),
-                   weight_product_added_.scratch_bytes()});
-}
-
-template <class T>
 void DenseOperation<T>::bind() {
   const Schedule& s = *context_.schedule;
-  auto* scratch = s.at<char>(context_.scratch);
+  auto* scratch = s.at<char>(scratch_);
   product_.bind(s.at<char>(packed_), scratch);
   if (!context_.training) return;
   input_product_.bind(s.at<char>(packed_backward_), scratch);

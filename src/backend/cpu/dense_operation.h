@@ -15,7 +15,6 @@ class DenseOperation : public PictureOperation {
   void backward_steps() override;
   void bind() override;
   void set_weights(const float* flat) override;
-  std::int64_t scratch_bytes() const override;
 
  private:
   void forward() const;
@@ -28,7 +27,7 @@ class DenseOperation : public PictureOperation {
   Feature *x_, *y_;
   mutable Gemm product_;
   Gemm input_product_, weight_product_, weight_product_added_;
-  int products_ = -1, converted_ = -1, packed_ = -1, packed_backward_ = -1, own_bias_ = -1;
+  int products_ = -1, converted_ = -1, packed_ = -1, packed_backward_ = -1, own_bias_ = -1, scratch_ = -1;
   std::string name_;
 };
 

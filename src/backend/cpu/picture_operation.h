@@ -44,7 +44,6 @@ struct PictureContext {
   PicturePass* pass = nullptr;
   bool training = true;
   std::int64_t group = 0;  // images that batch norm normalises together
-  int scratch = -1;        // storage shared by all primitives
 
   std::int64_t lanes() const { return norm->lanes; }
   std::int64_t blocks(const Feature& f) const { return (f.shape.channels + lanes() - 1) / lanes(); }
@@ -62,7 +61,6 @@ class PictureOperation {
   virtual void backward_steps() = 0;  // called in reverse order
   virtual void bind() {}              // once memory is there
   virtual void set_weights(const float*) {}
-  virtual std::int64_t scratch_bytes() const { return 0; }  // once primitives are made
 };
 
 // Calls body(image, block) for all images of the slice; each thread gets a fixed, contiguous share.

@@ -29,8 +29,7 @@ class CompiledPictureProgram : public PictureProgram {
                            .image = &image_kernels(isa),
                            .pass = &pass_,
                            .training = training_,
-                           .group = group,
-                           .scratch = schedule_.lasting("oneDNN scratch", 0)};
+                           .group = group};
     parts_ = join_operations<T>(graph, context);
     for (auto& operation : parts_.operations) operation->forward_steps();
     schedule_.begin_backward();
@@ -38,9 +37,6 @@ class CompiledPictureProgram : public PictureProgram {
       for (auto operation = parts_.operations.rbegin(); operation != parts_.operations.rend(); ++operation)
         (*operation)->backward_steps();
     schedule_.prepare();
-    std::int64_t scratch = 0;
-    for (auto& operation : parts_.operations) scratch = std::max(scratch, operation->scratch_bytes());
-    schedule_.resize(context.scratch, scratch);
     schedule_.plan(parameters_);
   }
 

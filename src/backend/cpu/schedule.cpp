@@ -83,10 +83,13 @@ void Schedule::find_lifetimes() {
   }
 }
 
-// The largest divisor of the micro-batch whose maps fit a share of the last-level cache, but an image per thread.
+// The largest divisor of the micro-batch whose maps fit a share of the last-level cache, but an image per thread and
+// what the steps ask for.
 std::int64_t Schedule::choose_slice(const Segment& segment) const {
   constexpr std::int64_t cache_bytes = 12 << 20;
   std::vector<int> used;
+  std::int64_t least = threads_;
+  for (std::size_t i = segment.begin; i < segment.end; ++i) least = std::max(least, steps_[i].least_images);
   for (std::size_t i = segment.begin; i < segment.end; ++i)
     used.insert(used.end(), steps_[i].uses.begin(), steps_[i].uses.end());
   std::sort(used.begin(), used.end());
@@ -98,7 +101,7 @@ std::int64_t Schedule::choose_slice(const Segment& segment) const {
   std::int64_t best = images_;
   for (std::int64_t n = images_; n >= 1; --n) {
     if (images_ % n != 0) continue;
-    if (n < threads_) break;
+    if (n < least) break;
     best = n;
     if (n <= wanted) break;
   }

@@ -27,6 +27,7 @@ struct Step {
   std::function<void(const Slice&)> run = {};
   std::function<void(std::int64_t)> prepare = {};  // makes primitives for slices of so many images
   std::vector<std::string> finishes = {};          // parameters whose gradients are then final
+  std::int64_t least_images = 1;                   // in a slice, if the micro-batch has them
   double flops_per_image = 0;
 };
 
