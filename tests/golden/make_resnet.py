@@ -8,6 +8,7 @@ logits with the starting statistics, the statistics after the step, and the loss
 momentum and decay of the weights alone. Run by hand with a Python that has torch (tests/bench/setup_pytorch.sh):
   python tests/golden/make_resnet.py
 """
+import copy
 from pathlib import Path
 
 import numpy
@@ -17,7 +18,7 @@ from torch import nn
 
 CLASSES, BATCH, SMOOTHING = 10, 8, 0.1
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-MOMENTUM, DECAY, STEPS, NORM_MOMENTUM = 0.9, 0.01, 5, 0.1
+MOMENTUM, DECAY, STEPS, NORM_MOMENTUM = 0.9, 0.1, 5, 0.1
 SAMPLES = 4  # of every gradient
 BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 
@@ -62,8 +63,8 @@ class GroupedBatchNorm(nn.BatchNorm2d):
             return super().forward(x)
         means, variances, parts = [], [], []
         for part in x.split(self.group):
-            means.append(part.mean((0, 2, 3)).detach())
-            variances.append(part.var((0, 2, 3), unbiased=True).detach())
+            means.append(part.mean((0, 2, 3)).detach().to(self.running_mean))
+            variances.append(part.var((0, 2, 3), unbiased=True).detach().to(self.running_var))
             parts.append(nn.functional.batch_norm(part, None, None, self.weight, self.bias, True, 0.0, self.eps))
         with torch.no_grad():
             self.running_mean.lerp_(torch.stack(means).mean(0), self.momentum)
@@ -130,6 +131,18 @@ def samples(name, tensor):
     return {"norm": tensor.detach().norm().item(), "values": [tensor.detach().reshape(-1)[i].item() for i in places]}
 
 
+def bf16_distance(model, x, targets):
+    """|g - g64| / |g64| of the whole gradient, as autocast computes it."""
+    gradients = []
+    for precision in torch.float64, torch.bfloat16:
+        trained = copy.deepcopy(model).to(torch.float64 if precision == torch.float64 else torch.float32).train()
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
+            logits = trained(x.to(next(trained.parameters()).dtype))
+        nn.functional.cross_entropy(logits.to(precision).double(), targets, label_smoothing=SMOOTHING).backward()
+        gradients.append(torch.cat([p.grad.double().reshape(-1) for p in trained.parameters()]))
+    return ((gradients[1] - gradients[0]).norm() / gradients[0].norm()).item()
+
+
 def case(name, depth, stem, size, group, rate, width=16):
     model = ResNet(depth, width, stem, group).double()
     with torch.no_grad():
@@ -145,6 +158,7 @@ def case(name, depth, stem, size, group, rate, width=16):
         logits = model(x)
         evaluation = nn.functional.cross_entropy(logits, targets).item()
 
+    distance = bf16_distance(model, x, targets)
     model.train()
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() == 1]
@@ -165,7 +179,7 @@ def case(name, depth, stem, size, group, rate, width=16):
     return {"name": name, "depth": depth, "width": width, "stem": stem, "image_size": size, "batch": BATCH, "group": group,
             "classes": CLASSES, "label_smoothing": SMOOTHING, "learning_rate": rate, "momentum": MOMENTUM,
             "weight_decay": DECAY, "norm_momentum": NORM_MOMENTUM, "mean": MEAN, "std": STD,
-            "logits": numbers(logits), "evaluation_loss": evaluation, "losses": losses, "gradients": gradients,
+            "logits": numbers(logits), "evaluation_loss": evaluation, "losses": losses, "bf16_gradient_distance": distance, "gradients": gradients,
             "statistics": statistics, "after_all_steps": after}
 
 

@@ -292,7 +292,8 @@ TEST(PictureEngineValues, NewWeightsAreSeenAfterSetWeights) {
 
 class Bf16 : public testing::TestWithParam<Case> {};
 
-// bf16 has 8 bits of precision: a rounding is 2^-9 of the value, and tens of layers add theirs up.
+// A rounding to bf16 is up to 2^-9 of the value, and tens of layers add theirs up and switch ReLUs: PyTorch's autocast
+// is as far from fp64 (resnet_golden_test.cpp).
 TEST_P(Bf16, FollowsFp64Loops) {
   if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
   const Case& c = GetParam();
@@ -303,7 +304,7 @@ TEST_P(Bf16, FollowsFp64Loops) {
   EXPECT_NEAR(sums.loss, expected.loss, 3e-2 * expected.loss);
   EXPECT_NE(sums.loss, exact->forward(s.pass).loss) << "bf16 was asked for and fp32 has run";
   program->backward(*s.gradients, false, {});
-  EXPECT_LT(relative_difference(s.gradients->data(), expected.gradients.data(), s.table.trained()), 0.15);
+  EXPECT_LT(relative_difference(s.gradients->data(), expected.gradients.data(), s.table.trained()), 0.6);
   for (const Parameter& p : s.table.all()) {
     if (p.kind != ParameterKind::statistic) continue;
     const float* ours = s.gradients->data() + p.offset;
