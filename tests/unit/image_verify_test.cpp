@@ -233,8 +233,16 @@ TEST_F(ImageVerify, AContactSheetShowsItsPicturesAndDependsOnTheSeedAlone) {
   const Picture picture = decode_png(first);
   EXPECT_EQ(picture.width, 3 * 134 + 6);
   EXPECT_EQ(picture.height, 2 * 152 + 6);
-  const auto dark = std::count(picture.pixels.begin(), picture.pixels.end(), 0);
-  EXPECT_GT(dark, 5 * 3 * 20);  // the letters
+  int letters = 0, digits = 0;  // black pixels below the first picture: its class, then its label and size
+  for (std::int64_t x = 6; x < 134; ++x) {
+    const auto black = [&](std::int64_t y) {
+      return picture.pixels[static_cast<std::size_t>((y * picture.width + x) * 3)] == 0;
+    };
+    for (std::int64_t y = 136; y < 144; ++y) letters += black(y);
+    for (std::int64_t y = 145; y < 153; ++y) digits += black(y);
+  }
+  EXPECT_GT(letters, 20);
+  EXPECT_GT(digits, 20);
   make_contact_sheet(sheet, log_);
   EXPECT_EQ(bytes_of_file(sheet.out), first);
   sheet.seed = 2;
