@@ -223,6 +223,11 @@ void ConvolutionPrimitives::bind(char* weights) {
       own_bias_gradient_ = at_nothing(bias);
       weights_arguments_.insert({DNNL_ARG_DIFF_BIAS, own_bias_gradient_});
     }
+    const auto blocked = s.lanes == 16 ? memory::format_tag::OIhw16i16o : memory::format_tag::OIhw8i8o;
+    blocked_gradient_ = s.input % s.lanes == 0 && s.output % s.lanes == 0 &&
+                        own_gradient_.get_desc() == memory::desc(memory::dims{s.output, s.input, s.kernel, s.kernel},
+                                                                 memory::data_type::f32, blocked);
+    if (blocked_gradient_) return;
     store_ = dnnl::reorder(own_gradient_, flat_gradient_);
     dnnl::post_ops sum;
     sum.append_sum(1.0f);
@@ -259,11 +264,28 @@ void ConvolutionPrimitives::backward_data(const void* gradient, void* source_gra
   run(data_, data_arguments_);
 }
 
-void ConvolutionPrimitives::backward_weights(const void* source, const void* gradient, char* scratch, float* weights,
-                                             float* bias, bool accumulate) {
+// oneDNN's reorder from blocks to rows that lie a power of two apart runs at a tenth of the memory's speed.
+void ConvolutionPrimitives::store_gradient(const ImageKernels& kernels, const float* own, float* weights,
+                                           bool accumulate) {
+  if (!blocked_gradient_) {
+    flat_gradient_.set_data_handle(weights);
+    (accumulate ? add_ : store_).execute(onednn_stream(), own_gradient_, flat_gradient_);
+    return;
+  }
+  const std::int64_t places = shape_.kernel * shape_.kernel, inputs = shape_.input, lanes = shape_.lanes;
+  const std::int64_t blocks = inputs / lanes, all = shape_.output / lanes * blocks;
+#pragma omp parallel for num_threads(threads_) schedule(static)
+  for (std::int64_t b = 0; b < all; ++b)
+    kernels.store_weights(inputs, places, own + b * places * lanes * lanes,
+                          weights + (b / blocks * lanes * inputs + b % blocks * lanes) * places, accumulate);
+}
+
+void ConvolutionPrimitives::backward_weights(const ImageKernels& kernels, const void* source, const void* gradient,
+                                             char* scratch, float* weights, float* bias, bool accumulate) {
   weights_arguments_.at(DNNL_ARG_SRC).set_data_handle(const_cast<void*>(source));
   weights_arguments_.at(DNNL_ARG_DIFF_DST).set_data_handle(const_cast<void*>(gradient));
   own_gradient_.set_data_handle(scratch);
+  const auto* own = reinterpret_cast<const float*>(scratch);
   scratch += aligned(weights_description_.diff_weights_desc().get_size());
   auto* d_bias = reinterpret_cast<float*>(scratch);
   if (shape_.bias) {
@@ -272,8 +294,7 @@ void ConvolutionPrimitives::backward_weights(const void* source, const void* gra
   }
   weights_scratch_.set_data_handle(scratch);
   run(weights_, weights_arguments_);
-  flat_gradient_.set_data_handle(weights);
-  (accumulate ? add_ : store_).execute(onednn_stream(), own_gradient_, flat_gradient_);
+  store_gradient(kernels, own, weights, accumulate);
   if (shape_.bias)
     for (std::int64_t i = 0; i < shape_.output; ++i) bias[i] = (accumulate ? bias[i] : 0.0f) + d_bias[i];
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "backend/cpu/image_kernels.h"
 #include "backend/cpu/onednn.h"
 
 namespace ringtrain::cpu {
@@ -50,8 +51,8 @@ class ConvolutionPrimitives {
   void prepare_data(char* scratch);
   void backward_data(const void* gradient, void* source_gradient, char* scratch);
   // Sets or adds to the canonical gradients.
-  void backward_weights(const void* source, const void* gradient, char* scratch, float* weights, float* bias,
-                        bool accumulate);
+  void backward_weights(const ImageKernels& kernels, const void* source, const void* gradient, char* scratch,
+                        float* weights, float* bias, bool accumulate);
 
   // What oneDNN chose: "jit:avx512_core" ...; `which` 0 forward, 1 data gradient, 2 weight gradient.
   std::string implementation(int which) const;
@@ -65,6 +66,7 @@ class ConvolutionPrimitives {
   dnnl::convolution_backward_weights::primitive_desc describe_weights(std::int64_t images,
                                                                       dnnl::algorithm algorithm) const;
   bool suits_winograd() const;
+  void store_gradient(const ImageKernels& kernels, const float* own, float* weights, bool accumulate);
 
   ConvolutionShape shape_;
   bool training_, channels_last_ = false;
@@ -78,7 +80,8 @@ class ConvolutionPrimitives {
   dnnl::memory flat_, forward_weights_, data_weights_, bias_, own_gradient_, own_bias_gradient_, flat_gradient_;
   dnnl::memory forward_scratch_, data_scratch_, weights_scratch_;
   dnnl::reorder to_forward_, to_data_, store_, add_;
-  bool shared_weights_ = false;  // the data gradient likes the forward layout
+  bool shared_weights_ = false;    // the data gradient likes the forward layout
+  bool blocked_gradient_ = false;  // OIhw16i16o or OIhw8i8o, which an own kernel reads
 };
 
 }  // namespace ringtrain::cpu

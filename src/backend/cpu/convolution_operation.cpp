@@ -160,9 +160,9 @@ void ConvolutionOperation<T>::backward_steps() {
   step.run = [this, gradient](const Slice& slice) {
     const Schedule& schedule = *context_.schedule;
     const PicturePass& pass = *context_.pass;
-    primitives_.backward_weights(schedule.at<T>(x_->backward, slice, 0), schedule.at<T>(gradient, slice, 0),
-                                 schedule.at<char>(weights_scratch_), pass.gradients + weight_.offset,
-                                 pass.gradients + bias_.offset, pass.accumulate);
+    primitives_.backward_weights(*context_.image, schedule.at<T>(x_->backward, slice, 0),
+                                 schedule.at<T>(gradient, slice, 0), schedule.at<char>(weights_scratch_),
+                                 pass.gradients + weight_.offset, pass.gradients + bias_.offset, pass.accumulate);
   };
   if (behind_norm_)
     s.defer(std::move(step));

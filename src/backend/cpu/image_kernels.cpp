@@ -49,27 +49,81 @@ void max_pool(const MaxPoolUnit<T>& a) {
 }
 
 // Every input pixel gathers from the windows that hold it, so each value is rounded and written once.
-template <class T>
-void max_pool_backward(const MaxPoolUnit<T>& a) {
+template <class T, bool two_sources>
+void max_pool_gather(const MaxPoolUnit<T>& a) {
   for (std::int64_t i = 0; i < a.height; ++i) {
     const std::int64_t row_begin = larger(0, (i + a.padding - a.kernel + a.stride) / a.stride);
     const std::int64_t row_end = smaller(a.out_height, (i + a.padding) / a.stride + 1);
+    std::int64_t begin = 0, end = 0;  // windows that hold column j; no division per pixel
     for (std::int64_t j = 0; j < a.width; ++j) {
-      const std::int64_t column_begin = larger(0, (j + a.padding - a.kernel + a.stride) / a.stride);
-      const std::int64_t column_end = smaller(a.out_width, (j + a.padding) / a.stride + 1);
+      const std::int64_t column = j + a.padding;
+      while (end < a.out_width && end * a.stride <= column) ++end;
+      while (begin * a.stride + a.kernel <= column) ++begin;
       Floats sum{};
-      for (std::int64_t r = row_begin; r < row_end; ++r)
-        for (std::int64_t c = column_begin; c < column_end; ++c) {
+      for (std::int64_t r = row_begin; r < row_end; ++r) {
+        const auto row_place = static_cast<std::int32_t>((i + a.padding - r * a.stride) * a.kernel + column);
+        for (std::int64_t c = begin; c < end; ++c) {
           const std::int64_t at = (r * a.out_width + c) * lanes;
-          const std::int64_t row = i + a.padding - r * a.stride, column = j + a.padding - c * a.stride;
           const Ints place = __builtin_convertvector(load_as<Bytes>(a.place + at), Ints);
           Floats d = load(a.d0 + at);
-          if (a.d1 != nullptr) d += load(a.d1 + at);
-          sum += place == static_cast<std::int32_t>(row * a.kernel + column) ? d : Floats{};
+          if constexpr (two_sources) d += load(a.d1 + at);
+          sum += place == row_place - static_cast<std::int32_t>(c * a.stride) ? d : Floats{};
         }
+      }
       store(a.dx + (i * a.width + j) * lanes, sum);
     }
   }
+}
+
+// The same for ResNet's 3 x 3 windows, stride 2, padding 1: an even row or column lies in the middle of one window, an
+// odd one at the end of one and the start of the next.
+template <class T, bool two_sources>
+void max_pool_gather_3_2_1(const MaxPoolUnit<T>& a) {
+  struct Window {
+    Floats d;
+    Ints place;
+    RINGTRAIN_INLINE Floats at(std::int32_t where) const { return place == where ? d : Floats{}; }
+  };
+  const auto window = [&](std::int64_t r, std::int64_t c) __attribute__((always_inline)) {
+    if (r >= a.out_height || c >= a.out_width) return Window{Floats{}, Ints{} - 1};
+    const std::int64_t at = (r * a.out_width + c) * lanes;
+    Floats d = load(a.d0 + at);
+    if constexpr (two_sources) d += load(a.d1 + at);
+    return Window{d, __builtin_convertvector(load_as<Bytes>(a.place + at), Ints)};
+  };
+  for (std::int64_t i = 0; i < a.height; ++i) {
+    const std::int64_t r = i / 2;
+    T* to = a.dx + i * a.width * lanes;
+    const auto row = [&](const auto& columns) __attribute__((always_inline)) {
+      auto now = columns(0);
+      for (std::int64_t c = 0; c < a.out_width; ++c) {
+        const auto next = columns(c + 1);
+        store(to + 2 * c * lanes, now.middle);
+        if (2 * c + 1 < a.width) store(to + (2 * c + 1) * lanes, now.last + next.first);
+        now = next;
+      }
+    };
+    struct Column {
+      Floats first, middle, last;
+    };
+    if (i % 2 == 0)
+      row([&](std::int64_t c) __attribute__((always_inline)) {
+        const Window w = window(r, c);
+        return Column{w.at(3), w.at(4), w.at(5)};
+      });
+    else
+      row([&](std::int64_t c) __attribute__((always_inline)) {
+        const Window above = window(r, c), below = window(r + 1, c);
+        return Column{above.at(6) + below.at(0), above.at(7) + below.at(1), above.at(8) + below.at(2)};
+      });
+  }
+}
+
+template <class T>
+void max_pool_backward(const MaxPoolUnit<T>& a) {
+  if (a.kernel == 3 && a.stride == 2 && a.padding == 1)
+    return a.d1 == nullptr ? max_pool_gather_3_2_1<T, false>(a) : max_pool_gather_3_2_1<T, true>(a);
+  return a.d1 == nullptr ? max_pool_gather<T, false>(a) : max_pool_gather<T, true>(a);
 }
 
 template <class T>
@@ -154,6 +208,22 @@ void dropout(std::int64_t n, const T* from, const std::uint8_t* mask, float scal
   for (std::int64_t i = 0; i < n; ++i) to[i] = from_float<T>(to_float(from[i]) * (static_cast<float>(mask[i]) * scale));
 }
 
+void store_weights(std::int64_t inputs, std::int64_t places, const float* from, float* to, bool accumulate) {
+  for (std::int64_t o = 0; o < lanes; ++o) {
+    float* __restrict row = to + o * inputs * places;
+    const float* __restrict column = from + o;
+    if (accumulate) {
+      for (std::int64_t i = 0; i < lanes; ++i)
+        for (std::int64_t p = 0; p < places; ++p) row[i * places + p] += column[(p * lanes + i) * lanes];
+    } else if (places == 1) {
+      for (std::int64_t i = 0; i < lanes; ++i) row[i] = column[i * lanes];
+    } else {
+      for (std::int64_t i = 0; i < lanes; ++i)
+        for (std::int64_t p = 0; p < places; ++p) row[i * places + p] = column[(p * lanes + i) * lanes];
+    }
+  }
+}
+
 ClassScore cross_entropy(std::int64_t classes, const float* logits, std::int64_t target, double smoothing, float scale,
                          float* gradient) {
   if (target < 0) {
@@ -224,6 +294,7 @@ const ImageKernels& RINGTRAIN_PASTE(image_kernels_, RINGTRAIN_ISA)() {
                                       &dense_gradient<BFloat16>,
                                       &dropout<float>,
                                       &dropout<BFloat16>,
+                                      &store_weights,
                                       &cross_entropy};
   return table;
 }

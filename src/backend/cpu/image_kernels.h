@@ -82,6 +82,8 @@ struct ImageKernels {
   // to = from x mask x scale
   void (*dropout_f32)(std::int64_t n, const float* from, const std::uint8_t* mask, float scale, float* to);
   void (*dropout_bf16)(std::int64_t n, const BFloat16* from, const std::uint8_t* mask, float scale, BFloat16* to);
+  // One block [places][lanes in][lanes out] of a weight gradient sets or adds to [lanes out][inputs][places].
+  void (*store_weights)(std::int64_t inputs, std::int64_t places, const float* from, float* to, bool accumulate);
   // Softmax cross-entropy of one row against (1 - smoothing) one-hot + smoothing / classes. `gradient` (null: not
   // wanted; may be the logits) = scale x (softmax - that). target < 0: does not count, the gradient is 0.
   ClassScore (*cross_entropy)(std::int64_t classes, const float* logits, std::int64_t target, double smoothing,
