@@ -75,16 +75,7 @@ dnnl::convolution_forward::primitive_desc ConvolutionPrimitives::describe_forwar
   const memory::desc bias(memory::dims{s.output}, memory::data_type::f32, memory::format_tag::x);
   const memory::desc from = map(images, false), to = map(images, true);
   const auto purpose = training_ ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
-  dnnl::primitive_attr attributes = own_scratch();
-  if (s.relu) {
-    dnnl::post_ops post;
-#if DNNL_VERSION_MAJOR >= 3
-    post.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0);
-#else
-    post.append_eltwise(1, dnnl::algorithm::eltwise_relu, 0, 0);
-#endif
-    attributes.set_post_ops(post);
-  }
+  const dnnl::primitive_attr attributes = own_scratch();
 #if DNNL_VERSION_MAJOR >= 3
   auto& engine = onednn_engine();
   if (s.bias) return {engine, purpose, algorithm, from, weights, bias, to, strides, padding, padding, attributes};

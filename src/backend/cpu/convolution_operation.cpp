@@ -36,7 +36,7 @@ void PixelOperation<T>::forward_steps() {
 
 namespace {
 
-ConvolutionShape shape_of(const PictureContext& context, const Convolution& node, bool relu, bool pixels, bool bf16,
+ConvolutionShape shape_of(const PictureContext& context, const Convolution& node, bool pixels, bool bf16,
                           const Feature& x, const Feature& y) {
   return {.input = node.input,
           .output = node.output,
@@ -48,7 +48,6 @@ ConvolutionShape shape_of(const PictureContext& context, const Convolution& node
           .stride = node.stride,
           .padding = node.padding,
           .bias = !node.bias.empty(),
-          .relu = relu,
           .pixels = pixels,
           .bf16 = bf16,
           .lanes = context.norm->lanes};
@@ -67,7 +66,7 @@ ConvolutionOperation<T>::ConvolutionOperation(const PictureContext& context, con
       behind_norm_(behind_norm),
       x_(x),
       y_(y),
-      primitives_(shape_of(context, node, relu, pixels, sizeof(T) == 2, *x, *y), context.training,
+      primitives_(shape_of(context, node, pixels, sizeof(T) == 2, *x, *y), context.training,
                   context.schedule->threads()),
       name_(node.weight.substr(0, node.weight.rfind('.'))) {
   Schedule& s = *context_.schedule;
@@ -95,8 +94,22 @@ void ConvolutionOperation<T>::forward_steps() {
     const Schedule& s = *context_.schedule;
     primitives_.forward(s.at<T>(x_->forward, slice, slice.first), s.at<T>(y_->forward, slice, slice.first),
                         s.at<char>(scratch_));
+    if (relu_) rectify(slice);
   };
   context_.schedule->add(std::move(step));
+}
+
+// Not oneDNN's post-operation: that one makes zeros of NaNs, and a broken channel would be silently dead.
+template <class T>
+void ConvolutionOperation<T>::rectify(const Slice& slice) const {
+  const Schedule& s = *context_.schedule;
+  for_each_unit(s.threads(), slice, context_.blocks(*y_), [&](std::int64_t image, std::int64_t block) {
+    NormForward<T> a{};
+    a.pixels = y_->pixels();
+    a.x = a.y = s.at<T>(y_->forward, slice, image) + block * a.pixels * context_.lanes();
+    a.relu = true;
+    context_.norm->forward(a);
+  });
 }
 
 // Of several consumers the gradients are added up; ReLU's passes where its output is positive.

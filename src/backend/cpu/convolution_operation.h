@@ -38,6 +38,7 @@ class ConvolutionOperation : public PictureOperation {
   void set_weights(const float* flat) override;
 
  private:
+  void rectify(const Slice& slice) const;
   void combine(const Slice& slice, const std::vector<int>& sources) const;
 
   PictureContext context_;
