@@ -100,8 +100,9 @@ ClassFolders list_class_folders(const std::string& root, const std::string& belo
     const bool flat = std::any_of(others.begin(), others.end(), called_like_a_picture);
     throw Error(cat(result.folder, ": holds ",
                     flat ? "pictures, but no folder (or tar file) per class" : "no folder (or tar file) per class"),
-                flat ? "say with --list FILE which picture is of which class"
-                     : "INPUT is a folder with train/ and val/, or with a folder per class");
+                flat ? cat("say with --list FILE which picture is of which class",
+                           below.empty() ? "" : cat("; if '", below, "' is a class itself, give --split train"))
+                     : std::string("INPUT is a folder with train/ and val/, or with a folder per class"));
   }
   const std::vector<std::string>& found = tars.empty() ? folders : tars;
   std::vector<ClassContent> contents(found.size());

@@ -200,6 +200,11 @@ PicturesReport convert_pictures(const PictureOptions& options, const RecordOptio
     set.std = imagenet_std;
   }
   report.classes = static_cast<std::int64_t>(set.classes.ids.size());
+  std::vector<std::int64_t> sizes(set.classes.ids.size());
+  for (const std::int64_t i : plans.front().order)
+    ++sizes[static_cast<std::size_t>(listing.splits[plans.front().index][static_cast<std::size_t>(i)].label)];
+  report.smallest_class = *std::min_element(sizes.begin(), sizes.end());
+  report.largest_class = *std::max_element(sizes.begin(), sizes.end());
   report.mean = set.mean;
   report.std = set.std;
   report.dataset_uuid = uuid_of(listing, examination, set, options.seed);

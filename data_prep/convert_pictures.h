@@ -42,6 +42,7 @@ struct PicturesReport {
   };
   std::array<Split, 2> splits;
   std::int64_t classes = 0;
+  std::int64_t smallest_class = 0, largest_class = 0;  // pictures of the training split, or of the only one
   std::int64_t resized = 0;
   std::vector<std::string> broken, converted;  // "path: why", on rank 0
   std::vector<double> mean, std;

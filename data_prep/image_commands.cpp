@@ -4,6 +4,8 @@
 
 #include "base/error.h"
 #include "data_prep/arguments.h"
+#include "data_prep/array_import.h"
+#include "data_prep/contact_sheet.h"
 #include "data_prep/images.h"
 
 namespace ringtrain {
@@ -44,6 +46,20 @@ void read_picture_options(const Arguments& arguments, PictureOptions& options) {
   options.resume = arguments.has("--resume");
 }
 
+std::optional<RowRange> rows(const Arguments& arguments, const std::string& name) {
+  const std::string text = arguments.text(name, "");
+  if (text.empty()) return std::nullopt;
+  RowRange range;
+  const char* const end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, range.first);
+  if (first.ec == std::errc{} && first.ptr != end && *first.ptr == ':') {
+    const auto last = std::from_chars(first.ptr + 1, end, range.end);
+    if (last.ec == std::errc{} && last.ptr == end) return range;
+  }
+  throw Error(cat("option ", name, ": '", text, "' is not FIRST:END"),
+              "for example 0:50000, which is the first 50000 rows");
+}
+
 }  // namespace
 
 const char* const images_usage = R"(ringtrain-data images INPUT --out PREFIX [options]
@@ -78,6 +94,34 @@ mpirun -n 8 bin/ringtrain-data images ... gives the same bytes as one.
   --force                 overwrite
 )";
 
+const char* const import_usage = R"(ringtrain-data import FILE.h5 --images KEY --labels KEY --out PREFIX [options]
+
+Other people's HDF5 arrays: u8 pixels (N, H, W, C), (N, C, H, W) or (N, H, W), or encoded pictures of variable length
+(Fuel's encoded_images and targets). Labels are integers (N) or (N, 1) that count from 0.
+
+  --images KEY             data set of the pictures
+  --labels KEY             data set of the labels
+  --layout NAME            NHWC or NCHW [from the shape]
+  --rows FIRST:END         use these rows only
+  --validation-rows FIRST:END  rows of the validation split
+  --class-list FILE        lines "n01440764 tench": class id and name of label 0, 1, ...
+  --encoding NAME          raw or jpeg [raw for pixels, jpeg for encoded pictures]
+
+--out, --split, --validation, --short-side, --size, --quality, --check, --broken, --statistics, --shards, --seed,
+--threads, --memory, --license, --resume and --force are those of ringtrain-data images.
+)";
+
+const char* const contact_sheet_usage = R"(ringtrain-data contact-sheet PREFIX --out sheet.png [options]
+
+Draws random pictures of a data set with their classes. PREFIX is one split (data/pets-train), or a converter's --out
+(its training split).
+
+  --out FILE.png   the sheet
+  --count N        pictures [48]
+  --columns N      pictures side by side [8]
+  --seed N         which ones [1]
+)";
+
 int run_images(const std::vector<std::string>& words) {
   const Arguments arguments(words, with(picture_values, {"--list", "--validation-list"}), picture_switches);
   ImagesOptions options;
@@ -90,6 +134,39 @@ int run_images(const std::vector<std::string>& words) {
   options.validation = arguments.share();
   const Ranks ranks;
   convert_images(options, ranks, std::cout);
+  return 0;
+}
+
+int run_import(const std::vector<std::string>& words) {
+  const Arguments arguments(words,
+                            with(picture_values, {"--images", "--labels", "--layout", "--rows", "--validation-rows"}),
+                            picture_switches);
+  ImportOptions options;
+  options.encoding.clear();
+  read_picture_options(arguments, options);
+  options.input = arguments.one_input();
+  options.images = arguments.text("--images", "");
+  options.labels = arguments.text("--labels", "");
+  options.layout = arguments.text("--layout", "");
+  options.class_list = arguments.text("--class-list", "");
+  options.split = arguments.text("--split", "");
+  options.validation = arguments.share();
+  options.rows = rows(arguments, "--rows");
+  options.validation_rows = rows(arguments, "--validation-rows");
+  const Ranks ranks;
+  import_arrays(options, ranks, std::cout);
+  return 0;
+}
+
+int run_contact_sheet(const std::vector<std::string>& words) {
+  const Arguments arguments(words, {"--out", "--count", "--columns", "--seed"}, {});
+  ContactSheetOptions options;
+  options.prefix = arguments.one_input();
+  options.out = arguments.text("--out", "");
+  options.count = arguments.number("--count", options.count);
+  options.columns = arguments.number("--columns", options.columns);
+  options.seed = arguments.number("--seed", options.seed);
+  make_contact_sheet(options, std::cout);
   return 0;
 }
 

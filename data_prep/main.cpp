@@ -18,9 +18,11 @@ namespace {
 constexpr const char* usage = R"(ringtrain-data: makes and checks data sets for ringtrain
 
   ringtrain-data images INPUT --out PREFIX [options]   folders, lists or tar files of JPEG and PNG pictures
+  ringtrain-data import FILE.h5 --out PREFIX [options] other people's HDF5 arrays of pictures
   ringtrain-data names INPUT --out PREFIX [options]    names (lines or a CSV column) into prefixes
   ringtrain-data text INPUT --out PREFIX [options]     running text into characters
   ringtrain-data verify PREFIX|FILE.h5 ...             checks everything, checksums too
+  ringtrain-data contact-sheet PREFIX --out SHEET.png  random pictures with their classes
 
 ringtrain-data COMMAND --help lists a command's options. data_prep/README.md describes the files.
 )";
@@ -62,8 +64,9 @@ The last part of the text is the validation split. '-' is standard input.
 
 constexpr const char* verify_usage = R"(ringtrain-data verify PREFIX|FILE.h5 ...
 
-Checks files, attributes, types, totals, checksums, ids, padding, that every row is a prefix of its name, and that no name
-is in both splits. PREFIX is a converter's --out (both splits) or one split of it. Every fault is one line; the exit code
+Checks files, attributes, types, totals, checksums and ids. Pictures: that every one decodes, has the shape and a label
+that the file says, and is in one split only; says how many there are of each class. Names: padding, that every row is a
+prefix of its name, and that no name is in both splits. PREFIX is a converter's --out (both splits) or one split of it. Every fault is one line; the exit code
 is 1 if there is any.
 )";
 
@@ -127,10 +130,10 @@ int run(const std::vector<std::string>& words) {
     const char* help;
     int (*run)(const std::vector<std::string>&);
   };
-  const std::map<std::string, Command> commands = {{"names", {names_usage, names}},
-                                                   {"text", {text_usage, text}},
-                                                   {"verify", {verify_usage, verify}},
-                                                   {"images", {images_usage, run_images}}};
+  const std::map<std::string, Command> commands = {
+      {"names", {names_usage, names}},        {"text", {text_usage, text}},
+      {"verify", {verify_usage, verify}},     {"images", {images_usage, run_images}},
+      {"import", {import_usage, run_import}}, {"contact-sheet", {contact_sheet_usage, run_contact_sheet}}};
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     (words.empty() ? std::cerr : std::cout) << usage;
     return words.empty() ? 2 : 0;

@@ -47,11 +47,8 @@ void print_summary(const PicturesReport& report, const PictureOptions& options, 
     if (part.resumed_shards > 0) log << ", " << part.resumed_shards << " of them taken over (--resume)";
     log << "\n";
   }
-  std::vector<std::int64_t> sizes(listing.classes.ids.size());
-  for (const PictureItem& item : listing.splits[listing.splits[train_split].empty() ? validation_split : train_split])
-    ++sizes[static_cast<std::size_t>(item.label)];
-  log << "classes     " << report.classes << ", " << *std::min_element(sizes.begin(), sizes.end()) << " to "
-      << *std::max_element(sizes.begin(), sizes.end()) << " pictures each\n";
+  log << "classes     " << report.classes << ", " << report.smallest_class << " to " << report.largest_class
+      << " pictures each\n";
   if (listing.ignored > 0)
     log << "ignored     " << listing.ignored << " other file(s), such as " << listing.ignored_example << "\n";
   if (!report.converted.empty())

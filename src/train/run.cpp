@@ -112,6 +112,8 @@ class TrainingRun {
   }
 
   const Progress& progress() const { return progress_; }
+  // Of rank 0's steps: the share of their time that they waited for input.
+  double input_share() const { return step_seconds_ > 0 ? waited_seconds_ / step_seconds_ : 0; }
   std::vector<double> last_accuracies() const { return recorder_->last_accuracies(); }  // rank 0
 
  private:
@@ -163,6 +165,8 @@ class TrainingRun {
     s.communication_seconds = r.times.communication;
     s.update_seconds = r.times.update;
     recorder_->step(s);
+    waited_seconds_ += r.times.input;
+    step_seconds_ += s.seconds;
   }
 
   // Returns whether this is the best so far; sets `stop` when the target is reached.
@@ -209,15 +213,22 @@ class TrainingRun {
   std::unique_ptr<CheckpointWriter> writer_;  // rank 0, as the recorder
   std::unique_ptr<Recorder> recorder_;
   double begin_ = 0, last_save_ = 0, step_begin_ = 0;
+  double waited_seconds_ = 0, step_seconds_ = 0;
 };
 
-// As Goyal et al. 2017 report: less noise than the last epoch, no choosing of the best.
-void log_median(std::vector<double> accuracies) {
+std::string percent(double share) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
+  return text;
+}
+
+void log_summary(const TrainingRun& run) {
+  log_info("steps waited ", percent(run.input_share()), " of their time for input");
+  // As Goyal et al. 2017 report: less noise than the last epoch, no choosing of the best.
+  std::vector<double> accuracies = run.last_accuracies();
   if (accuracies.size() < 5) return;
   std::sort(accuracies.begin(), accuracies.end());
-  char text[16];
-  std::snprintf(text, sizeof text, "%.2f", 100 * accuracies[accuracies.size() / 2]);
-  log_info("median validation accuracy of the last 5 evaluations: ", text, " %");
+  log_info("median validation accuracy of the last 5 evaluations: ", percent(accuracies[accuracies.size() / 2]));
 }
 
 // What the steps so far were trained with, when the next ones are trained with something else.
@@ -325,7 +336,7 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
       log_info(code == 0 ? "finished" : "stopped on request, with a checkpoint", " after step ", p.step, " and ",
                std::llround(p.elapsed_seconds), " s",
                p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
-      log_median(run->last_accuracies());
+      log_summary(*run);
       log_info("run folder: ", run_dir);
       if (code != 0)
         log_info("continue with: ringtrain train ", run_dir, "/experiment.yaml",

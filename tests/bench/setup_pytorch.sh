@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes build/pytorch, a virtual environment with PyTorch from PyPI (CPU is enough) and h5py: the peer of the
+# Makes build/pytorch, a virtual environment with PyTorch, torchvision (PyPI, CPU is enough) and h5py: the peer of the
 # benchmarks. Development only; nothing else in the project uses it.
 #   tests/bench/setup_pytorch.sh [torch version]
 set -eu
@@ -11,5 +11,5 @@ for python in python3 /usr/bin/python3; do
 done
 [ -n "$python" ] || { echo "error: no python3 here can make virtual environments; install python3-venv" >&2; exit 1; }
 "$python" -m venv build/pytorch
-build/pytorch/bin/pip install --quiet "torch${version:+==$version}" numpy h5py
+build/pytorch/bin/pip install --quiet "torch${version:+==$version}" torchvision numpy h5py
 build/pytorch/bin/python -c 'import torch; print("PyTorch", torch.__version__, "is in build/pytorch")'

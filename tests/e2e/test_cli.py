@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from conftest import steps
+from conftest import ROOT, steps
 
 GOOD = """name: e2e
 model: {hidden: 16}
@@ -197,3 +197,27 @@ def test_sampling_new_names_only(workshop):
 def test_keys_that_say_nothing_about_this_data_are_an_error(workshop, changes, words):
     result = workshop.train_badly("run", **changes)
     assert words in result.err and "no effect" in result.err, result
+
+
+def plan_of(workshop, config, *words):
+    result = workshop.run("plan", ROOT / "configs" / config, *words, ranks=0, timeout=60)
+    assert result.code == 0, result
+    return result.out
+
+
+def row(plan, name):
+    return re.search(rf"^  {name} +(.*)$", plan, re.MULTILINE)[1]
+
+
+def test_goyals_8192_is_the_same_experiment_on_8_and_on_256_ranks(workshop):
+    plans = {ranks: plan_of(workshop, "imagenet_resnet50_8192.yaml", "--ranks", ranks) for ranks in ("8", "256")}
+    assert row(plans["8"], "experiment") == row(plans["256"], "experiment")
+    assert row(plans["8"], "batch") == "8192 = 256 workers x 32 = 8 ranks x 32 micro-steps x 32"
+    assert row(plans["256"], "batch") == "8192 = 256 workers x 32 = 256 ranks x 1 micro-step x 32"
+    for plan in plans.values():
+        assert "25,557,032 parameters" in row(plan, "model")
+        assert re.search(r"^  step 780 \(epoch 5.*\) +3.2 ", plan, re.MULTILINE), plan  # 1,281,167 / 8192 = 156 steps
+    other = plan_of(workshop, "imagenet_resnet50_8192.yaml", "--ranks", "8", "seed=2")
+    assert row(other, "experiment") != row(plans["8"], "experiment")
+    faster = plan_of(workshop, "imagenet_resnet50_8192.yaml", "--ranks", "8", "communication.bucket_mib=4", "batch.micro=64")
+    assert row(faster, "experiment") == row(plans["8"], "experiment")

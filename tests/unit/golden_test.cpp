@@ -1,9 +1,7 @@
 // The engine and the optimizers against PyTorch: tests/golden/*.json, made by the scripts beside them.
-#include <gtest/gtest.h>
+#include "tests/unit/golden.h"
 
-#include <cstdlib>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <gtest/gtest.h>
 
 #include "backend/backend.h"
 #include "models/models.h"
@@ -13,17 +11,6 @@ namespace ringtrain {
 namespace {
 
 using nlohmann::json;
-
-json golden(const std::string& name) {
-  const char* root = std::getenv("RINGTRAIN_ROOT");
-  std::ifstream file(std::string(root == nullptr ? "." : root) + "/tests/golden/" + name);
-  EXPECT_TRUE(file.good()) << name;
-  return json::parse(file);
-}
-
-std::vector<double> values(const json& tensor) {
-  return tensor.at("values").get<std::vector<double>>();
-}
 
 // The golden file names parameters as torch.nn.LSTM does, the model puts "lstm." before those.
 std::string our_name(const std::string& name) {
@@ -54,7 +41,8 @@ TEST(Golden, LstmLossGradientsAndStatesEqualPyTorch) {
     std::vector<std::uint8_t> tokens;
     std::vector<std::int32_t> targets;
     for (double v : values(c.at("tokens"))) tokens.push_back(static_cast<std::uint8_t>(v));
-    for (double v : values(c.at("targets"))) targets.push_back(static_cast<std::int32_t>(v));
+    const double ignored = c.at("ignored_target");
+    for (double v : values(c.at("targets"))) targets.push_back(v == ignored ? -1 : static_cast<std::int32_t>(v));
     // PyTorch: [layers, batch, hidden]; here: [batch, layers, (h, c), hidden].
     const std::vector<double> start[2] = {values(c.at("h0")), values(c.at("c0"))};
     const std::vector<double> end[2] = {values(c.at("h")), values(c.at("c"))};

@@ -53,7 +53,9 @@ class Interpreter {
         group_(group),
         training_(mode == PassMode::training) {}
 
-  PictureResult run(bool with_gradients) {
+  // `adjusted`: the weights, when they are to be kept off kinks.
+  PictureResult run(bool with_gradients, double* adjusted = nullptr) {
+    adjusted_ = adjusted;
     const std::vector<Node>& nodes = graph_.nodes();
     for (const Node& node : nodes) {
       values_.emplace_back(static_cast<std::size_t>(rows_ * node.output.size()));
@@ -98,10 +100,14 @@ class Interpreter {
 
   // ---- Convolution -----------------------------------------------------------------------------------------------
 
+  // Whether threads are worth their start.
+  bool large(const Convolution& op, const Place& at) const {
+    return rows_ * at.out.size() * op.input * op.kernel * op.kernel > 2'000'000;
+  }
   void forward(const Convolution& op, const Node&, const Place& at) {
     const double* w = weight(op.weight);
     const std::int64_t plane = at.out.height * at.out.width;
-#pragma omp parallel for
+#pragma omp parallel for if (large(op, at))
     for (std::int64_t r = 0; r < rows_; ++r) {
       const double* x = at.x + r * at.in.size();
       double* y = at.y + r * at.out.size();
@@ -115,7 +121,7 @@ class Interpreter {
   void backward(const Convolution& op, const Node&, const Place& at) {
     const double* w = weight(op.weight);
     double* dw = gradient(op.weight);
-#pragma omp parallel for
+#pragma omp parallel for if (large(op, at))
     for (std::int64_t r = 0; r < rows_; ++r) {
       const double* dy = at.dy + r * at.out.size();
       double* dx = at.dx + r * at.in.size();
@@ -123,7 +129,7 @@ class Interpreter {
         for_each_product(op, at.in, at.out, o,
                          [&](std::int64_t k, std::int64_t from, std::int64_t to) { dx[from] += w[k] * dy[to]; });
     }
-#pragma omp parallel for
+#pragma omp parallel for if (large(op, at))
     for (std::int64_t o = 0; o < op.output; ++o)
       for (std::int64_t r = 0; r < rows_; ++r) {
         const double *dy = at.dy + r * at.out.size(), *x = at.x + r * at.in.size();
@@ -209,11 +215,43 @@ class Interpreter {
 
   // ---- Element by element ----------------------------------------------------------------------------------------
 
-  void forward(const Relu&, const Node&, const Place& at) {
+  void forward(const Relu&, const Node& node, const Place& at) {
+    if (adjusted_ != nullptr) keep_off_zero(node.inputs.front(), at.out);
     for_each(at.out, [&](std::int64_t, std::int64_t i) { at.y[i] = std::max(at.x[i], 0.0); });
   }
   void backward(const Relu&, const Node&, const Place& at) {
     for_each(at.out, [&](std::int64_t, std::int64_t i) { at.dx[i] += at.x[i] > 0 ? at.dy[i] : 0; });
+  }
+
+  // The bias that was added last to a node's values.
+  double* bias_of(int node) {
+    const Operation& op = graph_.nodes()[static_cast<std::size_t>(node)].operation;
+    if (std::holds_alternative<Add>(op)) return bias_of(graph_.nodes()[static_cast<std::size_t>(node)].inputs.front());
+    if (const auto* norm = std::get_if<BatchNorm>(&op)) return adjusted_ + table_.find(norm->bias).offset;
+    if (const auto* dense = std::get_if<Dense>(&op)) return adjusted_ + table_.find(dense->bias).offset;
+    return adjusted_ + table_.find(std::get<Convolution>(op).bias).offset;
+  }
+  // Shifts every channel by up to 0.1 so that zero comes to lie in the middle of the widest gap between its values.
+  void keep_off_zero(int node, const FeatureShape& shape) {
+    std::vector<double>& values = values_[static_cast<std::size_t>(node)];
+    std::vector<std::vector<double>> channels(static_cast<std::size_t>(shape.channels));
+    for_each(shape, [&](std::int64_t c, std::int64_t i) {
+      const double x = values[static_cast<std::size_t>(i)];
+      if (std::abs(x) < 0.1) channels[static_cast<std::size_t>(c)].push_back(x);
+    });
+    Channels shifts;
+    for (std::vector<double>& near : channels) {
+      near.insert(near.end(), {-0.1, 0.1});
+      std::sort(near.begin(), near.end());
+      std::size_t widest = 1;
+      for (std::size_t i = 2; i < near.size(); ++i)
+        if (near[i] - near[i - 1] > near[widest] - near[widest - 1]) widest = i;
+      double& bias = bias_of(node)[std::ssize(shifts)];
+      const auto moved = static_cast<double>(static_cast<float>(bias - (near[widest] + near[widest - 1]) / 2));
+      shifts.push_back(moved - bias);
+      bias = moved;
+    }
+    for_each(shape, [&](std::int64_t c, std::int64_t i) { values[static_cast<std::size_t>(i)] += at(shifts, c); });
   }
 
   void forward(const Add&, const Node& node, const Place& at) {
@@ -356,6 +394,7 @@ class Interpreter {
   const PassInput& pass_;
   std::int64_t rows_, group_;
   bool training_;
+  double* adjusted_ = nullptr;
   std::vector<std::vector<double>> values_, gradients_;  // by node
   PictureResult result_;
 };
@@ -365,6 +404,11 @@ class Interpreter {
 PictureResult run_reference(const Graph& graph, const std::vector<double>& weights, const PassInput& pass,
                             std::int64_t rows, std::int64_t group, PassMode mode, bool backward) {
   return Interpreter(graph, weights, pass, rows, group, mode).run(backward);
+}
+
+void keep_off_kinks(const Graph& graph, std::vector<double>& weights, const PassInput& pass, std::int64_t rows,
+                    std::int64_t group) {
+  Interpreter(graph, weights, pass, rows, group, PassMode::training).run(false, weights.data());
 }
 
 }  // namespace ringtrain

@@ -20,4 +20,10 @@ struct PictureResult {
 PictureResult run_reference(const Graph& graph, const std::vector<double>& weights, const PassInput& pass,
                             std::int64_t rows, std::int64_t group, PassMode mode, bool backward = true);
 
+// Moves the biases in front of ReLUs so that no value of this pass lies near zero: then rounding switches none of them
+// (one that switches is 1e-2 of a small tensor's gradient) and gradients can be compared tightly. New biases are
+// floats.
+void keep_off_kinks(const Graph& graph, std::vector<double>& weights, const PassInput& pass, std::int64_t rows,
+                    std::int64_t group);
+
 }  // namespace ringtrain

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -62,9 +63,10 @@ struct Pictures {
   std::vector<std::int32_t> y;
   PassInput pass;
 
-  // `group` 0: all rows. Every tensor gets random values, those that start as constants too, unless `as_initialised`.
+  // `group` 0: all rows. Every tensor gets random values; the last norms of blocks, which start at zero, become weak as
+  // they are in real training, or stay there. No ReLU is near its kink.
   Pictures(const Graph& the_graph, std::int64_t row_count, std::int64_t group_size = 0, int threads = 2,
-           bool as_initialised = false)
+           bool zero_gammas = false)
       : graph(the_graph), rows(row_count), group(group_size == 0 ? row_count : group_size) {
     backend = make_cpu_backend(threads);
     weights = backend->make_vector(table.size());
@@ -73,12 +75,15 @@ struct Pictures {
     initialize(table, 7, initial);
     const std::uint64_t key = random_key(5, RandomPurpose::sampling);
     for (const Parameter& p : table.all()) {
-      if (as_initialised || p.initial != InitialValues::constant) continue;
-      const bool positive = p.scale > 0 || p.name.ends_with("running_var") || p.name.ends_with(".weight");
-      for (std::int64_t i = 0; i < p.count; ++i) {
-        const double normal = random_normal(key, static_cast<std::uint64_t>(p.offset + i));
-        initial[static_cast<std::size_t>(p.offset + i)] =
-            static_cast<float>(positive ? std::exp(0.3 * normal) : 0.2 * normal);
+      if (p.initial != InitialValues::constant) continue;
+      const bool positive =
+          p.name.ends_with("running_var") || (p.kind == ParameterKind::norm && p.name.ends_with(".weight"));
+      if (positive && p.scale == 0 && zero_gammas) continue;
+      const double share = positive && p.scale == 0 ? 0.25 : 1;
+      for (std::int64_t i = p.offset; i < p.offset + p.count; ++i) {
+        const double normal = random_normal(key, static_cast<std::uint64_t>(i));
+        initial[static_cast<std::size_t>(i)] =
+            static_cast<float>(positive ? share * std::exp(0.3 * normal) : 0.2 * normal);
       }
     }
     // Logits of about 1 instead of 0.1: a softmax far from uniform.
@@ -86,7 +91,6 @@ struct Pictures {
       for (std::int64_t i = 0; i < table.find("fc.weight").count; ++i)
         initial[static_cast<std::size_t>(table.find("fc.weight").offset + i)] *= 20;
     w.assign(initial.begin(), initial.end());
-    backend->copy_from_host(initial, *weights, 0);
 
     const auto draw = [&](std::int64_t i, std::int64_t below) {
       return static_cast<std::int64_t>(random_uniform(key + 1, static_cast<std::uint64_t>(i)) *
@@ -101,6 +105,9 @@ struct Pictures {
     pass.dropout_key = random_key(11, RandomPurpose::dropout);
     pass.step = 5;
     pass.first_row = 32;
+    keep_off_kinks(graph, w, pass, rows, group);
+    std::transform(w.begin(), w.end(), initial.begin(), [](double v) { return static_cast<float>(v); });
+    backend->copy_from_host(initial, *weights, 0);
   }
 
   // `micro_batch` 0: all rows.

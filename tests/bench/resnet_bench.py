@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""ringtrain's ResNet-50 at 224 px against torchvision's in PyTorch on the same cores, side by side: PyTorch, ringtrain, ringtrain,
+PyTorch.
+
+  tests/bench/setup_pytorch.sh && tests/bench/resnet_bench.py                everything, about 20 minutes on 2 cores
+  tests/bench/resnet_bench.py --precision bf16 --ranks 1                     a part
+
+Writes results/bench/resnet_cpu.csv (a row for every precision and way of running) and resnet_cpu.md (the same as a table,
+with targets). Rates are images per second of whole steps, wall-clock, medians over windows of both runs. Ringtrain
+decodes and crops photographs from HDF5 in the background, on the same cores; PyTorch has random pixels in memory.
+"""
+import statistics
+from pathlib import Path
+
+from bench_tools import (ROOT, WORK, about, call, chosen, make_parser, measure, parse, run_pytorch, run_ringtrain, way,
+                         write)
+
+BATCH, SIZE, CLASSES = 16, 224, 1000
+PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
+# (ranks, precision) -> ringtrain's rate / PyTorch's, and the share of the matmul rate.
+TARGETS = {(1, "fp32"): 1.1, (1, "bf16"): 1.2, (2, "fp32"): 1.15, (2, "bf16"): 1.35}
+SHARE_TARGET = 0.85
+WAIT_TARGET = 0.01
+
+# Multiplications of convolutions and dense layer, forward; the first convolution needs no gradient of its input.
+FORWARD, FIRST = 4_089_184_256, 64 * 112 * 112 * 3 * 7 * 7
+GFLOP_PER_IMAGE = 2 * (3 * FORWARD - FIRST) / 1e9
+
+MADE_UP = """
+import sys, numpy, PIL.Image
+dice = numpy.random.default_rng(1)
+for i in range(256):  # smooth noise of a photograph's size and bytes
+    coarse = PIL.Image.fromarray(dice.integers(0, 256, (24, 32, 3), dtype=numpy.uint8)).resize((500, 375), PIL.Image.BICUBIC)
+    noise = dice.integers(-12, 13, (375, 500, 3))
+    pixels = numpy.clip(numpy.asarray(coarse).astype(int) + noise, 0, 255).astype(numpy.uint8)
+    PIL.Image.fromarray(pixels).save(f"{sys.argv[1]}/c{i:04d}_made_up.JPEG", quality=90)
+"""
+
+
+def make_data(options):
+    """A data set of photographs with 1000 classes, or of made-up ones; returns which."""
+    photographs, classes = PHOTOGRAPHS, PHOTOGRAPHS / "classes1000.txt"
+    what = "the photographs of shared/data/imagenet-samples"
+    if not classes.exists():
+        what = "made-up pictures"
+        photographs = WORK / "photographs"
+        classes = photographs / "classes1000.txt"
+        if not classes.exists():
+            photographs.mkdir(parents=True, exist_ok=True)
+            call([options.python, "-c", MADE_UP, photographs])
+            classes.write_text("".join(f"c{i:04d}\tclass_{i}\n" for i in range(CLASSES)))
+    if not list(WORK.glob("photographs-train-*.h5")):
+        WORK.mkdir(parents=True, exist_ok=True)
+        pictures = sorted(path.name for path in Path(photographs).glob("*.JPEG"))
+        listing = WORK / "photographs.txt"
+        listing.write_text("".join(f"{name} {name.split('_')[0]}\n" for name in pictures))
+        call(["bin/ringtrain-data", "images", photographs, "--list", listing, "--class-list", classes, "--split", "train",
+              "--out", WORK / "photographs", "--broken", "skip"])
+    return what
+
+
+def experiment(ranks, precision, batch, seconds):
+    path = WORK / "experiment.yaml"
+    path.write_text(f"""name: resnet_bench
+precision: {precision}
+model: {{kind: resnet, depth: 50, stem: imagenet}}
+data: {{train: {WORK / 'photographs'}-train, image_size: {SIZE}}}
+batch: {{global: {batch}, worker: {batch // ranks}}}
+optimizer: {{kind: sgd, momentum: 0.9, weight_decay: 0.0001}}
+learning_rate: {{base: 0.01}}
+stop: {{seconds: {seconds}}}
+evaluate: {{every_epochs: 0}}
+checkpoint: {{every_epochs: 0, best: false}}
+run: {{log_every_steps: 1000000}}
+""")
+    return path
+
+
+def measure_way(ranks, precision, options):
+    batch = options.batch or BATCH
+    figures, first, steps = measure(
+        lambda: run_pytorch("pytorch_resnet.py", ranks, precision, batch, options),
+        lambda step_seconds: run_ringtrain(lambda seconds: experiment(ranks, precision, batch, seconds),
+                                           f"ResNet-50 {precision}", ranks, options, step_seconds),
+        batch, GFLOP_PER_IMAGE)
+    seconds = sum(step["seconds"] for step in steps)
+    shares = {f"{part}_share": round(sum(step[f"{part}_seconds"] for step in steps) / seconds, 4)
+              for part in ("input", "forward", "backward", "communication", "update")}
+    return {"depth": 50, "image_size": SIZE, "batch": batch, "precision": precision, "way": way(ranks, options.threads),
+            "ranks": ranks, **figures, "target": TARGETS[ranks, precision] if batch == BATCH else "",
+            "share_target": SHARE_TARGET, **shares,
+            "step_seconds": round(statistics.median(step["seconds"] for step in steps), 4), "torchvision": first["torchvision"]}
+
+
+def table(rows, facts):
+    lines = ["# ResNet-50 on CPU cores: ringtrain against PyTorch", ""]
+    lines += [f"- {key}: {value}" for key, value in facts.items()]
+    lines += [f"- images/s of whole training steps: median [minimum, maximum]; ratio of medians; share: {GFLOP_PER_IMAGE:.2f} GFLOP per"
+              " image (3 x forward without the gradient of the pixels) over the rate of a 2048^3 matrix product measured in"
+              " the same minutes",
+              "- memory: peak of resident memory over all ranks; of PyTorch's, what importing it takes is in brackets", "",
+              "| batch | | precision | ringtrain | PyTorch | ratio | target | share | PyTorch's | target | memory | PyTorch's |",
+              "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    for r in rows:
+        lines.append(
+            f"| {r['batch']} | {r['way']} | {r['precision']} "
+            f"| {r['ringtrain_samples_per_second']:.2f} [{r['ringtrain_min']:.2f}, {r['ringtrain_max']:.2f}] "
+            f"| {r['pytorch_samples_per_second']:.2f} [{r['pytorch_min']:.2f}, {r['pytorch_max']:.2f}] "
+            f"| {r['ratio']:.2f} | {r['target'] or '-'} | {r['ringtrain_share_of_matmul']:.0%} of {r['matmul_gflops']:.0f} GFLOP/s "
+            f"| {r['pytorch_share_of_matmul']:.0%} | {r['share_target']:.0%} "
+            f"| {r['ringtrain_peak_mib']:,} MiB | {r['pytorch_peak_mib']:,} [{r['pytorch_import_mib']:,}] MiB |")
+    lines += ["", f"Where ringtrain's steps go (waiting for input: target below {WAIT_TARGET:.0%}):", "",
+              "| | precision | step, s | input | forward | backward | communication | update |", "|---|---|---|---|---|---|---|---|"]
+    for r in rows:
+        parts = " | ".join(f"{r[f'{part}_share']:.1%}" for part in ("input", "forward", "backward", "communication", "update"))
+        lines.append(f"| {r['way']} | {r['precision']} | {r['step_seconds']:.3f} | {parts} |")
+    return lines
+
+
+def main():
+    parser = make_parser(__doc__, "results/bench/resnet_cpu")
+    parser.set_defaults(windows=4, window_seconds=12.0, warmup_seconds=8.0)
+    options = parse(parser)
+    what = make_data(options)
+    rows = []
+    for ranks in chosen(options.ranks, [1, 2]):
+        for precision in chosen(options.precision, ["fp32", "bf16"]):
+            row = measure_way(ranks, precision, options)
+            rows.append(row)
+            print(f"batch {row['batch']} {precision} {row['way']}: {row['ringtrain_samples_per_second']:.2f} against "
+                  f"{row['pytorch_samples_per_second']:.2f} images/s, ratio {row['ratio']:.2f} (target {row['target'] or '-'}), "
+                  f"{row['ringtrain_share_of_matmul']:.0%} of {row['matmul_gflops']:.0f} GFLOP/s", flush=True)
+    facts = about(options, f"{rows[0]['torch']}, torchvision {rows[0]['torchvision']}",
+                  input=f"{what}, decoded, cropped and flipped during the step; PyTorch: random pixels in memory")
+    write(options, rows, facts, table(rows, facts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,379 @@
+"""Weights out and in again are the same weights; evaluate says what training said; wrong weights are one clear error."""
+import json
+import subprocess
+
+import numpy
+import pytest
+from PIL import Image
+
+from conftest import CONVERTER, arrays, assert_same_bits, checkpoints, evaluations
+
+TYPES = {"F32": numpy.float32, "F16": numpy.float16, "I64": numpy.int64, "U8": numpy.uint8}
+
+
+def read_safetensors(path):
+    """(tensors, metadata), by the format's description."""
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        tensors[name] = numpy.frombuffer(content[begin:end], TYPES[entry["dtype"]]).reshape(entry["shape"])
+    return tensors, metadata
+
+
+def write_safetensors(path, tensors, metadata=None):
+    names = {dtype: name for name, dtype in TYPES.items()}
+    header, body = {"__metadata__": metadata or {}}, b""
+    for name, values in tensors.items():
+        data = numpy.ascontiguousarray(values).tobytes()
+        header[name] = {"dtype": names[values.dtype.type], "shape": list(values.shape),
+                        "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+    return path
+
+
+class Weights:
+    """The three commands in a test's folder."""
+
+    def __init__(self, workshop):
+        self.workshop, self.folder = workshop, workshop.folder
+
+    def export(self, source, *options, name="weights"):
+        out = self.folder / f"{name}.safetensors"
+        result = self.workshop.run("export", source, "--out", out, *options, ranks=0)
+        assert result.code == 0, result
+        return out
+
+    def bring_in(self, file, name, **changes):
+        run = self.folder / name
+        result = self.workshop.run("import", file, self.workshop.experiment(run__dir=str(run), **changes), ranks=0)
+        assert result.code == 0, result
+        return run
+
+    def bring_in_badly(self, file, **changes):
+        """The error; no folder may be made."""
+        run = self.folder / "refused"
+        result = self.workshop.run("import", file, self.workshop.experiment(run__dir=str(run), **changes), ranks=0)
+        assert result.code == 1 and result.err.count("ringtrain: error") == 1 and not run.exists(), result
+        return result.err
+
+    def evaluate(self, source, *options, ranks=1):
+        """The result as JSON, and what was printed."""
+        out = self.folder / "evaluation.json"
+        result = self.workshop.run("evaluate", source, "--json", out, *options, ranks=ranks)
+        assert result.code == 0, result
+        return json.loads(out.read_text()), result.out
+
+
+@pytest.fixture
+def weights(workshop):
+    return Weights(workshop)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_evaluate_says_to_the_bit_what_training_said(workshop, weights, ranks):
+    run = workshop.train("run", ranks=ranks)
+    said = evaluations(run)[-1]
+    before = sorted(run.rglob("*"))
+    for source in run, checkpoints(run)[-1]:
+        result, text = weights.evaluate(source, ranks=ranks)
+        for key in "validation_loss", "validation_accuracy", "validation_targets":
+            assert result[key] == said[key]
+        assert result["step"] == said["step"] and f"{said['validation_loss']:.6f}" in text
+    assert sorted(run.rglob("*")) == before, "evaluate writes nothing into the run"
+
+
+def test_evaluate_is_the_same_on_any_number_of_ranks_and_any_batch(workshop, weights, text):
+    workshop.data = text
+    run = workshop.train("run", data__sequence=12)
+    one, _ = weights.evaluate(run)
+    for ranks, override in (2, "seed=1"), (4, "batch.global=64"):
+        other, _ = weights.evaluate(run, override, ranks=ranks)
+        assert other["validation_targets"] == one["validation_targets"]
+        assert other["validation_loss"] == pytest.approx(one["validation_loss"], rel=1e-6)
+
+
+def test_an_exported_file_has_the_checkpoints_tensors_and_says_where_it_is_from(workshop, weights):
+    run = workshop.train("run")
+    tensors, metadata = read_safetensors(weights.export(run, "--newest"))
+    stored = {name.removeprefix("weights/"): values for name, values in arrays(checkpoints(run)[-1]).items()
+              if name.startswith("weights/")}
+    assert tensors.keys() == stored.keys() and tensors
+    for name, values in stored.items():
+        assert tensors[name].tobytes() == values.tobytes()
+    assert metadata["format"] == "pt" and metadata["model"] == "char_lstm" and metadata["step"] == "20"
+    assert metadata["run"] == "e2e" and "a" in json.loads(metadata["vocabulary"])
+
+
+def test_export_takes_the_best_or_the_newest(workshop, weights):
+    run = workshop.train("run", stop__steps=30, learning_rate__base=0.3, evaluate={"every_steps": 3})
+    best = min(evaluations(run), key=lambda e: e["validation_loss"])["step"]
+    assert best != 30, "the rate is meant to be too high for the last step to be the best"
+    steps = {option: read_safetensors(weights.export(run, *option))[1]["step"]
+             for option in [(), ("--best",), ("--newest",)]}
+    assert steps == {(): str(best), ("--best",): str(best), ("--newest",): "30"}
+    (run / "checkpoints" / "best.h5").unlink()
+    result = workshop.run("export", run, "--best", "--out", weights.folder / "none", ranks=0)
+    assert result.code == 1 and "best.h5: no such checkpoint" in result.err, result
+    assert not (weights.folder / "none").exists()
+
+
+def test_train_export_import_evaluate_comes_back_to_the_same_bits(workshop, weights):
+    run = workshop.train("run", ranks=2)
+    said = evaluations(run)[-1]
+    exported = weights.export(run, "--newest")
+    imported = weights.bring_in(exported, "imported")
+    assert [path.name for path in checkpoints(imported)] == ["step-000000000.h5"]
+    again = weights.export(imported, name="again")
+    assert {name: values.tobytes() for name, values in read_safetensors(again)[0].items()} == {
+        name: values.tobytes() for name, values in read_safetensors(exported)[0].items()}
+    for source in [imported], [workshop.experiment(), "--weights", exported]:
+        result, _ = weights.evaluate(*source, ranks=2)
+        assert result["validation_loss"] == said["validation_loss"]
+        assert result["validation_accuracy"] == said["validation_accuracy"]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_training_goes_on_from_imported_weights_as_a_new_run(workshop, weights, optimizer):
+    common = dict(optimizer={"kind": optimizer}, learning_rate={"base": 0.01})
+    start = weights.export(workshop.train("first", **common))
+    runs = []
+    for name in "a", "b":
+        weights.bring_in(start, name, **common)
+        runs.append(workshop.train(name, ranks=2, resume=True, **common))
+    assert_same_bits(*runs)
+    fresh = workshop.train("fresh", **common)
+    assert evaluations(runs[0])[-1]["validation_loss"] < evaluations(fresh)[-1]["validation_loss"]
+
+
+def test_initial_weights_out_and_in_train_to_the_same_bits_as_without(workshop, weights):
+    whole = workshop.train("whole")
+    still = workshop.train("still", stop__steps=1, learning_rate={"base": 1e-30})
+    imported = weights.bring_in(weights.export(still), "imported")
+    assert_same_bits(whole, workshop.train("imported", resume=True))
+    assert imported == workshop.folder / "imported"
+
+
+def test_sixteen_bit_exports_change_the_loss_little_and_read_back(workshop, weights):
+    run = workshop.train("run")
+    loss = evaluations(run)[-1]["validation_loss"]
+    for dtype in "fp16", "bf16":
+        file = weights.export(run, "--dtype", dtype, name=dtype)
+        result, _ = weights.evaluate(workshop.experiment(), "--weights", file)
+        assert result["validation_loss"] != loss
+        assert result["validation_loss"] == pytest.approx(loss, rel=0.01)
+
+
+def test_prefixes_of_ddp_and_compile_are_dropped(workshop, weights):
+    run = workshop.train("run")
+    tensors, _ = read_safetensors(weights.export(run))
+    wrapped = {f"_orig_mod.module.{name}": values for name, values in tensors.items()}
+    wrapped["module.some.num_batches_tracked"] = numpy.array(7)
+    imported = weights.bring_in(write_safetensors(weights.folder / "wrapped.safetensors", wrapped), "imported")
+    assert weights.evaluate(imported)[0]["validation_loss"] == evaluations(run)[-1]["validation_loss"]
+    both = {**tensors, "module.linear.bias": tensors["linear.bias"]}
+    error = weights.bring_in_badly(write_safetensors(weights.folder / "both.safetensors", both))
+    assert "'linear.bias' is there twice" in error
+
+
+def test_wrong_weights_are_one_error_that_lists_every_tensor(workshop, weights):
+    tensors, metadata = read_safetensors(weights.export(workshop.train("run", stop__steps=2)))
+    del tensors["lstm.bias_hh_l0"]
+    tensors["head.weight"] = numpy.zeros(3, numpy.float32)
+    tensors["linear.weight"] = tensors["linear.weight"].T
+    file = write_safetensors(weights.folder / "wrong.safetensors", tensors, metadata)
+    for error in weights.bring_in_badly(file), weights.bring_in_badly(file, model__layers=3):
+        assert str(file) in error and "missing (" in error and "lstm.bias_hh_l0" in error
+        assert "not in the model (1): head.weight" in error
+        assert "linear.weight [16, 31] where the model has [31, 16]" in error
+    assert "lstm.weight_ih_l2" in error
+    result = workshop.run("evaluate", workshop.experiment(), "--weights", file, ranks=2)
+    assert result.code != 0 and result.err.count("ringtrain: error") == 1 and "head.weight" in result.err, result
+
+
+def test_another_number_or_order_of_classes_is_told_as_such(workshop, weights):
+    tensors, metadata = read_safetensors(weights.export(workshop.train("run", stop__steps=2)))
+    symbols = json.loads(metadata["vocabulary"])
+    swapped = {"vocabulary": json.dumps([symbols[1], symbols[0], *symbols[2:]], separators=(",", ":"))}
+    file = write_safetensors(weights.folder / "swapped.safetensors", tensors, swapped)
+    assert "was trained with other symbols, or in another order" in weights.bring_in_badly(file)
+    for name in "linear.weight", "linear.bias":
+        tensors[name] = tensors[name][:10]
+    file = write_safetensors(weights.folder / "ten.safetensors", tensors)
+    assert f"these weights tell 10 classes apart, {workshop.data}-train has {len(symbols)}" in weights.bring_in_badly(file)
+
+
+def test_what_is_no_good_file_is_said_with_the_way_out(workshop, weights):
+    tensors, metadata = read_safetensors(weights.export(workshop.train("run", stop__steps=2)))
+    pickle = weights.folder / "model.pth"
+    pickle.write_bytes(b"PK\x03\x04 archive/data.pkl")
+    error = weights.bring_in_badly(pickle)
+    assert "torch.save" in error and "from safetensors.torch import save_file" in error and f"{pickle}'" in error
+    bad = dict(tensors, **{"linear.bias": tensors["linear.bias"] * numpy.float32("nan")})
+    error = weights.bring_in_badly(write_safetensors(weights.folder / "nan.safetensors", bad, metadata))
+    assert "'linear.bias' has values that are not finite" in error
+    cut = weights.folder / "cut.safetensors"
+    cut.write_bytes((weights.folder / "weights.safetensors").read_bytes()[:-10])
+    assert "cut off" in weights.bring_in_badly(cut)
+
+
+def test_import_writes_a_single_checkpoint_when_asked_and_never_into_another_run(workshop, weights):
+    run = workshop.train("run")
+    file, out = weights.export(run), weights.folder / "single.h5"
+    result = workshop.run("import", file, workshop.experiment(run__dir=str(weights.folder / "unused")), "--out", out, ranks=0)
+    assert result.code == 0 and not (weights.folder / "unused").exists(), result
+    assert weights.evaluate(out)[0]["validation_loss"] == evaluations(run)[-1]["validation_loss"]
+    before = checkpoints(run)
+    result = workshop.run("import", file, workshop.experiment(run__dir=str(run)), ranks=0)
+    assert result.code == 1 and "is not empty" in result.err and checkpoints(run) == before, result
+
+
+def test_evaluate_takes_another_validation_set(workshop, weights):
+    run = workshop.train("run")
+    result, _ = weights.evaluate(run, f"data.validation={workshop.data}-train")
+    assert result["validation_dataset"] == f"{workshop.data}-train"
+    assert result["validation_targets"] > evaluations(run)[-1]["validation_targets"]
+    result = workshop.run("evaluate", run, "data.validation=")
+    assert result.code == 1 and "names no validation set" in result.err, result
+
+
+def test_logits_of_the_first_samples_add_up_to_the_loss(workshop, weights):
+    run = workshop.train("run")
+    out = weights.folder / "logits.safetensors"
+    result, _ = weights.evaluate(run, "--logits", out, "--samples", 10**6)
+    tensors, _ = read_safetensors(out)
+    logits, targets = tensors["logits"].astype(numpy.float64), tensors["targets"]
+    assert tensors["inputs"].shape == targets.shape == logits.shape[:2]
+    assert targets.size == result["validation_targets"]
+    likely = numpy.take_along_axis(logits, targets[..., None], 2)[..., 0]
+    loss = numpy.mean(numpy.log(numpy.exp(logits).sum(2)) - likely)
+    assert loss == pytest.approx(result["validation_loss"], rel=1e-5)
+    assert numpy.mean(logits.argmax(2) == targets) == pytest.approx(result["validation_accuracy"])
+    result, _ = weights.evaluate(run, "--logits", out, "--samples", 3)
+    few, _ = read_safetensors(out)
+    assert few["logits"].shape[0] == 3 and numpy.array_equal(few["logits"], tensors["logits"][:3])
+    result = workshop.run("evaluate", run, "--logits", out, ranks=2)
+    assert result.code != 0 and "leave mpirun out" in result.err, result
+
+
+@pytest.mark.parametrize("words, said", [
+    (["export", "RUN"], "needs --out"),
+    (["export", "RUN", "--out", "x", "--dtype", "int8"], "expected fp32, fp16 or bf16"),
+    (["export", "RUN", "--out", "x", "seed=2"], "seed=2 changes nothing"),
+    (["export", "RUN", "--out", "/nowhere/x.safetensors"], "/nowhere/x.safetensors"),
+    (["export", "EMPTY", "--out", "x"], "no checkpoint there"),
+    (["import"], "needs a .safetensors file and an experiment"),
+    (["import", "x.safetensors"], "needs an experiment file"),
+    (["import", "x.safetensors", "EXPERIMENT"], "x.safetensors: cannot open"),
+    (["import", "x.safetensors", "EXPERIMENT", "--out", "x"], "ends in .h5"),
+    (["evaluate"], "needs an experiment"),
+    (["evaluate", "EMPTY"], "no checkpoint there"),
+    (["evaluate", "RUN", "--samples", "0"], "expected a number of at least 1"),
+    (["evaluate", "RUN", "model.hidden=24"], "where the model has"),
+])
+def test_mistakes_are_one_clear_error(workshop, words, said):
+    named = {"EMPTY": workshop.folder / "empty", "EXPERIMENT": workshop.experiment()}
+    named["EMPTY"].mkdir()
+    if "RUN" in words:
+        named["RUN"] = workshop.train("run", stop__steps=1)
+    result = workshop.run(*[named.get(word, word) for word in words], ranks=0)
+    assert result.code == 1 and result.err.count("ringtrain: error") == 1 and said in result.err, result
+
+
+# ---- Pictures ------------------------------------------------------------------------------------------------------
+
+CLASSES = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
+RESNET = dict(model={"kind": "resnet", "depth": 18, "width": 16, "stem": "small"}, batch={"global": 16, "worker": 4},
+              optimizer={"kind": "sgd"}, stop__steps=6, data__image_size=16, data__resize=16, data__augmentation="none")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Prefix of a small data set: stripes whose direction and colour are the class."""
+    folder = tmp_path_factory.mktemp("pictures")
+    generator = numpy.random.default_rng(1)
+    y, x = numpy.mgrid[:16, :16]
+    for split, count in ("train", 8), ("val", 5):
+        for label, name in enumerate(CLASSES):
+            (folder / "source" / split / name).mkdir(parents=True)
+            for number in range(count):
+                wave = numpy.sin(x * numpy.cos(label) + y * numpy.sin(label) + generator.uniform(0, 6))
+                colour = numpy.array([label * 30, 128, 255 - label * 30])
+                pixels = 0.5 * colour + 50 * wave[..., None] + generator.normal(0, 10, (16, 16, 3))
+                picture = Image.fromarray(pixels.clip(0, 255).astype(numpy.uint8))
+                picture.save(folder / "source" / split / name / f"{number}.jpg", quality=95)
+    done = subprocess.run([CONVERTER, "images", folder / "source", "--out", folder / "pictures", "--shards", "2"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "pictures"
+
+
+def torchvision_names():
+    """What resnet18().state_dict() of torchvision holds."""
+    norm = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
+    names = ["conv1.weight", "fc.weight", "fc.bias", *(f"bn1.{n}" for n in norm)]
+    for stage in 1, 2, 3, 4:
+        for block in 0, 1:
+            for i in 1, 2:
+                names += [f"layer{stage}.{block}.conv{i}.weight", *(f"layer{stage}.{block}.bn{i}.{n}" for n in norm)]
+        if stage > 1:
+            names += [f"layer{stage}.0.downsample.0.weight", *(f"layer{stage}.0.downsample.1.{n}" for n in norm)]
+    return set(names)
+
+
+def test_a_resnet_goes_out_with_torchvisions_names_and_comes_back_to_the_same_bits(workshop, weights, pictures):
+    workshop.data = pictures
+    run = workshop.train("run", ranks=2, **RESNET)
+    said = evaluations(run)[-1]
+    exported = weights.export(run, "--newest")
+    tensors, metadata = read_safetensors(exported)
+    assert tensors.keys() == torchvision_names()
+    assert tensors["layer2.0.conv1.weight"].shape == (32, 16, 3, 3) and tensors["fc.weight"].shape == (7, 128)
+    counter = tensors["layer2.0.downsample.1.num_batches_tracked"]
+    assert counter.dtype == numpy.int64 and counter.shape == () and counter == 6
+    assert numpy.abs(tensors["bn1.running_mean"]).max() > 0 and metadata["class_ids"] == json.dumps(CLASSES).replace(" ", "")
+    imported = weights.bring_in(exported, "imported", **RESNET)
+    for source in [run], [imported], [workshop.experiment(**RESNET), "--weights", exported]:
+        result, text = weights.evaluate(*source, ranks=2)
+        for key in "validation_loss", "validation_accuracy", "validation_accuracy5", "validation_targets":
+            assert result[key] == said[key]
+        assert "top-1" in text and "top-5" in text and result["validation_targets"] == 35
+    runs = []
+    for name in "a", "b":
+        weights.bring_in(exported, name, **RESNET)
+        runs.append(workshop.train(name, ranks=2, resume=True, **RESNET))
+    assert_same_bits(*runs)
+
+
+def test_what_a_resnet_saw_and_said_of_pictures_adds_up_to_top_1_and_top_5(workshop, weights, pictures):
+    workshop.data = pictures
+    run = workshop.train("run", **RESNET)
+    out = weights.folder / "logits.safetensors"
+    result, _ = weights.evaluate(run, "--logits", out, "--samples", 100)
+    tensors, metadata = read_safetensors(out)
+    logits, targets = tensors["logits"].astype(numpy.float64), tensors["targets"]
+    assert tensors["inputs"].shape == (35, 16, 16, 3) and logits.shape == (35, 7) and targets.shape == (35,)
+    assert len(json.loads(metadata["mean"])) == len(json.loads(metadata["std"])) == 3
+    assert sorted(targets) == sorted(list(range(7)) * 5)
+    loss = numpy.mean(numpy.log(numpy.exp(logits).sum(1)) - logits[numpy.arange(35), targets])
+    assert loss == pytest.approx(result["validation_loss"], rel=1e-5)
+    order = logits.argsort(1)[:, ::-1]
+    assert numpy.mean(order[:, 0] == targets) == pytest.approx(result["validation_accuracy"])
+    assert numpy.mean((order[:, :5] == targets[:, None]).any(1)) == pytest.approx(result["validation_accuracy5"])
+
+
+def test_weights_without_statistics_or_of_another_resnet_are_refused(workshop, weights, pictures):
+    workshop.data = pictures
+    tensors, metadata = read_safetensors(weights.export(workshop.train("run", **{**RESNET, "stop__steps": 1})))
+    bare = {name: values for name, values in tensors.items() if "running" not in name}
+    error = weights.bring_in_badly(write_safetensors(weights.folder / "bare.safetensors", bare), **RESNET)
+    assert "missing (40): bn1.running_mean, bn1.running_var" in error and "not in the model" not in error
+    file = write_safetensors(weights.folder / "whole.safetensors", tensors, {"class_ids": json.dumps(CLASSES[::-1])})
+    assert "was trained with other classes, or in another order" in weights.bring_in_badly(file, **RESNET)
+    stem = {**RESNET, "model": {**RESNET["model"], "stem": "imagenet"}}
+    assert "conv1.weight [16, 3, 3, 3] where the model has [16, 3, 7, 7]" in weights.bring_in_badly(file, **stem)

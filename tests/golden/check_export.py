@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Does PyTorch compute the same logits from an exported file? Give it the file and what `evaluate` kept of some samples:
+
+    bin/ringtrain export RUN --out weights.safetensors
+    bin/ringtrain evaluate RUN --logits logits.safetensors --samples 64
+    python tests/golden/check_export.py weights.safetensors logits.safetensors
+
+(RUN is the same checkpoint for both, fp32 weights.) It needs torch and safetensors; with torchvision, networks that
+torchvision has are its own, loaded strictly, otherwise they are written out below. Exit code 0: all logits agree.
+"""
+import argparse
+import itertools
+import json
+import sys
+
+import torch
+from safetensors.torch import load_file, safe_open
+from torch.nn import functional as F
+
+try:
+    import torchvision
+except ImportError:
+    torchvision = None
+
+
+def plain_resnet(w, x):
+    """Version 1.5, by the shapes of its tensors."""
+    def conv_norm(conv, norm, x, stride=1):
+        weight = w[conv + ".weight"]
+        x = F.conv2d(x, weight, None, stride, weight.shape[-1] // 2)
+        return F.batch_norm(x, w[norm + ".running_mean"], w[norm + ".running_var"], w[norm + ".weight"], w[norm + ".bias"])
+
+    imagenet = w["conv1.weight"].shape[-1] == 7
+    x = F.relu(conv_norm("conv1", "bn1", x, 2 if imagenet else 1))
+    if imagenet:
+        x = F.max_pool2d(x, 3, 2, 1)
+    for stage in range(1, 5):
+        for block in itertools.count():
+            name = f"layer{stage}.{block}"
+            if f"{name}.conv1.weight" not in w:
+                break
+            stride = 2 if stage > 1 and block == 0 else 1
+            convolutions = 3 if f"{name}.conv3.weight" in w else 2
+            shortcut, y = x, x
+            if f"{name}.downsample.0.weight" in w:
+                shortcut = conv_norm(f"{name}.downsample.0", f"{name}.downsample.1", x, stride)
+            for i in range(1, convolutions + 1):
+                y = conv_norm(f"{name}.conv{i}", f"{name}.bn{i}", y, stride if i == convolutions - 1 else 1)
+                if i < convolutions:
+                    y = F.relu(y)
+            x = F.relu(y + shortcut)
+    return F.linear(x.mean((2, 3)), w["fc.weight"], w["fc.bias"])
+
+
+def plain_alexnet(w, x):
+    def conv(i, x, stride, padding):
+        return F.relu(F.conv2d(x, w[f"features.{i}.weight"], w[f"features.{i}.bias"], stride, padding))
+
+    x = F.max_pool2d(conv(0, x, 4, 2), 3, 2)
+    x = F.max_pool2d(conv(3, x, 1, 2), 3, 2)
+    x = F.max_pool2d(conv(10, conv(8, conv(6, x, 1, 1), 1, 1), 1, 1), 3, 2).flatten(1)
+    for i in 1, 4, 6:
+        x = F.linear(x, w[f"classifier.{i}.weight"], w[f"classifier.{i}.bias"])
+        x = x if i == 6 else F.relu(x)
+    return x
+
+
+def plain_cnn(w, x):
+    for i in 1, 2, 3:
+        x = F.max_pool2d(F.relu(F.conv2d(x, w[f"conv{i}.weight"], w[f"conv{i}.bias"], 1, 1)), 2)
+    return F.linear(x.flatten(1), w["fc.weight"], w["fc.bias"])
+
+
+def char_lstm(w, symbols):
+    """torch.nn.LSTM over one-hot symbols, and a linear layer at every position."""
+    hidden = w["lstm.weight_hh_l0"].shape[1]
+    layers = sum(name.startswith("lstm.weight_hh_l") for name in w)
+    vocabulary = w["linear.weight"].shape[0]
+    lstm = torch.nn.LSTM(vocabulary, hidden, layers, batch_first=True)
+    lstm.load_state_dict({name.removeprefix("lstm."): t for name, t in w.items() if name.startswith("lstm.")}, strict=True)
+    return F.linear(lstm(F.one_hot(symbols.long(), vocabulary).float())[0], w["linear.weight"], w["linear.bias"])
+
+
+def torchvision_model(kind, w):
+    """torchvision's own, or None where it has none of this shape."""
+    if torchvision is None:
+        return None
+    if kind == "alexnet":
+        model = torchvision.models.alexnet(num_classes=w["classifier.6.weight"].shape[0])
+    elif kind == "resnet" and w["conv1.weight"].shape[0] == 64:
+        models = torchvision.models
+        blocks = [sum(f"layer{stage}.{i}.conv1.weight" in w for i in range(99)) for stage in range(1, 5)]
+        bottleneck = "layer1.0.conv3.weight" in w
+        block = models.resnet.Bottleneck if bottleneck else models.resnet.BasicBlock
+        model = models.ResNet(block, blocks, num_classes=w["fc.weight"].shape[0])
+        if w["conv1.weight"].shape[-1] == 3:  # the stem for small pictures
+            model.conv1, model.maxpool = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False), torch.nn.Identity()
+    else:
+        return None
+    model.load_state_dict(w, strict=True)
+    return model.eval()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("export"), parser.add_argument("logits")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="of the largest logit, if that is above 1")
+    arguments = parser.parse_args()
+    w, kept = load_file(arguments.export), load_file(arguments.logits)
+    with safe_open(arguments.logits, "pt") as file:
+        metadata = file.metadata()
+    kind, inputs = metadata["model"], kept["inputs"]
+    networks = {}
+    with torch.no_grad():
+        if kind == "char_lstm":
+            networks["torch.nn.LSTM"] = char_lstm(w, inputs)
+        else:
+            mean, std = (torch.tensor(json.loads(metadata[key])).reshape(3, 1, 1) for key in ("mean", "std"))
+            pictures = (inputs.permute(0, 3, 1, 2).float() / 255 - mean) / std
+            networks[f"{kind} with torch.nn.functional"] = globals()[f"plain_{kind}"](w, pictures)
+            model = torchvision_model(kind, w)
+            if model is not None:
+                networks[f"{kind} of torchvision {torchvision.__version__}"] = model(pictures)
+    ours = kept["logits"].double()
+    tolerance = arguments.tolerance * max(1.0, ours.abs().max().item())
+    agree = True
+    for name, theirs in networks.items():
+        difference = (theirs.double() - ours).abs().max().item()
+        same = (theirs.argmax(-1) == ours.argmax(-1)).double().mean().item()
+        agree = agree and difference <= tolerance
+        print(f"{name}: largest difference {difference:.2e} of logits up to {ours.abs().max():.3g} "
+              f"({len(inputs)} samples, tolerance {tolerance:.1e}); {100 * same:.2f} % of the likeliest classes are the same")
+    sys.exit(0 if agree else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+// The list of keys, the page made from it, and the experiments that come with the program.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "config/reader.h"
+#include "config/schema.h"
+
+namespace ringtrain {
+namespace {
+
+std::filesystem::path root() {
+  const char* given = std::getenv("RINGTRAIN_ROOT");
+  return given != nullptr ? std::filesystem::path(given) : std::filesystem::current_path();
+}
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// How many members an aggregate has: the most values that it can be initialised with.
+struct Anything {
+  template <class T>
+  operator T() const;  // never called
+};
+template <class T, class... Values>
+constexpr std::size_t member_count() {
+  if constexpr (requires { T{Values()..., Anything()}; })
+    return member_count<T, Values..., Anything>();
+  else
+    return sizeof...(Values);
+}
+
+TEST(ConfigSchema, NamesEveryMemberOfTheStructs) {
+  const std::size_t members =
+      member_count<Experiment>() - sections().size() + member_count<ModelConfig>() + member_count<DataConfig>() +
+      member_count<BatchConfig>() + member_count<LossConfig>() + member_count<OptimizerConfig>() +
+      member_count<LearningRateConfig>() + member_count<StopConfig>() + member_count<EvaluateConfig>() +
+      member_count<CheckpointConfig>() + member_count<CommunicationConfig>() + member_count<RunConfig>();
+  EXPECT_EQ(schema().size(), members);
+  std::set<std::string_view> keys;
+  for (const Field& field : schema()) {
+    EXPECT_TRUE(keys.insert(field.key).second) << field.key << " is listed twice";
+    EXPECT_FALSE(field.meaning_.empty()) << field.key;
+    EXPECT_TRUE(field.only_with_.empty() || find_field(field.only_with_) != nullptr) << field.key;
+  }
+}
+
+TEST(Configs, EveryExperimentInTheRepositoryReadsAndItsRanksDivide) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(root() / "configs"))
+    if (entry.path().extension() == ".yaml") {
+      const Experiment experiment = read_experiment(entry.path().string(), {});
+      EXPECT_EQ(experiment.name, entry.path().stem().string());
+      EXPECT_EQ(experiment.batch.global / experiment.batch.worker % 4, 0) << entry.path() << ": 1, 2, 4 ranks";
+      EXPECT_EQ(contents(entry.path()).rfind("# ", 0), 0u) << entry.path() << ": source, hardware and result";
+      ++count;
+    }
+  EXPECT_GE(count, 3) << "in " << root() / "configs"
+                      << "; RINGTRAIN_ROOT names the repository";
+}
+
+TEST(Configs, ThePageOfKeysIsTheSchemas) {
+  const auto page = root() / "configs" / "README.md";
+  if (std::getenv("RINGTRAIN_WRITE_PAGES") != nullptr) std::ofstream(page, std::ios::binary) << schema_markdown();
+  EXPECT_TRUE(contents(page) == schema_markdown())
+      << page << " is stale; run this test with RINGTRAIN_WRITE_PAGES=1 in the environment to write it anew";
+}
+
+}  // namespace
+}  // namespace ringtrain

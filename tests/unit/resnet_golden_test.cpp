@@ -1,0 +1,177 @@
+// ResNets against PyTorch in float64 (tests/golden/resnet.json): the fp64 reference to the last digits, the engine
+// within fp32's rounding, and five steps of training through the optimizer.
+#include <cmath>
+
+#include "backend/cpu/isa.h"
+#include "optim/optimizer.h"
+#include "tests/unit/golden.h"
+#include "tests/unit/pictures.h"
+
+namespace ringtrain {
+namespace {
+
+using nlohmann::json;
+
+// keyed_uniform() of tests/golden/make_resnet.py: the splitmix64 finaliser of FNV-1a(name) + index, in [0, 1).
+double keyed_uniform(const std::string& name, std::int64_t index) {
+  std::uint64_t key = 0xcbf29ce484222325ull;
+  for (const char letter : name) key = (key ^ static_cast<std::uint8_t>(letter)) * 0x100000001b3ull;
+  std::uint64_t z = (key + static_cast<std::uint64_t>(index)) * 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  z = z ^ (z >> 31);
+  return static_cast<double>(z >> 11) * 0x1p-53;
+}
+
+// starting_value() of the script.
+float starting_value(const Parameter& p, std::int64_t index) {
+  const double u = keyed_uniform(p.name, index);
+  const auto shape = [&](std::size_t d) { return static_cast<double>(p.shape[d]); };
+  double value = 0.75 + 0.5 * u;
+  if (p.shape.size() == 4)
+    value = (2 * u - 1) * std::sqrt(6 / (shape(0) * shape(2) * shape(3)));
+  else if (p.shape.size() == 2)
+    value = (2 * u - 1) * std::sqrt(3 / shape(1));
+  else if (p.name.ends_with("bias") || p.name.ends_with("running_mean"))
+    value = 0.4 * u - 0.2;
+  else if (p.scale == 0)  // the last norm of a block
+    value *= 0.25;
+  return static_cast<float>(value);
+}
+
+struct GoldenCase {
+  const json& c;
+  Pictures s;
+  OptimizerConfig rule;
+
+  explicit GoldenCase(const json& the_case)
+      : c(the_case), s(graph(the_case), the_case.at("batch"), the_case.at("group")) {
+    const std::string name = c.at("name");
+    for (const Parameter& p : s.table.all())
+      for (std::int64_t i = 0; i < p.count; ++i) {
+        s.weights->data()[p.offset + i] = starting_value(p, i);
+        s.w[static_cast<std::size_t>(p.offset + i)] = static_cast<double>(starting_value(p, i));
+      }
+    for (std::size_t i = 0; i < s.x.size(); ++i)
+      s.x[i] = static_cast<std::uint8_t>(256 * keyed_uniform(name + " pixels", static_cast<std::int64_t>(i)));
+    for (std::size_t i = 0; i < s.y.size(); ++i)
+      s.y[i] = static_cast<std::int32_t>(static_cast<double>(s.graph.classes()) *
+                                         keyed_uniform(name + " targets", static_cast<std::int64_t>(i)));
+    rule.kind = "sgd";
+    rule.momentum = c.at("momentum");
+    rule.nesterov = true;
+    rule.weight_decay = c.at("weight_decay");
+  }
+
+  static Graph graph(const json& c) {
+    return small_resnet(c.at("depth"), c.at("width"), c.at("stem"), c.at("image_size"), c.at("label_smoothing"),
+                        c.at("classes"));
+  }
+
+  // Norms and samples of the tensors named in `expected`, within `tolerance` of their norms.
+  template <class T>
+  void expect_tensors(const json& expected, const T* flat, double tolerance) const {
+    for (const auto& [name, tensor] : expected.items()) {
+      const Parameter& p = s.table.find(name);
+      const double norm = tensor.at("norm");
+      double square = 0;
+      for (std::int64_t i = 0; i < p.count; ++i) square += std::pow(static_cast<double>(flat[p.offset + i]), 2);
+      EXPECT_NEAR(std::sqrt(square), norm, tolerance * norm) << name;
+      const std::vector<double> samples = values(tensor);
+      for (std::size_t k = 0; k < samples.size(); ++k) {
+        const auto place = static_cast<std::int64_t>(keyed_uniform(name + " places", static_cast<std::int64_t>(k)) *
+                                                     static_cast<double>(p.count));
+        EXPECT_NEAR(flat[p.offset + place], samples[k], tolerance * norm) << name << "[" << place << "]";
+      }
+    }
+  }
+
+  // The running statistics after one step whose sums lie in `flat`.
+  template <class T>
+  std::vector<double> averaged(const T* flat) const {
+    std::vector<double> result = s.w;
+    const double share = c.at("norm_momentum");
+    for (std::size_t i = static_cast<std::size_t>(s.table.trained()); i < result.size(); ++i)
+      result[i] = (1 - share) * result[i] + share * static_cast<double>(flat[i]);
+    return result;
+  }
+};
+
+class ResNetGolden : public testing::TestWithParam<std::size_t> {
+ protected:
+  static const json& all() {
+    static const json file = golden("resnet.json");
+    return file;
+  }
+  GoldenCase the_case{all().at("cases").at(GetParam())};
+};
+
+TEST_P(ResNetGolden, TheReferenceEqualsPyTorch) {
+  const auto& [c, s, rule] = the_case;
+  const PictureResult result = s.expected();
+  EXPECT_NEAR(result.loss / static_cast<double>(s.rows), c.at("losses").at(0).get<double>(), 1e-11);
+  the_case.expect_tensors(c.at("gradients"), result.gradients.data(), 1e-7);  // loss_scale is a float
+  the_case.expect_tensors(c.at("statistics"), the_case.averaged(result.gradients.data()).data(), 1e-7);
+  const PictureResult evaluation = s.expected(PassMode::inference);
+  EXPECT_LE(relative_difference(evaluation.logits.data(), c.at("logits").get<std::vector<double>>().data(),
+                                std::ssize(evaluation.logits)),
+            1e-12);
+}
+
+TEST_P(ResNetGolden, FirstStepEqualsPyTorch) {
+  auto& [c, s, rule] = the_case;
+  auto program = s.program();
+  EXPECT_NEAR(program->forward(s.pass).loss / static_cast<double>(s.rows), c.at("losses").at(0).get<double>(), 2e-5);
+  program->backward(*s.gradients, false, {});
+  // A ReLU that rounding switches is up to 1e-3 of a tensor.
+  the_case.expect_tensors(c.at("gradients"), s.gradients->data(), 1e-2);
+  the_case.expect_tensors(c.at("statistics"), the_case.averaged(s.gradients->data()).data(), 1e-5);
+}
+
+TEST_P(ResNetGolden, LogitsEqualPyTorch) {
+  auto& [c, s, rule] = the_case;
+  auto program = s.program(Precision::fp32, PassMode::inference);
+  EXPECT_NEAR(program->forward(s.pass).loss / static_cast<double>(s.rows) / c.at("evaluation_loss").get<double>(), 1,
+              1e-5);
+  const auto expected = c.at("logits").get<std::vector<double>>();
+  for (std::int64_t r = 0; r < s.rows; ++r)
+    EXPECT_LE(
+        relative_difference(program->logits(r, 0).data(), expected.data() + r * s.graph.classes(), s.graph.classes()),
+        1e-5);
+}
+
+TEST_P(ResNetGolden, FiveStepsOfNesterovMomentumEqualPyTorch) {
+  auto& [c, s, rule] = the_case;
+  auto program = s.program();
+  Optimizer optimizer(rule, s.table, *s.backend);
+  const double rate = c.at("learning_rate");
+  const double tolerance = c.at("depth") == 50 ? 1e-2 : 1e-3;  // ReLUs that rounding switches add up
+  std::int64_t step = 0;
+  for (const double loss : c.at("losses").get<std::vector<double>>()) {
+    EXPECT_NEAR(program->forward(s.pass).loss / static_cast<double>(s.rows), loss, tolerance * loss) << "step " << step;
+    program->backward(*s.gradients, false, {});
+    optimizer.update(*s.weights, *s.gradients, {rate, rate}, 1, step++);
+    s.backend->average(c.at("norm_momentum"), s.table.trained(), s.table.size(), *s.weights, *s.gradients);
+    program->set_weights(*s.weights);
+  }
+  EXPECT_EQ(step, 5);
+  the_case.expect_tensors(c.at("after_all_steps"), s.weights->data(), 5 * tolerance);
+}
+
+TEST_P(ResNetGolden, Bf16IsAsCloseToFp64AsPyTorchsAutocast) {
+  if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
+  auto& [c, s, rule] = the_case;
+  auto program = s.program(Precision::bf16);
+  program->forward(s.pass);
+  program->backward(*s.gradients, false, {});
+  const double distance = relative_difference(s.gradients->data(), s.expected().gradients.data(), s.table.trained());
+  // Which ReLUs switch is chance; over many pictures the two distances are the same within 10 %.
+  EXPECT_LE(distance, 1.5 * c.at("bf16_gradient_distance").get<double>());
+  EXPECT_GT(distance, 0.01);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, ResNetGolden, testing::Range(std::size_t{0}, std::size_t{3}),
+                         [](const auto& information) { return "Case" + std::to_string(information.param); });
+
+}  // namespace
+}  // namespace ringtrain
