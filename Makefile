@@ -111,7 +111,7 @@ march_avx512_bf16 := $(march_avx512) -mavx512bf16
 define kernel_rule
 build/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.cpp build/config.mk
 	@mkdir -p $$(@D) && echo "compile $$@"
-	$$(Q)$$(COMPILE) $$(march_$(1)) -DRINGTRAIN_ISA=$(1) -c $$< -o $$@
+	$$(Q)$$(COMPILE) $$(march_$(1)) -Wno-psabi -DRINGTRAIN_ISA=$(1) -c $$< -o $$@
 endef
 $(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
 

@@ -11,8 +11,6 @@
 #include <immintrin.h>
 #endif
 
-#pragma GCC diagnostic ignored "-Wpsabi"  // vectors as arguments: every use is inlined
-
 namespace ringtrain::cpu {
 namespace {
 
