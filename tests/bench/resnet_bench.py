@@ -2,13 +2,15 @@
 """ringtrain's ResNet-50 at 224 px against torchvision's in PyTorch on the same cores, side by side: PyTorch, ringtrain, ringtrain,
 PyTorch.
 
-  tests/bench/setup_pytorch.sh && tests/bench/resnet_bench.py                everything, about 20 minutes on 2 cores
+  tests/bench/setup_pytorch.sh && make build/bench/resnet_layers
+  tests/bench/resnet_bench.py                                                everything, about 25 minutes on 2 cores
   tests/bench/resnet_bench.py --precision bf16 --ranks 1                     a part
 
 Writes results/bench/resnet_cpu.csv (a row for every precision and way of running) and resnet_cpu.md (the same as a table,
 with targets). Rates are images per second of whole steps, wall-clock, medians over windows of both runs. Ringtrain
 decodes and crops photographs from HDF5 in the background, on the same cores; PyTorch has random pixels in memory.
 """
+import re
 import statistics
 from pathlib import Path
 
@@ -20,7 +22,7 @@ PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG .
 # (ranks, precision) -> ringtrain's rate / PyTorch's, and the share of the matmul rate.
 TARGETS = {(1, "fp32"): 1.1, (1, "bf16"): 1.2, (2, "fp32"): 1.15, (2, "bf16"): 1.35}
 SHARE_TARGET = 0.85
-WAIT_TARGET = 0.01
+WAIT_TARGET, PRIMITIVES_TARGET = 0.01, 0.9
 
 # Multiplications of convolutions and dense layer, forward; the first convolution needs no gradient of its input.
 FORWARD, FIRST = 4_089_184_256, 64 * 112 * 112 * 3 * 7 * 7
@@ -76,6 +78,16 @@ run: {{log_every_steps: 1000000}}
     return path
 
 
+def share_of_primitives(precision, batch, options):
+    """A step's rate over that of the bare oneDNN primitives one after the other, both in one process of their own; "" where
+    build/bench/resnet_layers is not built."""
+    program = ROOT / "build/bench/resnet_layers"
+    if not program.exists():
+        return ""
+    out = call([program, f"batch={batch}", f"precision={precision}", f"threads={options.threads}"])
+    return float(re.search(r"step at ([\d.]+) of them", out)[1])
+
+
 def measure_way(ranks, precision, options):
     batch = options.batch or BATCH
     figures, first, steps = measure(
@@ -86,9 +98,10 @@ def measure_way(ranks, precision, options):
     seconds = sum(step["seconds"] for step in steps)
     shares = {f"{part}_share": round(sum(step[f"{part}_seconds"] for step in steps) / seconds, 4)
               for part in ("input", "forward", "backward", "communication", "update")}
+    primitives = share_of_primitives(precision, batch, options) if ranks == 1 else ""
     return {"depth": 50, "image_size": SIZE, "batch": batch, "precision": precision, "way": way(ranks, options.threads),
             "ranks": ranks, **figures, "target": TARGETS[ranks, precision] if batch == BATCH else "",
-            "share_target": SHARE_TARGET, **shares,
+            "share_target": SHARE_TARGET, **shares, "share_of_primitives": primitives,
             "step_seconds": round(statistics.median(step["seconds"] for step in steps), 4), "torchvision": first["torchvision"]}
 
 
@@ -109,6 +122,9 @@ def table(rows, facts):
             f"| {r['ratio']:.2f} | {r['target'] or '-'} | {r['ringtrain_share_of_matmul']:.0%} of {r['matmul_gflops']:.0f} GFLOP/s "
             f"| {r['pytorch_share_of_matmul']:.0%} | {r['share_target']:.0%} "
             f"| {r['ringtrain_peak_mib']:,} MiB | {r['pytorch_peak_mib']:,} [{r['pytorch_import_mib']:,}] MiB |")
+    of_primitives = [f"{r['share_of_primitives']:.2f} in {r['precision']}" for r in rows if r["share_of_primitives"] != ""]
+    if of_primitives:
+        lines += ["", f"A step of one process against its bare oneDNN primitives (target {PRIMITIVES_TARGET}): {', '.join(of_primitives)}."]
     lines += ["", f"Where ringtrain's steps go (waiting for input: target below {WAIT_TARGET:.0%}):", "",
               "| | precision | step, s | input | forward | backward | communication | update |", "|---|---|---|---|---|---|---|---|"]
     for r in rows:
