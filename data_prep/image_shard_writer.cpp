@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
+#include "data_prep/read_file.h"
 #include "data_prep/utf8.h"
 
 namespace ringtrain {
@@ -58,6 +60,15 @@ void write_reals(const h5::File& file, const std::string& name, const std::vecto
   if (made.get() < 0 || H5Awrite(made.get(), H5T_NATIVE_DOUBLE, values.data()) < 0) {
     file.fail(cat("cannot write attribute '", name, "'"));
   }
+}
+
+// HDF5 marks a file that is open for writing in its superblock; a writer that was killed between `complete` and closing
+// leaves the mark. (File format specification, "File Consistency Flags".)
+bool was_closed(const std::string& path) {
+  std::array<std::uint8_t, 24> superblock{};
+  InputFile(path).read(0, superblock);
+  const bool old = superblock[8] <= 1;  // version
+  return old ? superblock[20] == 0 : superblock[11] == 0;
 }
 
 }  // namespace
@@ -120,6 +131,7 @@ void ImageShardWriter::finish() {
 bool is_finished_shard(const std::string& path, const SplitDescription& split, std::int64_t shard) {
   if (!std::filesystem::exists(path)) return false;
   try {
+    if (!was_closed(path)) return false;
     const h5::File file = h5::File::open(path);
     const auto same = [&](const std::string& name, const std::string& value) {
       return file.has_attribute("/", name) && file.read_string("/", name) == value;

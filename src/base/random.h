@@ -37,7 +37,8 @@ enum class RandomPurpose : std::uint32_t {
   dropout = 3,
   phase = 4,
   sampling = 5,
-  shards = 6
+  shards = 6,
+  augmentation = 7
 };
 
 RINGTRAIN_HD std::uint64_t random_key(std::uint64_t seed, RandomPurpose purpose) {

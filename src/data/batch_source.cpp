@@ -6,6 +6,11 @@
 #include "data/image_dataset.h"
 
 namespace ringtrain {
+namespace {
+
+constexpr std::int64_t least_buffered_bytes = 256 << 10;  // so that readers seldom wait while pictures are small
+
+}  // namespace
 
 RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan) {
   RingSizes sizes;
@@ -15,10 +20,13 @@ RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan) {
   sizes.inputs = plan.micro_batch * plan.image.size * plan.image.size * 3;
   sizes.parts = plan.micro_batch;
   sizes.readers = plan.reads;
-  // Each reader may have one record under way and one that waits, each decoder one in hand: of the usual size, for the
-  // largest of photographs may be a hundred times that. It fits too, alone.
-  const std::int64_t usual = (index.image_bytes() + index.total - 1) / std::max<std::int64_t>(1, index.total);
-  sizes.records = std::max(index.largest_record(), (2 * plan.reads + plan.threads) * usual);
+  // Each reader may have one record under way and one that waits, each decoder one in hand. Buffers are for the usual
+  // sizes; the largest of photographs may be a hundred times that, and comes alone.
+  const std::int64_t largest = std::max<std::int64_t>(1, index.largest_record());
+  const std::int64_t mean = (index.image_bytes() + index.total - 1) / std::max<std::int64_t>(1, index.total);
+  sizes.buffer_bytes = std::clamp<std::int64_t>(2 * mean, 1, largest);
+  sizes.buffers = std::max(2 * plan.reads + plan.threads, least_buffered_bytes / sizes.buffer_bytes);
+  sizes.oversize_bytes = largest > sizes.buffer_bytes ? largest : 0;
   return sizes;
 }
 

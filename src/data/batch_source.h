@@ -48,7 +48,15 @@ struct RingSizes {
   std::int64_t targets = 0;  // of a slot
   std::int64_t parts = 1;    // of a micro-batch
   std::int64_t readers = 0;  // threads that read records ahead of those that fill; 0: parts have no record
-  std::int64_t records = 0;  // bytes of the records that are read but not yet used up, at most
+  // Of records that are read but not yet used up:
+  std::int64_t buffers = 0;         // that are used again and again
+  std::int64_t buffer_bytes = 0;    // of each
+  std::int64_t oversize_bytes = 0;  // of all records at a time that are larger than a buffer
+
+  std::int64_t memory_bytes() const {
+    return slots * (inputs + targets * static_cast<std::int64_t>(sizeof(std::int32_t))) + buffers * buffer_bytes +
+           oversize_bytes;
+  }
 };
 
 RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan);

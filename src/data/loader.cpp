@@ -8,18 +8,23 @@
 // Readers only wait for files, so many of them hide the latency of a network file system and cost no core.
 #include "data/loader.h"
 
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "data/batch_source.h"
 #include "data/row_plan.h"
 
 namespace ringtrain {
+namespace {
+
+constexpr double page_cache_seconds = 200e-6;  // a read that takes longer has waited for a disk or a server
+
+}  // namespace
 
 struct Loader::State {
   enum class Phase { empty, filling, full };
@@ -35,7 +40,7 @@ struct Loader::State {
     Slot* slot = nullptr;
     BatchPart part;
     std::vector<std::uint8_t> record;
-    std::int64_t reserved = 0;  // bytes
+    std::int64_t record_bytes = 0;  // 0: has no buffer
   };
 
   State(std::shared_ptr<const Dataset> given, const LoaderPlan& given_plan)
@@ -75,7 +80,7 @@ struct Loader::State {
       ending = true;
     }
     part_free.notify_all();
-    room_free.notify_all();
+    buffer_free.notify_all();
     record_ready.notify_all();
     for (std::thread& thread : threads) thread.join();
   }
@@ -112,7 +117,7 @@ struct Loader::State {
     return work;
   }
 
-  void finish(const Work& work, const std::exception_ptr& failure = nullptr) {
+  void finish(Work& work, const std::exception_ptr& failure = nullptr) {
     Slot& mine = *work.slot;
     if (failure != nullptr && (mine.failure == nullptr || work.part.part < mine.failed_part)) {
       mine.failure = failure;
@@ -121,10 +126,50 @@ struct Loader::State {
     if (--mine.parts_left == 0) mine.phase = Phase::full;
     --taken;
     if (mine.phase == Phase::full || taken == 0) slot_full.notify_all();
-    if (work.reserved == 0) return;
-    reserved -= work.reserved;
-    // Readers are woken for several records at once: waking one takes as long as decoding a small picture.
-    if (waiting_for_room > 0 && reserved <= sizes.records / 2) room_free.notify_all();
+    give_back_buffer(work);
+  }
+
+  bool fits_buffer(std::int64_t bytes) const { return bytes <= sizes.buffer_bytes; }
+  bool can_take_buffer(std::int64_t bytes) const {
+    return fits_buffer(bytes) ? buffers_out < sizes.buffers : oversize_out + bytes <= sizes.oversize_bytes;
+  }
+
+  void take_buffer(Work& work, std::int64_t bytes) {
+    work.record_bytes = bytes;
+    if (!fits_buffer(bytes)) {
+      oversize_out += bytes;
+      return;
+    }
+    ++buffers_out;
+    if (spare_buffers.empty()) {
+      work.record.reserve(static_cast<std::size_t>(sizes.buffer_bytes));
+    } else {
+      work.record = std::move(spare_buffers.back());  // the one that caches may still hold
+      spare_buffers.pop_back();
+    }
+  }
+
+  void give_back_buffer(Work& work) {
+    if (work.record_bytes == 0) return;
+    if (fits_buffer(work.record_bytes)) {
+      --buffers_out;
+      spare_buffers.push_back(std::move(work.record));
+    } else {
+      oversize_out -= work.record_bytes;
+      work.record = {};
+    }
+    // For several records at once.
+    if (readers_without_buffer > 0 && buffers_out <= sizes.buffers / 2) wake_readers(buffer_free);
+  }
+
+  // Waking a thread takes a good part of the time that a small picture takes to decode, so all readers are woken only
+  // if they will wait for files at the same time; from the page cache, one reads faster than all decoders decode.
+  void wake_readers(std::condition_variable& condition) {
+    if (reads_wait || sizes.readers == 0) {
+      condition.notify_all();
+    } else {
+      condition.notify_one();
+    }
   }
 
   // ---- Threads
@@ -145,20 +190,26 @@ struct Loader::State {
       }
       lock.lock();
       if (failure == nullptr && bytes > 0) {
-        ++waiting_for_room;
-        room_free.wait(lock, [&] { return ending || !started || reserved + bytes <= sizes.records; });
-        --waiting_for_room;
+        ++readers_without_buffer;
+        buffer_free.wait(lock, [&] { return ending || !started || can_take_buffer(bytes); });
+        --readers_without_buffer;
         if (ending) return;
         if (started) {
-          reserved += bytes;
-          work.reserved = bytes;
+          take_buffer(work, bytes);
           lock.unlock();
+          const double begin = now_seconds();
           try {
             source->read(work.part, work.record);
           } catch (...) {
             failure = std::current_exception();
           }
+          const bool waited = now_seconds() - begin > page_cache_seconds;
           lock.lock();
+          reads_wait = waited;
+          if (waited) {  // the others may sleep since a time when it did not
+            part_free.notify_all();
+            buffer_free.notify_all();
+          }
         }
       }
       if (failure != nullptr || !started) {  // not started: seek() waits for this part to be given up
@@ -189,7 +240,6 @@ struct Loader::State {
       } catch (...) {
         failure = std::current_exception();
       }
-      work.record = {};  // before its room is given to others
       lock.lock();
       finish(work, failure);
     }
@@ -205,7 +255,7 @@ struct Loader::State {
                                (plan.evaluation ? next_step % steps == global_step : next_step == global_step);
     if (already_there && slot(next_take).failure == nullptr) return;
     started = false;
-    room_free.notify_all();
+    buffer_free.notify_all();
     for (; !ready.empty(); ready.pop_front()) finish(ready.front());
     slot_full.wait(lock, [&] { return taken == 0; });
     for (Slot& each : slots) each.phase = Phase::empty;
@@ -218,17 +268,17 @@ struct Loader::State {
   }
 
   const MicroBatch& next() {
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = now_seconds();
     std::unique_lock<std::mutex> lock(mutex);
     if (holding) {
       slot(next_take - 1).phase = Phase::empty;
       holding = false;
     }
     started = true;
-    part_free.notify_all();
+    wake_readers(part_free);
     Slot& mine = slot(next_take);
     slot_full.wait(lock, [&] { return mine.phase == Phase::full; });
-    waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    waited_seconds += now_seconds() - begin;
     if (mine.failure != nullptr) std::rethrow_exception(mine.failure);
     ++next_take;
     holding = true;
@@ -245,15 +295,18 @@ struct Loader::State {
   std::vector<Slot> slots;
   std::vector<std::unique_ptr<BatchFiller>> fillers;
   std::mutex mutex;
-  std::condition_variable part_free, room_free, record_ready, slot_full;
+  std::condition_variable part_free, buffer_free, record_ready, slot_full;
   bool started = false, ending = false, holding = false;
   std::int64_t first_step = 0;  // counted over the epochs
   std::int64_t next_part = 0;   // to be filled, since the last seek
   std::int64_t taken = 0;       // parts that are read, ready or filled
   std::int64_t next_take = 0;   // micro-batch that next() returns
   std::deque<Work> ready;
-  std::int64_t reserved = 0;  // bytes of records, at most sizes.records
-  std::int64_t waiting_for_room = 0;
+  std::vector<std::vector<std::uint8_t>> spare_buffers;
+  std::int64_t buffers_out = 0;   // in use, at most sizes.buffers
+  std::int64_t oversize_out = 0;  // bytes of records larger than a buffer, at most sizes.oversize_bytes
+  std::int64_t readers_without_buffer = 0;
+  bool reads_wait = true;  // the last one did: the file was not in the page cache
   double waited_seconds = 0;
   std::vector<std::thread> threads;  // last: they use all of the above
 };
@@ -279,8 +332,7 @@ double Loader::waited_seconds() const {
 }
 
 std::int64_t Loader::memory_bytes(const DatasetIndex& index, const LoaderPlan& plan) {
-  const RingSizes sizes = ring_sizes(index, plan);
-  return sizes.slots * (sizes.inputs + sizes.targets * static_cast<std::int64_t>(sizeof(std::int32_t))) + sizes.records;
+  return ring_sizes(index, plan).memory_bytes();
 }
 
 }  // namespace ringtrain

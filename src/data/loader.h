@@ -63,7 +63,7 @@ class Loader {
   // The next micro-batch, in order, across epochs; valid until the next call. Throws what a loader thread threw.
   const MicroBatch& next();
   double waited_seconds() const;  // total time next() has waited
-  // Exactly: the ring, and what records of pictures take at most while they wait for decoding.
+  // Exactly the ring; for pictures also what their records take at most while they wait for decoding.
   static std::int64_t memory_bytes(const DatasetIndex& index, const LoaderPlan& plan);
 
  private:

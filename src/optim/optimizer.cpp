@@ -32,8 +32,9 @@ void Optimizer::update(Vector& weights, const Vector& gradients, Rates rates, do
   if (config_.clip_norm > 0 && gradient_norm > config_.clip_norm)
     rule.gradient_scale = static_cast<float>(config_.clip_norm / gradient_norm);
   const bool corrected = config_.momentum_correction && step > 0 && rates.before > 0;
-  rule.momentum = static_cast<float>(corrected ? config_.momentum * rates.now / rates.before : config_.momentum);
+  rule.momentum = static_cast<float>(config_.momentum);
   rule.rate_inside = config_.rate_in_momentum;
+  if (corrected) rule.correction = static_cast<float>(rates.now / rates.before);
   rule.nesterov = config_.nesterov;
   rule.beta1 = static_cast<float>(config_.beta1);
   rule.beta2 = static_cast<float>(config_.beta2);

@@ -14,7 +14,8 @@ struct UpdateRule {
   float gradient_scale = 1;  // clipping by global norm
   float momentum = 0;        // sgd: u = momentum u + g; w -= lr u (the rate stays outside: Goyal et al. 2017, remark 2)
   bool nesterov = false;     // sgd: w -= lr (g + momentum u)
-  bool rate_inside = false;  // sgd: v = momentum v + lr g; w -= v (nesterov: lr g + momentum v)
+  bool rate_inside = false;  // sgd: v = momentum correction v + lr g; w -= v (nesterov: lr g + momentum v)
+  float correction = 1;      // lr(t) / lr(t - 1), or 1
   float beta1 = 0, beta2 = 0, epsilon = 0;           // Kingma and Ba 2015
   float bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^t; the second already as its square root
   float weight_decay = 0;  // sgd, adam: added to the gradient; adamw: w *= 1 - lr decay (Loshchilov and Hutter 2019)
@@ -24,7 +25,7 @@ struct UpdateRule {
 RINGTRAIN_HD float sgd_update(const UpdateRule& r, float w, float g, float& momentum) {
   g = g * r.gradient_scale + r.weight_decay * w;
   if (r.rate_inside) {
-    momentum = r.momentum * momentum + r.learning_rate * g;
+    momentum = r.momentum * r.correction * momentum + r.learning_rate * g;
     return w - (r.nesterov ? r.learning_rate * g + r.momentum * momentum : momentum);
   }
   momentum = r.momentum * momentum + g;

@@ -10,20 +10,10 @@ ways to make the one-hot input is the result (one_hot per step, or rows of an id
 matmul_gflops: this machine's rate of a 2048^3 matrix product in the same precision and process: best of several, before
 and after.
 """
-import argparse
 import contextlib
-import json
-import os
-import platform
-import socket
 import statistics
-import sys
-import time
 
-try:
-    import torch
-except ImportError:
-    sys.exit(f"error: {sys.executable} has no torch; tests/bench/setup_pytorch.sh makes an environment that has")
+from pytorch_tools import add_options, make_parser, measure, run, summary, torch
 
 
 class CharLstm(torch.nn.Module):
@@ -43,24 +33,12 @@ class CharLstm(torch.nn.Module):
         return self.linear(self.lstm(x)[0])
 
 
-def matmul_gflops(precision, size=2048, tries=6):
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
-    best = float("inf")
-    with torch.no_grad():
-        for _ in range(tries):
-            start = time.perf_counter()
-            a @ b
-            best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best / 1e9
-
-
-def make_step(options, way, ranks):
+def make_step(options, way):
     torch.manual_seed(1)
     model = CharLstm(options, way)
-    wrapped = torch.nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
+    wrapped = torch.nn.parallel.DistributedDataParallel(model) if options.ranks > 1 else model
     optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-3)
-    batches = [torch.randint(options.vocabulary, (options.batch // ranks, options.steps + 1)) for _ in range(4)]
+    batches = [torch.randint(options.vocabulary, (options.batch // options.ranks, options.steps + 1)) for _ in range(4)]
     cast = (lambda: torch.autocast("cpu", torch.bfloat16)) if options.precision == "bf16" else contextlib.nullcontext
 
     def step(number):
@@ -76,100 +54,26 @@ def make_step(options, way, ranks):
     return step
 
 
-def measure(options, way, ranks, agree):
-    """Samples per second of each window. `agree` makes a number the same on all ranks (rank 0's)."""
-    step = make_step(options, way, ranks)
-    start, done = time.perf_counter(), 0
-    while agree(done < 2 or time.perf_counter() - start < options.warmup_seconds):
-        step(done)
-        done += 1
-    start = time.perf_counter()
-    for number in range(2):
-        step(number)
-    seconds = (time.perf_counter() - start) / 2
-    steps = int(agree(max(2, round(options.window_seconds / seconds))))
-    rates = []
-    for _ in range(options.windows):
-        start = time.perf_counter()
-        for number in range(steps):
-            step(number)
-        agree(0)  # all ranks have finished
-        rates.append(steps * options.batch / (time.perf_counter() - start))
-    return rates
-
-
-def summary(rates):
-    return {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
-
-
-def run_rank(rank, options, ranks, port, cpus):
-    agree = lambda value: value
-    if ranks > 1:
-        # As mpirun binds ringtrain's ranks: equal shares of the cores.
-        share = len(cpus) // ranks
-        if share:
-            os.sched_setaffinity(0, cpus[rank * share:(rank + 1) * share])
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
-
-        def agree(value):
-            box = torch.tensor([float(value)])
-            torch.distributed.broadcast(box, 0)
-            return box.item()
-
-    torch.set_num_threads(max(1, options.threads // ranks))
+def body(options, agree):
     ways = ["one-hot", "embedding"] if options.input == "both" else [options.input]
-    matmul = matmul_gflops(options.precision)
-    rates = {way: measure(options, way, ranks, agree) for way in ways}
-    matmul = max(matmul, matmul_gflops(options.precision))
-    if ranks > 1:
-        total = torch.tensor([matmul])
-        torch.distributed.all_reduce(total)
-        matmul = total.item()
-    if rank == 0:
-        best = max(ways, key=lambda way: statistics.median(rates[way]))
-        report = summary(rates[best])
-        print(json.dumps({
-            "samples_per_second": report, "chars_per_second": {k: v * options.steps for k, v in report.items()},
-            "input": best, "inputs": {way: summary(r) for way, r in rates.items()}, "matmul_gflops": matmul,
-            "ranks": ranks, "threads": options.threads, "precision": options.precision, "batch": options.batch,
-            "steps": options.steps, "layers": options.layers, "hidden": options.hidden, "vocabulary": options.vocabulary,
-            "torch": torch.__version__, "python": platform.python_version(),
-        }), flush=True)
-    if ranks > 1:
-        torch.distributed.barrier()
-        os._exit(0)  # gloo's threads now and then abort a process that tears them down in order
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    rates = {way: measure(make_step(options, way), options, agree) for way in ways}
+    best = max(ways, key=lambda way: statistics.median(rates[way]))
+    report = summary(rates[best])
+    return {"samples_per_second": report, "chars_per_second": {k: v * options.steps for k, v in report.items()},
+            "input": best, "inputs": {way: summary(r) for way, r in rates.items()},
+            **{key: getattr(options, key) for key in ("steps", "layers", "hidden", "vocabulary")}}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--steps", type=int, default=8, help="positions of a sample, T [8]")
-    parser.add_argument("--batch", type=int, default=4096, help="samples per update over all ranks [4096]")
     parser.add_argument("--vocabulary", type=int, default=31)
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast [fp32]")
     parser.add_argument("--input", choices=["one-hot", "embedding", "both"], default="both")
-    parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="over all ranks [the cores]")
-    parser.add_argument("--windows", type=int, default=5)
-    parser.add_argument("--window-seconds", type=float, default=1.0)
-    parser.add_argument("--warmup-seconds", type=float, default=2.0)
-    options = parser.parse_args()
-    if options.batch % options.ranks:
-        parser.error(f"--batch {options.batch} cannot be shared out among {options.ranks} ranks")
-    cpus = sorted(os.sched_getaffinity(0))
-    if options.ranks == 1:
-        run_rank(0, options, 1, 0, cpus)
-    else:
-        torch.multiprocessing.spawn(run_rank, (options, options.ranks, free_port(), cpus), nprocs=options.ranks)
+    add_options(parser, batch=4096)
+    run(body, parser)
 
 
 if __name__ == "__main__":

@@ -347,14 +347,13 @@ TEST_F(ImageLoaderTest, ARecordThatIsFarLargerThanTheOthersPasses) {
   for (const std::vector<std::uint8_t>& pixels : raw_images(60, side, side).records)
     images.records.push_back(encode_jpeg({side, side, 3, pixels}, 90));
   images.height = images.width = side;
-  images.records[31].resize(200000);  // zeros after the end of the picture
+  images.records[31].resize(400000);  // zeros after the end of the picture
   write_image_shards(prefix(), images, 2);
   const auto dataset = open();
   LoaderPlan plan = plan_of(4);
   plan.evaluation = true;
   plan.threads = 2;
   plan.prefetch = 15;
-  EXPECT_LT(Loader::memory_bytes(dataset->index(), plan), 200000 + 16 * 4 * (picture_bytes + 4) + 1);
   Loader loader(dataset, plan);
   for (std::int32_t sample = 0; sample < 60; sample += 4) {
     const MicroBatch& batch = loader.next();
@@ -406,10 +405,17 @@ TEST_F(ImageLoaderTest, MemoryIsTheRingAndTheRecordsInHand) {
   plan.prefetch = 3;
   plan.reads = 5;
   plan.threads = 2;
-  EXPECT_EQ(Loader::memory_bytes(index, plan), 4 * 32 * (picture_bytes + 4) + (2 * 5 + 2) * picture_bytes);
-  DatasetIndex uneven = index;
-  uneven.shards[1].arrays.largest_record = 1 << 20;
-  EXPECT_EQ(Loader::memory_bytes(uneven, plan), 4 * 32 * (picture_bytes + 4) + (1 << 20));
+  const std::int64_t ring = 4 * 32 * (picture_bytes + 4);
+  const std::int64_t quarter_mib = 256 << 10;
+  EXPECT_EQ(Loader::memory_bytes(index, plan), ring + quarter_mib / picture_bytes * picture_bytes);
+  DatasetIndex other = index;
+  for (DatasetIndex::Shard& each : other.shards) {
+    each.arrays.image_bytes = 32 * 100000;
+    each.arrays.largest_record = 150000;
+  }
+  EXPECT_EQ(Loader::memory_bytes(other, plan), ring + (2 * 5 + 2) * 150000);
+  other.shards[1].arrays.largest_record = 5000000;
+  EXPECT_EQ(Loader::memory_bytes(other, plan), ring + (2 * 5 + 2) * 200000 + 5000000);
 }
 
 TEST_F(ImageLoaderTest, ImpossiblePlansAreErrors) {

@@ -1,0 +1,180 @@
+"""ringtrain-data on pictures, as users start it: several ranks, kills and resumes, real tar files, messages."""
+import hashlib
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import tarfile
+import time
+import zlib
+
+import h5py
+import numpy
+import pytest
+
+from conftest import CONVERTER, LAUNCHER, ROOT, environment
+
+
+def png(height, width, seed):
+    """A small PNG file; the converter makes a JPEG of it."""
+    pixels = numpy.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=numpy.uint8)
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """train/ and val/ with three classes of different sizes."""
+    folder = tmp_path_factory.mktemp("pictures")
+    seed = 0
+    for split, counts in ("train", (31, 17, 24)), ("val", (5, 6, 4)):
+        for name, count in zip(("ant", "bee keeper", "wasp"), counts):
+            (folder / split / name).mkdir(parents=True)
+            for i in range(count):
+                seed += 1
+                (folder / split / name / f"{name} {i}.png").write_bytes(png(10 + seed % 7, 12, seed))
+    return folder
+
+
+def data(*words, ranks=None, timeout=120):
+    launcher = [] if ranks is None else [LAUNCHER, ranks]
+    return subprocess.run([str(w) for w in [*launcher, CONVERTER, *words]], cwd=ROOT, env=environment(), text=True,
+                          capture_output=True, timeout=timeout)
+
+
+def digests(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_the_number_of_ranks_does_not_change_a_byte(pictures, tmp_path):
+    expected = None
+    for ranks in None, 1, 2, 3:
+        out = tmp_path / f"ranks-{ranks}"
+        result = data("images", pictures, "--out", out / "set", "--shards", 4, "--statistics", ranks=ranks)
+        assert result.returncode == 0, result
+        assert result.stdout.count("train       72 pictures") == 1, result.stdout
+        expected = expected or digests(out)
+        assert len(expected) == 8 and digests(out) == expected
+    assert data("verify", tmp_path / "ranks-3" / "set").returncode == 0
+
+
+def test_a_conversion_that_was_killed_is_resumed(pictures, tmp_path):
+    words = ["images", pictures, "--shards", 72, "--threads", 1]
+    assert data(*words, "--out", tmp_path / "whole" / "set").returncode == 0
+    killed = tmp_path / "killed"
+    process = subprocess.Popen([str(w) for w in [CONVERTER, *words, "--out", killed / "set"]], env=environment(),
+                               stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (killed.exists() and len(list(killed.glob("*.tmp"))) >= 5):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not list(killed.glob("*.h5")), "it was over before the kill"
+    result = data("verify", killed / "set")
+    assert result.returncode == 1 and "unfinished conversion" in result.stderr
+    result = data(*words, "--out", killed / "set", "--resume", ranks=2)
+    assert result.returncode == 0, result
+    assert "taken over (--resume)" in result.stdout, result.stdout
+    assert digests(killed) == digests(tmp_path / "whole")
+
+
+def test_broken_pictures_end_all_ranks_and_nothing_is_written(pictures, tmp_path):
+    source = tmp_path / "in"
+    shutil.copytree(pictures, source)
+    whole = (source / "train/ant/ant 3.png").read_bytes()
+    (source / "train/ant/ant 3.png").write_bytes(whole[:len(whole) // 2])
+    (source / "val/wasp/wasp 0.png").write_bytes(b"")
+    result = data("images", source, "--out", tmp_path / "out" / "set", ranks=3)
+    assert result.returncode != 0
+    assert "2 of 87 pictures cannot be used" in result.stderr
+    assert "ant 3.png: PNG: " in result.stdout and "wasp 0.png: is empty (0 bytes)" in result.stdout
+    assert not list((tmp_path / "out").glob("*.h5*"))
+    result = data("images", source, "--out", tmp_path / "out" / "set", "--broken", "skip", ranks=3)
+    assert result.returncode == 0, result
+    assert "train       71 pictures" in result.stdout and "broken      2, left out" in result.stdout
+    assert data("verify", tmp_path / "out" / "set").returncode == 0
+
+
+def test_real_tar_files_give_the_records_of_the_folders(pictures, tmp_path):
+    assert data("images", pictures, "--out", tmp_path / "folders" / "set").returncode == 0
+
+    def records(prefix):
+        with h5py.File(f"{prefix}-00000-of-00001.h5") as file:
+            offsets = file["offsets"][:]
+            images = file["images"][:].tobytes()
+            names = [key.decode().rsplit("/", 1)[1] for key in file["keys"][:]]
+            return {name: (images[offsets[i]:offsets[i + 1]], int(file["labels"][i])) for i, name in enumerate(names)}
+
+    for form in tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT:
+        source = tmp_path / f"tar-{form}"
+        for folder in sorted(pictures.glob("*/*")):
+            (source / folder.parent.name).mkdir(parents=True, exist_ok=True)
+            with tarfile.open(source / folder.parent.name / f"{folder.name}.tar", "w", format=form) as archive:
+                deep = "d" * 60 + "/" + "e" * 60  # longer than a header's name
+                archive.add(folder, arcname=deep if form != tarfile.GNU_FORMAT else ".")
+        out = tmp_path / f"out-{form}"
+        result = data("images", source, "--out", out / "set", ranks=2)
+        assert result.returncode == 0, result
+        for split in "train", "validation":
+            assert records(out / f"set-{split}") == records(tmp_path / "folders" / f"set-{split}")
+
+
+def test_files_say_what_the_schema_asks_for(pictures, tmp_path):
+    assert data("images", pictures, "--out", tmp_path / "set", "--license", "CC0", "--seed", 7).returncode == 0
+    with h5py.File(tmp_path / "set-train-00000-of-00001.h5") as file:
+        attributes = dict(file.attrs)
+        for name, value in {"schema": b"ringtrain", "kind": b"image", "split": b"train", "dataset_name": b"set",
+                            "num_samples": 72, "num_samples_total": 72, "shard_index": 0, "num_shards": 1,
+                            "shuffle_seed": 7, "num_classes": 3, "license": b"CC0", "created_by": b"ringtrain-data",
+                            "complete": 1}.items():
+            found = attributes[name].encode() if isinstance(attributes[name], str) else attributes[name]
+            assert found == value, name
+        assert list(attributes["schema_version"]) == [1, 0]
+        assert len(attributes["mean"]) == len(attributes["std"]) == 3
+        kinds = {name: (set_.dtype.kind, set_.dtype.itemsize) for name, set_ in file.items()}
+        assert kinds.pop("class_names")[0] == kinds.pop("class_ids")[0] == kinds.pop("keys")[0] == "S"
+        assert kinds == {"images": ("u", 1), "offsets": ("u", 8), "labels": ("i", 4), "shapes": ("i", 4),
+                         "sample_ids": ("u", 8), "crc32c": ("u", 4)}
+        for set_ in file.values():
+            assert set_.chunks is None and set_.compression is None
+            if set_.nbytes >= 4096:
+                assert set_.id.get_offset() % 4096 == 0
+        assert file["images"].attrs["encoding"] in ("jpeg", b"jpeg")
+        assert list(file["class_ids"]) == [b"ant", b"bee keeper", b"wasp"]
+
+
+@pytest.mark.parametrize("words, message", [
+    (["images"], "expected one INPUT"),
+    (["images", "nowhere", "--out", "OUT"], "nowhere: does not exist"),
+    (["images", "IN", "--out", "OUT", "--shards", "0"], "--shards 0: expected at least 1"),
+    (["images", "IN", "--out", "OUT", "--quality", "101"], "--quality 101: expected 1 to 100"),
+    (["images", "IN", "--out", "OUT", "--size", "x"], "'x' is not a number"),
+    (["images", "IN", "--out", "OUT", "--sort"], "unknown option --sort"),
+    (["import", "nowhere.h5", "--images", "x", "--labels", "y", "--out", "OUT"], "nowhere.h5: cannot open"),
+    (["contact-sheet", "OUT", "--out", "OUT.png"], "no data set at"),
+])
+def test_mistakes_give_one_clear_error(pictures, tmp_path, words, message):
+    replaced = [str(pictures) if w == "IN" else w.replace("OUT", str(tmp_path / "out")) for w in words]
+    result = data(*replaced)
+    assert result.returncode == 1
+    assert message in result.stderr and result.stderr.count("error:") == 1, result.stderr
+
+
+def test_eurosat_converts_and_verifies(tmp_path):
+    eurosat = ROOT.parent / "shared" / "data" / "eurosat"
+    if not eurosat.is_dir():
+        pytest.skip("../shared/data/eurosat is not there")
+    result = data("images", eurosat, "--out", tmp_path / "eurosat", ranks=2)
+    assert result.returncode == 0, result
+    result = data("verify", tmp_path / "eurosat")
+    assert result.returncode == 0 and "no faults found" in result.stdout, result
+    assert "5,000 pictures" in result.stdout and "10 classes" in result.stdout
+    result = data("contact-sheet", tmp_path / "eurosat", "--out", tmp_path / "sheet.png")
+    assert result.returncode == 0 and os.path.getsize(tmp_path / "sheet.png") > 10000, result

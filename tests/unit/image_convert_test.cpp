@@ -1,0 +1,366 @@
+// Pictures into data sets: what is listed, what is stored, what does not matter, and what is refused.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "data_prep/shard_writer.h"
+#include "tests/unit/picture_folder.h"
+
+namespace ringtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ImageConvert : public PictureFolder {};
+
+TEST_F(ImageConvert, EveryPictureIsStoredWithItsBytesAndTheLabelOfItsSortedClass) {
+  put_classes(7, 3);
+  const PicturesReport report = convert(options());
+  EXPECT_EQ(faults(), "");
+  EXPECT_EQ(report.splits[train_split].samples, 14);
+  EXPECT_EQ(report.splits[validation_split].samples, 6);
+  std::set<std::uint64_t> ids;
+  for (const std::string split : {"train", "validation"}) {
+    const auto records = stored("out/set-" + split);
+    EXPECT_EQ(records.size(), split == "train" ? 14u : 6u);
+    for (const auto& [key, record] : records) {
+      EXPECT_EQ(record.bytes, bytes_of_file(path("in/" + key))) << key;
+      EXPECT_EQ(record.label, key.find("/bee/") != std::string::npos ? 1 : 0) << key;
+      ids.insert(record.sample_id);
+    }
+  }
+  EXPECT_EQ(ids.size(), 20u);
+}
+
+TEST_F(ImageConvert, ThreadsMemoryAndTheKindOfCheckDoNotChangeTheFiles) {
+  put_classes(40, 5);
+  put("in/train/ant/x.png", test_jpeg(9, 9, 1));  // a JPEG whatever its name
+  ImagesOptions one = options("a/set");
+  one.shards = 3;
+  one.threads = 1;
+  convert(one);
+  for (const int variant : {0, 1, 2}) {
+    ImagesOptions other = one;
+    other.out = path(cat("b", variant, "/set"));
+    if (variant == 0) other.threads = 4;
+    if (variant == 1) other.memory_gib = 0;
+    if (variant == 2) other.check = "header";
+    convert(other);
+    EXPECT_EQ(files("a"), files(cat("b", variant)));
+  }
+}
+
+TEST_F(ImageConvert, TheNumberOfShardsChangesNeitherOrderNorUuid) {
+  put_classes(11, 2);
+  ImagesOptions one = options("a/set"), many = options("b/set");
+  one.shards = 1;
+  many.shards = 5;
+  EXPECT_EQ(convert(one).dataset_uuid, convert(many).dataset_uuid);
+  EXPECT_EQ(keys("a/set-train"), keys("b/set-train"));
+  ImagesOptions seeded = options("c/set");
+  seeded.seed = 2;
+  convert(seeded);
+  EXPECT_NE(keys("a/set-train"), keys("c/set-train"));
+  EXPECT_FALSE(std::is_sorted(keys("a/set-train").begin(), keys("a/set-train").end()));
+}
+
+TEST_F(ImageConvert, SplitsWithDifferentClassesAreRefusedUnlessAClassListFixesTheLabels) {
+  put_classes(3, 2);
+  put("in/train/wasp/1.jpg", test_jpeg(8, 8, 1));
+  expect_contains(error_of(options()), "has no folder of the class(es) 'wasp'");
+  fs::rename(path("in/train/wasp"), path("in/val/wasp"));
+  expect_contains(error_of(options()), "has a folder of the class(es) 'wasp', which the training split has not");
+  ImagesOptions listed = options();
+  listed.class_list = put_text("classes.txt", "wasp Vespula\nbee honey bee\r\n\nant\n");
+  convert(listed);
+  EXPECT_EQ(faults(), "");
+  expect_contains(summary(), "warning: 1 class(es) without pictures: wasp Vespula");
+  const DatasetIndex index = read_dataset_index(path("out/set-train"));
+  EXPECT_EQ(index.image.class_ids, (std::vector<std::string>{"wasp", "bee", "ant"}));
+  EXPECT_EQ(index.image.class_names, (std::vector<std::string>{"Vespula", "honey bee", "ant"}));
+  EXPECT_EQ(stored("out/set-train").at("train/ant/0.jpg").label, 2);
+  listed.class_list = put_text("classes.txt", "bee\nant\n");
+  listed.force = true;
+  expect_contains(error_of(listed), "'wasp', which the class list has not");
+  listed.class_list = put_text("classes.txt", "bee\nant\nbee\n");
+  expect_contains(error_of(listed), "line 3: the class 'bee' occurs a second time");
+}
+
+TEST_F(ImageConvert, AnEmptyClassFolderIsRefused) {
+  put_classes(2, 0);
+  fs::create_directories(path("in/train/cat"));
+  put_text("in/train/cat/readme.txt", "nothing");
+  expect_contains(error_of(options()), "train/cat: holds no pictures");
+  EXPECT_FALSE(fs::exists(path("out/set-train-00000-of-00001.h5")));
+}
+
+TEST_F(ImageConvert, WrongInputFoldersGiveOneClearError) {
+  ImagesOptions wrong = options();
+  expect_contains(error_of(wrong), "in: does not exist");
+  put("in/1.jpg", test_jpeg(8, 8, 1));
+  expect_contains(error_of(wrong), "pictures, but no folder (or tar file) per class");
+  wrong.input = path("in/1.jpg");
+  expect_contains(error_of(wrong), "is a file, expected a folder");
+  fs::remove(path("in/1.jpg"));
+  put("in/val/ant/1.jpg", test_jpeg(8, 8, 1));
+  expect_contains(error_of(options()), "has val/ but no train/");
+  put("in/train/ant.tar.gz", {1});
+  expect_contains(error_of(options()), "is a compressed tar file");
+  put("in/validation/ant/1.jpg", test_jpeg(8, 8, 1));
+  expect_contains(error_of(options()), "both val/ and validation/");
+}
+
+TEST_F(ImageConvert, AFolderThatCannotBeReadIsAnError) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root reads everything";
+  put_classes(2, 0);
+  fs::permissions(path("in/train/bee"), fs::perms::none);
+  expect_contains(error_of(options()), "train/bee: cannot read the folder");
+  fs::permissions(path("in/train/bee"), fs::perms::owner_all);
+}
+
+TEST_F(ImageConvert, NamesWithBlanksAndOtherBytesComeBack) {
+  const std::string odd = "caf\xE9 1.JPG", long_name = std::string(200, 'x') + ".jpeg";
+  for (const std::string& name : {odd, std::string("a b  c.jpg"), long_name})
+    put("in/my class/" + name, test_jpeg(8, 8, 1));
+  convert(options());
+  EXPECT_EQ(faults(), "");
+  std::set<std::string> found;
+  for (const std::string& key : keys("out/set-train")) found.insert(key);
+  EXPECT_EQ(found, (std::set<std::string>{"my class/" + odd, "my class/a b  c.jpg", "my class/" + long_name}));
+}
+
+TEST_F(ImageConvert, OtherFilesAreIgnoredAndCounted) {
+  put_classes(2, 0);
+  put_text("in/train/notes.txt", "x");
+  put_text("in/train/ant/._1.jpg", "macOS");
+  put("in/train/ant/more/deep.PNG", test_jpeg(8, 8, 1));  // as torchvision, folders of a class are searched
+  const PicturesReport report = convert(options());
+  EXPECT_EQ(report.splits[train_split].samples, 5);
+  expect_contains(log_.str(), "ignored     2 other file(s)");
+}
+
+TEST_F(ImageConvert, AListGivesPicturesByLabelOrClassId) {
+  put("in/flat/a b.jpg", test_jpeg(8, 8, 1));
+  put("in/flat/c.jpg", test_jpeg(8, 8, 2));
+  ImagesOptions listed = options();
+  listed.list = put_text("list.txt", "flat/a b.jpg 2\n\n./flat/c.jpg\t0\r\n");
+  convert(listed);
+  EXPECT_EQ(stored("out/set-train").at("flat/a b.jpg").label, 2);
+  EXPECT_EQ(read_dataset_index(path("out/set-train")).image.num_classes(), 3);
+  listed.force = true;
+  listed.list = put_text("list.txt", "flat/a b.jpg n2\nflat/c.jpg n1\n");
+  convert(listed);
+  EXPECT_EQ(stored("out/set-train").at("flat/a b.jpg").label, 1);
+  listed.class_list = put_text("classes.txt", "n2 two\nn1 one\n");
+  convert(listed);
+  EXPECT_EQ(stored("out/set-train").at("flat/a b.jpg").label, 0);
+}
+
+TEST_F(ImageConvert, MistakesInAListNameTheirLine) {
+  put("in/a.jpg", test_jpeg(8, 8, 1));
+  ImagesOptions listed = options();
+  const auto error_with = [&](const std::string& text) {
+    listed.list = put_text("list.txt", text);
+    return error_of(listed);
+  };
+  expect_contains(error_with("a.jpg 0\nb.jpg 1\n./a.jpg 0\n"), "line 3: 'a.jpg' is listed already in line 1");
+  expect_contains(error_with("a.jpg\n"), "line 1: 'a.jpg' has no label");
+  expect_contains(error_with("a.jpg -1\n"), "the label -1 is outside");
+  expect_contains(error_with("\n\n"), "lists no pictures");
+  listed.class_list = put_text("classes.txt", "n1\nn2\n");
+  expect_contains(error_with("\na.jpg 2\n"), "line 2: the label 2 is outside 0 to 1");
+  expect_contains(error_with("a.jpg n3\n"), "'n3' is neither a class id nor a number");
+  listed.class_list.clear();
+  expect_contains(error_with("a.jpg 0\ngone.jpg 0\n"), "1 of 2 pictures cannot be used");
+  expect_contains(log_.str(), "gone.jpg: cannot open: No such file");
+}
+
+TEST_F(ImageConvert, ImageNetsFlatValidationFolderComesWithTheClassFolders) {
+  put("in/train/n1/a.JPEG", test_jpeg(8, 8, 1));
+  put("in/train/n2/b.JPEG", test_jpeg(8, 8, 2));
+  put("in/val/v1.JPEG", test_jpeg(8, 8, 3));
+  ImagesOptions both = options();
+  both.validation_list = put_text("val.txt", "val/v1.JPEG n2\n");
+  convert(both);
+  EXPECT_EQ(faults(), "");
+  EXPECT_EQ(stored("out/set-validation").at("val/v1.JPEG").label, 1);
+  both.validation_list = put_text("val.txt", "train/n1/a.JPEG 0\n");
+  both.force = true;
+  expect_contains(error_of(both), "'train/n1/a.JPEG' is in both splits");
+}
+
+TEST_F(ImageConvert, SplitsConvertedOneByOneFitTogether) {
+  put_classes(4, 3);
+  for (const auto& [split, folder] : {std::pair{"train", "in/train"}, {"validation", "in/val"}}) {
+    ImagesOptions part = options();
+    part.input = path(folder);
+    part.split = split;
+    convert(part);
+  }
+  EXPECT_EQ(faults(), "");
+  expect_contains(summary(), "come from two conversions");
+}
+
+TEST_F(ImageConvert, AShareOfEachClassIsHeldOutAndNewPicturesMoveNoOthersOfOtherClasses) {
+  for (int i = 0; i < 40; ++i) put(cat("in/ant/", i, ".jpg"), test_jpeg(8, 8, static_cast<std::uint64_t>(i)));
+  for (int i = 0; i < 10; ++i) put(cat("in/bee/", i, ".jpg"), test_jpeg(8, 8, static_cast<std::uint64_t>(50 + i)));
+  put("in/cat/1.jpg", test_jpeg(8, 8, 99));
+  ImagesOptions held = options("a/set");
+  held.validation = 0.2;
+  convert(held);
+  const auto count = [&](const std::vector<std::string>& all, const std::string& name) {
+    return std::count_if(all.begin(), all.end(), [&](const std::string& key) { return key.starts_with(name); });
+  };
+  const std::vector<std::string> before = keys("a/set-validation");
+  EXPECT_EQ(count(before, "ant"), 8);
+  EXPECT_EQ(count(before, "bee"), 2);
+  EXPECT_EQ(count(before, "cat"), 0);
+  EXPECT_EQ(faults("a/set"), "");
+  put("in/ant/new.jpg", test_jpeg(8, 8, 77));
+  held.out = path("b/set");
+  convert(held);
+  std::size_t same = 0;
+  for (const std::string& key : keys("b/set-validation")) same += std::count(before.begin(), before.end(), key) > 0;
+  EXPECT_GE(same, before.size() - 1);
+}
+
+TEST_F(ImageConvert, AllBrokenPicturesAreListedAndNothingIsWritten) {
+  put_classes(3, 1);
+  Bytes cut = test_jpeg(40, 40, 5);
+  cut.resize(cut.size() * 2 / 3);
+  put("in/train/ant/cut.jpg", cut);
+  put("in/train/ant/empty.jpg", {});
+  put_text("in/train/bee/page.jpg", "<html>not found</html>");
+  put_text("in/val/bee/moving.jpg", "GIF89a...........");
+  fs::create_symlink(path("nowhere"), path("in/val/bee/dangling.jpg"));
+  ImagesOptions strict = options();
+  expect_contains(error_of(strict), "5 of 13 pictures cannot be used");
+  for (const std::string part : {"cut.jpg: libjpeg: Premature end", "empty.jpg: is empty (0 bytes)",
+                                 "page.jpg: is HTML", "moving.jpg: is GIF", "dangling.jpg: cannot open: No such file"})
+    expect_contains(log_.str(), part);
+  EXPECT_TRUE(fs::is_empty(path("out")));
+  strict.broken = "skip";
+  const PicturesReport report = convert(strict);
+  EXPECT_EQ(report.broken.size(), 5u);
+  EXPECT_EQ(report.splits[train_split].samples, 6);
+  EXPECT_EQ(faults(), "");
+}
+
+TEST_F(ImageConvert, SmallPicturesKeepTheirBytesWhenLargeOnesShrink) {
+  put("in/ant/large.jpg", test_jpeg(60, 91, 1));
+  put("in/ant/tall.jpg", test_jpeg(90, 30, 2));
+  put("in/ant/small.jpg", test_jpeg(20, 50, 3));
+  ImagesOptions shrunk = options();
+  shrunk.short_side = 25;
+  shrunk.quality = 80;
+  const PicturesReport report = convert(shrunk);
+  EXPECT_EQ(report.resized, 2);
+  EXPECT_EQ(faults(), "");
+  const auto records = stored("out/set-train");
+  EXPECT_EQ(records.at("ant/small.jpg").bytes, bytes_of_file(path("in/ant/small.jpg")));
+  const Picture original = decode_jpeg(bytes_of_file(path("in/ant/large.jpg")));
+  EXPECT_EQ(records.at("ant/large.jpg").bytes, encode_jpeg(resize_bilinear(original, 25, 37), 80));
+  const JpegHeader tall = read_jpeg_header(records.at("ant/tall.jpg").bytes);
+  EXPECT_EQ(tall.width, 25);
+  EXPECT_EQ(tall.height, 75);
+}
+
+TEST_F(ImageConvert, RawStoresThePixelsOfPicturesOfOneSize) {
+  put("in/ant/1.jpg", test_jpeg(12, 10, 1));
+  put("in/bee/2.jpg", test_jpeg(12, 10, 2));
+  ImagesOptions raw = options();
+  raw.encoding = "raw";
+  convert(raw);
+  EXPECT_EQ(faults(), "");
+  EXPECT_EQ(stored("out/set-train").at("bee/2.jpg").bytes, decode_jpeg(test_jpeg(12, 10, 2)).pixels);
+  put("in/bee/3.jpg", test_jpeg(30, 20, 3));
+  raw.force = true;
+  expect_contains(error_of(raw), "the pictures have several sizes: ant/1.jpg is 10 x 12");
+  raw.size = 16;
+  convert(raw);
+  EXPECT_EQ(faults(), "");
+  const Picture resized = resize_bilinear(decode_jpeg(test_jpeg(30, 20, 3)), 24, 16);
+  const Bytes middle(resized.pixels.begin() + 4 * 16 * 3, resized.pixels.begin() + 20 * 16 * 3);
+  EXPECT_EQ(stored("out/set-train").at("bee/3.jpg").bytes, middle);
+}
+
+TEST_F(ImageConvert, StatisticsAreThoseOfTheTrainingPixels) {
+  put_classes(3, 2);
+  ImagesOptions with = options();
+  with.statistics = true;
+  convert(with);
+  double sum[3] = {}, squares[3] = {}, count = 0;
+  for (const auto& [key, record] : stored("out/set-train")) {
+    const Picture picture = decode_jpeg(record.bytes);
+    for (std::size_t i = 0; i < picture.pixels.size(); ++i) {
+      sum[i % 3] += picture.pixels[i] / 255.0;
+      squares[i % 3] += picture.pixels[i] / 255.0 * (picture.pixels[i] / 255.0);
+    }
+    count += static_cast<double>(picture.pixels.size() / 3);
+  }
+  const ImageFormat image = read_dataset_index(path("out/set-train")).image;
+  for (std::size_t c = 0; c < 3; ++c) {
+    const double mean = sum[c] / count;
+    EXPECT_NEAR(image.mean[c], mean, 1e-12);
+    EXPECT_NEAR(image.std[c], std::sqrt(squares[c] / count - mean * mean), 1e-9);
+  }
+}
+
+TEST_F(ImageConvert, ResumingGivesTheSameBytesAsAnUninterruptedConversion) {
+  put_classes(30, 4);
+  ImagesOptions whole = options("a/set");
+  whole.shards = 4;
+  convert(whole);
+  const auto expected = files("a");
+  const auto shard = [&](int i) { return path(cat("a/set-train-0000", i, "-of-00004.h5")); };
+  fs::rename(shard(1), shard(1) + ".tmp");  // finished, not yet renamed
+  fs::remove(shard(2));                     // not begun
+  fs::rename(shard(3), shard(3) + ".tmp");  // half of it
+  fs::resize_file(shard(3) + ".tmp", fs::file_size(shard(3) + ".tmp") / 2);
+  whole.resume = true;
+  const PicturesReport report = convert(whole);
+  EXPECT_EQ(report.splits[train_split].resumed_shards, 2);
+  EXPECT_EQ(report.splits[validation_split].resumed_shards, 4);
+  EXPECT_EQ(files("a"), expected);
+  whole.seed = 9;
+  expect_contains(error_of(whole), "is of another conversion");
+  EXPECT_EQ(files("a").size(), expected.size());
+  whole.resume = false;
+  expect_contains(error_of(whole), "exists already");
+}
+
+TEST_F(ImageConvert, WhatAnotherConversionLeftIsNotTakenOver) {
+  put_classes(6, 1);
+  ImagesOptions first = options();
+  convert(first);
+  const std::string shard = path("out/set-train-00000-of-00001.h5");
+  fs::rename(shard, shard + ".tmp");
+  fs::remove(path("out/set-validation-00000-of-00001.h5"));
+  put("in/train/ant/0.jpg", test_jpeg(20, 24, 1234));
+  first.resume = true;
+  EXPECT_EQ(convert(first).splits[train_split].resumed_shards, 0);
+  EXPECT_EQ(stored("out/set-train").at("train/ant/0.jpg").bytes, test_jpeg(20, 24, 1234));
+}
+
+TEST_F(ImageConvert, ContradictingOptionsAreRefused) {
+  put_classes(2, 1);
+  const auto error_with = [&](const auto& change) {
+    ImagesOptions changed = options();
+    change(changed);
+    return error_of(changed);
+  };
+  expect_contains(error_with([](auto& o) { o.out.clear(); }), "--out PREFIX is missing");
+  expect_contains(error_with([](auto& o) { o.short_side = o.size = 8; }), "contradict");
+  expect_contains(error_with([](auto& o) { o.encoding = "webp"; }), "expected jpeg or raw");
+  expect_contains(error_with([](auto& o) { o.encoding = "raw", o.quality = 3; }), "--quality is for JPEG");
+  expect_contains(error_with([](auto& o) { o.validation = 0.5; }), "there is a validation split already");
+  expect_contains(error_with([](auto& o) { o.split = "test"; }), "expected train or validation");
+  expect_contains(error_with([](auto& o) { o.split = "validation", o.statistics = true, o.input += "/val"; }),
+                  "--statistics needs training pictures");
+}
+
+}  // namespace
+}  // namespace ringtrain
