@@ -104,11 +104,13 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& 
 }
 
 Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights) {
-  const std::vector<float> zeros(static_cast<std::size_t>(plan.parameters.trained()), 0.0f);
-  NamedVectors vectors = {{"weights/", weights}};
+  Checkpoint c = make_checkpoint(plan, Progress{}, {{"weights/", weights}});
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
-    vectors.emplace_back("optimizer/" + name + "/", zeros);
-  return make_checkpoint(plan, Progress{}, vectors);
+    for (const Parameter& p : plan.parameters.all())
+      if (p.kind != ParameterKind::statistic)
+        c.arrays.push_back({cat("optimizer/", name, "/", p.name), p.shape,
+                            std::vector<float>(static_cast<std::size_t>(p.count), 0.0f)});
+  return c;
 }
 
 // The part of `text` that begins with the entry in which it first differs from `other`.
