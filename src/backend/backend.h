@@ -14,7 +14,9 @@
 
 namespace ringtrain {
 
-enum class Precision { fp32, bf16 };
+// tf32: fp32 values whose products are rounded to 10-bit fractions (GPUs). 16 bit: activations and products; weights,
+// sums and statistics stay fp32.
+enum class Precision { fp32, tf32, bf16, fp16 };
 enum class PassMode { training, inference };
 
 // Thrown nowhere; printed by `plan` and checked against what was taken.
@@ -32,16 +34,19 @@ class Vector {
   virtual std::int64_t size() const = 0;
 };
 
-// One device pass: host memory in.
+// What one device pass reads, in host memory.
 struct PassInput {
   const std::uint8_t* inputs = nullptr;   // [micro_batch, sequence] symbol ids, or [micro_batch, h, w, c] pixels
   const std::int32_t* targets = nullptr;  // [micro_batch, sequence], negative = not counted
+};
+
+struct PassContext {
   float loss_scale = 0;                   // 1 / (targets counted in the global batch): gradients of all ranks then sum
   float statistic_scale = 0;              // 1 / (virtual workers of the global batch), for batch norm's statistics
   std::uint64_t dropout_key = 0;          // with `step` and `first_row` it names every random bit of the pass
   std::int64_t step = 0;
   std::int64_t first_row = 0;  // of the global batch
-  float* state = nullptr;      // in and out: [micro_batch, layers, (h, c), hidden]; null = zeros, not kept
+  float* state = nullptr;      // in and, by take_sums(), out: [micro_batch, layers, (h, c), hidden]; null = zeros, not kept
 };
 
 // Sums over one pass: added up over micro-steps and ranks, divided once.
@@ -66,7 +71,13 @@ class Program {
   virtual void allocate() = 0;
   // Refreshes the program's own blocked or 16-bit copies; call after every change of the weights.
   virtual void set_weights(const Vector& weights) = 0;
-  virtual LossSums forward(const PassInput& input) = 0;
+  // Begins to move the next pass's input to the device; the buffers stay untouched until its forward() has returned.
+  // At most one pass ahead of forward().
+  virtual void stage(const PassInput& input) = 0;
+  // Takes what was staged. A device may still be computing when it returns.
+  virtual void forward(const PassContext& context) = 0;
+  // Waits for the passes so far: their sums since the last call.
+  virtual LossSums take_sums() = 0;
   // After forward(). Sets (accumulate = false) or adds to the flat gradient vector. In the places of batch norm's
   // statistics go statistic_scale x the sums over this pass's groups of mean and unbiased variance.
   virtual void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) = 0;
@@ -74,12 +85,30 @@ class Program {
   virtual std::vector<float> logits(std::int64_t row, std::int64_t position) const = 0;
 };
 
+// The optimizer's work of one step. `state` vectors: sgd 1 (momentum), adam and adamw 2 (m, v).
+struct Update {
+  UpdateRule rule;                      // gradient_scale and weight_decay are filled in
+  std::span<const UpdateRange> ranges;  // trained elements, ascending
+  double clip_norm = 0;                 // of the unscaled gradient (Pascanu et al. 2013); 0: off
+  float loss_scale = 1;                 // by which the gradients are too large
+  std::int64_t trained = 0;             // elements; the statistics lie behind them
+  float norm_momentum = 0;              // running = (1 - momentum) running + momentum x this step's
+};
+struct UpdateResult {
+  double gradient_norm = 0;  // before clipping and decay, loss scale removed; summed in double, the same bits each time
+  bool applied = false;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string describe() const = 0;  // "CPU, 2 threads, AVX-512 BF16, oneDNN 2.6.3"
 
-  virtual std::unique_ptr<Vector> make_vector(std::int64_t size) = 0;  // zeros
+  // Zeros. `reduced`: the communicator will sum it over ranks, and may want it in memory of its own.
+  virtual std::unique_ptr<Vector> make_vector(std::int64_t size, bool reduced = false) = 0;
+  // Host memory that stage() will read often, for as long as the backend lives or until unpin().
+  virtual void pin(std::span<const std::byte> memory) = 0;
+  virtual void unpin(std::span<const std::byte> memory) = 0;
   virtual void copy_to_host(const Vector& from, std::int64_t offset, std::span<float> to) = 0;
   virtual void copy_from_host(std::span<const float> from, Vector& to, std::int64_t offset) = 0;
 
@@ -89,13 +118,10 @@ class Backend {
                                            PassMode mode, std::int64_t group = 0) = 0;
   virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision) const = 0;
 
-  // Sum of squares in double precision; the same bits for the same values and threads. NaN and infinity show.
-  virtual double squared_norm(const Vector& values, std::int64_t count) = 0;  // of the first `count`
-  // Elements [begin, end). `state` vectors: sgd 1 (momentum), adam and adamw 2 (m, v).
-  virtual void update(const UpdateRule& rule, std::int64_t begin, std::int64_t end, Vector& weights,
-                      const Vector& gradients, std::span<const std::unique_ptr<Vector>> state) = 0;
-  // Exponential averages: weights = (1 - momentum) weights + momentum means, elements [begin, end).
-  virtual void average(float momentum, std::int64_t begin, std::int64_t end, Vector& weights, const Vector& means) = 0;
+  // One update of the trained elements, then the running statistics behind them. Nothing changes where the gradient's
+  // norm is not finite.
+  virtual UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
+                              std::span<const std::unique_ptr<Vector>> state) = 0;
 
   // Bytes taken so far by vectors and programs.
   virtual std::int64_t allocated_bytes() const = 0;

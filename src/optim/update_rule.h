@@ -1,6 +1,8 @@
 // The optimizers' element-wise updates, as torch.optim writes them.
 #pragma once
 
+#include <cstdint>
+
 #include "nn/math.h"
 
 namespace ringtrain {
@@ -19,6 +21,12 @@ struct UpdateRule {
   float beta1 = 0, beta2 = 0, epsilon = 0;           // Kingma and Ba 2015
   float bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^t; the second already as its square root
   float weight_decay = 0;  // sgd, adam: added to the gradient; adamw: w *= 1 - lr decay (Loshchilov and Hutter 2019)
+};
+
+// Neighbouring elements of the flat vector with the same decay.
+struct UpdateRange {
+  std::int64_t begin = 0, end = 0;
+  float weight_decay = 0;
 };
 
 // `momentum` is the optimizer's state of this element.

@@ -1,0 +1,55 @@
+// LSTM layers through cuDNN's recurrent calls. Sequence-major: [length, batch, features]. Gates in the order i f g o, as
+// torch.nn.LSTM's and cuDNN's. No dropout inside: between layers the program applies its own, keyed by place.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/types.h"
+
+namespace ringtrain::cuda {
+
+enum class RnnAlgorithm { standard, persist_static, persist_dynamic, persist_small_h };
+
+struct RnnOperation {
+  std::int64_t layers = 1, input = 0, hidden = 0, length = 0, batch = 0;
+  Type type = Type::fp32;
+  Math math = Math::fp32;
+  RnnAlgorithm algorithm = RnnAlgorithm::standard;
+  bool training = true;
+  bool operator==(const RnnOperation&) const = default;
+  std::string key() const;
+};
+
+// Where one tensor lies in cuDNN's weight space, in elements of the operation's type.
+struct RnnWeight {
+  std::int64_t layer = 0;
+  bool recurrent = false;  // of h, else of x
+  bool bias = false;       // [hidden] else [hidden, features], row-major
+  int gate = 0;            // 0..3: i f g o
+  std::int64_t offset = 0, count = 0;
+};
+
+class RnnPlan {
+ public:
+  virtual ~RnnPlan() = default;
+  virtual const RnnOperation& operation() const = 0;
+  virtual std::int64_t weight_bytes() const = 0;     // of the weight space (and of its gradient)
+  virtual std::int64_t workspace_bytes() const = 0;
+  virtual std::int64_t reserve_bytes() const = 0;    // what backward reads of forward; 0 in inference
+  virtual const std::vector<RnnWeight>& weights() const = 0;
+};
+
+// Device addresses. h0, c0, hn, cn: [layers, batch, hidden]; h0 and c0 null: zeros; hn and cn null: not wanted.
+struct RnnForward {
+  const void *x = nullptr, *weights = nullptr, *h0 = nullptr, *c0 = nullptr;
+  void *y = nullptr, *hn = nullptr, *cn = nullptr, *workspace = nullptr, *reserve = nullptr;
+};
+// Data gradient, then weight gradient. `dx` null: not wanted. `dweights` is added to, never set.
+struct RnnBackward {
+  const void *x = nullptr, *weights = nullptr, *h0 = nullptr, *c0 = nullptr, *y = nullptr, *dy = nullptr;
+  void *dx = nullptr, *dweights = nullptr, *workspace = nullptr, *reserve = nullptr;
+};
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,83 @@
+// The commands of a program in order, the memory between them, and where gradients are final. Commands between two
+// bucket boundaries are a segment; each segment is captured once per variant and replayed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/device.h"
+#include "nn/arena.h"
+
+namespace ringtrain::cuda {
+
+using Storage = int;  // a buffer of the schedule
+
+struct Access {
+  Storage storage;
+  bool write = false;
+};
+
+struct Command {
+  std::string name;                     // "layer1.0.conv1 data gradient"
+  std::vector<Access> uses;
+  // Gives the work to the stream. Looks addresses up with Schedule::at(). `accumulate`: a later micro-step.
+  std::function<void(Device&, Stream, bool accumulate)> issue;
+  std::vector<std::string> finishes;    // parameters whose gradients are then final
+  double flops = 0, bytes = 0;          // for tables; 0: not counted
+};
+
+class Schedule {
+ public:
+  Storage buffer(std::string what, std::int64_t bytes);   // between its first and last use
+  Storage lasting(std::string what, std::int64_t bytes);  // for the whole run: weights' copies, input, sums
+  void resize(Storage storage, std::int64_t bytes);       // until plan()
+  // One workspace for all commands: the largest that was asked for.
+  void workspace(std::int64_t bytes);
+  Storage workspace() const { return 0; }
+
+  void add(Command command);
+  void begin_backward();
+  void begin_weights();  // commands that refresh the program's copies after an update; own segment
+
+  // Lifetimes, arena, watermarks; segments end where a multiple of `segment_elements` of the flat vector becomes final.
+  void plan(const ParameterTable& table, std::int64_t segment_elements);
+  const ArenaPlan& arena() const { return arena_; }
+  void bind(char* base);
+  template <class T = void>
+  T* at(Storage storage) const {
+    return reinterpret_cast<T*>(storages_[static_cast<std::size_t>(storage)].base);
+  }
+
+  enum class Part { forward, backward, weights };
+  // With graphs: captures a segment at its first run of a variant (accumulate or not), then replays it.
+  void run(Device& device, Part part, bool accumulate, bool graphs, const BackwardHooks* hooks);
+
+  struct Segment {
+    Part part;
+    std::size_t begin, end;     // commands
+    std::int64_t watermark = 0;  // gradients [0, watermark) are final behind it; backward only
+    CapturedGraph captured[2] = {};
+  };
+  const std::vector<Command>& commands() const { return commands_; }
+  const std::vector<Segment>& segments() const { return segments_; }
+
+ private:
+  struct Item {
+    std::string what;
+    std::int64_t bytes = 0;
+    bool lasting = false;
+    int first = -1, last = -1;  // commands
+    Buffer place = {};
+    char* base = nullptr;
+  };
+  std::vector<Item> storages_ = {{"workspace", 0, false}};
+  std::vector<Command> commands_;
+  std::vector<Segment> segments_;
+  std::size_t backward_ = 0, weights_ = 0;
+  ArenaPlan arena_;
+};
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,20 @@
+// Element types of device memory.
+#pragma once
+
+#include <cstdint>
+
+namespace ringtrain::cuda {
+
+enum class Type { fp32, bf16, fp16 };
+
+inline std::int64_t bytes_of(Type type) {
+  return type == Type::fp32 ? 4 : 2;
+}
+inline const char* type_name(Type type) {
+  return type == Type::fp32 ? "fp32" : type == Type::bf16 ? "bf16" : "fp16";
+}
+
+// Arithmetic of matrix products and convolutions: fp32 storage may be multiplied as TF32 (10-bit fractions).
+enum class Math { fp32, tf32, half };
+
+}  // namespace ringtrain::cuda
