@@ -111,10 +111,10 @@ build/obj/data_prep/%.o: data_prep/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "compile $@"
 	$(Q)$(COMPILE) -c $< -o $@
 
-# Tests are compiled for a quick build (the code under test is not: it comes from the library).
+# Tests are compiled for a quick build (the code under test is not: it comes from the library, or is the GPU's).
 build/obj/tests/%.o: tests/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "compile $@"
-	$(Q)$(COMPILE) $(if $(filter tests/bench/%,$<),,-O1) -c $< -o $@
+	$(Q)$(COMPILE) $(if $(filter tests/bench/% tests/emulation/%,$<),,-O1) -c $< -o $@
 
 march_baseline :=
 march_avx2 := -mavx2 -mfma -mf16c
@@ -140,7 +140,7 @@ build/generated/build_info.h: always
 	@mkdir -p $(@D)
 	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(git describe --always --dirty 2> /dev/null || echo unknown)" \
 	  RINGTRAIN_FLAGS "$(CXX) $(FLAGS)" RINGTRAIN_INSTRUCTION_SETS "$(ISAS)" \
-	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" RINGTRAIN_CUDA "$(CUDA_VERSIONS)" > $@.tmp
+	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" RINGTRAIN_CUDA "$(CUDA_VERSIONS)" RINGTRAIN_CUDA_HOME "$(CUDA_FOLDER)" > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
 -include $(shell find build/obj -name '*.d' 2> /dev/null)
