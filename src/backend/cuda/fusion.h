@@ -18,6 +18,7 @@ struct FusionSite {
   struct Way {
     std::string name;                                // "sums in the epilogue", "separate"
     std::vector<DnnOperation> operations;            // that must find a plan
+    std::vector<RnnOperation> recurrent = {};        // likewise
     double bytes = 0;                                // of memory traffic: decides where nothing is timed
     std::function<void(Device&, Stream)> trial;      // on scratch memory; empty: cannot be timed alone
   };
