@@ -140,7 +140,7 @@ build/generated/build_info.h: always
 	@mkdir -p $(@D)
 	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(git describe --always --dirty 2> /dev/null || echo unknown)" \
 	  RINGTRAIN_FLAGS "$(CXX) $(FLAGS)" RINGTRAIN_INSTRUCTION_SETS "$(ISAS)" \
-	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" RINGTRAIN_CUDA "$(CUDA_VERSIONS)" > $@.tmp
+	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" RINGTRAIN_CUDA "$(CUDA_VERSIONS)" RINGTRAIN_CUDA_HOME "$(CUDA_FOLDER)" > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
 -include $(shell find build/obj -name '*.d' 2> /dev/null)

@@ -261,6 +261,7 @@ CUDA_CFLAGS := $cuda_cflags
 CUDA_LIBS := $cuda_libs
 CUDA_GENCODE := $cuda_gencode
 CUDA_VERSIONS := $cuda_versions
+CUDA_FOLDER := $cuda_home
 ISAS := $isas
 ISA_FLAGS := $isa_flags
 END

@@ -30,4 +30,8 @@ std::string build_cuda() {
   return RINGTRAIN_CUDA;
 }
 
+std::string build_cuda_home() {
+  return RINGTRAIN_CUDA_HOME;
+}
+
 }  // namespace ringtrain
