@@ -34,7 +34,8 @@ LstmModel lstm_model(const Graph& graph) {
   model.hidden = model.layers.front().hidden;
   for (const Lstm& layer : model.layers)
     if (layer.hidden != model.hidden)
-      throw Error(cat("LSTM layers of ", model.hidden, " and of ", layer.hidden, " units: the GPU backend wants one size"));
+      throw Error(
+          cat("LSTM layers of ", model.hidden, " and of ", layer.hidden, " units: the GPU backend wants one size"));
   return model;
 }
 

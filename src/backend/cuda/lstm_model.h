@@ -1,5 +1,5 @@
-// The graphs that lstm_program compiles: a stack of LSTM layers on one-hot symbols, a dense layer at every position, softmax
-// cross-entropy.
+// The graphs that lstm_program compiles: a stack of LSTM layers on one-hot symbols, a dense layer at every position,
+// softmax cross-entropy.
 #pragma once
 
 #include <vector>

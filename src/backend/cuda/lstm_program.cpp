@@ -1,6 +1,7 @@
 #include "backend/cuda/lstm_program.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "backend/cuda/lstm_choice.h"
@@ -64,24 +65,26 @@ class LstmProgram : public ProgramBase {
   void choose_calls();
   Storage add_input();
   Storage add_forward(Call& call, Storage x);
-  Storage add_dropout(Storage x, Storage y, const Dropout& dropout, const char* name);
+  void add_dropout(std::string name, const Dropout& dropout, Storage x, Storage y);
   void add_dense(Storage x);
   void add_loss();
   void add_state_out();
   Storage add_dense_backward(Storage x);
   Storage add_backward(Call& call, Storage dy);
   void add_matmul(std::string name, const DnnOperation& operation, Storage a, Storage b, Storage bias, Storage y);
+  DnnOperation matmul(std::int64_t m, std::int64_t n, std::int64_t k, Type result) const;
+  TensorPlace dense_place() const;
   StateArguments state_arguments(Storage packed, Storage h, Storage c) const;
 
   const LstmModel model_;
-  const std::int64_t rows_;            // positions: sequence x micro-batch
+  const std::int64_t rows_;             // positions: sequence x micro-batch
   const std::int64_t symbols_, width_;  // vocabulary and classes, padded
   FusionTable own_fusions_;
   std::vector<Call> calls_;
   float* carried_ = nullptr;  // host, of the pass under way; null: none
   bool zero_state_ = true;    // h0 and c0 hold zeros
   Storage h0_ = -1, c0_ = -1, hn_ = -1, cn_ = -1, packed_ = -1;
-  Storage dense_weights_ = -1, dense_bias_ = -1, logits_gradient_ = -1;
+  Storage dense_weights_ = -1, logits_gradient_ = -1;
 };
 
 void LstmProgram::choose_calls() {
@@ -223,6 +226,197 @@ void LstmProgram::add_dropout(std::string name, const Dropout& dropout, Storage 
                  .bytes = 2.0 * static_cast<double>(sequence_bytes(model_.hidden))});
 }
 
-DnnOperation LstmProgram::matmul(std::int64_t m, std::int64_t n, std::int64_t k) const {
-  return {.kind = DnnKind::matmul, .type = type_, .math = math_, .k = k, ...};
+// y[m, n] = a[m, k] b[k, n]
+DnnOperation LstmProgram::matmul(std::int64_t m, std::int64_t n, std::int64_t k, Type result) const {
+  DnnOperation operation;
+  operation.kind = DnnKind::matmul;
+  operation.type = type_;
+  operation.math = math_;
+  operation.m = m;
+  operation.n = n;
+  operation.k = k;
+  operation.result = result;
+  return operation;
 }
+
+// The operands in the order of operation.tensors(); `bias` -1: none.
+void LstmProgram::add_matmul(std::string name, const DnnOperation& operation, Storage a, Storage b, Storage bias,
+                             Storage y) {
+  std::string why;
+  const DnnPlan* plan = device_.plan(operation, &why);
+  if (plan == nullptr)
+    throw Error(cat(operation.key(), ": cuDNN has no plan on ", device_.facts().name, ": ", why),
+                "try another precision, or another model.hidden (a multiple of 8)");
+  schedule_.workspace(plan->workspace_bytes());
+  schedule_.add({.name = std::move(name),
+                 .uses = {{a}, {b}, {bias}, {y, true}, {schedule_.workspace(), true}},
+                 .issue =
+                     [this, plan, a, b, bias, y](Device& device, Stream stream, bool) {
+                       std::vector<void*> tensors = {schedule_.at(a), schedule_.at(b)};
+                       if (bias >= 0) tensors.push_back(schedule_.at(bias));
+                       tensors.push_back(schedule_.at(y));
+                       device.run(*plan, tensors, schedule_.at(schedule_.workspace()), stream);
+                     },
+                 .flops = operation.flops()});
+}
+
+// Logits at every position. Weights [classes, hidden] in T; the rows that pad the classes are zero.
+void LstmProgram::add_dense(Storage x) {
+  const Dense& dense = model_.dense;
+  dense_weights_ = schedule_.lasting("dense weights", width_ * dense.input * bytes_of(type_));
+  const Storage bias = schedule_.lasting("dense bias", width_ * bytes_of(Type::fp32));
+  copy_in(dense_weights_, type_ == Type::fp32, {dense_place()});
+  copy_in(bias, true,
+          {TensorPlace{.flat_offset = parameters_.find(dense.bias).offset,
+                       .outer = 1,
+                       .inner = static_cast<int>(dense.output),
+                       .taps = 1,
+                       .padded = static_cast<int>(dense.output)}});
+
+  const std::int64_t bytes = rows_ * width_ * bytes_of(Type::fp32);
+  logits_ = {.storage = training_ ? schedule_.buffer("logits", bytes) : schedule_.lasting("logits", bytes),
+             .classes = dense.output,
+             .stride = width_};
+  DnnOperation product = matmul(rows_, width_, dense.input, Type::fp32);
+  product.transposed_b = true;
+  DnnOperation with_bias = product;
+  with_bias.epilogue = Epilogue::bias;
+  const auto traffic = static_cast<double>(bytes);
+  const FusionSite site{.name = "dense layer",
+                        .ways = {{.name = "bias in the epilogue", .operations = {with_bias}, .bytes = traffic},
+                                 {.name = "separate", .operations = {product}, .bytes = 3 * traffic}}};
+  if (fusions().choose(device_, site) == 0)
+    return add_matmul("dense", with_bias, x, dense_weights_, bias, logits_.storage);
+  add_matmul("dense", product, x, dense_weights_, -1, logits_.storage);
+  schedule_.add({.name = "dense bias",
+                 .uses = {{bias}, {logits_.storage, true}},
+                 .issue = [this, bias](Device& device, Stream stream, bool) {
+                   const ActivateArguments arguments{.x = schedule_.at(logits_.storage),
+                                                     .bias = schedule_.at<const float>(bias),
+                                                     .y = schedule_.at(logits_.storage),
+                                                     .rows = rows_,
+                                                     .channels = static_cast<int>(width_)};
+                   device.launch(launch_of(Type::fp32, arguments), stream);
+                 }});
+}
+
+TensorPlace LstmProgram::dense_place() const {
+  return {.flat_offset = parameters_.find(model_.dense.weight).offset,
+          .outer = model_.dense.output,
+          .inner = static_cast<int>(model_.dense.input),
+          .taps = 1,
+          .padded = static_cast<int>(model_.dense.input)};
+}
+
+void LstmProgram::add_loss() {
+  const int blocks = loss_blocks(rows_);
+  const Storage partial =
+      schedule_.buffer("partial sums of the loss", blocks * static_cast<std::int64_t>(sizeof(PassSums)));
+  const Storage finished = schedule_.lasting("finished blocks of the loss", sizeof(unsigned));
+  if (training_) logits_gradient_ = schedule_.buffer("logits' gradient", rows_ * width_ * bytes_of(type_));
+  schedule_.add({.name = "cross-entropy",
+                 .uses = {{logits_.storage}, {partial, true}, {finished, true}, {logits_gradient_, true}},
+                 .issue =
+                     [this, blocks, partial, finished](Device& device, Stream stream, bool) {
+                       const CrossEntropyArguments arguments{
+                           .logits = schedule_.at<const float>(logits_.storage),
+                           .targets = targets(),
+                           .gradient = schedule_.at(logits_gradient_),
+                           .partial = schedule_.at<PassSums>(partial),
+                           .sums = sums(),
+                           .finished = schedule_.at<unsigned>(finished),
+                           .state = step_state(),
+                           .samples = micro_batch_,
+                           .length = sequence_,
+                           .classes = static_cast<int>(model_.dense.output),
+                           .stride = static_cast<int>(width_),
+                           .blocks = blocks,
+                           .label_smoothing = training_ ? static_cast<float>(model_.loss.label_smoothing) : 0.0f,
+                           .top5 = false};
+                       device.launch(launch_of(type_, arguments), stream);
+                     },
+                 .bytes = static_cast<double>(rows_ * width_ * (4 + bytes_of(type_)))});
+}
+
+// Returns the gradient of what the dense layer read. Its weights' gradient is made in fp32, classes padded.
+Storage LstmProgram::add_dense_backward(Storage x) {
+  const Dense& dense = model_.dense;
+  const Storage d_weights = schedule_.buffer("dense weights' gradient", width_ * dense.input * bytes_of(Type::fp32));
+  DnnOperation weight_gradient = matmul(width_, dense.input, rows_, Type::fp32);
+  weight_gradient.transposed_a = true;
+  add_matmul("dense weight gradient", weight_gradient, logits_gradient_, x, -1, d_weights);
+  schedule_.add({.name = "dense bias gradient",
+                 .uses = {{logits_gradient_}},
+                 .issue =
+                     [this](Device& device, Stream stream, bool accumulate) {
+                       const ColumnSumsArguments arguments{.x = schedule_.at(logits_gradient_),
+                                                           .sums = gradient(parameters_.find(model_.dense.bias)),
+                                                           .rows = rows_,
+                                                           .columns = static_cast<int>(model_.dense.output),
+                                                           .stride = static_cast<int>(width_),
+                                                           .accumulate = accumulate};
+                       device.launch(launch_of(type_, arguments), stream);
+                     },
+                 .finishes = {dense.bias}});
+  copy_home("dense weights' gradient home", d_weights, true, {dense_place()}, {dense.weight});
+  const Storage dx = schedule_.buffer("dense input gradient", sequence_bytes(dense.input));
+  add_matmul("dense data gradient", matmul(rows_, dense.input, width_, type_), logits_gradient_, dense_weights_, -1,
+             dx);
+  return dx;
+}
+
+// Returns the gradient of the call's input; -1 for the symbols. The weight space of the gradient is of type T, so it
+// starts at zero in every micro-step, and what is added up over micro-steps is the fp32 flat vector.
+Storage LstmProgram::add_backward(Call& call, Storage dy) {
+  const RnnPlan& plan = *call.plan;
+  const Dropout& dropout = model_.dropouts[call.first + call.count - 1];
+  if (dropout.probability > 0) add_dropout(call.name + " dropout backward", dropout, dy, dy);
+  call.d_weights = schedule_.buffer(call.name + " weights' gradient", plan.weight_bytes());
+  const Storage dx =
+      call.first == 0 ? -1 : schedule_.buffer(call.name + " input gradient", sequence_bytes(model_.hidden));
+  schedule_.add({.name = call.name + " backward",
+                 .uses = {{call.x},
+                          {call.weights},
+                          {h0_},
+                          {c0_},
+                          {call.y},
+                          {dy},
+                          {call.reserve, true},
+                          {dx, true},
+                          {call.d_weights, true},
+                          {schedule_.workspace(), true}},
+                 .issue =
+                     [this, &call, dy, dx](Device& device, Stream stream, bool) {
+                       device.zero(schedule_.at(call.d_weights), call.plan->weight_bytes(), stream);
+                       device.run_backward(*call.plan,
+                                           {.x = schedule_.at(call.x),
+                                            .weights = schedule_.at(call.weights),
+                                            .h0 = state_of(h0_, call),
+                                            .c0 = state_of(c0_, call),
+                                            .y = schedule_.at(call.y),
+                                            .dy = schedule_.at(dy),
+                                            .dx = schedule_.at(dx),
+                                            .dweights = schedule_.at(call.d_weights),
+                                            .workspace = schedule_.at(schedule_.workspace()),
+                                            .reserve = schedule_.at(call.reserve)},
+                                           stream);
+                     },
+                 .flops = 2 * plan.operation().flops()});
+  const std::span<const Lstm> layers(model_.layers.data() + call.first, call.count);
+  std::vector<std::string> finished;
+  for (const Lstm& layer : layers)
+    for (const std::string& name : {layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh})
+      finished.push_back(name);
+  copy_home(call.name + " gradient home", call.d_weights, type_ == Type::fp32,
+            lstm_places(plan, layers, parameters_, 0), std::move(finished));
+  return dx;
+}
+
+}  // namespace
+
+std::unique_ptr<Program> make_lstm_program(Device& device, const BackendOptions& options, const Graph& graph,
+                                           std::int64_t micro_batch, Precision precision, PassMode mode) {
+  return std::make_unique<LstmProgram>(device, options, graph, micro_batch, precision, mode);
+}
+
+}  // namespace ringtrain::cuda
