@@ -17,7 +17,7 @@ WARNINGS ?= -Wall -Wextra -Wshadow -Wconversion -Werror $(if $(findstring clang,
 FLAGS := -std=c++20 $(OPTIMISE) -fopenmp $(WARNINGS)
 CUDA ?= auto
 export NAMES COLUMN # of `make demo`
-export CXX CUDA MPI_HOME CUDA_HOME NCCL_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME
+export CXX CUDA CUDA_ARCHITECTURES MPI_HOME CUDA_HOME CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME
 
 # The Python with the modules that plots and tests use; a distribution's packages are seen by its own python3 only.
 find_python = for python in python3 /usr/bin/python3; do \
@@ -31,31 +31,42 @@ sources = $(sort $(shell find $(1) -name '*.cpp' 2> /dev/null))
 objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(1)))
 
 KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set, see below
-LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS),$(call sources,src))
-DATA_SOURCES := $(filter src/base/% src/data/%,$(LIBRARY_SOURCES))
+# What includes CUDA's headers. A build without CUDA leaves it out and takes the files that stand in for it.
+CUDA_PATTERNS := $(addprefix src/,backend/cuda/runtime_% backend/cuda/dnn_plans% backend/cuda/rnn_plans% backend/cuda/described_% cluster/nccl_library%)
+WITHOUT_CUDA_PATTERNS := src/backend/cuda/without_cuda% src/cluster/without_nccl%
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
+EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
 BENCHES := $(patsubst tests/bench/%.cpp,build/bench/%,$(wildcard tests/bench/*.cpp))
-TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildcard tests/mpi/*.cpp),build/tests/mpi_tests)
+TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildcard tests/mpi/*.cpp),build/tests/mpi_tests) \
+  $(if $(wildcard tests/gpu/*.cpp),build/tests/gpu_tests)
 
 # These need no libraries, so nothing is looked for (`make setup` installs what the others look for).
 SIMPLE_GOALS := help setup demo test clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all that is built depends on it.
-  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(foreach v,MPI CUDA NCCL HDF5 DNNL YAML_CPP JPEG PNG JSON GTEST,$(v)=$($(v)_HOME))
+  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL HDF5 DNNL YAML_CPP JPEG PNG JSON GTEST,$(v)=$($(v)_HOME))
   ifneq ($(INPUTS),$(file < build/inputs))
     $(shell mkdir -p build)$(file > build/inputs,$(INPUTS))
   endif
   include build/config.mk
 endif
 
-build/config.mk: build/inputs .ci/configure.sh
+build/config.mk: build/inputs .ci/configure.sh .ci/cudnn_frontend.sh
 	@.ci/configure.sh $@.tmp && mv $@.tmp $@
+
+CUDA_SOURCES := $(filter $(CUDA_PATTERNS),$(call sources,src))
+CUDA_KERNELS := $(if $(filter on,$(CUDA_STATE)),$(shell find src/backend/cuda -name '*.cu' 2> /dev/null))
+CUDA_KERNEL_OBJECTS := $(CUDA_KERNELS:src/%=build/obj/%.o)
+LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(if $(filter on,$(CUDA_STATE)),$(WITHOUT_CUDA_PATTERNS),$(CUDA_PATTERNS)),$(call sources,src))
+DATA_SOURCES := $(filter src/base/% src/data/%,$(LIBRARY_SOURCES))
 
 INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(JSON_CFLAGS) $(GTEST_CFLAGS)
 COMPILE = $(CXX) $(FLAGS) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
 LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o %.a,$^)
 DATA_LIBRARIES = $(HDF5_LIBS) $(JPEG_LIBS) $(PNG_LIBS) $(MPI_LIBS) -lpthread
-LIBRARIES = $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES)
+LIBRARIES = $(CUDA_LIBS) $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES)
+# Nobody else sees CUDA's headers: the rest of the program stays free of them.
+$(call objects,$(CUDA_SOURCES)): INCLUDES += $(CUDA_CFLAGS)
 
 all: bin/ringtrain bin/ringtrain-data
 
@@ -70,9 +81,10 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 	@echo "link    $@"
 	$(Q)$(LINK) $(DATA_LIBRARIES)
 
-build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp)) build/libconverters.a build/libringtrain.a
+build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
 build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp)) build/libringtrain.a
-build/tests/unit_tests build/tests/mpi_tests:
+build/tests/gpu_tests: $(call objects,$(wildcard tests/gpu/*.cpp) $(EMULATION_SOURCES)) build/libringtrain.a
+build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@mkdir -p $(@D)
 	@[ -n "$(GTEST_LIBS)" ] || { echo "error: the tests need GoogleTest: install libgtest-dev, or set GTEST_HOME" >&2; exit 1; }
 	@echo "link    $@"
@@ -84,7 +96,7 @@ $(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
 	$(Q)$(LINK) $(LIBRARIES)
 
 KERNEL_OBJECTS = $(foreach isa,$(ISAS),$(KERNELS:src/%.cpp=build/obj/%.$(isa).o))
-build/libringtrain.a: $(call objects,$(LIBRARY_SOURCES)) $(KERNEL_OBJECTS)
+build/libringtrain.a: $(call objects,$(LIBRARY_SOURCES)) $(KERNEL_OBJECTS) $(CUDA_KERNEL_OBJECTS)
 build/libdata.a: $(call objects,$(DATA_SOURCES))
 build/libconverters.a: $(call objects,$(CONVERTER_SOURCES))
 build/lib%.a:
@@ -99,10 +111,10 @@ build/obj/data_prep/%.o: data_prep/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "compile $@"
 	$(Q)$(COMPILE) -c $< -o $@
 
-# Tests are compiled for a quick build (the code under test is not: it comes from the library).
+# Tests are compiled for a quick build (the code under test is not: it comes from the library, or is the GPU's).
 build/obj/tests/%.o: tests/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "compile $@"
-	$(Q)$(COMPILE) $(if $(filter tests/bench/%,$<),,-O1) -c $< -o $@
+	$(Q)$(COMPILE) $(if $(filter tests/bench/% tests/emulation/%,$<),,-O1) -c $< -o $@
 
 march_baseline :=
 march_avx2 := -mavx2 -mfma -mf16c
@@ -115,13 +127,20 @@ build/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.cpp build/config.mk
 endef
 $(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
 
+# `-Xptxas -v` says what each kernel takes of the machine: tests/gpu/resources.py makes a table of it.
+NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -lineinfo $(CUDA_GENCODE) -Werror all-warnings -Xptxas -v \
+  -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -Isrc
+build/obj/%.cu.o: src/%.cu build/config.mk
+	@mkdir -p $(@D) && echo "compile $@"
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
+
 # What `--version` prints; the file changes, and programs are linked again, only with the commit or the flags.
 build/obj/base/version.o build/obj/base/library_versions.o: build/generated/build_info.h
 build/generated/build_info.h: always
 	@mkdir -p $(@D)
 	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(git describe --always --dirty 2> /dev/null || echo unknown)" \
 	  RINGTRAIN_FLAGS "$(CXX) $(FLAGS)" RINGTRAIN_INSTRUCTION_SETS "$(ISAS)" \
-	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" > $@.tmp
+	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" RINGTRAIN_CUDA "$(CUDA_VERSIONS)" RINGTRAIN_CUDA_HOME "$(CUDA_FOLDER)" > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
 -include $(shell find build/obj -name '*.d' 2> /dev/null)
@@ -141,8 +160,8 @@ help:
 	@echo "make bench                    compare with PyTorch (tests/bench/README.md)"
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
-	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME CUDA_HOME NCCL_HOME,"
-	@echo "           CUDA=auto|0|1, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
+	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
+	@echo "           CUDNN_FRONTEND_HOME NCCL_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
 
 # What the two commands build, they build on all cores, unless told how many.
 ALL_CORES = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))

@@ -68,29 +68,100 @@ find_library() { # variable, header, library ("" = header only), Debian package,
     "Debian: apt-get install $package (make setup does it) · modules: module load $module · spack: spack load $module · or set $variable."
 }
 
-check_cuda() {
+# What keeps the GPU backend from being built: an error with CUDA=1, else a build for CPUs that says why.
+no_cuda() { # what is missing, what to do
+  [ "${CUDA:-auto}" = 1 ] && fail "CUDA=1, but $1" "$2 Or build with CUDA=0."
+  cuda_line="off ($1)"
+  return 1
+}
+
+# The folder of a header that CUDA, cuDNN or NCCL brings: below its own variable, beside CUDA, or the compiler's own.
+find_header() { # variable, header, flags; sets folder ("" = the compiler finds it)
+  local home=${!1:-}
+  for home in ${home:+"$home"} "$cuda_home"; do
+    folder=$home/include
+    [ -e "$folder/$2" ] && return
+    [ -n "${!1:-}" ] && return 1
+  done
+  folder=""
+  printf '#include <%s>\n' "$2" | "$CXX" -std=c++20 -x c++ -E - -isystem "$cuda_home/include" > /dev/null 2>&1
+}
+
+missing() { # variable, header
+  if [ -n "${!1:-}" ]; then echo "$1=${!1} has no include/$2"; else echo "$2 was not found beside CUDA ($cuda_home) or among the system's headers"; fi
+}
+
+find_cuda() {
   case ${CUDA:-auto} in
-    0) cuda_line="off (CUDA=0)" ;;
-    auto) cuda_line="off (this version trains on CPUs; the GPU backend is not in it yet)" ;;
-    1)
-      local nvcc=${CUDA_HOME:+$CUDA_HOME/bin/nvcc}
-      nvcc=${nvcc:-$(command -v nvcc || true)}
-      [ -n "$nvcc" ] && [ -x "$nvcc" ] || fail "CUDA=1, but there is no nvcc at ${nvcc:-any place on PATH}" "Set CUDA_HOME to the CUDA toolkit's folder (module load cuda), or build with CUDA=0."
-      local nccl=${NCCL_HOME:+$NCCL_HOME/include/nccl.h}
-      if [ -n "$nccl" ]; then
-        [ -e "$nccl" ] || fail "CUDA=1, but NCCL_HOME=$NCCL_HOME has no include/nccl.h" "Set NCCL_HOME to NCCL's folder, or build with CUDA=0."
-      else
-        links nccl.h -isystem "$(dirname "$(dirname "$nvcc")")/include" || fail "CUDA=1, but nccl.h was not found" "Set NCCL_HOME to NCCL's folder (module load nccl), or build with CUDA=0."
-      fi
-      fail "CUDA=1: CUDA and NCCL are there, but this version has no GPU backend" "Build with CUDA=0 or CUDA=auto."
-      ;;
+    auto | 1) ;;
+    0) cuda_line="off (CUDA=0)" && return ;;
     *) fail "CUDA=$CUDA is not one of auto, 0, 1" ;;
   esac
+  local nvcc folder found
+  if [ -n "${CUDA_HOME:-}" ]; then
+    nvcc=$CUDA_HOME/bin/nvcc
+    [ -x "$nvcc" ] || no_cuda "CUDA_HOME=$CUDA_HOME has no bin/nvcc" "Set CUDA_HOME to the CUDA toolkit's folder (module load cuda)." || return
+  else
+    nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) || no_cuda "no nvcc was found" "Set CUDA_HOME to the CUDA toolkit's folder (module load cuda)." || return
+    nvcc=$(readlink -f "$nvcc")
+  fi
+  cuda_home=$(cd "$(dirname "$nvcc")/.." && pwd)
+  cuda_cflags=""
+  for folder in "$cuda_home/include" "$cuda_home/targets/$(uname -m)-linux/include"; do
+    [ -e "$folder/cuda_runtime.h" ] && cuda_cflags="-isystem $folder" && break
+  done
+  [ -n "$cuda_cflags" ] || no_cuda "$cuda_home has no include/cuda_runtime.h" "Set CUDA_HOME to a complete CUDA toolkit." || return
+  found=$(library_folder "$cuda_home" cudart_static)
+  [ -n "$found" ] || no_cuda "$cuda_home has no lib64/libcudart_static.a" "Set CUDA_HOME to a complete CUDA toolkit." || return
+  cuda_libs="$found/libcudart_static.a -ldl -lrt"
+
+  find_header CUDNN_HOME cudnn.h || no_cuda "$(missing CUDNN_HOME cudnn.h)" "Set CUDNN_HOME to cuDNN's folder (module load cudnn)." || return
+  [ -z "$folder" ] || [[ " $cuda_cflags " == *" $folder "* ]] || cuda_cflags+=" -isystem $folder"
+  find_header NCCL_HOME nccl.h || no_cuda "$(missing NCCL_HOME nccl.h)" "Set NCCL_HOME to NCCL's folder (module load nccl)." || return
+  [ -z "$folder" ] || [[ " $cuda_cflags " == *" $folder "* ]] || cuda_cflags+=" -isystem $folder"
+
+  local cuda cudnn nccl
+  cuda=$(macro CUDART_VERSION cuda_runtime_api.h $cuda_cflags)
+  cudnn=$(macro CUDNN_MAJOR.CUDNN_MINOR.CUDNN_PATCHLEVEL cudnn_version.h $cuda_cflags)
+  nccl=$(macro NCCL_MAJOR.NCCL_MINOR.NCCL_PATCH nccl.h $cuda_cflags)
+  [ "${cudnn%%.*}" = 9 ] || no_cuda "cuDNN 9 is needed, and cudnn.h is of ${cudnn:-an unknown version}" "Set CUDNN_HOME to a cuDNN 9." || return
+
+  if [ -n "${CUDNN_FRONTEND_HOME:-}" ]; then
+    found=$CUDNN_FRONTEND_HOME/include
+    [ -e "$found/cudnn_frontend.h" ] || no_cuda "CUDNN_FRONTEND_HOME=$CUDNN_FRONTEND_HOME has no include/cudnn_frontend.h" "Set it to the folder that holds include/ of NVIDIA's cudnn-frontend." || return
+  else
+    found=build/cudnn-frontend/include
+    .ci/cudnn_frontend.sh > "$scratch/frontend" 2>&1 ||
+      no_cuda "cuDNN's front end could not be fetched: $(tail -1 "$scratch/frontend")" "Fetch it where there is a network (make setup), or set CUDNN_FRONTEND_HOME to a copy of NVIDIA's cudnn-frontend." || return
+  fi
+  local frontend
+  frontend=$(sed -n 's/#define CUDNN_FRONTEND_M[AI][JN]OR_VERSION *//p' "$found/cudnn_frontend_version.h" | paste -sd.)
+  cuda_cflags+=" -isystem $found -DNV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING"
+
+  # One object for each kind of GPU, and the last one's portable code for those that are newer.
+  local known architecture last=""
+  known=$("$nvcc" --list-gpu-arch)
+  cuda_gencode=""
+  for architecture in ${CUDA_ARCHITECTURES:-80 90 100}; do
+    if ! grep -qx "compute_${architecture%[af]}" <<< "$known"; then
+      [ -z "${CUDA_ARCHITECTURES:-}" ] || no_cuda "$nvcc does not know CUDA_ARCHITECTURES=$architecture" "It knows: $(sed 's/compute_//' <<< "$known" | paste -sd' ')." || return
+      continue
+    fi
+    cuda_gencode+=" -gencode arch=compute_$architecture,code=sm_$architecture" last=$architecture
+  done
+  [ -n "$last" ] || no_cuda "$nvcc knows none of the architectures 80 90 100" "Set CUDA_ARCHITECTURES." || return
+  cuda_gencode+=" -gencode arch=compute_$last,code=compute_$last"
+  case $(command -v "$CXX") in */ccache/*) nvcc="ccache $nvcc" ;; esac # nvcc is cached where the compiler is
+  cuda_nvcc=$nvcc cuda_state=on
+  cuda_versions="CUDA $((cuda / 1000)).$((cuda % 1000 / 10)), cuDNN $cudnn (front end $frontend), NCCL $nccl,$(grep -oE 'code=sm_[0-9af]+' <<< "$cuda_gencode" | sed 's/code=/ /' | tr -d '\n')"
+  cuda_line="on ($cuda_versions; $cuda_home)"
 }
 
 command -v "$CXX" > /dev/null || fail "the compiler $CXX was not found" "Debian: apt-get install g++ (make setup does it) · modules: module load gcc · or set CXX."
 links source_location || fail "$CXX does not compile C++20 (<source_location>)" "GCC 11 or Clang 16 and newer do; set CXX."
-check_cuda
+cuda_state=off cuda_nvcc="" cuda_cflags="" cuda_libs="" cuda_gencode="" cuda_versions=""
+find_cuda
+[ $cuda_state = on ] || cuda_cflags="" cuda_libs="" cuda_gencode=""
 
 # MPI: what its compiler wrapper would add.
 mpicxx=${MPI_HOME:+$MPI_HOME/bin/mpicxx}
@@ -184,6 +255,13 @@ PNG_LIBS := $png_libs
 JSON_CFLAGS := $json_cflags
 GTEST_CFLAGS := $gtest_cflags
 GTEST_LIBS := $gtest_libs
+CUDA_STATE := $cuda_state
+NVCC := $cuda_nvcc
+CUDA_CFLAGS := $cuda_cflags
+CUDA_LIBS := $cuda_libs
+CUDA_GENCODE := $cuda_gencode
+CUDA_VERSIONS := $cuda_versions
+CUDA_FOLDER := $cuda_home
 ISAS := $isas
 ISA_FLAGS := $isa_flags
 END
@@ -199,5 +277,5 @@ cat << END
   JSON       nlohmann $json_version
   GoogleTest $gtest_line
   CPU        kernels for: $isas (chosen at run time)
-CUDA: $cuda_line
+  CUDA       $cuda_line
 END

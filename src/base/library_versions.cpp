@@ -41,13 +41,14 @@ std::map<std::string, std::string> library_versions() {
           {"HDF5", hdf5_library()},
           {"oneDNN", onednn_library()},
           {"yaml-cpp", RINGTRAIN_YAML_CPP_VERSION},
-          {"nlohmann-json", cat(NLOHMANN_JSON_VERSION_MAJOR, '.', NLOHMANN_JSON_VERSION_MINOR, '.',
-                                NLOHMANN_JSON_VERSION_PATCH)}};
+          {"nlohmann-json",
+           cat(NLOHMANN_JSON_VERSION_MAJOR, '.', NLOHMANN_JSON_VERSION_MINOR, '.', NLOHMANN_JSON_VERSION_PATCH)}};
 }
 
 std::string version_text() {
+  const std::string cuda = build_cuda().empty() ? "without CUDA" : build_cuda();
   std::string text = cat("ringtrain ", build_commit(), "\ncompiler: ", build_compiler(), "\nflags: ", build_flags(),
-                         "\nCPU kernels: ", build_instruction_sets(), "\nGPU kernels: none in this version\n");
+                         "\nCPU kernels: ", build_instruction_sets(), "\nGPU kernels: ", cuda, '\n');
   for (const auto& [library, version] : library_versions()) text += cat(library, ": ", version, '\n');
   return text;
 }

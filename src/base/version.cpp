@@ -4,7 +4,9 @@
 
 namespace ringtrain {
 
-std::string build_commit() { return RINGTRAIN_COMMIT; }
+std::string build_commit() {
+  return RINGTRAIN_COMMIT;
+}
 
 std::string build_compiler() {
 #if defined(__clang__)
@@ -16,8 +18,20 @@ std::string build_compiler() {
 #endif
 }
 
-std::string build_flags() { return RINGTRAIN_FLAGS; }
+std::string build_flags() {
+  return RINGTRAIN_FLAGS;
+}
 
-std::string build_instruction_sets() { return RINGTRAIN_INSTRUCTION_SETS; }
+std::string build_instruction_sets() {
+  return RINGTRAIN_INSTRUCTION_SETS;
+}
+
+std::string build_cuda() {
+  return RINGTRAIN_CUDA;
+}
+
+std::string build_cuda_home() {
+  return RINGTRAIN_CUDA_HOME;
+}
 
 }  // namespace ringtrain
