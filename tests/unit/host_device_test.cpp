@@ -87,8 +87,9 @@ TEST(HostDevice, WithoutTheWaitTheRaceIsNamedInEveryOrderOfExecution) {
       s.give(false);
       FAIL() << "no race was found";
     } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find("copy (stream 1) is not ordered after copy to device (stream 0), which writes"),
-                std::string::npos)
+      EXPECT_NE(
+          std::string(e.what()).find("copy (stream 1) is not ordered after copy to device (stream 0), which writes"),
+          std::string::npos)
           << e.what();
     }
   }
@@ -156,8 +157,15 @@ TEST(HostDevice, AWaitIsForTheRecordBeforeIt) {
 TEST(HostDevice, CapturedWorkRunsWhenItIsLaunchedWithTheArgumentsOfItsCapture) {
   TwoStreams s({Kind::at_issue});
   // y = 1 x 1 weight gradient: dw = alpha x sum of x dy.
-  const DnnOperation op = {.kind = DnnKind::weight_gradient, .type = Type::bf16, .math = Math::half,
-                           .n = 1, .c = 1, .h = 1, .w = 1, .k = 1, .r = 1};
+  const DnnOperation op = {.kind = DnnKind::weight_gradient,
+                           .type = Type::bf16,
+                           .math = Math::half,
+                           .n = 1,
+                           .c = 1,
+                           .h = 1,
+                           .w = 1,
+                           .k = 1,
+                           .r = 1};
   const DnnPlan* plan = s.device.plan(op);
   ASSERT_EQ(plan, s.device.plan(op)) << "plans of equal operations are made once";
   const std::uint16_t two = to_bf16(2), three = to_bf16(3);

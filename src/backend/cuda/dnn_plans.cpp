@@ -7,12 +7,7 @@
 #include "base/error.h"
 #include "base/fnv.h"
 
-#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #include <cudnn_frontend.h>
-
-namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // the front end looks cuDNN's functions up in it
-}
 
 namespace ringtrain::cuda {
 
@@ -33,10 +28,6 @@ namespace {
 
 constexpr std::int64_t accumulator_id = 1000;  // of the tensor that is added; dw's own address is given
 constexpr std::int64_t most_attempts = 16;     // of the plans that one heuristic proposes
-
-void load_cudnn() {
-  if (fe::cudnn_dlhandle == nullptr) fe::cudnn_dlhandle = cudnn_library();
-}
 
 fe::DataType_t data_type(Type type) {
   return type == Type::fp32   ? fe::DataType_t::FLOAT
@@ -256,14 +247,14 @@ DnnPlanner::DnnPlanner(DnnPlanner&&) noexcept = default;
 DnnPlanner::~DnnPlanner() = default;
 
 DnnPlanner DnnPlanner::for_device(void* cudnn_handle) {
-  load_cudnn();
+  cudnn_library();
   auto target = std::make_unique<Target>();
   target->handle = static_cast<cudnnHandle_t>(cudnn_handle);
   return DnnPlanner(std::move(target));
 }
 
 DnnPlanner DnnPlanner::for_description(const std::string& json) {
-  load_cudnn();
+  cudnn_library();
   auto target = std::make_unique<Target>();
   target->description = std::make_shared<fe::DeviceProperties>();
   const fe::error_t error = target->description->deserialize(std::vector<std::uint8_t>(json.begin(), json.end()));
@@ -349,7 +340,7 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, std::
 }
 
 std::uint64_t graph_hash(const DnnOperation& operation) {
-  load_cudnn();
+  cudnn_library();
   fe::graph::Graph graph;
   GraphBuilder(operation, graph).build();
   check(graph.validate(), cat("the graph of '", operation.key(), "' is not valid"));
@@ -359,7 +350,7 @@ std::uint64_t graph_hash(const DnnOperation& operation) {
 }
 
 std::string cudnn_version_text() {
-  load_cudnn();
+  cudnn_library();
   const std::size_t version = fe::detail::get_backend_version();
   return cat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }

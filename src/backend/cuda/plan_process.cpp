@@ -59,7 +59,8 @@ std::string stand_in_driver_path() {
   return (std::filesystem::path(planner_executable()).parent_path() / "libcuda-stand-in.so").string();
 }
 
-PlanProcess::PlanProcess(std::string description_file) : description_file_(std::move(description_file)) {}
+PlanProcess::PlanProcess(std::string name, std::string description)
+    : name_(std::move(name)), description_(std::move(description)) {}
 
 PlanProcess::~PlanProcess() {
   stop();
@@ -70,7 +71,7 @@ void PlanProcess::start() {
   if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
     throw Error(cat("no pipe to the planner: ", std::strerror(errno)));
   const std::string executable = planner_executable();
-  const char* arguments[] = {executable.c_str(), planner_command, description_file_.c_str(), nullptr};
+  const char* arguments[] = {executable.c_str(), planner_command, nullptr};
   child_ = fork();
   if (child_ < 0) throw Error(cat("no process for the planner: ", std::strerror(errno)));
   if (child_ == 0) {
@@ -84,7 +85,7 @@ void PlanProcess::start() {
   to_child_ = in[1];
   from_child_ = out[0];
   buffer_.clear();
-  const std::optional<std::string> hello = read_line();
+  const std::optional<std::string> hello = write_line(description_) ? read_line() : std::nullopt;
   if (hello && hello->rfind("ready ", 0) == 0) {
     version_ = hello->substr(6);
     return;
@@ -92,7 +93,7 @@ void PlanProcess::start() {
   if (!hello) throw Error(cat("the planner ", executable, " ", planner_command, " ", end_of_child()));
   const std::vector<std::string> parts = split_tabs(*hello);
   stop();
-  throw Error(cat("plans for ", description_file_, " cannot be made: ", parts.size() > 1 ? parts[1] : *hello),
+  throw Error(cat("plans for ", name_, " cannot be made: ", parts.size() > 1 ? parts[1] : *hello),
               parts.size() > 2 ? parts[2] : "");
 }
 
@@ -135,14 +136,17 @@ std::optional<std::string> PlanProcess::read_line() {
   }
 }
 
-std::optional<std::string> PlanProcess::ask(const std::string& question) {
-  if (child_ < 0) start();
-  const std::string line = question + "\n";
-  // A child that is gone shows at the read; its pipe must not end this process.
-  const auto before = signal(SIGPIPE, SIG_IGN);
+bool PlanProcess::write_line(const std::string& text) {
+  const std::string line = text + "\n";
+  const auto before = signal(SIGPIPE, SIG_IGN);  // a child that is gone must not end this process
   const ssize_t written = write(to_child_, line.data(), line.size());
   signal(SIGPIPE, before);
-  if (written != static_cast<ssize_t>(line.size())) return std::nullopt;
+  return written == static_cast<ssize_t>(line.size());
+}
+
+std::optional<std::string> PlanProcess::ask(const std::string& question) {
+  if (child_ < 0) start();
+  if (!write_line(question)) return std::nullopt;
   std::optional<std::string> answer = read_line();
   if (answer && answer->rfind("error\t", 0) == 0) throw Error(answer->substr(6));
   return answer;

@@ -20,7 +20,8 @@ std::string stand_in_driver_path();
 // One child and its two pipes. A child that dies is started again for the next question.
 class PlanProcess {
  public:
-  explicit PlanProcess(std::string description_file);
+  // One line of JSON; `name` is for errors.
+  PlanProcess(std::string name, std::string description);
   ~PlanProcess();
   PlanProcess(const PlanProcess&) = delete;
   PlanProcess& operator=(const PlanProcess&) = delete;
@@ -35,10 +36,11 @@ class PlanProcess {
   void start();
   void stop();
   std::optional<std::string> ask(const std::string& question);  // nothing: the child ended
+  bool write_line(const std::string& text);
   std::optional<std::string> read_line();
   std::string end_of_child();
 
-  std::string description_file_, version_, buffer_;
+  std::string name_, description_, version_, buffer_;
   pid_t child_ = -1;
   int to_child_ = -1, from_child_ = -1;
 };
