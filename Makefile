@@ -32,7 +32,7 @@ objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(1)))
 
 KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set, see below
 # What includes CUDA's headers. A build without CUDA leaves it out and takes the files that stand in for it.
-CUDA_PATTERNS := $(addprefix src/,backend/cuda/runtime_% backend/cuda/dnn_plans% backend/cuda/rnn_plans% backend/cuda/described_% cluster/nccl_library%)
+CUDA_PATTERNS := $(addprefix src/,backend/cuda/runtime_% backend/cuda/dnn_plans% backend/cuda/rnn_plans% backend/cuda/described_% backend/cuda/planner% cluster/nccl_library%)
 WITHOUT_CUDA_PATTERNS := src/backend/cuda/without_cuda% src/cluster/without_nccl%
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
