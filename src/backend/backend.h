@@ -17,6 +17,8 @@ namespace ringtrain {
 // tf32: fp32 values whose products are rounded to 10-bit fractions (GPUs). 16 bit: activations and products; weights,
 // sums and statistics stay fp32.
 enum class Precision { fp32, tf32, bf16, fp16 };
+const char* precision_name(Precision precision);  // as the experiment spells it
+Precision precision_of(const std::string& name);  // throws Error
 enum class PassMode { training, inference };
 
 // Thrown nowhere; printed by `plan` and checked against what was taken.
@@ -41,20 +43,28 @@ struct PassInput {
 };
 
 struct PassContext {
-  float loss_scale = 0;                   // 1 / (targets counted in the global batch): gradients of all ranks then sum
-  float statistic_scale = 0;              // 1 / (virtual workers of the global batch), for batch norm's statistics
-  std::uint64_t dropout_key = 0;          // with `step` and `first_row` it names every random bit of the pass
+  float loss_scale = 0;           // 1 / (targets counted in the global batch): gradients of all ranks then sum
+  float statistic_scale = 0;      // 1 / (virtual workers of the global batch), for batch norm's statistics
+  std::uint64_t dropout_key = 0;  // with `step` and `first_row` it names every random bit of the pass
   std::int64_t step = 0;
   std::int64_t first_row = 0;  // of the global batch
-  float* state = nullptr;      // in and, by take_sums(), out: [micro_batch, layers, (h, c), hidden]; null = zeros, not kept
+  float* state = nullptr;  // in and, by take_sums(), out: [micro_batch, layers, (h, c), hidden]; null = zeros, not kept
 };
 
-// Sums over one pass: added up over micro-steps and ranks, divided once.
+// Sums over passes: added up over micro-steps and ranks, divided once.
 struct LossSums {
-  double loss = 0;           // natural logarithm
-  std::int64_t correct = 0;  // arg max equals target
+  double loss = 0;            // natural logarithm
+  std::int64_t correct = 0;   // arg max equals target
   std::int64_t correct5 = 0;  // target among the five largest; pictures only
-  std::int64_t targets = 0;  // counted
+  std::int64_t targets = 0;   // counted
+
+  LossSums& operator+=(const LossSums& other) {
+    loss += other.loss;
+    correct += other.correct;
+    correct5 += other.correct5;
+    targets += other.targets;
+    return *this;
+  }
 };
 
 struct BackwardHooks {
@@ -78,11 +88,25 @@ class Program {
   virtual void forward(const PassContext& context) = 0;
   // Waits for the passes so far: their sums since the last call.
   virtual LossSums take_sums() = 0;
+  // One pass by itself.
+  LossSums run(const PassInput& input, const PassContext& context = {}) {
+    stage(input);
+    forward(context);
+    return take_sums();
+  }
   // After forward(). Sets (accumulate = false) or adds to the flat gradient vector. In the places of batch norm's
   // statistics go statistic_scale x the sums over this pass's groups of mean and unbiased variance.
   virtual void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) = 0;
   // After forward() in inference mode: [classes] of one row and position.
   virtual std::vector<float> logits(std::int64_t row, std::int64_t position) const = 0;
+};
+
+// What a step asks of a rank beside its passes.
+struct PassDemand {
+  std::int64_t rows = 0;          // of the global batch; micro-batches divide them
+  std::int64_t group = 0;         // samples that batch norm normalises together; 0: the model has none
+  std::int64_t vector_bytes = 0;  // weights, gradients, optimizer state
+  bool evaluates = false;         // an inference program lives beside the training program
 };
 
 // The optimizer's work of one step. `state` vectors: sgd 1 (momentum), adam and adamw 2 (m, v).
@@ -116,7 +140,9 @@ class Backend {
   // `group`: samples that batch norm normalises together (batch.worker), a divisor of micro_batch; 0: all of them.
   virtual std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
                                            PassMode mode, std::int64_t group = 0) = 0;
-  virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision) const = 0;
+  // Samples per pass where the experiment leaves it open: the fastest by working set on a CPU; on a device the largest
+  // that fits, which then divides demand.rows and is a multiple of demand.group.
+  virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) = 0;
 
   // One update of the trained elements, then the running statistics behind them. Nothing changes where the gradient's
   // norm is not finite.

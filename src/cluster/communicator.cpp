@@ -4,8 +4,12 @@
 
 namespace ringtrain {
 
+void Pending::finish() {
+  for (Waiter waiter; !done();) waiter.pause();
+}
+
 void wait(Pending& pending) {
-  for (Waiter waiter; !pending.done();) waiter.pause();
+  pending.finish();
 }
 
 void Communicator::sum(std::span<float> values) {
@@ -13,6 +17,10 @@ void Communicator::sum(std::span<float> values) {
 }
 void Communicator::sum(std::span<double> values) {
   wait(*start_sum(values));
+}
+
+void Communicator::broadcast_vector(std::span<float> values, int root) {
+  broadcast(std::as_writable_bytes(values), root);
 }
 
 std::string broadcast_string(Communicator& communicator, std::string text, int root) {

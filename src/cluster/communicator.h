@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,11 +11,14 @@
 
 namespace ringtrain {
 
-// A collective under way. Buffers stay alive and untouched until done() has returned true.
+// A collective under way. Buffers stay alive and untouched until done() has returned true or finish() has returned.
 class Pending {
  public:
   virtual ~Pending() = default;
   virtual bool done() = 0;  // makes progress, never blocks
+  // Returns when the result may be used. Values in host memory are there then; a sum on a device need not have ended:
+  // what is given to the device's compute stream from now on waits for it, the host does not.
+  virtual void finish();
 };
 
 // For the main thread only (MPI_THREAD_FUNNELED). Sums make progress inside done(), wait() and the blocking calls; all
@@ -27,7 +31,8 @@ class Communicator {
   virtual std::string describe() const = 0;  // "MPI ring, chunks of 256 KiB"
 
   // In-place sum over ranks of fp32 values; every rank ends with the same bits. All ranks start the same collectives
-  // in the same order; several may be under way.
+  // in the same order; several may be under way. A DeviceCommunicator takes addresses of its device, here and in
+  // broadcast_vector(); everything else is in host memory with all of them.
   virtual std::unique_ptr<Pending> start_sum(std::span<float> values) = 0;
   virtual std::unique_ptr<Pending> start_sum(std::span<double> values) = 0;  // a few counters; same bits everywhere
   void sum(std::span<float> values);                                         // start and wait
@@ -35,11 +40,31 @@ class Communicator {
 
   // From rank `root` to all; any size (chunked above INT_MAX bytes).
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
+  // The same for a vector of the backend, where start_sum() would find it.
+  virtual void broadcast_vector(std::span<float> values, int root);
   // Rank r's `mine` (same length everywhere) lands at all[r * mine.size()] on `root`; `all` is empty elsewhere.
   virtual void gather(std::span<const float> mine, std::span<float> all, int root) = 0;
   // The reverse: `all` on root is cut into equal pieces.
   virtual void scatter(std::span<const float> all, std::span<float> mine, int root) = 0;
   virtual void barrier() = 0;
+
+  // Throws what has gone wrong meanwhile outside the calls above; to be called while the host waits for a device.
+  virtual void poll() {}
+  // After an error: ends what is under way, so that memory can be given back without waiting for other ranks. Nothing
+  // may be started afterwards. Throws nothing and cannot hang: where it would, it prints `why` and ends the job.
+  virtual void abort(const std::string& why) { static_cast<void>(why); }
+  // What the bits of a sum depend on besides ranks, devices and topology: stored with a run; where a resumed run has
+  // other values it continues within rounding.
+  virtual std::map<std::string, std::string> record() const { return {}; }
+};
+
+// Sums vectors in the memory of a device.
+class DeviceCommunicator : public Communicator {
+ public:
+  // Memory for a vector that start_sum() will be given pieces of; zeros. Collective: the same calls on all ranks. It is
+  // released before the communicator ends.
+  virtual void* allocate(std::int64_t bytes) = 0;
+  virtual void release(void* memory) = 0;
 };
 
 // Lets other threads run after a few tries: a waiting rank must not starve the others of an oversubscribed node.

@@ -43,7 +43,7 @@ void GradientReducer::finish(std::span<double> counters) {
   const double start = now_seconds();
   ready(std::ssize(gradients_));
   pending_.push_back(communicator_.start_sum(counters));
-  for (; !pending_.empty(); pending_.pop_front()) wait(*pending_.front());
+  for (; !pending_.empty(); pending_.pop_front()) pending_.front()->finish();
   exposed_seconds_ = now_seconds() - start;
 }
 

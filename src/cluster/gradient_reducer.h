@@ -1,5 +1,5 @@
 // Averages gradients while the backward pass still runs: as the watermark rises, whole buckets (plain ranges of the
-// flat gradient vector) are handed to the communicator.
+// flat gradient vector) are handed to the communicator. The vector may be on a device: nothing here reads it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ class GradientReducer {
   void begin();                        // a new step: nothing is ready
   void ready(std::int64_t watermark);  // elements [0, watermark) hold their final local values: launch what is whole
   void poll();                         // advance what is under way; cheap, called between kernels
-  // Everything is ready. Launches the rest and, with the last bucket, the sum of `counters`; returns when all is done.
+  // Everything is ready. Launches the rest and, with the last bucket, the sum of `counters`; returns when the counters
+  // are there and the gradients may be used (Pending::finish()).
   void finish(std::span<double> counters);
 
   double exposed_seconds() const { return exposed_seconds_; }  // of the last step: time inside finish()

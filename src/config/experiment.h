@@ -54,6 +54,12 @@ struct LossConfig {
   bool operator==(const LossConfig&) const = default;
 };
 
+struct LossScaleConfig {
+  double initial = 65536;
+  std::int64_t growth_steps = 2000;  // 0: the scale stays as it is
+  bool operator==(const LossScaleConfig&) const = default;
+};
+
 struct OptimizerConfig {
   std::string kind = "adam";  // sgd | adam | adamw
   double momentum = 0.9;
@@ -106,10 +112,22 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
+struct MachineConfig {
+  std::string device = "auto";  // auto | cpu | cuda
+  std::string plan_cache;       // folder; empty: under the user's cache folder
+  double search_seconds = 60;   // of timing fusions at the first start; 0: none
+  bool graphs = true;           // CUDA graphs
+  bool operator==(const MachineConfig&) const = default;
+};
+
 struct CommunicationConfig {
-  double bucket_mib = 1;         // gradients are reduced in ranges of this size
-  std::int64_t chunk_kib = 128;  // messages of the ring
-  double timeout_seconds = 600;  // a step that takes longer ends the job
+  std::string library = "auto";        // auto | nccl | mpi: how vectors of GPUs are summed
+  std::string algorithm = "auto";      // nccl: auto | ring | tree
+  std::string gradient_type = "fp32";  // nccl: fp32 | bf16 | fp16
+  std::int64_t max_ctas = 0;           // nccl: thread blocks that it may take; 0: its own choice
+  double bucket_mib = 1;               // gradients are reduced in ranges of this size
+  std::int64_t chunk_kib = 128;        // messages of the ring
+  double timeout_seconds = 600;        // a step that takes longer ends the job
   bool operator==(const CommunicationConfig&) const = default;
 };
 
@@ -124,16 +142,18 @@ struct RunConfig {
 struct Experiment {
   std::string name;  // required
   std::uint64_t seed = 1;
-  std::string precision = "fp32";  // fp32 | bf16
+  std::string precision = "fp32";  // fp32 | tf32 | bf16 | fp16
   ModelConfig model;
   DataConfig data;
   BatchConfig batch;
   LossConfig loss;
+  LossScaleConfig loss_scale;
   OptimizerConfig optimizer;
   LearningRateConfig learning_rate;
   StopConfig stop;
   EvaluateConfig evaluate;
   CheckpointConfig checkpoint;
+  MachineConfig machine;
   CommunicationConfig communication;
   RunConfig run;
   bool operator==(const Experiment&) const = default;

@@ -22,8 +22,8 @@ std::vector<Field> make_schema() {
       .means("What the experiment is called; its runs live in results/<name>/."),
     FIELD(seed).also({"random_seed"})
       .means("The order of samples, the initial weights and dropout follow from it, never from the number of ranks."),
-    FIELD(precision).words({"fp32", "bf16"}).also({"dtype", "amp"})
-      .means("Arithmetic of the matrix products; bf16 needs a processor that has it. Weights and state: fp32."),
+    FIELD(precision).words({"fp32", "tf32", "bf16", "fp16"}).also({"dtype", "amp"})
+      .means("Arithmetic of the matrix products; bf16 needs a processor that has it, tf32 and fp16 a GPU. Weights and state: fp32."),
 
     FIELD(model.kind).words({"char_lstm", "resnet", "alexnet", "cnn"}).also({"arch", "architecture"})
       .means("char_lstm predicts the next character. resnet: version 1.5, stride in the 3 x 3 convolutions (He et al. "
@@ -98,6 +98,12 @@ std::vector<Field> make_schema() {
     FIELD(loss.label_smoothing).fraction().also({"smoothing"})
       .means("Pictures only: training targets are (1 - s) x the label + s / classes (Szegedy et al. 2016). Evaluation "
              "uses the label alone. 0: off."),
+
+    FIELD(loss_scale.initial).above(0, 0x1p24)
+      .means("fp16 only: by how much gradients are enlarged in the backward pass (Micikevicius et al. 2018)."),
+    FIELD(loss_scale.growth_steps).unit("steps").from(0, step_limit)
+      .means("fp16 only: the scale is doubled after so many updates in a row without overflow, and halved at an overflow, "
+             "whose update is skipped. 0: it stays, and an overflow ends the run."),
 
     FIELD(optimizer.kind).words({"sgd", "adam", "adamw"})
       .means("sgd: u = momentum u + g, w -= lr u. adam: weight decay is added to the gradient. adamw: weight decay "
@@ -175,6 +181,23 @@ std::vector<Field> make_schema() {
     FIELD(checkpoint.keep).how_it_runs().unit("files").from(1, 1e6).means("How many stay: the newest."),
     FIELD(checkpoint.best).how_it_runs().means("Whether the one with the lowest validation loss stays too."),
 
+    FIELD(machine.device).how_it_runs().words({"auto", "cpu", "cuda"}).also({"gpu", "cuda"})
+      .means("auto: the GPU that this rank is given, where there is one."),
+    FIELD(machine.graphs).how_it_runs().also({"cuda_graphs"})
+      .means("GPU: whether a step's kernels are recorded once and replayed."),
+    FIELD(machine.search_seconds).how_it_runs().unit("seconds").from(0, second_limit)
+      .means("GPU: how long the first start may time ways of joining kernels. 0: the ones that move the fewest bytes."),
+    FIELD(machine.plan_cache).how_it_runs()
+      .means("GPU: folder that keeps what was found. \"\": ringtrain in $XDG_CACHE_HOME or ~/.cache."),
+
+    FIELD(communication.library).how_it_runs().words({"auto", "nccl", "mpi"}).also({"comm"})
+      .means("GPU: what sums gradients. mpi goes through host memory and lets several ranks share a GPU. auto: nccl."),
+    FIELD(communication.algorithm).how_it_runs().words({"auto", "ring", "tree"})
+      .means("NCCL's. auto: NCCL's own choice."),
+    FIELD(communication.gradient_type).words({"fp32", "bf16", "fp16"})
+      .means("NCCL: type in which gradients travel; they are kept in fp32."),
+    FIELD(communication.max_ctas).how_it_runs().unit("thread blocks").from(0, 1024)
+      .means("NCCL: how much of the GPU it may take. 0: its own choice."),
     FIELD(communication.bucket_mib).how_it_runs().unit("MiB").above(0, 65536).also({"bucket", "bucket_cap_mb"})
       .means("Gradients are averaged over the ranks in ranges of this size, each as soon as it is complete."),
     FIELD(communication.chunk_kib).how_it_runs().unit("KiB").from(1, 1048576).means("Size of one message of the ring."),
@@ -203,11 +226,13 @@ constexpr SectionText section_texts[] = {
     {"data", "What it is trained on. Data sets are made by `bin/ringtrain-data`."},
     {"batch", "global = workers x worker = ranks x accumulation x micro."},
     {"loss", "What is minimised: cross-entropy."},
+    {"loss_scale", "Keeps small gradients of fp16 from vanishing."},
     {"optimizer", "How a gradient becomes an update."},
     {"learning_rate", "A pure function of the step."},
     {"stop", "The run ends at the first limit that it reaches; one must be given."},
     {"evaluate", "How often the validation data is looked at; always at the end of the run too."},
     {"checkpoint", "How often the run is saved, to be resumed from; always at the end of the run too."},
+    {"machine", "What it runs on; decides how fast, not what."},
     {"communication", "Gradient averaging between ranks; changes speed, never the meaning of the result."},
     {"run", "Where and how it runs; no influence on the result."},
 };

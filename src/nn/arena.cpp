@@ -7,7 +7,7 @@
 namespace ringtrain {
 
 Buffer ArenaPlan::add(std::string what, std::int64_t bytes, int first, int last) {
-  items_.push_back({std::move(what), (bytes + alignment - 1) / alignment * alignment, first, last, -1});
+  items_.push_back({std::move(what), (bytes + alignment_ - 1) / alignment_ * alignment_, first, last, -1});
   return {static_cast<int>(items_.size()) - 1};
 }
 

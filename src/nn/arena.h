@@ -17,6 +17,7 @@ struct Buffer {
 class ArenaPlan {
  public:
   static constexpr std::int64_t alignment = 64;  // bytes: a cache line, an AVX-512 register
+  explicit ArenaPlan(std::int64_t alignment_bytes = alignment) : alignment_(alignment_bytes) {}
 
   // Lives from moment `first` to moment `last`, both included; moments are the program's own counting.
   Buffer add(std::string what, std::int64_t bytes, int first, int last);
@@ -37,6 +38,7 @@ class ArenaPlan {
   const std::vector<Item>& items() const { return items_; }
 
  private:
+  std::int64_t alignment_;
   std::vector<Item> items_;
   std::int64_t bytes_ = 0;
 };

@@ -10,11 +10,12 @@ std::vector<std::string> Optimizer::state_names(const OptimizerConfig& config) {
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend)
-    : config_(config), backend_(backend) {
+    : config_(config), backend_(backend), trained_(parameters.trained()) {
   for (const Parameter& p : parameters.all()) {
     if (p.kind == ParameterKind::statistic) continue;
-    const bool decay = config.weight_decay > 0 && (p.kind == ParameterKind::weight || config.decay_norm_and_bias);
-    if (!ranges_.empty() && ranges_.back().decay == decay)
+    const bool decays = p.kind == ParameterKind::weight || config.decay_norm_and_bias;
+    const float decay = decays ? static_cast<float>(config.weight_decay) : 0.0f;
+    if (!ranges_.empty() && ranges_.back().weight_decay == decay)
       ranges_.back().end = p.offset + p.count;
     else
       ranges_.push_back({p.offset, p.offset + p.count, decay});
@@ -23,14 +24,13 @@ Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parame
     state_.push_back(backend.make_vector(parameters.trained()));
 }
 
-void Optimizer::update(Vector& weights, const Vector& gradients, Rates rates, double gradient_norm, std::int64_t step) {
+UpdateResult Optimizer::update(Vector& weights, const Vector& gradients, Rates rates, std::int64_t step,
+                               float loss_scale, float norm_momentum) {
   UpdateRule rule;
   rule.kind = config_.kind == "sgd"    ? OptimizerKind::sgd
               : config_.kind == "adam" ? OptimizerKind::adam
                                        : OptimizerKind::adamw;
   rule.learning_rate = static_cast<float>(rates.now);
-  if (config_.clip_norm > 0 && gradient_norm > config_.clip_norm)
-    rule.gradient_scale = static_cast<float>(config_.clip_norm / gradient_norm);
   const bool corrected = config_.momentum_correction && step > 0 && rates.before > 0;
   rule.momentum = static_cast<float>(config_.momentum);
   rule.rate_inside = config_.rate_in_momentum;
@@ -42,10 +42,13 @@ void Optimizer::update(Vector& weights, const Vector& gradients, Rates rates, do
   const auto t = static_cast<double>(step + 1);
   rule.bias_correction1 = static_cast<float>(1 - std::pow(config_.beta1, t));
   rule.bias_correction2 = static_cast<float>(std::sqrt(1 - std::pow(config_.beta2, t)));
-  for (const Range& range : ranges_) {
-    rule.weight_decay = range.decay ? static_cast<float>(config_.weight_decay) : 0.0f;
-    backend_.update(rule, range.begin, range.end, weights, gradients, state_);
-  }
+  return backend_.update({.rule = rule,
+                          .ranges = ranges_,
+                          .clip_norm = config_.clip_norm,
+                          .loss_scale = loss_scale,
+                          .trained = trained_,
+                          .norm_momentum = norm_momentum},
+                         weights, gradients, state_);
 }
 
 }  // namespace ringtrain

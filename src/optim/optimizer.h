@@ -20,22 +20,21 @@ class Optimizer {
   struct Rates {
     double now = 0, before = 0;
   };
-  // Update number `step` (from 0) of the trained elements. `gradient_norm` (before clipping) decides on clipping to
-  // clip_norm (Pascanu et al. 2013). The gradient is the mean over the global batch.
-  void update(Vector& weights, const Vector& gradients, Rates rates, double gradient_norm, std::int64_t step);
+  // Update number `step` (from 0). The gradient is `loss_scale` x the mean over the global batch; behind the trained
+  // elements it holds this step's statistics, of which the running ones take `norm_momentum`. Nothing changes where
+  // the gradient is not finite.
+  UpdateResult update(Vector& weights, const Vector& gradients, Rates rates, std::int64_t step, float loss_scale,
+                      float norm_momentum);
 
   static std::vector<std::string> state_names(
       const OptimizerConfig& config);  // sgd: momentum; adam: exp_avg, exp_avg_sq
   std::vector<std::unique_ptr<Vector>>& state() { return state_; }
 
  private:
-  struct Range {
-    std::int64_t begin, end;
-    bool decay;
-  };
   OptimizerConfig config_;
   Backend& backend_;
-  std::vector<Range> ranges_;  // neighbours with the same decay are one range
+  std::vector<UpdateRange> ranges_;  // neighbours with the same decay are one range
+  std::int64_t trained_;
   std::vector<std::unique_ptr<Vector>> state_;
 };
 

@@ -155,11 +155,12 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
       make_run_plan(experiment, train_index, &validation_index, session.size(), *backend, source.micro_batch);
 
   std::unique_ptr<Vector> weights = backend->make_vector(plan.parameters.size());
-  const std::span<float> flat(weights->data(), static_cast<std::size_t>(weights->size()));
+  std::vector<float> flat(static_cast<std::size_t>(weights->size()));
   if (root && source.checkpoint) load_checkpoint_weights(*source.checkpoint, source.path, plan, flat);
   if (root && !source.checkpoint) load_safetensors(source.path, plan, flat);
   if (source.checkpoint) source.checkpoint->arrays = {};  // the values are in `flat` now
-  communicator->broadcast(std::as_writable_bytes(flat), 0);
+  communicator->broadcast(std::as_writable_bytes(std::span(flat)), 0);
+  backend->copy_from_host(flat, *weights, 0);
 
   Evaluator evaluator(plan, *backend, *communicator, watchdog);
   Samples samples(plan, arguments.samples);

@@ -32,19 +32,13 @@ Evaluation Evaluator::run(const Vector& weights, std::int64_t step, const AfterP
     watchdog_.alive();
     const MicroBatch& batch = loader_.next();
     if (batch.valid_rows == 0) continue;
-    PassInput input;
-    input.inputs = batch.inputs.data();
-    input.targets = batch.targets.data();
+    PassContext context;
     if (plan_.carries_state) {
-      input.state = carried_state_.data() + batch.micro_step * state_of_pass;
-      if (batch.resets_state) std::fill_n(input.state, state_of_pass, 0.0f);
+      context.state = carried_state_.data() + batch.micro_step * state_of_pass;
+      if (batch.resets_state) std::fill_n(context.state, state_of_pass, 0.0f);
     }
-    const LossSums s = program_->forward(input);
+    sums += program_->run({batch.inputs.data(), batch.targets.data()}, context);
     if (after_pass) after_pass(batch, *program_);
-    sums.loss += s.loss;
-    sums.correct += s.correct;
-    sums.correct5 += s.correct5;
-    sums.targets += s.targets;
   }
   std::array<double, 4> totals = {sums.loss, static_cast<double>(sums.correct), static_cast<double>(sums.correct5),
                                   static_cast<double>(sums.targets)};

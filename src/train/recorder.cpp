@@ -143,23 +143,24 @@ Recorder::~Recorder() {
 
 void Recorder::step(const StepRecord& record) {
   const std::lock_guard lock(state_->mutex);
-  state_->append(JsonLine()
-                     .add("step", record.step)
-                     .add("epoch", record.epoch)
-                     .add("samples", record.samples)
-                     .add("loss", record.loss)
-                     .add("accuracy", record.accuracy)
-                     .add("lr", record.lr)
-                     .add("grad_norm", record.grad_norm)
-                     .add("seconds", record.seconds)
-                     .add("samples_per_second", record.samples_per_second)
-                     .add("elapsed_seconds", record.elapsed_seconds)
-                     .add("input_seconds", record.input_seconds)
-                     .add("forward_seconds", record.forward_seconds)
-                     .add("backward_seconds", record.backward_seconds)
-                     .add("communication_seconds", record.communication_seconds)
-                     .add("update_seconds", record.update_seconds)
-                     .finish());
+  JsonLine line;
+  line.add("step", record.step)
+      .add("epoch", record.epoch)
+      .add("samples", record.samples)
+      .add("loss", record.loss)
+      .add("accuracy", record.accuracy)
+      .add("lr", record.lr)
+      .add("grad_norm", record.grad_norm)
+      .add("seconds", record.seconds)
+      .add("samples_per_second", record.samples_per_second)
+      .add("elapsed_seconds", record.elapsed_seconds)
+      .add("input_seconds", record.input_seconds)
+      .add("forward_seconds", record.forward_seconds)
+      .add("backward_seconds", record.backward_seconds)
+      .add("communication_seconds", record.communication_seconds)
+      .add("update_seconds", record.update_seconds);
+  if (record.loss_scale != 1) line.add("loss_scale", record.loss_scale).add("skipped", record.skipped);
+  state_->append(line.finish());
   // The first record of a resumed run does not tell what its own step had.
   const std::int64_t new_samples = state_->last_samples >= 0 ? record.samples - state_->last_samples
                                                              : std::llround(record.samples_per_second * record.seconds);

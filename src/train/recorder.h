@@ -15,8 +15,10 @@ struct StepRecord {
   double loss = 0;           // mean over the counted targets of the global batch
   double accuracy = 0;       // share of them predicted right, before the update
   double lr = 0;
-  double grad_norm = 0;  // before clipping and decay
-  double seconds = 0;    // of this step
+  double grad_norm = 0;   // before clipping and decay
+  double loss_scale = 1;  // written when it is not 1: fp16
+  bool skipped = false;   // the same: the gradient overflowed and nothing was updated
+  double seconds = 0;     // of this step
   double samples_per_second = 0;
   double elapsed_seconds = 0;  // of the run, earlier parts included
   // The step's time split; what is left over is bookkeeping.

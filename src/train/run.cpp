@@ -156,6 +156,8 @@ class TrainingRun {
     s.accuracy = r.accuracy;
     s.lr = r.learning_rate;
     s.grad_norm = r.gradient_norm;
+    s.loss_scale = static_cast<double>(r.loss_scale);
+    s.skipped = !r.applied;
     s.seconds = now_seconds() - step_begin_;
     s.samples_per_second = static_cast<double>(plan_.batch.global) / s.seconds;
     s.elapsed_seconds = progress_.elapsed_seconds;

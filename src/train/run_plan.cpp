@@ -101,6 +101,12 @@ void check_stated(const char* key, std::int64_t stated, std::int64_t found, cons
                 cat("give the data set that the experiment means, or correct ", key));
 }
 
+// Of weights, gradients and optimizer state.
+std::int64_t vector_bytes(const ParameterTable& parameters, const OptimizerConfig& optimizer) {
+  const std::int64_t elements = 2 * parameters.size() + std::ssize(Optimizer::state_names(optimizer)) * parameters.trained();
+  return elements * static_cast<std::int64_t>(sizeof(float));
+}
+
 SampleShape sample_shape(const Experiment& e, const DatasetIndex& train) {
   if (!train.is_image())
     return {train.text.running_text ? e.data.sequence : train.text.context_length,
@@ -129,7 +135,7 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   check_keys_apply(experiment, train);
   check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   check_stated("data.classes", experiment.data.classes, std::ssize(train.image.class_ids), train.prefix);
-  p.precision = experiment.precision == "bf16" ? Precision::bf16 : Precision::fp32;
+  p.precision = precision_of(experiment.precision);
   p.graph = build_model(experiment.model, sample_shape(experiment, train), experiment.loss);
   p.parameters = p.graph.parameters();
 
@@ -137,9 +143,15 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   const std::int64_t rows = batch.global / std::max(1, ranks);
   if (batch.micro == 0 && recorded_micro_batch > 0 && rows % recorded_micro_batch == 0)
     batch.micro = recorded_micro_batch;
-  p.batch = batch_plan(batch, ranks, backend.preferred_micro_batch(p.graph, p.precision), p.graph.has_batch_norm());
-
-  if (p.graph.has_batch_norm()) p.norm_group = p.batch.worker;
+  if (p.graph.has_batch_norm()) p.norm_group = batch.worker;
+  const std::int64_t preferred =
+      batch.micro > 0 ? batch.micro
+                      : backend.preferred_micro_batch(p.graph, p.precision,
+                                                      {.rows = rows,
+                                                       .group = p.norm_group,
+                                                       .vector_bytes = vector_bytes(p.parameters, experiment.optimizer),
+                                                       .evaluates = p.has_validation});
+  p.batch = batch_plan(batch, ranks, preferred, p.graph.has_batch_norm());
   p.train_loader = loader_plan(p, train, false);
   if (p.has_validation) p.validation_loader = loader_plan(p, p.validation, true);
   p.carries_state = p.train_loader.order == TextOrder::streams;
@@ -286,6 +298,15 @@ std::string describe_optimizer(const Experiment& e) {
   return text;
 }
 
+std::string describe_precision(const Experiment& e) {
+  if (e.precision == "fp32" || e.precision == "tf32") return e.precision;
+  const LossScaleConfig& s = e.loss_scale;
+  return cat(e.precision, ", fp32 weights",
+             e.precision == "bf16"
+                 ? ""
+                 : cat(", loss scale ", number(s.initial), s.growth_steps > 0 ? ", dynamic" : ", static"));
+}
+
 std::string describe_stop(const RunPlan& plan) {
   const StopConfig& s = plan.experiment.stop;
   std::string text;
@@ -320,7 +341,7 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   t.row("optimizer", describe_optimizer(e));
   t.row("stop", describe_stop(plan));
   t.row("machine", cat(plan.batch.ranks, plan.batch.ranks == 1 ? " rank" : " ranks", ", each: ", backend));
-  t.row("precision", e.precision == "bf16" ? "bf16, fp32 weights" : "fp32");
+  t.row("precision", describe_precision(e));
   t.row("memory", cat(readable_bytes(static_cast<double>(bytes)), " per rank"));
   t.row("seed", std::to_string(e.seed));
   return t.str();

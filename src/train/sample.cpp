@@ -152,7 +152,7 @@ class NameMaker {
       PassInput pass;
       pass.inputs = inputs.data();
       pass.targets = targets.data();
-      model_.program->forward(pass);
+      model_.program->run(pass);
       for (std::int64_t r = 0; r < rows; ++r) {
         const auto i = static_cast<std::size_t>(r);
         if (done[i]) continue;
@@ -218,10 +218,11 @@ int sample_text(Model& model, const SampleArguments& arguments) {
     std::vector<std::uint8_t> written = prompt;
     PassInput pass;
     pass.targets = &target;
-    pass.state = state.data();
+    PassContext context;
+    context.state = state.data();
     for (std::size_t i = 0; i < prompt.size() + static_cast<std::size_t>(arguments.length) - 1; ++i) {
       pass.inputs = &written[i];
-      model.program->forward(pass);
+      model.program->run(pass, context);
       if (i + 1 < written.size()) continue;
       const auto place = (static_cast<std::uint64_t>(text) << 40) + i;
       written.push_back(

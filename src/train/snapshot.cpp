@@ -14,12 +14,13 @@ namespace ringtrain {
 namespace {
 
 // One array per tensor: padding and order of the flat vector stay inside the program.
-void store_vector(Checkpoint& checkpoint, const std::string& prefix, std::span<const float> flat,
-                  const ParameterTable& parameters) {
+void store_vector(Checkpoint& checkpoint, const std::string& prefix, const Vector& flat,
+                  const ParameterTable& parameters, Backend& backend) {
   for (const Parameter& p : parameters.all()) {
-    if (p.offset >= std::ssize(flat)) continue;  // optimizer state has no place for statistics
-    const auto begin = flat.begin() + p.offset;
-    checkpoint.arrays.push_back({prefix + p.name, p.shape, {begin, begin + p.count}});
+    if (p.offset >= flat.size()) continue;  // optimizer state has no place for statistics
+    NamedArray array{prefix + p.name, p.shape, std::vector<float>(static_cast<std::size_t>(p.count))};
+    backend.copy_to_host(flat, p.offset, array.values);
+    checkpoint.arrays.push_back(std::move(array));
   }
 }
 
@@ -49,10 +50,8 @@ std::vector<std::int64_t> state_shape(const RunPlan& plan) {
   return {plan.batch.global, plan.graph.state_size() / (2 * hidden), 2, hidden};
 }
 
-using NamedVectors = std::vector<std::pair<std::string, std::span<const float>>>;  // prefix in files -> flat vector
-
-// What a run's place in it and its vectors make: all but the machine and the carried state.
-Checkpoint make_checkpoint(const RunPlan& plan, const Progress& progress, const NamedVectors& vectors) {
+// What a run's place in it makes: all but the arrays, the machine and the loss scale.
+Checkpoint make_checkpoint(const RunPlan& plan, const Progress& progress) {
   Checkpoint c;
   c.step = progress.step;
   c.texts = symbols_of(plan);
@@ -68,12 +67,13 @@ Checkpoint make_checkpoint(const RunPlan& plan, const Progress& progress, const 
                {"evaluated_step", static_cast<double>(progress.evaluated_step)},
                {"ranks", 0},
                {"threads", 0},
+               {"loss_scale", 0},
+               {"loss_scale_steps", 0},
                {"micro_batch", 0},
                {"context_length", static_cast<double>(plan.train.text.context_length)},  // 0: running text
                {"pad_id", static_cast<double>(plan.train.text.pad_id)},
                {"stop_id", static_cast<double>(plan.train.text.stop_id)},
                {"lowercase", plan.train.text.lowercase ? 1 : 0}};
-  for (const auto& [prefix, flat] : vectors) store_vector(c, prefix, flat, plan.parameters);
   return c;
 }
 
@@ -92,10 +92,11 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& 
     communicator.gather(trainer.carried_state(), state, 0);
   }
   if (communicator.rank() != 0) return {};
-  NamedVectors vectors;
+  Checkpoint c = make_checkpoint(plan, progress);
   for (const auto& [prefix, vector] : vectors_of(trainer, plan))
-    vectors.emplace_back(prefix, std::span(vector->data(), static_cast<std::size_t>(vector->size())));
-  Checkpoint c = make_checkpoint(plan, progress, vectors);
+    store_vector(c, prefix, *vector, plan.parameters, trainer.backend());
+  c.numbers["loss_scale"] = trainer.loss_scale().value();
+  c.numbers["loss_scale_steps"] = static_cast<double>(trainer.loss_scale().steps_since_change());
   c.numbers["ranks"] = communicator.size();
   c.numbers["threads"] = threads;
   c.numbers["micro_batch"] = static_cast<double>(plan.batch.micro_batch);
@@ -104,7 +105,11 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& 
 }
 
 Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights) {
-  Checkpoint c = make_checkpoint(plan, Progress{}, {{"weights/", weights}});
+  Checkpoint c = make_checkpoint(plan, Progress{});
+  for (const Parameter& p : plan.parameters.all()) {
+    const auto begin = weights.begin() + p.offset;
+    c.arrays.push_back({"weights/" + p.name, p.shape, {begin, begin + p.count}});
+  }
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
     for (const Parameter& p : plan.parameters.all())
       if (p.kind != ParameterKind::statistic)
@@ -177,10 +182,13 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
                   Communicator& communicator) {
   const bool root = communicator.rank() == 0;
   for (const auto& [prefix, vector] : vectors_of(trainer, plan)) {
-    std::span<float> flat(vector->data(), static_cast<std::size_t>(vector->size()));
-    if (root && checkpoint != nullptr) restore_vector(*checkpoint, prefix, plan.parameters, flat);
-    if (root && checkpoint == nullptr && prefix == "weights/") initialize(plan.parameters, plan.experiment.seed, flat);
-    communicator.broadcast(std::as_writable_bytes(flat), 0);
+    if (root) {
+      std::vector<float> flat(static_cast<std::size_t>(vector->size()));
+      if (checkpoint != nullptr) restore_vector(*checkpoint, prefix, plan.parameters, flat);
+      if (checkpoint == nullptr && prefix == "weights/") initialize(plan.parameters, plan.experiment.seed, flat);
+      trainer.backend().copy_from_host(flat, *vector, 0);
+    }
+    communicator.broadcast_vector({vector->data(), static_cast<std::size_t>(vector->size())}, 0);
   }
   if (plan.carries_state && progress.step > 0) {
     std::span<const float> all;
@@ -192,6 +200,11 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
     }
     communicator.scatter(all, trainer.carried_state(), 0);
   }
+  std::array<double, 2> scale = {0, 0};
+  if (root && checkpoint != nullptr)
+    scale = {checkpoint->numbers.at("loss_scale"), checkpoint->numbers.at("loss_scale_steps")};
+  communicator.broadcast(std::as_writable_bytes(std::span(scale)), 0);
+  if (scale[0] > 0) trainer.loss_scale().resume(static_cast<float>(scale[0]), static_cast<std::int64_t>(scale[1]));
   trainer.start_at(progress.step);
 }
 

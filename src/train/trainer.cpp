@@ -44,8 +44,9 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       watchdog_(watchdog),
       loader_(loader),
       weights_(backend.make_vector(plan.parameters.size())),
-      gradients_(backend.make_vector(plan.parameters.size())),
+      gradients_(backend.make_vector(plan.parameters.size(), true)),
       optimizer_(plan.experiment.optimizer, plan.parameters, backend),
+      loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
       program_(
           backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group)),
       reducer_(communicator, {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
@@ -61,31 +62,30 @@ void Trainer::start_at(std::int64_t finished_steps) {
   step_ = finished_steps;
   program_->set_weights(*weights_);
   loader_.seek(step_ / plan_.schedule.steps_per_epoch, step_ % plan_.schedule.steps_per_epoch);
+  staged_.reset();
 }
 
 StepReport Trainer::step(const Requests& requests) {
   StepReport report;
   StepTimes& times = report.times;
   StepClock clock(watchdog_, step_);
-  LossSums sums;
   std::int64_t targets = 0;
-  const auto norm_momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
   reducer_.begin();
 
   for (std::int64_t micro_step = 0; micro_step < plan_.batch.accumulation; ++micro_step) {
-    const MicroBatch* batch = clock.time(Phase::input, times.input, [&] { return &loader_.next(); });
-    if (micro_step == 0) targets = clock.time(Phase::input, times.input, [&] { return global_targets(*batch); });
-    clock.time(Phase::forward, times.forward, [&] {
-      const LossSums pass = program_->forward(pass_input(*batch, targets));
-      sums.loss += pass.loss;
-      sums.correct += pass.correct;
-      sums.correct5 += pass.correct5;
+    const bool last = micro_step + 1 == plan_.batch.accumulation;
+    clock.time(Phase::input, times.input, [&] {
+      if (!staged_) stage_next();
+      if (micro_step == 0) targets = global_targets(*staged_);
     });
-    clock.time(Phase::backward, times.backward, [&] {
-      const bool last = micro_step + 1 == plan_.batch.accumulation;
-      program_->backward(*gradients_, micro_step > 0, last ? overlap_ : BackwardHooks{});
-    });
+    clock.time(Phase::forward, times.forward, [&] { program_->forward(pass_context(*staged_, targets)); });
+    clock.time(Phase::backward, times.backward,
+               [&] { program_->backward(*gradients_, micro_step > 0, last ? overlap_ : BackwardHooks{}); });
+    staged_.reset();
+    // A device computes on meanwhile. Behind the last step nothing is read: it may not exist.
+    if (!last || step_ + 1 != plan_.schedule.total_steps) clock.time(Phase::input, times.input, [&] { stage_next(); });
   }
+  const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return program_->take_sums(); });
 
   std::array<double, 7> counters = {sums.loss,
                                     static_cast<double>(sums.correct),
@@ -101,13 +101,7 @@ StepReport Trainer::step(const Requests& requests) {
     report.accuracy = counters[1] / static_cast<double>(targets);
     report.accuracy5 = counters[2] / static_cast<double>(targets);
     report.requests = {counters[3], counters[4], counters[5], counters[6]};
-    const Optimizer::Rates rates{rate_at(step_), rate_at(std::max<std::int64_t>(0, step_ - 1))};
-    report.learning_rate = rates.now;
-    report.gradient_norm = std::sqrt(backend_.squared_norm(*gradients_, plan_.parameters.trained()));
-    require_finite(report.loss, report.gradient_norm);
-    optimizer_.update(*weights_, *gradients_, rates, report.gradient_norm, step_);
-    backend_.average(norm_momentum, plan_.parameters.trained(), plan_.parameters.size(), *weights_, *gradients_);
-    program_->set_weights(*weights_);
+    update(report);
   });
 
   report.step = ++step_;
@@ -128,27 +122,41 @@ std::int64_t Trainer::global_targets(const MicroBatch& first) {
   return std::max<std::int64_t>(1, std::llround(count));
 }
 
-PassInput Trainer::pass_input(const MicroBatch& batch, std::int64_t targets) {
-  PassInput input;
-  input.inputs = batch.inputs.data();
-  input.targets = batch.targets.data();
-  input.loss_scale = 1.0f / static_cast<float>(targets);
-  input.statistic_scale = 1.0f / static_cast<float>(plan_.batch.workers);
-  input.dropout_key = dropout_key_;
-  input.step = step_;
-  input.first_row = batch.first_row;
-  if (plan_.carries_state) {
-    const std::int64_t rows = plan_.batch.micro_batch * plan_.graph.state_size();
-    input.state = carried_state_.data() + batch.micro_step * rows;
-    if (batch.resets_state) std::fill_n(input.state, rows, 0.0f);
-  }
-  return input;
+void Trainer::stage_next() {
+  staged_ = loader_.next();
+  program_->stage({staged_->inputs.data(), staged_->targets.data()});
 }
 
-// Reduced values are the same bits on all ranks, so all of them stop here or none.
-void Trainer::require_finite(double loss, double gradient_norm) const {
-  if (std::isfinite(loss) && std::isfinite(gradient_norm)) return;
-  throw Error(cat("step ", step_ + 1, ": loss ", loss, ", gradient norm ", gradient_norm,
+PassContext Trainer::pass_context(const MicroBatch& batch, std::int64_t targets) {
+  PassContext context;
+  context.loss_scale = loss_scale_.value() / static_cast<float>(targets);
+  context.statistic_scale = 1.0f / static_cast<float>(plan_.batch.workers);
+  context.dropout_key = dropout_key_;
+  context.step = step_;
+  context.first_row = batch.first_row;
+  if (plan_.carries_state) {
+    const std::int64_t rows = plan_.batch.micro_batch * plan_.graph.state_size();
+    context.state = carried_state_.data() + batch.micro_step * rows;
+    if (batch.resets_state) std::fill_n(context.state, rows, 0.0f);
+  }
+  return context;
+}
+
+// Reduced values are the same bits on all ranks, so all of them update, skip or stop here, or none.
+void Trainer::update(StepReport& report) {
+  const Optimizer::Rates rates{rate_at(step_), rate_at(std::max<std::int64_t>(0, step_ - 1))};
+  report.learning_rate = rates.now;
+  report.loss_scale = loss_scale_.value();
+  if (std::isfinite(report.loss)) {
+    const auto norm_momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
+    const UpdateResult result =
+        optimizer_.update(*weights_, *gradients_, rates, step_, loss_scale_.value(), norm_momentum);
+    report.gradient_norm = result.gradient_norm;
+    report.applied = result.applied;
+    program_->set_weights(*weights_);
+    if (loss_scale_.advance(result.applied)) return;
+  }
+  throw Error(cat("step ", step_ + 1, ": loss ", report.loss, ", gradient norm ", report.gradient_norm,
                   "; the weights are as they were after step ", step_),
               "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume from the last "
               "checkpoint");

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backend/backend.h"
@@ -11,6 +12,7 @@
 #include "cluster/gradient_reducer.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"
+#include "optim/loss_scale.h"
 #include "optim/optimizer.h"
 #include "train/run_plan.h"
 
@@ -34,6 +36,8 @@ struct StepReport {
   double accuracy = 0, accuracy5 = 0;  // top-1; top-5 of pictures
   double learning_rate = 0;
   double gradient_norm = 0;  // before clipping and decay
+  float loss_scale = 1;      // of fp16
+  bool applied = true;       // false: the gradient overflowed fp16, the weights are as before
   Requests requests;         // of all ranks
   StepTimes times;           // of this rank
 };
@@ -43,22 +47,26 @@ class Trainer {
   // Takes the memory. Weights and optimizer state are zero until they are loaded and load_weights() is called.
   Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader);
 
-  // One update. Throws Error, before any weight has changed, when loss or gradient are not finite.
+  // One update. Throws Error, before any weight has changed, when loss or gradient are not finite (fp16: when no loss
+  // scale makes the gradient finite).
   StepReport step(const Requests& requests);
 
   std::int64_t finished_steps() const { return step_; }
   // Continues after `finished_steps` updates with what now stands in weights(), optimizer() and carried_state().
   void start_at(std::int64_t finished_steps);
 
+  Backend& backend() { return backend_; }
+  LossScale& loss_scale() { return loss_scale_; }
   Vector& weights() { return *weights_; }
   Optimizer& optimizer() { return optimizer_; }
   std::vector<float>& carried_state() { return carried_state_; }  // [rows of this rank, layers, (h, c), hidden]
 
  private:
+  void stage_next();
   std::int64_t global_targets(const MicroBatch& first);
   double rate_at(std::int64_t step) const;
-  PassInput pass_input(const MicroBatch& batch, std::int64_t targets);
-  void require_finite(double loss, double gradient_norm) const;
+  PassContext pass_context(const MicroBatch& batch, std::int64_t targets);
+  void update(StepReport& report);
 
   const RunPlan& plan_;
   Backend& backend_;
@@ -67,11 +75,13 @@ class Trainer {
   Loader& loader_;
   std::unique_ptr<Vector> weights_, gradients_;
   Optimizer optimizer_;
+  LossScale loss_scale_;
   std::unique_ptr<Program> program_;
   GradientReducer reducer_;
   BackwardHooks overlap_;  // launches buckets while the last micro-step's backward pass runs
   std::vector<float> carried_state_;
   std::uint64_t dropout_key_;
+  std::optional<MicroBatch> staged_;  // what the program's next forward pass takes
   std::int64_t step_ = 0;
 };
 

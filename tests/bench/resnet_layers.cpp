@@ -219,17 +219,20 @@ void run(const Options& options) {
   PassInput input;
   input.inputs = pixels.data();
   input.targets = targets.data();
-  input.loss_scale = 1.0f / static_cast<float>(batch);
-  input.statistic_scale = static_cast<float>(group) / static_cast<float>(batch);
+  PassContext context;
+  context.loss_scale = 1.0f / static_cast<float>(batch);
+  context.statistic_scale = static_cast<float>(group) / static_cast<float>(batch);
   double set = 1e30, forward = 1e30, backward = 1e30, update = 1e30, whole = 1e30;
   std::vector<cpu::StepCost> costs;
   for (int i = 0; i <= repeat; ++i) {
     program->reset_costs();
     const double a = seconds([&] { program->set_weights(*weights); });
-    const double b = seconds([&] { program->forward(input); });
+    const double b = seconds([&] { program->run(input, context); });
     const double c = seconds([&] { program->backward(*gradients, false, {}); });
-    const UpdateRule rule{};
-    const double d = seconds([&] { backend->update(rule, 0, table.trained(), *weights, *gradients, state); });
+    const UpdateRange all{0, table.trained(), 0};
+    const double d = seconds([&] {
+      backend->update({.ranges = {&all, 1}, .trained = table.trained()}, *weights, *gradients, state);
+    });
     if (i == 0) continue;  // first touch
     set = std::min(set, a);
     forward = std::min(forward, b);

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "tests/unit/test_pass.h"
 #include "base/random.h"
 #include "nn/lstm_cell.h"
 
 namespace ringtrain {
 
 // 0, or 1 / (1 - p): a function of the place alone. `row` counts from the start of the pass.
-inline double dropout_factor(const PassInput& pass, double probability, std::int64_t layer, std::int64_t row,
+inline double dropout_factor(const TestPass& pass, double probability, std::int64_t layer, std::int64_t row,
                              std::int64_t time, std::int64_t unit) {
   const std::int64_t begin = unit / 128 * 128, u = unit - begin;
   const std::int64_t block = u % 16, word = (u / 16) % 4;

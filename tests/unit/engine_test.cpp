@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "tests/unit/test_pass.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "models/models.h"
@@ -28,7 +29,7 @@ struct Reference {
 
   // Mean over counted targets of the cross-entropy. `state` [rows][layers][2][hidden] in and out, or empty.
   double loss(const std::vector<double>& w, const std::vector<std::uint8_t>& x, const std::vector<std::int32_t>& y,
-              std::int64_t rows, const PassInput& pass, std::vector<double>* state, double* sum_out = nullptr) const {
+              std::int64_t rows, const TestPass& pass, std::vector<double>* state, double* sum_out = nullptr) const {
     struct Layer {
       const double *w_ih, *w_hh, *b_ih, *b_hh;
     };
@@ -132,7 +133,7 @@ struct Bench {
   std::vector<std::uint8_t> x;
   std::vector<std::int32_t> y;
   std::vector<float> state;
-  PassInput pass;
+  TestPass pass;
 
   explicit Bench(const Case& the_case)
       : c(the_case),
@@ -187,7 +188,7 @@ TEST_P(CharLstm, LossAndEveryGradientMatchFp64Loops) {
 
   auto program = s.program(Precision::fp32);
   const std::vector<double> state_before(s.state.begin(), s.state.end());
-  const LossSums sums = program->forward(s.pass);
+  const LossSums sums = run(*program, s.pass);
   EXPECT_NEAR(sums.loss, sum, 2e-5 * std::abs(sum));
   for (std::size_t i = 0; i < state.size(); ++i) EXPECT_NEAR(s.state[i], state[i], 2e-6) << "carried state " << i;
 
@@ -235,7 +236,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CharLstm,
 TEST(Engine, AccumulatingTwoHalvesEqualsTheWhole) {
   Bench whole(Case{16, 3, 9, 4, 24, 2, 0.3});
   auto program = whole.program(Precision::fp32);
-  const LossSums all = program->forward(whole.pass);
+  const LossSums all = run(*program, whole.pass);
   program->backward(*whole.gradients, false, {});
 
   Bench half(Case{16, 3, 9, 4, 24, 2, 0.3});
@@ -244,11 +245,11 @@ TEST(Engine, AccumulatingTwoHalvesEqualsTheWhole) {
   small->set_weights(*half.weights);
   double loss = 0;
   for (int part = 0; part < 2; ++part) {
-    PassInput pass = half.pass;
+    TestPass pass = half.pass;
     pass.inputs += part * 12 * 4;
     pass.targets += part * 12 * 4;
     pass.first_row += part * 12;
-    loss += small->forward(pass).loss;
+    loss += run(*small, pass).loss;
     small->backward(*half.gradients, part > 0, {});
   }
   EXPECT_NEAR(loss, all.loss, 1e-6 * all.loss);
@@ -258,9 +259,9 @@ TEST(Engine, AccumulatingTwoHalvesEqualsTheWhole) {
 
 TEST(Engine, InferenceGivesTheLossOfTrainingWithoutDropout) {
   Bench s(Case{16, 3, 9, 4, 24, 2});
-  const double trained = s.program(Precision::fp32)->forward(s.pass).loss;
+  const double trained = run(*s.program(Precision::fp32), s.pass).loss;
   auto program = s.program(Precision::fp32, PassMode::inference);
-  const LossSums sums = program->forward(s.pass);
+  const LossSums sums = run(*program, s.pass);
   EXPECT_NEAR(sums.loss, trained, 1e-6 * trained);
   // The logits are those that the loss was made of.
   double loss = 0;
@@ -284,7 +285,7 @@ TEST(Engine, Bf16FollowsFp32) {
     GTEST_SKIP() << e.what();
   }
   auto high = s.program(Precision::fp32);
-  const LossSums a = high->forward(s.pass), b = low->forward(s.pass);
+  const LossSums a = run(*high, s.pass), b = run(*low, s.pass);
   EXPECT_NEAR(a.loss, b.loss, 2e-3 * a.loss);
   EXPECT_NE(a.loss, b.loss);
   high->backward(*s.gradients, false, {});
@@ -320,7 +321,7 @@ TEST(Engine, PetNameModelHas482719Parameters) {
 TEST(Engine, NotFiniteWeightsShowInTheLoss) {
   Bench s(Case{16, 2, 7, 4, 5, 1});
   s.weights->data()[s.reference.table.find("lstm.weight_hh_l0").offset] = NAN;
-  EXPECT_FALSE(std::isfinite(s.program(Precision::fp32)->forward(s.pass).loss));
+  EXPECT_FALSE(std::isfinite(run(*s.program(Precision::fp32), s.pass).loss));
 }
 
 }  // namespace

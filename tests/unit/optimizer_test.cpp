@@ -22,7 +22,7 @@ std::vector<double> trained(OptimizerConfig config, const ParameterTable& table,
     for (std::int64_t i = 0; i < table.size(); ++i)
       gradients->data()[i] = 0.3f * weights->data()[i] +
                              0.1f * static_cast<float>(random_normal(9, static_cast<std::uint64_t>(step * 100000 + i)));
-    optimizer.update(*weights, *gradients, {rate(step), rate(std::max<std::int64_t>(0, step - 1))}, 1.0, step);
+    optimizer.update(*weights, *gradients, {rate(step), rate(std::max<std::int64_t>(0, step - 1))}, step, 1, 0);
   }
   return {weights->data(), weights->data() + table.size()};
 }

@@ -53,7 +53,7 @@ TEST_P(PictureEngine, EqualsFp64Loops) {
   for (const Parameter& p : s.table.all()) std::fill_n(s.gradients->data() + p.offset, p.count, 1e6f);
 
   auto program = s.program();
-  const LossSums sums = program->forward(s.pass);
+  const LossSums sums = run(*program, s.pass);
   program->backward(*s.gradients, false, {});
   EXPECT_NEAR(sums.loss, expected.loss, 1e-5 * expected.loss);
   EXPECT_EQ(sums.correct, expected.correct);
@@ -72,7 +72,7 @@ TEST_P(PictureEngine, InferenceEqualsFp64Loops) {
   if (c.rows > 2) s.y[2] = -1;
   const PictureResult expected = s.expected(PassMode::inference);
   auto program = s.program(Precision::fp32, PassMode::inference);
-  const LossSums sums = program->forward(s.pass);
+  const LossSums sums = run(*program, s.pass);
   EXPECT_NEAR(sums.loss, expected.loss, 1e-5 * expected.loss);
   EXPECT_EQ(sums.correct, expected.correct);
   EXPECT_EQ(sums.correct5, expected.correct5);
@@ -96,7 +96,7 @@ Pictures four_groups(int threads = 2) {
 LossSums run_in_parts(Pictures& s, Program& program) {
   LossSums total;
   for (std::int64_t first = 0; first < s.rows; first += program.micro_batch()) {
-    const LossSums sums = program.forward(s.part(first));
+    const LossSums sums = run(program, s.part(first));
     program.backward(*s.gradients, first > 0, {});
     total.loss += sums.loss;
     total.correct += sums.correct;
@@ -130,31 +130,31 @@ TEST(PictureEngineEquality, PassesOfOneGroupAccumulateToOnePassOfFourGroups) {
 TEST(PictureEngineEquality, GroupsDoNotSeeEachOther) {
   Pictures s = four_groups();
   auto one = s.program(Precision::fp32, PassMode::training, 4), all = s.program();
-  const double first = one->forward(s.part(0)).loss, second = one->forward(s.part(4)).loss;
-  const double before = all->forward(s.pass).loss;
+  const double first = run(*one, s.part(0)).loss, second = run(*one, s.part(4)).loss;
+  const double before = run(*all, s.pass).loss;
   // Other pixels in the second group change what the second group gives, and nothing else.
   for (std::int64_t i = 0; i < 4 * s.graph.input_bytes(); ++i)
     s.x[static_cast<std::size_t>(4 * s.graph.input_bytes() + i)] ^= 0xff;
-  const double changed = one->forward(s.part(4)).loss, after = all->forward(s.pass).loss;
+  const double changed = run(*one, s.part(4)).loss, after = run(*all, s.pass).loss;
   EXPECT_NE(changed, second);
   EXPECT_NEAR(after - before, changed - second, 1e-5 * before);
-  EXPECT_EQ(one->forward(s.part(0)).loss, first);
+  EXPECT_EQ(run(*one, s.part(0)).loss, first);
 }
 
 TEST(PictureEngineEquality, TheSamePassTwiceGivesTheSameBits) {
   for (const auto& graph : {small_resnet(50, 16, "imagenet", 64), small_alexnet(0.4)}) {
     Pictures s(graph, 8, 4);
     auto program = s.program();
-    const double loss = program->forward(s.pass).loss;
+    const double loss = run(*program, s.pass).loss;
     program->backward(*s.gradients, false, {});
     const std::vector<float> first = copy(*s.gradients);
-    PassInput other = s.pass;  // something else in between leaves nothing behind
+    TestPass other = s.pass;  // something else in between leaves nothing behind
     const std::vector<std::uint8_t> black(s.x.size(), 0);
     other.inputs = black.data();
-    program->forward(other);
+    run(*program, other);
     program->backward(*s.gradients, false, {});
     EXPECT_NE(copy(*s.gradients), first);
-    EXPECT_EQ(program->forward(s.pass).loss, loss);
+    EXPECT_EQ(run(*program, s.pass).loss, loss);
     program->backward(*s.gradients, false, {});
     EXPECT_EQ(std::memcmp(s.gradients->data(), first.data(), first.size() * sizeof(float)), 0);
   }
@@ -190,7 +190,7 @@ TEST_P(WithIsa, TheEngineEqualsFp64Loops) {
     Pictures s(graph, 6, 3);
     const PictureResult expected = s.expected();
     auto program = s.program();
-    EXPECT_NEAR(program->forward(s.pass).loss, expected.loss, 1e-5 * expected.loss);
+    EXPECT_NEAR(run(*program, s.pass).loss, expected.loss, 1e-5 * expected.loss);
     program->backward(*s.gradients, false, {});
     expect_same_tensors(s.table, s.gradients->data(), expected.gradients.data(), fp32_tolerance);
   }
@@ -216,7 +216,7 @@ TEST(PictureEngineWatermarks, RiseToTheWholeVectorAndNameOnlyFinalGradients) {
     Pictures s(graph, 8, 4);
     for (const bool accumulate : {false, true}) {
       auto program = s.program();
-      program->forward(s.pass);
+      run(*program, s.pass);
       std::vector<float> seen(static_cast<std::size_t>(s.table.size()));
       std::int64_t watermark = 0, calls = 0, polls = 0;
       program->backward(*s.gradients, accumulate,
@@ -273,21 +273,21 @@ TEST(PictureEngineValues, NotFiniteWeightsShowInTheLoss) {
                                     std::pair(cnn({}, picture_shape(16, 4), {}), "conv2.bias")}) {
     Pictures s(graph, 4);
     s.weights->data()[s.table.find(name).offset] = NAN;
-    EXPECT_FALSE(std::isfinite(s.program()->forward(s.pass).loss)) << name;
+    EXPECT_FALSE(std::isfinite(run(*s.program(), s.pass).loss)) << name;
   }
 }
 
 TEST(PictureEngineValues, NewWeightsAreSeenAfterSetWeights) {
   Pictures s(small_resnet(18, 16, "small", 16), 4);
   auto program = s.program();
-  const double before = program->forward(s.pass).loss;
+  const double before = run(*program, s.pass).loss;
   for (const Parameter& p : s.table.all()) {
     const float kept = s.weights->data()[p.offset];
     s.weights->data()[p.offset] = kept + 0.5f;
     s.w[static_cast<std::size_t>(p.offset)] = static_cast<double>(kept + 0.5f);
   }
   program->set_weights(*s.weights);
-  const double after = program->forward(s.pass).loss;
+  const double after = run(*program, s.pass).loss;
   EXPECT_NE(after, before);
   EXPECT_NEAR(after, s.expected().loss, 1e-5 * after);
 }
@@ -302,9 +302,9 @@ TEST_P(Bf16, FollowsFp64Loops) {
   Pictures s(c.graph, c.rows, c.group, c.threads, c.zero_gammas);
   const PictureResult expected = s.expected();
   auto program = s.program(Precision::bf16), exact = s.program();
-  const LossSums sums = program->forward(s.pass);
+  const LossSums sums = run(*program, s.pass);
   EXPECT_NEAR(sums.loss, expected.loss, 3e-2 * expected.loss);
-  EXPECT_NE(sums.loss, exact->forward(s.pass).loss) << "bf16 was asked for and fp32 has run";
+  EXPECT_NE(sums.loss, run(*exact, s.pass).loss) << "bf16 was asked for and fp32 has run";
   program->backward(*s.gradients, false, {});
   EXPECT_LT(relative_difference(s.gradients->data(), expected.gradients.data(), s.table.trained()), 0.6);
   for (const Parameter& p : s.table.all()) {

@@ -43,7 +43,7 @@ void for_each_product(const Convolution& op, const FeatureShape& in, const Featu
 
 class Interpreter {
  public:
-  Interpreter(const Graph& graph, const std::vector<double>& weights, const PassInput& pass, std::int64_t rows,
+  Interpreter(const Graph& graph, const std::vector<double>& weights, const TestPass& pass, std::int64_t rows,
               std::int64_t group, PassMode mode)
       : graph_(graph),
         table_(graph.parameters()),
@@ -391,7 +391,7 @@ class Interpreter {
   const Graph& graph_;
   ParameterTable table_;
   const std::vector<double>& weights_;
-  const PassInput& pass_;
+  const TestPass& pass_;
   std::int64_t rows_, group_;
   bool training_;
   double* adjusted_ = nullptr;
@@ -401,12 +401,12 @@ class Interpreter {
 
 }  // namespace
 
-PictureResult run_reference(const Graph& graph, const std::vector<double>& weights, const PassInput& pass,
+PictureResult run_reference(const Graph& graph, const std::vector<double>& weights, const TestPass& pass,
                             std::int64_t rows, std::int64_t group, PassMode mode, bool backward) {
   return Interpreter(graph, weights, pass, rows, group, mode).run(backward);
 }
 
-void keep_off_kinks(const Graph& graph, std::vector<double>& weights, const PassInput& pass, std::int64_t rows,
+void keep_off_kinks(const Graph& graph, std::vector<double>& weights, const TestPass& pass, std::int64_t rows,
                     std::int64_t group) {
   Interpreter(graph, weights, pass, rows, group, PassMode::training).run(false, weights.data());
 }

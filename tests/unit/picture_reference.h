@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "tests/unit/test_pass.h"
 
 namespace ringtrain {
 
@@ -17,13 +18,13 @@ struct PictureResult {
 
 // One pass over `rows` pictures of a graph that starts with an ImageInput. `weights` is the flat vector; batch norm
 // normalises `group` neighbouring rows together. Gradients are computed in training, unless `backward` is false.
-PictureResult run_reference(const Graph& graph, const std::vector<double>& weights, const PassInput& pass,
+PictureResult run_reference(const Graph& graph, const std::vector<double>& weights, const TestPass& pass,
                             std::int64_t rows, std::int64_t group, PassMode mode, bool backward = true);
 
 // Moves the biases in front of ReLUs so that no value of this pass lies near zero: then rounding switches none of them
 // (one that switches is 1e-2 of a small tensor's gradient) and gradients can be compared tightly. New biases are
 // floats.
-void keep_off_kinks(const Graph& graph, std::vector<double>& weights, const PassInput& pass, std::int64_t rows,
+void keep_off_kinks(const Graph& graph, std::vector<double>& weights, const TestPass& pass, std::int64_t rows,
                     std::int64_t group);
 
 }  // namespace ringtrain

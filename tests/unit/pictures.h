@@ -61,7 +61,7 @@ struct Pictures {
   std::vector<double> w;  // the weights' values
   std::vector<std::uint8_t> x;
   std::vector<std::int32_t> y;
-  PassInput pass;
+  TestPass pass;
 
   // `group` 0: all rows. Every tensor gets random values; the last norms of blocks, which start at zero, become weak as
   // they are in real training, or stay there. No ReLU is near its kink.
@@ -121,8 +121,8 @@ struct Pictures {
   }
 
   // The pass over `count` rows from row `first` on.
-  PassInput part(std::int64_t first) const {
-    PassInput result = pass;
+  TestPass part(std::int64_t first) const {
+    TestPass result = pass;
     result.inputs += first * graph.input_bytes();
     result.targets += first;
     result.first_row += first;

@@ -121,7 +121,7 @@ TEST_P(ResNetGolden, TheReferenceEqualsPyTorch) {
 TEST_P(ResNetGolden, FirstStepEqualsPyTorch) {
   auto& [c, s, rule] = the_case;
   auto program = s.program();
-  EXPECT_NEAR(program->forward(s.pass).loss / static_cast<double>(s.rows), c.at("losses").at(0).get<double>(), 2e-5);
+  EXPECT_NEAR(run(*program, s.pass).loss / static_cast<double>(s.rows), c.at("losses").at(0).get<double>(), 2e-5);
   program->backward(*s.gradients, false, {});
   // A ReLU that rounding switches is up to 1e-3 of a tensor.
   the_case.expect_tensors(c.at("gradients"), s.gradients->data(), 1e-2);
@@ -131,7 +131,7 @@ TEST_P(ResNetGolden, FirstStepEqualsPyTorch) {
 TEST_P(ResNetGolden, LogitsEqualPyTorch) {
   auto& [c, s, rule] = the_case;
   auto program = s.program(Precision::fp32, PassMode::inference);
-  EXPECT_NEAR(program->forward(s.pass).loss / static_cast<double>(s.rows) / c.at("evaluation_loss").get<double>(), 1,
+  EXPECT_NEAR(run(*program, s.pass).loss / static_cast<double>(s.rows) / c.at("evaluation_loss").get<double>(), 1,
               1e-5);
   const auto expected = c.at("logits").get<std::vector<double>>();
   for (std::int64_t r = 0; r < s.rows; ++r)
@@ -148,10 +148,9 @@ TEST_P(ResNetGolden, FiveStepsOfNesterovMomentumEqualPyTorch) {
   const double tolerance = c.at("depth") == 50 ? 1e-2 : 1e-3;  // ReLUs that rounding switches add up
   std::int64_t step = 0;
   for (const double loss : c.at("losses").get<std::vector<double>>()) {
-    EXPECT_NEAR(program->forward(s.pass).loss / static_cast<double>(s.rows), loss, tolerance * loss) << "step " << step;
+    EXPECT_NEAR(run(*program, s.pass).loss / static_cast<double>(s.rows), loss, tolerance * loss) << "step " << step;
     program->backward(*s.gradients, false, {});
-    optimizer.update(*s.weights, *s.gradients, {rate, rate}, 1, step++);
-    s.backend->average(c.at("norm_momentum"), s.table.trained(), s.table.size(), *s.weights, *s.gradients);
+    optimizer.update(*s.weights, *s.gradients, {rate, rate}, step++, 1, c.at("norm_momentum"));
     program->set_weights(*s.weights);
   }
   EXPECT_EQ(step, 5);
@@ -162,7 +161,7 @@ TEST_P(ResNetGolden, Bf16IsAsCloseToFp64AsPyTorchsAutocast) {
   if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
   auto& [c, s, rule] = the_case;
   auto program = s.program(Precision::bf16);
-  program->forward(s.pass);
+  run(*program, s.pass);
   program->backward(*s.gradients, false, {});
   const double distance = relative_difference(s.gradients->data(), s.expected().gradients.data(), s.table.trained());
   // Which ReLUs switch is chance; over many pictures the two distances are the same within 10 %.

@@ -1,5 +1,6 @@
 // The CPU backend: oneDNN for matrix products, own kernels for the rest, OpenMP threads.
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/lstm_program.h"
@@ -36,7 +37,11 @@ class CpuBackend : public Backend {
                onednn_version());
   }
 
-  std::unique_ptr<Vector> make_vector(std::int64_t size) override { return std::make_unique<CpuVector>(size, count_); }
+  std::unique_ptr<Vector> make_vector(std::int64_t size, bool) override {
+    return std::make_unique<CpuVector>(size, count_);
+  }
+  void pin(std::span<const std::byte>) override {}  // its memory is the host's
+  void unpin(std::span<const std::byte>) override {}
 
   void copy_to_host(const Vector& from, std::int64_t offset, std::span<float> to) override {
     std::copy_n(from.data() + offset, to.size(), to.data());
@@ -47,6 +52,9 @@ class CpuBackend : public Backend {
 
   std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision, PassMode mode,
                                    std::int64_t group) override {
+    if (precision == Precision::tf32 || precision == Precision::fp16)
+      throw Error(cat("precision ", precision_name(precision), " needs a GPU"),
+                  "use fp32 or bf16 on CPUs, or run where there is a GPU (machine.device: cuda)");
     if (precision == Precision::bf16 && isa_ != Isa::avx512_bf16)
       throw Error(cat("precision bf16 needs a CPU with AVX-512 BF16; this one has ", isa_name(isa_)),
                   "use precision: fp32, or run on a CPU with avx512_bf16 in /proc/cpuinfo");
@@ -55,14 +63,34 @@ class CpuBackend : public Backend {
                                    isa_, count_);
   }
 
-  std::int64_t preferred_micro_batch(const Graph& graph, Precision) const override {
+  std::int64_t preferred_micro_batch(const Graph& graph, Precision, const PassDemand&) override {
     if (graph.has_images()) return preferred_picture_batch(graph, threads_);
     // Two blocks of 64 rows per thread: the products run at full speed and the activations stay near the cores.
     return 128 * threads_;
   }
 
-  double squared_norm(const Vector& values, std::int64_t count) override {
-    // Pieces of a fixed size, added in order: the result does not depend on the number of threads.
+  UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
+                      std::span<const std::unique_ptr<Vector>> state) override {
+    const double unscale = 1.0 / static_cast<double>(update.loss_scale);
+    const double norm = std::sqrt(squared_norm(gradients, update.trained)) * unscale;
+    if (!std::isfinite(norm)) return {norm, false};
+    UpdateRule rule = update.rule;
+    const double clipping = update.clip_norm > 0 && norm > update.clip_norm ? update.clip_norm / norm : 1;
+    rule.gradient_scale = static_cast<float>(clipping * unscale);
+    for (const UpdateRange& range : update.ranges) {
+      rule.weight_decay = range.weight_decay;
+      update_range(rule, range.begin, range.end, weights, gradients, state);
+    }
+    for (std::int64_t i = update.trained; i < weights.size(); ++i)
+      weights.data()[i] = (1 - update.norm_momentum) * weights.data()[i] + update.norm_momentum * gradients.data()[i];
+    return {norm, true};
+  }
+
+  std::int64_t allocated_bytes() const override { return *count_; }
+
+ private:
+  // Sum of squares in pieces of a fixed size, added in order: the result does not depend on the number of threads.
+  double squared_norm(const Vector& values, std::int64_t count) const {
     const std::int64_t pieces = (count + piece - 1) / piece;
     std::vector<double> sums(static_cast<std::size_t>(pieces));
 #pragma omp parallel for num_threads(threads_) schedule(static)
@@ -74,8 +102,8 @@ class CpuBackend : public Backend {
     return sum;
   }
 
-  void update(const UpdateRule& rule, std::int64_t begin, std::int64_t end, Vector& weights, const Vector& gradients,
-              std::span<const std::unique_ptr<Vector>> state) override {
+  void update_range(const UpdateRule& rule, std::int64_t begin, std::int64_t end, Vector& weights,
+                    const Vector& gradients, std::span<const std::unique_ptr<Vector>> state) const {
 #pragma omp parallel for num_threads(threads_) schedule(static)
     for (std::int64_t i = begin; i < end; i += piece) {
       const std::int64_t n = std::min(piece, end - i);
@@ -86,16 +114,6 @@ class CpuBackend : public Backend {
     }
   }
 
-  void average(float momentum, std::int64_t begin, std::int64_t end, Vector& weights, const Vector& means) override {
-    for (std::int64_t i = begin; i < end; ++i)
-      weights.data()[i] = (1 - momentum) * weights.data()[i] + momentum * means.data()[i];
-  }
-
-  std::int64_t allocated_bytes() const override {
-    return *count_;
-  }
-
- private:
   static constexpr std::int64_t piece = 1 << 14;
   int threads_;
   Isa isa_;

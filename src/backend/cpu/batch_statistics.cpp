@@ -140,7 +140,7 @@ void BatchStatistics::finish_backward(const double* sums, int product) {
       float& to = pass.gradients[p.offset + c];
       to = (pass.accumulate ? to : 0.0f) + static_cast<float>(value);
     };
-    const auto share = static_cast<double>(pass.input.statistic_scale);
+    const auto share = static_cast<double>(pass.context.statistic_scale);
     store(gamma_, d_gamma);
     store(beta_, d_beta);
     store(running_mean_, share * static_cast<double>(statistics[c]));

@@ -164,14 +164,14 @@ void DropoutOperation<T>::forward_steps() {
   Step step{.name = "dropout", .uses = {x_->forward, y_->forward, mask_}};
   step.run = [this](const Slice& slice) {
     const Schedule& s = *context_.schedule;
-    const PassInput& input = context_.pass->input;
+    const PassContext& pass = context_.pass->context;
     const std::int64_t n = y_->shape.size();
     const float scale = 1.0f / (1.0f - static_cast<float>(threshold_) / 65536.0f);
     for_each_unit(s.threads(), slice, 1, [&](std::int64_t image, std::int64_t) {
       auto* mask = s.at<std::uint8_t>(mask_, slice, image);
       context_.kernels->dropout_mask(
-          {input.dropout_key, dropout_counter_high(input.step, node_.layer), input.first_row + image, 0, threshold_}, 1,
-          n, mask);
+          {pass.dropout_key, dropout_counter_high(pass.step, node_.layer), pass.first_row + image, 0, threshold_}, 1, n,
+          mask);
       context_.image->dropout(n, s.at<T>(x_->forward, slice, image), mask, scale, s.at<T>(y_->forward, slice, image));
     });
   };
@@ -207,8 +207,8 @@ void LossOperation::forward_steps() {
     for_each_unit(s.threads(), slice, 1, [&](std::int64_t image, std::int64_t) {
       auto* row = s.at<float>(logits_->forward, slice, image);
       scores[static_cast<std::size_t>(image)] =
-          context_.image->cross_entropy(node_.classes, row, pass.input.targets[image], smoothing, pass.input.loss_scale,
-                                        context_.training ? row : nullptr);
+          context_.image->cross_entropy(node_.classes, row, pass.input.targets[image], smoothing,
+                                        pass.context.loss_scale, context_.training ? row : nullptr);
     });
     for (std::size_t i = 0; i < scores.size(); ++i) {  // in order: the same bits however many threads
       if (pass.input.targets[i] < 0) continue;

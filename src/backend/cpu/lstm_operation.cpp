@@ -51,7 +51,7 @@ struct LstmOperation<T>::State {
     return cell + at(block, time % cell_slots, H, cell_slots);
   }
   float* carried(const Pass& pass, std::int64_t row, int which) const {
-    return pass.input->state + ((row * layer_count + layer_index) * 2 + which) * H;
+    return pass.context.state + ((row * layer_count + layer_index) * 2 + which) * H;
   }
   void load_state(const Pass& pass, std::int64_t block);
   void keep_state(const Pass& pass, std::int64_t block, const float* h_last);
@@ -243,7 +243,7 @@ void LstmOperation<T>::State::load_state(const Pass& pass, std::int64_t block) {
   T* h = input + at(block, 0, K, blocks.sequence) + x_columns();
   for (std::int64_t r = 0; r < blocks.block_rows; ++r) {
     const std::int64_t row = block * blocks.block_rows + r;
-    const bool given = pass.input->state != nullptr && row < blocks.rows;
+    const bool given = pass.context.state != nullptr && row < blocks.rows;
     for (std::int64_t j = 0; j < H; ++j) {
       h[r * K + j] = from_float<T>(given ? carried(pass, row, 0)[j] : 0.0f);
       c[r * H + j] = given ? carried(pass, row, 1)[j] : 0.0f;
@@ -265,7 +265,7 @@ void LstmOperation<T>::State::keep_state(const Pass& pass, std::int64_t block, c
 template <class T>
 void LstmOperation<T>::State::forward_block(const Pass& pass, std::int64_t block, int thread) {
   const std::int64_t b = blocks.block_rows, steps = blocks.sequence;
-  const bool carry = pass.input->state != nullptr;
+  const bool carry = pass.context.state != nullptr;
   float* x = products + thread * b * 4 * H;
   float* h_last = d_hidden + thread * b * H;
   load_state(pass, block);
@@ -276,9 +276,9 @@ void LstmOperation<T>::State::forward_block(const Pass& pass, std::int64_t block
     if (!nothing) product.run(thread, input + at(block, t, K, steps), x);
     std::uint8_t* step_mask = drop > 0 ? mask + at(block, t, H, steps) : nullptr;
     if (step_mask != nullptr)
-      kernels->dropout_mask({.key = pass.input->dropout_key,
-                             .counter_high = dropout_counter_high(pass.input->step, drop_layer),
-                             .first_row = pass.input->first_row + block * b,
+      kernels->dropout_mask({.key = pass.context.dropout_key,
+                             .counter_high = dropout_counter_high(pass.context.step, drop_layer),
+                             .first_row = pass.context.first_row + block * b,
                              .time = t,
                              .threshold = dropout_threshold(drop)},
                             b, H, step_mask);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "backend/cpu/classifier_operation.h"
 #include "backend/cpu/lstm_operation.h"
@@ -58,18 +59,21 @@ class LstmProgram : public Program {
     for (auto& operation : operations_) operation->set_weights(weights.data());
   }
 
-  LossSums forward(const PassInput& input) override {
+  void stage(const PassInput& input) override { staged_ = input; }
+
+  void forward(const PassContext& context) override {
     const auto given = static_cast<std::size_t>(blocks_.rows * blocks_.sequence);
     const auto padded = static_cast<std::size_t>(blocks_.positions());
-    std::memcpy(tokens_, input.inputs, given);
+    std::memcpy(tokens_, staged_.inputs, given);
     std::memset(tokens_ + given, 0, padded - given);
-    std::copy_n(input.targets, given, targets_);
+    std::copy_n(staged_.targets, given, targets_);
     std::fill(targets_ + given, targets_ + padded, -1);
-    input_ = input;
-    pass_ = Pass{&input_, tokens_, targets_, {}};
+    pass_ = Pass{context, tokens_, targets_, {}};
     for (auto& operation : operations_) operation->forward(pass_);
-    return pass_.sums;
+    sums_ += pass_.sums;
   }
+
+  LossSums take_sums() override { return std::exchange(sums_, {}); }
 
   void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) override {
     for (auto operation = operations_.rbegin(); operation != operations_.rend(); ++operation) {
@@ -129,7 +133,8 @@ class LstmProgram : public Program {
   Memory memory_;
   std::uint8_t* tokens_ = nullptr;
   std::int32_t* targets_ = nullptr;
-  PassInput input_;
+  PassInput staged_;
+  LossSums sums_;
   Pass pass_;
 };
 

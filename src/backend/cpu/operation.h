@@ -36,7 +36,7 @@ struct Port {
 
 // What a pass hands to the operations.
 struct Pass {
-  const PassInput* input = nullptr;
+  PassContext context = {};
   const std::uint8_t* tokens = nullptr;   // [padded_rows, sequence]
   const std::int32_t* targets = nullptr;  // [padded_rows, sequence]
   LossSums sums;

@@ -30,6 +30,7 @@ struct Feature {
 // What the pass under way was called with.
 struct PicturePass {
   PassInput input = {};
+  PassContext context = {};
   LossSums sums = {};
   float* gradients = nullptr;
   bool accumulate = false;

@@ -1,6 +1,7 @@
 #include "backend/cpu/picture_program.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/operation.h"
@@ -63,12 +64,16 @@ class CompiledPictureProgram : public PictureProgram {
     for (auto& operation : parts_.operations) operation->set_weights(weights.data());
   }
 
-  LossSums forward(const PassInput& input) override {
+  void stage(const PassInput& input) override { staged_ = input; }
+
+  void forward(const PassContext& context) override {
     const TeamSize team(threads_);
-    pass_ = PicturePass{.input = input};
+    pass_ = PicturePass{.input = staged_, .context = context};
     schedule_.run(nullptr);
-    return pass_.sums;
+    sums_ += pass_.sums;
   }
+
+  LossSums take_sums() override { return std::exchange(sums_, {}); }
 
   void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) override {
     const TeamSize team(threads_);
@@ -88,6 +93,8 @@ class CompiledPictureProgram : public PictureProgram {
   int threads_;
   Schedule schedule_;
   MemoryCount count_;
+  PassInput staged_;
+  LossSums sums_;
   PicturePass pass_;
   PictureOperations parts_;
   Memory memory_;

@@ -17,7 +17,8 @@
 
 namespace ringtrain::cuda {
 
-// Opaque handles; 0 is none. The device owns what they name.
+// Opaque handles; 0 is none. The device owns what they name. A stream's handle on a GPU is its cudaStream_t: NCCL is
+// given it.
 struct Stream {
   std::uintptr_t handle = 0;
   bool operator==(const Stream&) const = default;
@@ -133,5 +134,7 @@ class DeviceMemory {
 std::unique_ptr<Device> make_runtime_device(int ordinal, const std::string& plan_cache);
 // How many devices this process sees; 0 without a driver.
 int visible_devices();
+// Their uuids (of a MIG slice: the slice's) in order of their ordinals, asked without taking any of them into use.
+std::vector<std::string> visible_uuids();
 
 }  // namespace ringtrain::cuda

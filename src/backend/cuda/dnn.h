@@ -50,7 +50,7 @@ enum class DnnRole {
   output,          // the epilogue's y (add_relu_sums), or what relu_sums_output writes
   sum, sum_other,  // fp32 per channel
   a, b,            // of matmul
-  alpha            // fp32 scalar on the host, passed by value: factor of the weight gradient
+  alpha            // fp32 scalar on the host, passed by value: factor of a 16-bit weight gradient that is set, not added
 };
 
 struct DnnTensor {
@@ -82,6 +82,9 @@ struct DnnOperation {
   std::vector<DnnTensor> tensors() const;  // inputs, then results; the order of Device::run's addresses
   std::string key() const;                 // unique, one line: "conv bf16 n32 c64 56x56 k256 r1 s1 p0 +scale_bias_relu +sums"
 };
+
+// The operation with this key(); throws Error naming the part it does not understand.
+DnnOperation parse_operation(const std::string& key);
 
 // What a device made of it. Made and owned by the device.
 class DnnPlan {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ struct FusionSite {
   struct Way {
     std::string name;                                // "sums in the epilogue", "separate"
     std::vector<DnnOperation> operations;            // that must find a plan
+    std::vector<RnnOperation> recurrent = {};        // likewise
     double bytes = 0;                                // of memory traffic: decides where nothing is timed
     std::function<void(Device&, Stream)> trial;      // on scratch memory; empty: cannot be timed alone
   };
@@ -47,7 +49,7 @@ class FusionTable {
   double limit_;
   double spent_ = 0;
   std::vector<FusionChoice> choices_;
-  std::map<std::string, std::string> by_key_;  // site key -> way
+  std::map<std::string, FusionChoice> by_key_;  // device, cuDNN and site key
 };
 
 }  // namespace ringtrain::cuda

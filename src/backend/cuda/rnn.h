@@ -1,5 +1,5 @@
-// LSTM layers through cuDNN's recurrent calls. Sequence-major: [length, batch, features]. Gates in the order i f g o, as
-// torch.nn.LSTM's and cuDNN's. No dropout inside: between layers the program applies its own, keyed by place.
+// LSTM layers through cuDNN's recurrent calls. Sequence-major: [length, batch, features]. Gates in the order i f g o,
+// as torch.nn.LSTM's and cuDNN's. No dropout inside: between layers the program applies its own, keyed by place.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,9 @@
 namespace ringtrain::cuda {
 
 enum class RnnAlgorithm { standard, persist_static, persist_dynamic, persist_small_h };
+inline constexpr RnnAlgorithm rnn_algorithms[] = {RnnAlgorithm::standard, RnnAlgorithm::persist_static,
+                                                  RnnAlgorithm::persist_dynamic, RnnAlgorithm::persist_small_h};
+const char* rnn_algorithm_name(RnnAlgorithm algorithm);
 
 struct RnnOperation {
   std::int64_t layers = 1, input = 0, hidden = 0, length = 0, batch = 0;
@@ -19,7 +22,9 @@ struct RnnOperation {
   RnnAlgorithm algorithm = RnnAlgorithm::standard;
   bool training = true;
   bool operator==(const RnnOperation&) const = default;
-  std::string key() const;
+  std::string key()
+      const;  // unique, one line: "lstm bf16 layers4 input128 hidden512 length64 batch4096 standard training"
+  double flops() const;  // of a pass forward; backward is twice that
 };
 
 // Where one tensor lies in cuDNN's weight space, in elements of the operation's type.
@@ -35,9 +40,9 @@ class RnnPlan {
  public:
   virtual ~RnnPlan() = default;
   virtual const RnnOperation& operation() const = 0;
-  virtual std::int64_t weight_bytes() const = 0;     // of the weight space (and of its gradient)
+  virtual std::int64_t weight_bytes() const = 0;  // of the weight space (and of its gradient)
   virtual std::int64_t workspace_bytes() const = 0;
-  virtual std::int64_t reserve_bytes() const = 0;    // what backward reads of forward; 0 in inference
+  virtual std::int64_t reserve_bytes() const = 0;  // what backward reads of forward; 0 in inference
   virtual const std::vector<RnnWeight>& weights() const = 0;
 };
 

@@ -13,7 +13,7 @@
 
 namespace ringtrain::cuda {
 
-using Storage = int;  // a buffer of the schedule
+using Storage = int;  // a buffer of the schedule; -1: none
 
 struct Access {
   Storage storage;
@@ -21,19 +21,23 @@ struct Access {
 };
 
 struct Command {
-  std::string name;                     // "layer1.0.conv1 data gradient"
-  std::vector<Access> uses;
+  std::string name;          // "layer1.0.conv1 data gradient"
+  std::vector<Access> uses;  // storages below 0 are left out
   // Gives the work to the stream. Looks addresses up with Schedule::at(). `accumulate`: a later micro-step.
   std::function<void(Device&, Stream, bool accumulate)> issue;
-  std::vector<std::string> finishes;    // parameters whose gradients are then final
-  double flops = 0, bytes = 0;          // for tables; 0: not counted
+  std::vector<std::string> finishes = {};  // parameters whose gradients are then final
+  double flops = 0, bytes = 0;             // for tables; 0: not counted
+  bool replayed = true;                    // false: its arguments differ from pass to pass, so it is never captured
 };
 
 class Schedule {
  public:
+  static constexpr std::int64_t alignment = 256;  // bytes; of cudaMalloc, and more than any kernel asks for
+
   Storage buffer(std::string what, std::int64_t bytes);   // between its first and last use
   Storage lasting(std::string what, std::int64_t bytes);  // for the whole run: weights' copies, input, sums
   void resize(Storage storage, std::int64_t bytes);       // until plan()
+  std::int64_t bytes(Storage storage) const { return item(storage).bytes; }
   // One workspace for all commands: the largest that was asked for.
   void workspace(std::int64_t bytes);
   Storage workspace() const { return 0; }
@@ -48,17 +52,22 @@ class Schedule {
   void bind(char* base);
   template <class T = void>
   T* at(Storage storage) const {
-    return reinterpret_cast<T*>(storages_[static_cast<std::size_t>(storage)].base);
+    return storage < 0 ? nullptr : reinterpret_cast<T*>(item(storage).base);
   }
 
   enum class Part { forward, backward, weights };
-  // With graphs: captures a segment at its first run of a variant (accumulate or not), then replays it.
+  // With graphs: the first run of a variant (accumulate or not) is a plain one, in which libraries load what they load
+  // late; the second is captured and replayed, later ones are replayed.
   void run(Device& device, Part part, bool accumulate, bool graphs, const BackwardHooks* hooks);
+  // What was captured no longer holds: an address that commands were given from outside has changed.
+  void forget_captured(Part part);
 
   struct Segment {
     Part part;
-    std::size_t begin, end;     // commands
+    std::size_t begin, end;      // commands
     std::int64_t watermark = 0;  // gradients [0, watermark) are final behind it; backward only
+    bool replayed = true;
+    int runs[2] = {};
     CapturedGraph captured[2] = {};
   };
   const std::vector<Command>& commands() const { return commands_; }
@@ -73,11 +82,19 @@ class Schedule {
     Buffer place = {};
     char* base = nullptr;
   };
-  std::vector<Item> storages_ = {{"workspace", 0, false}};
+  Item& item(Storage storage) { return storages_[static_cast<std::size_t>(storage)]; }
+  const Item& item(Storage storage) const { return storages_[static_cast<std::size_t>(storage)]; }
+  Part part_of(std::size_t command) const;
+  void find_lifetimes();
+  std::vector<std::int64_t> watermarks(const ParameterTable& table) const;  // by command
+  void cut_segments(const std::vector<std::int64_t>& marks, std::int64_t segment_elements);
+  void run_segment(Device& device, Segment& segment, bool accumulate, bool graphs, const BackwardHooks* hooks);
+
+  std::vector<Item> storages_ = {{"workspace", 0, true}};
   std::vector<Command> commands_;
   std::vector<Segment> segments_;
-  std::size_t backward_ = 0, weights_ = 0;
-  ArenaPlan arena_;
+  std::size_t backward_ = static_cast<std::size_t>(-1), weights_ = static_cast<std::size_t>(-1);  // first commands
+  ArenaPlan arena_{alignment};
 };
 
 }  // namespace ringtrain::cuda

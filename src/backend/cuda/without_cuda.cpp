@@ -13,5 +13,8 @@ std::unique_ptr<Device> make_runtime_device(int, const std::string&) {
 int visible_devices() {
   return 0;
 }
+std::vector<std::string> visible_uuids() {
+  return {};
+}
 
 }  // namespace ringtrain::cuda

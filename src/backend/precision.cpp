@@ -1,0 +1,22 @@
+#include <array>
+
+#include "backend/backend.h"
+#include "base/error.h"
+
+namespace ringtrain {
+
+namespace {
+constexpr std::array<const char*, 4> names = {"fp32", "tf32", "bf16", "fp16"};
+}
+
+const char* precision_name(Precision precision) {
+  return names[static_cast<std::size_t>(precision)];
+}
+
+Precision precision_of(const std::string& name) {
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (name == names[i]) return static_cast<Precision>(i);
+  throw Error(cat("precision ", name, " is not one of fp32, tf32, bf16, fp16"));
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,15 @@
+// Fowler, Noll and Vo's hash, 64 bits, variant 1a: names of contents in caches, not a protection against anybody.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace ringtrain {
+
+inline std::uint64_t fnv1a(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,31 @@
+// Loss scaling of fp16 (Micikevicius et al. 2018, section 3.2): the backward pass computes gradients that are `value`
+// times too large, so that small ones do not vanish; the update divides them again.
+#pragma once
+
+#include <cstdint>
+
+#include "config/experiment.h"
+
+namespace ringtrain {
+
+class LossScale {
+ public:
+  LossScale() = default;  // 1, and every overflow is an error: fp32, bf16
+  explicit LossScale(const LossScaleConfig& config);
+
+  float value() const { return value_; }
+  std::int64_t steps_since_change() const { return steps_; }
+
+  // After a step: `applied` says whether its gradient was finite. A dynamic scale is halved when it was not and doubled
+  // after growth_steps updates in a row. Returns false when there is nothing left to try: the training has diverged.
+  bool advance(bool applied);
+  void resume(float value, std::int64_t steps_since_change);
+
+ private:
+  static constexpr float least = 0x1p-14f, most = 0x1p24f;
+  bool dynamic_ = false;
+  float value_ = 1;
+  std::int64_t growth_steps_ = 0, steps_ = 0;
+};
+
+}  // namespace ringtrain

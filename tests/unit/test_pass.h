@@ -1,0 +1,14 @@
+// One pass by itself: what it reads and what it is told.
+#pragma once
+
+#include "backend/backend.h"
+
+namespace ringtrain {
+
+struct TestPass : PassInput, PassContext {};
+
+inline LossSums run(Program& program, const TestPass& pass) {
+  return program.run(pass, pass);
+}
+
+}  // namespace ringtrain
