@@ -82,6 +82,9 @@ bin/libcuda-stand-in.so: src/backend/cuda/stand_in_driver.c build/config.mk
 	@echo "link    $@"
 	$(Q)$(CXX) -x c -O1 -fPIC -Wall -Wextra -Werror -shared -Wl,-soname,libcuda.so.1 $< -o $@
 
+# cuDNN's front end is a quarter of a million lines after the preprocessor, and none of them is in a hurry.
+build/obj/backend/cuda/dnn_plans.o: FLAGS += -O1
+
 # The descriptions of GPUs travel in the executable.
 build/obj/backend/cuda/described_device.o: build/generated/devices.inc
 build/generated/devices.inc: $(wildcard src/backend/cuda/devices/*.json)

@@ -202,7 +202,7 @@ std::string in_one_line(std::string text) {
 }
 
 void check(const fe::error_t& error, const std::string& what) {
-  if (error.is_bad()) throw Error(cat(what, ": ", in_one_line(error.get_message())));
+  if (error.is_bad()) throw Error(cat(what, ": ", in_one_line(error.err_msg)));
 }
 
 // Engines whose results differ from run to run are out: a resumed run repeats the bits of the first. So are, for fp32,
@@ -244,8 +244,9 @@ void CudnnPlan::execute(void* cudnn_handle, std::span<void* const> tensors, void
 // Engine, line end, workspace, line end, cuDNN's bytes.
 std::vector<std::uint8_t> CudnnPlan::serialise() const {
   std::vector<std::uint8_t> plan;
-  graph_->graph.build_plan_at_index(index_);  // makes it the one that is written
-  check(graph_->graph.serialize(plan, false), cat("cuDNN could not serialise the plan of '", operation_.key(), "'"));
+  const auto what = cat("cuDNN could not serialise the plan of '", operation_.key(), "'");
+  check(graph_->graph.build_plan_at_index(index_), what);  // it is built: this makes it the one that is written
+  check(graph_->graph.serialize(plan, false), what);
   const std::string head = cat(engine_, "\n", workspace_bytes_, "\n");
   std::vector<std::uint8_t> bytes(head.begin(), head.end());
   bytes.insert(bytes.end(), plan.begin(), plan.end());
@@ -269,7 +270,7 @@ DnnPlanner DnnPlanner::for_description(const std::string& json) {
   target->description = std::make_shared<fe::DeviceProperties>();
   const fe::error_t error = target->description->deserialize(std::vector<std::uint8_t>(json.begin(), json.end()));
   if (error.is_bad())
-    throw Error(cat("cuDNN does not take the device's description: ", in_one_line(error.get_message())),
+    throw Error(cat("cuDNN does not take the device's description: ", in_one_line(error.err_msg)),
                 "Compare its keys with those of src/backend/cuda/devices/h200.json.");
   return DnnPlanner(std::move(target));
 }
@@ -287,11 +288,11 @@ std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperatio
     check(g.validate(), cat("the graph of '", operation.key(), "' is not valid"));
     const fe::error_t built = target_->handle ? g.build_operation_graph(target_->handle) : g.build_operation_graph();
     if (built.is_bad()) {
-      remember(reason, built.get_message());
+      remember(reason, built.err_msg);
       continue;
     }
     if (const fe::error_t made = g.create_execution_plans({mode}); made.is_bad()) {
-      remember(reason, made.get_message());
+      remember(reason, made.err_msg);
       continue;
     }
     filter(operation, g);
@@ -299,8 +300,8 @@ std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperatio
     for (std::int64_t i = 0; i < g.get_execution_plan_count() && found.size() < most; ++i) {
       const fe::error_t error = g.build_plan_at_index(i);
       if (error.is_bad()) {
-        remember(reason, error.get_message());
-        const bool deselected = error.get_message().find("Deselecting") != std::string::npos;
+        remember(reason, error.err_msg);
+        const bool deselected = error.err_msg.find("Deselecting") != std::string::npos;
         if (!deselected && ++attempts == most_attempts) break;
         continue;
       }
@@ -341,7 +342,7 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, std::
       error = graph->graph.deserialize(target_->handle, plan);
     }
     if (error.is_good()) return std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, 0, workspace, engine));
-    if (why != nullptr) *why = in_one_line(error.get_message());
+    if (why != nullptr) *why = in_one_line(error.err_msg);
   } catch (const std::exception& e) {  // of the JSON inside
     if (why != nullptr) *why = in_one_line(e.what());
   }
