@@ -104,10 +104,13 @@ def run_ringtrain(experiment, options, step_seconds):
     return found, "", [step for step in steps if step["elapsed_seconds"] >= options.warmup_seconds]
 
 
-def compare(script, key, cases, ringtrain, options):
+def compare(script, key, cases, ringtrain, options, own_key=None):
     """A B B A over all cases of `cases`, each a dict without a way. First PyTorch in every way, then ringtrain(case, step_seconds)
-    twice, then PyTorch in each case's best way. Yields per case: dict of figures; and gives the machine."""
-    first, machine = run_peer(script, [{**case, "way": way} for way in options.ways for case in cases], options)
+    twice, then PyTorch in each case's best way. Returns the figures of each case, and the machine. Cases of one key(case) are
+    one to PyTorch, of one own_key(case) one to ringtrain."""
+    own_key = own_key or key
+    peers = list({key(case): case for case in reversed(cases)}.values())[::-1]
+    first, machine = run_peer(script, [{**case, "way": way} for way in options.ways for case in peers], options)
     best = {}
     for report in first:
         if "failed" not in report and "16-bit weights" not in report["case"]["way"]:
@@ -122,25 +125,24 @@ def compare(script, key, cases, ringtrain, options):
             peer = best.get(key(case))
             step_seconds = case["batch"] / peer["samples_per_second"]["median"] if peer else 1.0
             found, failed, steps = ringtrain(case, step_seconds)
-            entry = ours.setdefault(key(case), {"rates": [], "failed": "", "steps": []})
+            entry = ours.setdefault(own_key(case), {"rates": [], "failed": "", "steps": []})
             entry["rates"] += found
             entry["steps"] += steps
             entry["failed"] = failed
             print(f"  ringtrain {describe(case)}: {failed or f'{statistics.median(found):,.0f} samples/s'}", flush=True)
-    again = [best[key(case)]["case"] for case in cases if key(case) in best]
+    again = [best[key(case)]["case"] for case in peers if key(case) in best]
     last, _ = run_peer(script, again, options) if again and not time_is_up(options) else ([], {})
-    rows = [figures(case, key, first, last, best, ours) for case in cases]
+    rows = [figures(key(case), key, first, last, best, ours.get(own_key(case))) for case in cases]
     return rows, machine
 
 
-def figures(case, key, first, last, best, ours):
-    name = key(case)
+def figures(name, key, first, last, best, mine):
     row = {}
     for report in first:
         if key(report["case"]) == name:
             row[f"pytorch_{report['case']['way']}"] = report.get("failed") or round(report["samples_per_second"]["median"], 1)
     peers = [r["samples_per_second"] for r in [best.get(name)] + [r for r in last if key(r["case"]) == name and "failed" not in r] if r]
-    mine = ours.get(name, {"rates": [], "failed": "not reached", "steps": []})
+    mine = mine or {"rates": [], "failed": "not reached", "steps": []}
     row["pytorch_best_way"] = best[name]["case"]["way"] if name in best else ""
     row["pytorch"] = round(statistics.mean(r["median"] for r in peers), 1) if peers else ""
     row["pytorch_min"] = round(min(r["min"] for r in peers), 1) if peers else ""

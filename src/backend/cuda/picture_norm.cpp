@@ -18,6 +18,10 @@ NormStatistics::NormStatistics(const PictureContext& context, const BatchNorm& n
   x.statistics = this;
 }
 
+Storage NormStatistics::make_sums(int blocks) {
+  return sums_ = c_.buffer(name_ + " sums", groups() * blocks * 2 * row_bytes());
+}
+
 void NormStatistics::write_factors_as_type() {
   if (factors_as_type_ >= 0) return;
   factors_as_type_ = c_.buffer(name_ + " factors as type", 2 * c_.groups() * x_.width * bytes_of(c_.type));
@@ -45,7 +49,7 @@ void NormStatistics::forward() {
   const auto channels = static_cast<int>(x_.width);
   const int blocks = convolution_sums_ ? 1 : norm_blocks(rows_per_group(), groups(), channels);
   if (!convolution_sums_) {
-    sums_ = c_.buffer(name_ + " sums", groups() * blocks * 2 * row_bytes());
+    make_sums(blocks);
     c_.kernel(name_ + " sums", {{x_.data}, {sums_, true}}, [=, this](bool) {
       return launch_of(c_.type, NormSumsArguments{.x = c_.at(x_.data),
                                                   .partial = c_.at<float>(sums_),

@@ -17,6 +17,8 @@ class NormStatistics {
 
   // The convolution that makes x brings the sums too: one block per group.
   void take_sums_of_convolution() { convolution_sums_ = true; }
+  // Where the sums of x are to be written: [groups][blocks][2][width].
+  Storage make_sums(int blocks);
   // A convolution's prologue wants scale and bias in its own type.
   void write_factors_as_type();
 
@@ -30,7 +32,6 @@ class NormStatistics {
   // Storages, fp32 [groups][width] each one behind the other, and addresses in them.
   Storage factors() const { return factors_; }
   Storage slopes() const { return slopes_; }
-  Storage sums() const { return sums_; }              // forward: [groups][blocks][2][width]
   Tensor scale() const { return part(factors_, 2); }  // mean, inverse, scale, bias
   Tensor bias() const { return part(factors_, 3); }
   Tensor scale_as_type() const { return {factors_as_type_, 0}; }
