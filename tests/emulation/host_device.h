@@ -44,10 +44,10 @@ struct Call {
 };
 
 struct HostDeviceOptions {
-  RunOrder order;
+  RunOrder order = {};
   // Why there is no plan; "": there is one.
-  std::function<std::string(const DnnOperation&)> refuse_dnn;
-  std::function<std::string(const RnnOperation&)> refuse_rnn;
+  std::function<std::string(const DnnOperation&)> refuse_dnn = {};
+  std::function<std::string(const RnnOperation&)> refuse_rnn = {};
   std::int64_t memory_bytes = std::int64_t{1} << 32;
   bool check_races = true;  // an unordered access throws at the call that makes it
 };
