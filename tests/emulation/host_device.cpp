@@ -285,6 +285,11 @@ void HostDevice::copy(void* to, const void* from, std::int64_t bytes, CopyKind k
   give(std::move(call), [to, staged = std::move(staged)] { std::memcpy(to, staged.data(), staged.size()); });
 }
 
+void HostDevice::give_work(Stream stream, const std::string& name, std::vector<Region> regions,
+                           std::function<void()> work) {
+  give({Call::Kind::other, index(stream), name, {}, std::move(regions)}, std::move(work));
+}
+
 void HostDevice::zero(void* memory, std::int64_t bytes, Stream stream) {
   give({Call::Kind::zero, index(stream), "zero", bytes_of_values(memory, bytes), {{memory, bytes, true}}},
        [=] { std::memset(memory, 0, static_cast<std::size_t>(bytes)); });

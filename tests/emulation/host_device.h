@@ -24,6 +24,7 @@ struct Call {
     rnn_backward,
     copy,
     zero,
+    other,  // give_work()
     record,
     wait,
     begin_capture,
@@ -96,8 +97,11 @@ class HostDevice : public Device {
   void clear_calls() { calls_.clear(); }
   // Kernels, plans and copies in the order of the calls, those inside launched graphs in their place.
   std::vector<Call> flat_calls() const;
-  // As what runs will do it, of this device and every later call: may change what a call does, to plant a fault.
+  // Plants a fault.
   std::function<bool(const Call&)> skip;  // true: the call is lost
+
+  // Work of a library that is given the stream itself (NCCL), with the memory that it reads and writes.
+  void give_work(Stream stream, const std::string& name, std::vector<Region> regions, std::function<void()> work);
 
   void finish_all();  // the host waits for everything
   // NaNs of every type: what memory holds that nobody may read. Waits for everything first.

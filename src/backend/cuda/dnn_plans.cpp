@@ -1,18 +1,13 @@
 #include "backend/cuda/dnn_plans.h"
 
+#include <cudnn_frontend.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "backend/cuda/libraries.h"
 #include "base/error.h"
 #include "base/fnv.h"
-
-#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
-#include <cudnn_frontend.h>
-
-namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // the front end looks cuDNN's functions up in it
-}
 
 namespace ringtrain::cuda {
 
@@ -34,10 +29,6 @@ namespace {
 constexpr std::int64_t accumulator_id = 1000;  // of the tensor that is added; dw's own address is given
 constexpr std::int64_t most_attempts = 16;     // of the plans that one heuristic proposes
 
-void load_cudnn() {
-  if (fe::cudnn_dlhandle == nullptr) fe::cudnn_dlhandle = cudnn_library();
-}
-
 fe::DataType_t data_type(Type type) {
   return type == Type::fp32   ? fe::DataType_t::FLOAT
          : type == Type::bf16 ? fe::DataType_t::BFLOAT16
@@ -56,10 +47,18 @@ class GraphBuilder {
 
   void build() {
     switch (o_.kind) {
-      case DnnKind::convolution: convolution(); break;
-      case DnnKind::data_gradient: data_gradient(); break;
-      case DnnKind::weight_gradient: weight_gradient(); break;
-      case DnnKind::matmul: matmul(); break;
+      case DnnKind::convolution:
+        convolution();
+        break;
+      case DnnKind::data_gradient:
+        data_gradient();
+        break;
+      case DnnKind::weight_gradient:
+        weight_gradient();
+        break;
+      case DnnKind::matmul:
+        matmul();
+        break;
     }
   }
 
@@ -115,10 +114,7 @@ class GraphBuilder {
 
   template <class Attributes>
   Attributes geometry() const {
-    return Attributes()
-        .set_padding({o_.padding, o_.padding})
-        .set_stride({o_.stride, o_.stride})
-        .set_dilation({1, 1});
+    return Attributes().set_padding({o_.padding, o_.padding}).set_stride({o_.stride, o_.stride}).set_dilation({1, 1});
   }
 
   Tensor prologue(Tensor x) {
@@ -147,8 +143,11 @@ class GraphBuilder {
     const DnnTensor& shape = tensors_[find(DnnRole::dx, true)];
     dx->set_dim(shape.dimensions).set_stride(shape.strides);  // cuDNN cannot infer them: strides lose the remainder
     switch (o_.epilogue) {
-      case Epilogue::none: break;
-      case Epilogue::add: dx = add(dx, input(DnnRole::shortcut)); break;
+      case Epilogue::none:
+        break;
+      case Epilogue::add:
+        dx = add(dx, input(DnnRole::shortcut));
+        break;
       case Epilogue::relu_sums:
       case Epilogue::relu_sums_output: {
         const Tensor x = input(DnnRole::norm_input), y = scale_bias(x);
@@ -163,7 +162,8 @@ class GraphBuilder {
         two_sums(dx, input(DnnRole::norm_input));
         break;
       case Epilogue::sums:
-      case Epilogue::bias: throw Error(cat("'", o_.key(), "': a data gradient has no such epilogue"));
+      case Epilogue::bias:
+        throw Error(cat("'", o_.key(), "': a data gradient has no such epilogue"));
     }
     result(dx, DnnRole::dx);
   }
@@ -195,7 +195,8 @@ class GraphBuilder {
 
 // One line, not too long.
 std::string in_one_line(std::string text) {
-  std::replace_if(text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t' || c == '\r'; }, ' ');
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t' || c == '\r'; }, ' ');
   if (text.size() > 400) text = text.substr(0, 400) + " ...";
   return text;
 }
@@ -256,14 +257,14 @@ DnnPlanner::DnnPlanner(DnnPlanner&&) noexcept = default;
 DnnPlanner::~DnnPlanner() = default;
 
 DnnPlanner DnnPlanner::for_device(void* cudnn_handle) {
-  load_cudnn();
+  cudnn_library();
   auto target = std::make_unique<Target>();
   target->handle = static_cast<cudnnHandle_t>(cudnn_handle);
   return DnnPlanner(std::move(target));
 }
 
 DnnPlanner DnnPlanner::for_description(const std::string& json) {
-  load_cudnn();
+  cudnn_library();
   auto target = std::make_unique<Target>();
   target->description = std::make_shared<fe::DeviceProperties>();
   const fe::error_t error = target->description->deserialize(std::vector<std::uint8_t>(json.begin(), json.end()));
@@ -339,8 +340,7 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, std::
     } else {
       error = graph->graph.deserialize(target_->handle, plan);
     }
-    if (error.is_good())
-      return std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, 0, workspace, engine));
+    if (error.is_good()) return std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, 0, workspace, engine));
     if (why != nullptr) *why = in_one_line(error.get_message());
   } catch (const std::exception& e) {  // of the JSON inside
     if (why != nullptr) *why = in_one_line(e.what());
@@ -349,7 +349,7 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, std::
 }
 
 std::uint64_t graph_hash(const DnnOperation& operation) {
-  load_cudnn();
+  cudnn_library();
   fe::graph::Graph graph;
   GraphBuilder(operation, graph).build();
   check(graph.validate(), cat("the graph of '", operation.key(), "' is not valid"));
@@ -359,7 +359,7 @@ std::uint64_t graph_hash(const DnnOperation& operation) {
 }
 
 std::string cudnn_version_text() {
-  load_cudnn();
+  cudnn_library();
   const std::size_t version = fe::detail::get_backend_version();
   return cat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
