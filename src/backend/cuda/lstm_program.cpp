@@ -282,9 +282,12 @@ void LstmProgram::add_dense(Storage x) {
   DnnOperation with_bias = product;
   with_bias.epilogue = Epilogue::bias;
   const auto traffic = static_cast<double>(bytes);
-  const FusionSite site{.name = "dense layer",
-                        .ways = {{.name = "bias in the epilogue", .operations = {with_bias}, .bytes = traffic},
-                                 {.name = "separate", .operations = {product}, .bytes = 3 * traffic}}};
+  const auto way = [](std::string name, const DnnOperation& operation, double moved) {
+    return FusionSite::Way{.name = std::move(name), .operations = {operation}, .bytes = moved, .trial = {}};
+  };
+  const FusionSite site{
+      .name = "dense layer",
+      .ways = {way("bias in the epilogue", with_bias, traffic), way("separate", product, 3 * traffic)}};
   if (fusions().choose(device_, site) == 0)
     return add_matmul("dense", with_bias, x, dense_weights_, bias, logits_.storage);
   add_matmul("dense", product, x, dense_weights_, -1, logits_.storage);
@@ -294,8 +297,10 @@ void LstmProgram::add_dense(Storage x) {
                    const ActivateArguments arguments{.x = schedule_.at(logits_.storage),
                                                      .bias = schedule_.at<const float>(bias),
                                                      .y = schedule_.at(logits_.storage),
+                                                     .mask = nullptr,
                                                      .rows = rows_,
-                                                     .channels = static_cast<int>(width_)};
+                                                     .channels = static_cast<int>(width_),
+                                                     .relu = false};
                    device.launch(launch_of(Type::fp32, arguments), stream);
                  }});
 }
