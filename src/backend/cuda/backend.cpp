@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/lstm_program.h"
+#include "backend/cuda/micro_batch.h"
 #include "backend/cuda/picture_program.h"
 #include "backend/cuda/update.h"
 #include "backend/cuda/vector.h"
@@ -52,10 +53,22 @@ class CudaBackend : public Backend {
                                 mode);
   }
 
-  std::int64_t preferred_micro_batch(const Graph& graph, Precision precision) const override {
-    // A sequence's rows share each product with the weights, and the GPU is full with this many.
-    if (!graph.has_images()) return 4096;
-    return preferred_picture_batch(graph, precision, device_.facts().free_bytes);
+  std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) override {
+    // Libraries load kernels and take workspaces of their own while a run is under way.
+    constexpr double usable = 0.95;
+    const auto free = static_cast<std::int64_t>(usable * static_cast<double>(device_.facts().free_bytes));
+    const auto program_bytes = [&](std::int64_t micro_batch) {
+      std::int64_t bytes = 0;
+      for (const PassMode mode : {PassMode::training, PassMode::inference}) {
+        if (mode == PassMode::inference && !demand.evaluates) continue;
+        const std::int64_t group = mode == PassMode::training ? demand.group : 0;
+        for (const MemoryItem& item : compile(graph, micro_batch, precision, mode, group)->memory())
+          bytes += item.bytes;
+      }
+      return bytes;
+    };
+    return largest_micro_batch(demand, least_bytes_per_sample(graph, precision), free - demand.vector_bytes,
+                               program_bytes);
   }
 
   UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
