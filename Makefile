@@ -111,10 +111,10 @@ build/obj/data_prep/%.o: data_prep/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "compile $@"
 	$(Q)$(COMPILE) -c $< -o $@
 
-# Tests are compiled for a quick build (the code under test is not: it comes from the library).
+# Tests are compiled for a quick build (the code under test is not: it comes from the library, or is the GPU's).
 build/obj/tests/%.o: tests/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "compile $@"
-	$(Q)$(COMPILE) $(if $(filter tests/bench/%,$<),,-O1) -c $< -o $@
+	$(Q)$(COMPILE) $(if $(filter tests/bench/% tests/emulation/%,$<),,-O1) -c $< -o $@
 
 march_baseline :=
 march_avx2 := -mavx2 -mfma -mf16c
