@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/described_device.h"
 #include "backend/cuda/lstm_program.h"
 #include "backend/cuda/micro_batch.h"
 #include "backend/cuda/picture_program.h"
@@ -54,21 +55,23 @@ class CudaBackend : public Backend {
   }
 
   std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) override {
-    // Libraries load kernels and take workspaces of their own while a run is under way.
-    constexpr double usable = 0.95;
-    const auto free = static_cast<std::int64_t>(usable * static_cast<double>(device_.facts().free_bytes));
-    const auto program_bytes = [&](std::int64_t micro_batch) {
-      std::int64_t bytes = 0;
-      for (const PassMode mode : {PassMode::training, PassMode::inference}) {
-        if (mode == PassMode::inference && !demand.evaluates) continue;
-        const std::int64_t group = mode == PassMode::training ? demand.group : 0;
-        for (const MemoryItem& item : compile(graph, micro_batch, precision, mode, group)->memory())
-          bytes += item.bytes;
-      }
-      return bytes;
-    };
-    return largest_micro_batch(demand, least_bytes_per_sample(graph, precision), free - demand.vector_bytes,
-                               program_bytes);
+    const std::int64_t unit = std::max<std::int64_t>(1, demand.group), units = demand.rows / unit;
+    std::int64_t room = device_.facts().free_bytes - demand.vector_bytes;
+    room -= nccl_estimate_bytes;  // the context is already there
+    const std::int64_t least = least_bytes_per_sample(graph, precision);
+    for (std::int64_t parts = 1; parts <= units; ++parts) {
+      const std::int64_t samples = units / parts * unit;
+      // Programs are compiled only where they may fit: each takes cuDNN a while to plan.
+      if (units % parts == 0 && samples * least <= room && program_bytes(graph, samples, precision, demand) <= room)
+        return samples;
+    }
+    return unit;
+  }
+
+  bool on_device() const override { return true; }
+  std::vector<MemoryItem> overhead() const override {
+    return {{"CUDA's context and kernels (estimate)", context_estimate_bytes},
+            {"NCCL's channels (estimate)", nccl_estimate_bytes}};
   }
 
   UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
@@ -87,6 +90,16 @@ class CudaBackend : public Backend {
     device_.copy(to, from, count * static_cast<std::int64_t>(sizeof(float)), kind, stream);
     device_.record(finished_, stream);
     device_.synchronize(finished_, options_.poll);
+  }
+
+  std::int64_t program_bytes(const Graph& graph, std::int64_t micro_batch, Precision precision,
+                             const PassDemand& demand) {
+    std::int64_t bytes = 0;
+    for (const PassMode mode : {PassMode::training, PassMode::inference})
+      if (mode == PassMode::training || demand.evaluates)
+        for (const MemoryItem& item : compile(graph, micro_batch, precision, mode, demand.group)->memory())
+          bytes += item.bytes;
+    return bytes;
   }
 
   void expect_precision(Precision precision) const {

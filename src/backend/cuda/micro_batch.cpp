@@ -7,23 +7,34 @@
 namespace ringtrain::cuda {
 
 std::int64_t least_bytes_per_sample(const Graph& graph, Precision precision) {
-  const auto is_read_again = [](const Node& node) {
-    return std::holds_alternative<Convolution>(node.operation) || std::holds_alternative<Lstm>(node.operation);
-  };
   std::int64_t elements = 0;
   for (const Node& node : graph.nodes())
-    if (is_read_again(node)) elements += graph.sequence() * node.output.size();
+    if (std::holds_alternative<Convolution>(node.operation) || std::holds_alternative<Lstm>(node.operation))
+      elements += graph.sequence() * node.output.size();
   return elements * bytes_of(type_of(precision));
 }
 
-std::int64_t largest_micro_batch(const PassDemand& demand, std::int64_t least_bytes, std::int64_t available_bytes,
-                                 const std::function<std::int64_t(std::int64_t)>& program_bytes) {
-  const std::int64_t unit = std::max<std::int64_t>(demand.group, 1);
-  for (std::int64_t samples = demand.rows / unit * unit; samples > unit; samples -= unit)
-    if (demand.rows % samples == 0 && samples * least_bytes <= available_bytes &&
-        program_bytes(samples) <= available_bytes)
-      return samples;
-  return unit;
+std::int64_t largest_micro_batch(std::int64_t unit, std::int64_t most, std::int64_t budget,
+                                 const std::function<std::int64_t(std::int64_t micro_batch)>& bytes) {
+  // In units. Memory is nearly a straight line of the micro-batch: the line through the last two that were asked says
+  // where to look next.
+  std::int64_t fits = 1, too_large = most / unit + 1;
+  std::int64_t at_fits = bytes(unit);
+  if (at_fits > budget) return unit;
+  std::int64_t next = std::min<std::int64_t>(2, too_large - 1);
+  while (too_large - fits > 1) {
+    next = std::clamp(next, fits + 1, too_large - 1);
+    const std::int64_t at_next = bytes(next * unit);
+    const std::int64_t slope = std::max<std::int64_t>(1, (at_next - at_fits) / (next - fits));
+    if (at_next <= budget) {
+      fits = next;
+      at_fits = at_next;
+    } else {
+      too_large = next;
+    }
+    next = fits + (budget - at_fits) / slope;
+  }
+  return fits * unit;
 }
 
 }  // namespace ringtrain::cuda

@@ -1,4 +1,4 @@
-// How many samples a device takes at once where the experiment leaves it open.
+// How many samples a pass on a GPU takes.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace ringtrain::cuda {
 
-// A lower bound of what a training program holds per sample: the maps that the backward pass reads again.
+// A lower bound of what a training program holds per sample: the values that its backward pass reads again.
 std::int64_t least_bytes_per_sample(const Graph& graph, Precision precision);
 
-// The largest divisor of demand.rows that is a multiple of demand.group and fits `available_bytes`; the smallest where
-// none fits. `program_bytes` compiles, so it is asked only where the lower bound fits.
-std::int64_t largest_micro_batch(const PassDemand& demand, std::int64_t least_bytes_per_sample,
-                                 std::int64_t available_bytes,
-                                 const std::function<std::int64_t(std::int64_t micro_batch)>& program_bytes);
+// The largest multiple of `unit` (batch.worker, or 1) up to `most` whose memory is at most `budget` bytes; `unit` where
+// not even that fits, so that the error comes from the allocation and names what it lacks. `bytes` must not fall with
+// the micro-batch; it is asked a few times only, as a compiled program has to answer.
+std::int64_t largest_micro_batch(std::int64_t unit, std::int64_t most, std::int64_t budget,
+                                 const std::function<std::int64_t(std::int64_t micro_batch)>& bytes);
 
 }  // namespace ringtrain::cuda
