@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iostream>
 
+#include "backend/cuda/planner.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"
@@ -126,6 +127,7 @@ int run(int argc, char** argv) {
     std::fputs(version_text().c_str(), stdout);
     return 0;
   }
+  if (command == cuda::planner_command) return cuda::run_planner();  // for `plan --device`, not for users
   Arguments arguments(argc - 2, argv + 2);
   if (arguments.flag("--help")) {
     std::fputs(usage, stdout);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/described_device.h"
 #include "backend/cuda/lstm_program.h"
 #include "backend/cuda/picture_program.h"
 #include "backend/cuda/update.h"
@@ -52,10 +53,20 @@ class CudaBackend : public Backend {
                                 mode);
   }
 
-  std::int64_t preferred_micro_batch(const Graph& graph, Precision precision) const override {
-    // A sequence's rows share each product with the weights, and the GPU is full with this many.
-    if (!graph.has_images()) return 4096;
-    return preferred_picture_batch(graph, precision, device_.facts().free_bytes);
+  std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) override {
+    const std::int64_t unit = std::max<std::int64_t>(1, demand.group), units = demand.rows / unit;
+    std::int64_t room = device_.facts().free_bytes - demand.vector_bytes;
+    room -= nccl_estimate_bytes;  // the context is already there
+    for (std::int64_t parts = 1; parts <= units; ++parts)
+      if (units % parts == 0 && program_bytes(graph, units / parts * unit, precision, demand) <= room)
+        return units / parts * unit;
+    return unit;
+  }
+
+  bool on_device() const override { return true; }
+  std::vector<MemoryItem> overhead() const override {
+    return {{"CUDA's context and kernels (estimate)", context_estimate_bytes},
+            {"NCCL's channels (estimate)", nccl_estimate_bytes}};
   }
 
   UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
@@ -74,6 +85,16 @@ class CudaBackend : public Backend {
     device_.copy(to, from, count * static_cast<std::int64_t>(sizeof(float)), kind, stream);
     device_.record(finished_, stream);
     device_.synchronize(finished_, options_.poll);
+  }
+
+  std::int64_t program_bytes(const Graph& graph, std::int64_t micro_batch, Precision precision,
+                             const PassDemand& demand) {
+    std::int64_t bytes = 0;
+    for (const PassMode mode : {PassMode::training, PassMode::inference})
+      if (mode == PassMode::training || demand.evaluates)
+        for (const MemoryItem& item : compile(graph, micro_batch, precision, mode, demand.group)->memory())
+          bytes += item.bytes;
+    return bytes;
   }
 
   void expect_precision(Precision precision) const {

@@ -1,13 +1,13 @@
 #include "backend/cuda/dnn_plans.h"
 
+#include <cudnn_frontend.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "backend/cuda/libraries.h"
 #include "base/error.h"
 #include "base/fnv.h"
-
-#include <cudnn_frontend.h>
 
 namespace ringtrain::cuda {
 
@@ -47,10 +47,18 @@ class GraphBuilder {
 
   void build() {
     switch (o_.kind) {
-      case DnnKind::convolution: convolution(); break;
-      case DnnKind::data_gradient: data_gradient(); break;
-      case DnnKind::weight_gradient: weight_gradient(); break;
-      case DnnKind::matmul: matmul(); break;
+      case DnnKind::convolution:
+        convolution();
+        break;
+      case DnnKind::data_gradient:
+        data_gradient();
+        break;
+      case DnnKind::weight_gradient:
+        weight_gradient();
+        break;
+      case DnnKind::matmul:
+        matmul();
+        break;
     }
   }
 
@@ -106,10 +114,7 @@ class GraphBuilder {
 
   template <class Attributes>
   Attributes geometry() const {
-    return Attributes()
-        .set_padding({o_.padding, o_.padding})
-        .set_stride({o_.stride, o_.stride})
-        .set_dilation({1, 1});
+    return Attributes().set_padding({o_.padding, o_.padding}).set_stride({o_.stride, o_.stride}).set_dilation({1, 1});
   }
 
   Tensor prologue(Tensor x) {
@@ -138,8 +143,11 @@ class GraphBuilder {
     const DnnTensor& shape = tensors_[find(DnnRole::dx, true)];
     dx->set_dim(shape.dimensions).set_stride(shape.strides);  // cuDNN cannot infer them: strides lose the remainder
     switch (o_.epilogue) {
-      case Epilogue::none: break;
-      case Epilogue::add: dx = add(dx, input(DnnRole::shortcut)); break;
+      case Epilogue::none:
+        break;
+      case Epilogue::add:
+        dx = add(dx, input(DnnRole::shortcut));
+        break;
       case Epilogue::relu_sums:
       case Epilogue::relu_sums_output: {
         const Tensor x = input(DnnRole::norm_input), y = scale_bias(x);
@@ -154,7 +162,8 @@ class GraphBuilder {
         two_sums(dx, input(DnnRole::norm_input));
         break;
       case Epilogue::sums:
-      case Epilogue::bias: throw Error(cat("'", o_.key(), "': a data gradient has no such epilogue"));
+      case Epilogue::bias:
+        throw Error(cat("'", o_.key(), "': a data gradient has no such epilogue"));
     }
     result(dx, DnnRole::dx);
   }
@@ -186,7 +195,8 @@ class GraphBuilder {
 
 // One line, not too long.
 std::string in_one_line(std::string text) {
-  std::replace_if(text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t' || c == '\r'; }, ' ');
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t' || c == '\r'; }, ' ');
   if (text.size() > 400) text = text.substr(0, 400) + " ...";
   return text;
 }
@@ -330,8 +340,7 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, std::
     } else {
       error = graph->graph.deserialize(target_->handle, plan);
     }
-    if (error.is_good())
-      return std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, 0, workspace, engine));
+    if (error.is_good()) return std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, 0, workspace, engine));
     if (why != nullptr) *why = in_one_line(error.get_message());
   } catch (const std::exception& e) {  // of the JSON inside
     if (why != nullptr) *why = in_one_line(e.what());

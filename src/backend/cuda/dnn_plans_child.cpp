@@ -23,10 +23,12 @@ void open_stand_in_driver() {
 
 std::string answer(const DnnPlanner& planner, const std::string& question) {
   const std::size_t space = question.find(' ');
+  const std::string verb = question.substr(0, space);
   const DnnOperation operation = parse_operation(question.substr(space + 1));
-  if (question.substr(0, space) == "hash") return std::to_string(graph_hash(operation));
+  if (verb == "hash") return std::to_string(graph_hash(operation));
   PlanAnswer a;
-  const std::unique_ptr<CudnnPlan> plan = planner.plan(operation, &a.why);
+  std::unique_ptr<CudnnPlan> plan = planner.plan(operation, &a.why);
+  if (verb == "reload" && plan) plan = planner.load(operation, plan->serialise(), &a.why);
   a.found = plan != nullptr;
   if (plan) {
     a.workspace_bytes = plan->workspace_bytes();

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 
@@ -24,19 +25,22 @@ std::string refusal(Device& device, const FusionSite::Way& way) {
     std::string why;
     if (device.plan(operation, &why) == nullptr) return cat(way.name, ": no plan for ", operation.key(), ": ", why);
   }
+  for (const RnnOperation& operation : way.recurrent) {
+    std::string why;
+    if (device.plan(operation, &why) == nullptr) return cat(way.name, ": no plan for ", operation.key(), ": ", why);
+  }
   return "";
 }
 
 std::string in_one_field(std::string text) {
-  std::replace_if(text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
   return text;
 }
 
 class Stopwatch {
  public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  }
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
 
  private:
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
@@ -48,7 +52,12 @@ std::string FusionSite::key() const {
   std::string text;
   for (const Way& way : ways) {
     text += cat(text.empty() ? "" : "; ", way.name, " {");
-    for (std::size_t i = 0; i < way.operations.size(); ++i) text += cat(i > 0 ? ", " : "", way.operations[i].key());
+    std::string separator;
+    const auto add = [&](const auto& operations) {
+      for (const auto& operation : operations) text += cat(std::exchange(separator, ", "), operation.key());
+    };
+    add(way.operations);
+    add(way.recurrent);
     text += cat("} ", static_cast<std::int64_t>(way.bytes));
   }
   return in_one_field(text);
@@ -91,8 +100,7 @@ std::size_t FusionTable::choose(Device& device, const FusionSite& site) {
   for (const std::size_t i : possible) {
     // The guess is judged by time only beside another: alone it needs none.
     if (possible.size() < 2 || !site.ways[i].trial || spent_ + watch.seconds() >= limit_) continue;
-    const double seconds =
-        device.time([&](Stream stream) { site.ways[i].trial(device, stream); }, trial_repetitions);
+    const double seconds = device.time([&](Stream stream) { site.ways[i].trial(device, stream); }, trial_repetitions);
     if (seconds < 0) break;
     if (choice.seconds == 0 || seconds < choice.seconds) {
       best = i;

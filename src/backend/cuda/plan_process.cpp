@@ -112,8 +112,7 @@ std::string PlanProcess::end_of_child() {
   int status = 0;
   waitpid(child_, &status, 0);
   child_ = -1;
-  if (WIFSIGNALED(status))
-    return cat("crashed: signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+  if (WIFSIGNALED(status)) return cat("crashed: signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
   return cat("ended with code ", WEXITSTATUS(status));
 }
 
@@ -157,8 +156,8 @@ const std::string& PlanProcess::cudnn_version() {
   return version_;
 }
 
-PlanAnswer PlanProcess::plan(const DnnOperation& operation) {
-  const std::optional<std::string> line = ask("plan " + operation.key());
+PlanAnswer PlanProcess::answer_to(const std::string& verb, const DnnOperation& operation) {
+  const std::optional<std::string> line = ask(cat(verb, " ", operation.key()));
   if (line) return parse_answer(*line);
   PlanAnswer crashed;
   crashed.why = cat("cuDNN ", end_of_child());
@@ -203,14 +202,17 @@ void PlanCache::add(const std::string& version, std::uint64_t graph, const std::
   const std::string line = cat(name(version, graph, key), "|", to_line(kept), "\n");
   const int out = open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (out < 0) return;  // a cache that cannot be written costs time, nothing else
-  [[maybe_unused]] const ssize_t written = write(out, line.data(), line.size());  // at once: lines of processes do not mix
+  [[maybe_unused]] const ssize_t written =
+      write(out, line.data(), line.size());  // at once: lines of processes do not mix
   close(out);
 }
 
 std::string default_plan_cache() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  std::filesystem::path folder = cache != nullptr && *cache != '\0' ? cache : home != nullptr ? cat(home, "/.cache") : "";
+  std::filesystem::path folder = cache != nullptr && *cache != '\0' ? cache
+                                 : home != nullptr                  ? cat(home, "/.cache")
+                                                                    : "";
   if (folder.empty()) return "";
   folder /= "ringtrain";
   std::error_code failed;

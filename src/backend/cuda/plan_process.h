@@ -29,10 +29,12 @@ class PlanProcess {
   // Starts the child if need be. Throws Error where it has no cuDNN, no stand-in driver or no valid description.
   const std::string& cudnn_version();
   // A crash or no answer within 300 s is an answer, too: refused, with the signal's name.
-  PlanAnswer plan(const DnnOperation& operation);
+  PlanAnswer plan(const DnnOperation& operation) { return answer_to("plan", operation); }
+  PlanAnswer reload(const DnnOperation& operation) { return answer_to("reload", operation); }  // serialised and loaded
   std::uint64_t hash(const DnnOperation& operation);
 
  private:
+  PlanAnswer answer_to(const std::string& verb, const DnnOperation& operation);
   void start();
   void stop();
   std::optional<std::string> ask(const std::string& question);  // nothing: the child ended
