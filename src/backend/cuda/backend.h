@@ -17,9 +17,9 @@ struct BackendOptions {
   FusionTable* fusions = nullptr;     // filled by compile(); null: a table of its own
   // Memory for vectors that are reduced over ranks (registered with NCCL); empty: the device's own. `release` undoes
   // it.
-  std::function<void*(std::int64_t bytes)> allocate_reduced;
-  std::function<void(void*)> release_reduced;
-  std::function<void()> poll;  // called while the host waits for the device: lets errors of others show
+  std::function<void*(std::int64_t bytes)> allocate_reduced = {};
+  std::function<void(void*)> release_reduced = {};
+  std::function<void()> poll = {};  // called while the host waits for the device: lets errors of others show
 };
 
 std::unique_ptr<Backend> make_backend(Device& device, BackendOptions options);
