@@ -4,6 +4,7 @@
 
 #include "backend/cuda/described_device.h"
 #include "backend/cuda/lstm_program.h"
+#include "backend/cuda/micro_batch.h"
 #include "backend/cuda/picture_program.h"
 #include "backend/cuda/update.h"
 #include "backend/cuda/vector.h"
@@ -57,9 +58,13 @@ class CudaBackend : public Backend {
     const std::int64_t unit = std::max<std::int64_t>(1, demand.group), units = demand.rows / unit;
     std::int64_t room = device_.facts().free_bytes - demand.vector_bytes;
     room -= nccl_estimate_bytes;  // the context is already there
-    for (std::int64_t parts = 1; parts <= units; ++parts)
-      if (units % parts == 0 && program_bytes(graph, units / parts * unit, precision, demand) <= room)
-        return units / parts * unit;
+    const std::int64_t least = least_bytes_per_sample(graph, precision);
+    for (std::int64_t parts = 1; parts <= units; ++parts) {
+      const std::int64_t samples = units / parts * unit;
+      // Programs are compiled only where they may fit: each takes cuDNN a while to plan.
+      if (units % parts == 0 && samples * least <= room && program_bytes(graph, samples, precision, demand) <= room)
+        return samples;
+    }
     return unit;
   }
 

@@ -42,41 +42,47 @@ std::vector<ConvolutionWay> possible_ways(const PictureContext& context, const C
   return ways;
 }
 
+// What a way costs beside its three products, in maps of x's size, and the kernels that it leaves over.
+struct Rest {
+  double maps = 0;
+  bool applies = false, sums = false, adds = false;
+};
+Rest rest_of(const ConvolutionWay& way, const Value& x) {
+  const bool normalised = x.norm != nullptr, shared = x.consumers > 1;
+  Rest rest;
+  rest.applies = normalised && !shared && (way.prologue == Prologue::none || way.makes_input_again());
+  rest.sums = normalised && !way.brings_sums();
+  rest.adds = shared && !way.adds();
+  if (rest.applies) rest.maps += 2;
+  if (rest.sums) rest.maps += 2 + 2.0 / 16;  // the mask is a bit per element, written and read
+  if (rest.adds) rest.maps += 3;
+  if (way.adds()) rest.maps += 1;
+  if (way.brings_sums()) rest.maps += way.data_epilogue == Epilogue::relu_sums ? 1 : 2;
+  return rest;
+}
+
 }  // namespace
 
 ConvolutionWay choose_convolution_way(const PictureContext& context, const ConvolutionLayer& layer,
                                       const std::string& name, const Value& x, const Value& y) {
   const std::vector<ConvolutionWay> ways = possible_ways(context, layer, x);
   if (ways.size() == 1) return ways.front();
-  const bool normalised = x.norm != nullptr, adds = x.consumers > 1;
-  const auto map = static_cast<double>(context.bytes(x)), result = static_cast<double>(context.bytes(y));
   FusionSite site{.name = name + " input", .ways = {}};
   for (const ConvolutionWay& way : ways) {
-    const DnnOperation forward = layer.forward_operation(way, SumsWay::separate), data = layer.data_operation(way),
-                       weight = layer.weight_operation(way);
-    // The three products' own traffic, then that of epilogues and of the kernels which remain.
-    double maps = 3;
-    std::vector<TrialPart> parts = {operation_trial(context, forward), operation_trial(context, data),
-                                    operation_trial(context, weight)};
-    const bool stored = way.prologue == Prologue::none;
-    if (normalised && !adds && (stored || way.makes_input_again())) {
-      maps += 2;
-      parts.push_back(norm_apply_trial(context, x, !way.brings_sums()));
-    }
-    if (way.brings_sums()) maps += way.data_epilogue == Epilogue::relu_sums ? 1 : 2;
-    if (normalised && !way.brings_sums()) {
-      maps += 2 + 2.0 / 16;  // the mask is a bit per element, written and read
-      parts.push_back(norm_backward_sums_trial(context, x));
-    }
-    if (way.adds()) maps += 1;
-    if (adds && !way.adds()) {
-      maps += 3;
-      parts.push_back(add_trial(context, x));
-    }
-    site.ways.push_back({.name = way.name,
-                         .operations = {forward, data, weight},
-                         .bytes = maps * map + 3 * result,
-                         .trial = trial(std::move(parts))});
+    const std::vector<DnnOperation> products = {layer.forward_operation(way, SumsWay::separate),
+                                                layer.data_operation(way), layer.weight_operation(way)};
+    const Rest rest = rest_of(way, x);
+    const double bytes =
+        (3 + rest.maps) * static_cast<double>(context.bytes(x)) + 3 * static_cast<double>(context.bytes(y));
+    const auto parts = [&context, &x, way, products, rest] {
+      std::vector<TrialPart> all;
+      for (const DnnOperation& product : products) all.push_back(operation_trial(context, product));
+      if (rest.applies) all.push_back(norm_apply_trial(context, x, !way.brings_sums()));
+      if (rest.sums) all.push_back(norm_backward_sums_trial(context, x));
+      if (rest.adds) all.push_back(add_trial(context, x));
+      return all;
+    };
+    site.ways.push_back({.name = way.name, .operations = products, .bytes = bytes, .trial = trial(parts)});
   }
   return ways[context.fusions->choose(*context.device, site)];
 }
@@ -94,13 +100,16 @@ SumsWay choose_sums_way(const PictureContext& context, const ConvolutionLayer& l
   FusionSite site{.name = name + " statistics", .ways = {}};
   for (const Named& sums : ways) {
     const DnnOperation forward = layer.forward_operation(way, sums.way);
-    std::vector<TrialPart> parts = {operation_trial(context, forward)};
     const bool separate = sums.way == SumsWay::separate;
-    if (separate) parts.push_back(norm_sums_trial(context, y));
+    const auto parts = [&context, &y, forward, separate] {
+      std::vector<TrialPart> all = {operation_trial(context, forward)};
+      if (separate) all.push_back(norm_sums_trial(context, y));
+      return all;
+    };
     site.ways.push_back({.name = sums.name,
                          .operations = {forward},
                          .bytes = static_cast<double>(context.bytes(y)) * (separate ? 2 : 1),
-                         .trial = trial(std::move(parts))});
+                         .trial = trial(parts)});
   }
   return ways[context.fusions->choose(*context.device, site)].way;
 }

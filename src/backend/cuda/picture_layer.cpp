@@ -44,7 +44,7 @@ void PictureContext::operation(std::string name, const DnnOperation& operation, 
     for (std::int64_t launch = 0; launch < launches; ++launch) {
       for (std::size_t i = 0; i < ordered.size(); ++i)
         addresses[i] =
-            ordered[i].role == DnnRole::alpha ? &one : at<char>(ordered[i].tensor) + launch * ordered[i].step_bytes;
+            ordered[i].role == DnnRole::alpha ? static_cast<void*>(&one) : at<char>(ordered[i].tensor) + launch * ordered[i].step_bytes;
       d.run(*plan, addresses, at(program->schedule().workspace()), stream);
     }
   };

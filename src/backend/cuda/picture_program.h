@@ -12,7 +12,4 @@ std::unique_ptr<Program> make_picture_program(Device& device, const BackendOptio
                                               std::int64_t micro_batch, std::int64_t group, Precision precision,
                                               PassMode mode);
 
-// The most images, a power of two, whose maps fit beside the flat vectors in so many bytes.
-std::int64_t preferred_picture_batch(const Graph& graph, Precision precision, std::int64_t free_bytes);
-
 }  // namespace ringtrain::cuda

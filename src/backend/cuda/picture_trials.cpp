@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/error.h"
+
 namespace ringtrain::cuda {
 
 namespace {
@@ -54,7 +56,7 @@ struct NormShape {
 
 TrialPart operation_trial(const PictureContext& context, const DnnOperation& operation) {
   const DnnPlan* plan = context.device->plan(operation);
-  if (plan == nullptr) return {};  // the way is refused, and this never runs
+  if (plan == nullptr) throw Error(cat("a trial of ", operation.key(), ", which has no plan"));
   struct Part {
     std::int64_t offset, step;
   };
@@ -133,16 +135,21 @@ TrialPart add_trial(const PictureContext& context, const Value& x) {
   });
 }
 
-std::function<void(Device&, Stream)> trial(std::vector<TrialPart> parts) {
-  auto scratch = std::make_shared<std::unique_ptr<DeviceMemory>>();
-  return [parts = std::move(parts), scratch](Device& device, Stream stream) {
-    if (*scratch == nullptr) {
+std::function<void(Device&, Stream)> trial(std::function<std::vector<TrialPart>()> make_parts) {
+  struct State {
+    std::vector<TrialPart> parts;
+    DeviceMemory scratch;
+  };
+  auto state = std::make_shared<State>();
+  return [make_parts = std::move(make_parts), state](Device& device, Stream stream) {
+    if (state->parts.empty()) {
+      state->parts = make_parts();
       std::int64_t bytes = 0;
-      for (const TrialPart& part : parts) bytes += part.bytes;
-      *scratch = std::make_unique<DeviceMemory>(device, bytes, "a trial of fused kernels");
+      for (const TrialPart& part : state->parts) bytes += part.bytes;
+      state->scratch = DeviceMemory(device, bytes, "a trial of fused kernels");
     }
-    char* place = (*scratch)->data<char>();
-    for (const TrialPart& part : parts) {
+    char* place = state->scratch.data<char>();
+    for (const TrialPart& part : state->parts) {
       part.run(device, stream, place);
       place += part.bytes;
     }

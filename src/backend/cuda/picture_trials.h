@@ -22,7 +22,7 @@ TrialPart norm_apply_trial(const PictureContext& context, const Value& x, bool m
 TrialPart norm_backward_sums_trial(const PictureContext& context, const Value& x);
 TrialPart add_trial(const PictureContext& context, const Value& x);
 
-// Scratch memory is taken when the trial first runs.
-std::function<void(Device&, Stream)> trial(std::vector<TrialPart> parts);
+// The parts are made, and scratch memory is taken, when the trial first runs.
+std::function<void(Device&, Stream)> trial(std::function<std::vector<TrialPart>()> make_parts);
 
 }  // namespace ringtrain::cuda

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "backend/cuda/device.h"
-#include "backend/cuda/kernels/table.h"
+#include "backend/cuda/kernel_table.h"
 #include "backend/cuda/rnn_plans.h"
 #include "backend/cuda/runtime_cudnn.h"
 #include "backend/cuda/runtime_discovery.h"
