@@ -18,6 +18,17 @@ std::string message(const std::function<void()>& body) {
   return "";
 }
 
+// Zeros but for what `set` changes.
+template <class Arguments, class Set>
+Arguments with(const Set& set) {
+  Arguments a{};
+  set(a);
+  return a;
+}
+AddArguments add_of(std::int64_t count) {
+  return with<AddArguments>([&](AddArguments& a) { a.count = count; });
+}
+
 TEST(CudaKernelsLaunch, EveryKernelHasANameOfItsOwn) {
   std::set<std::string> names;
   for (int i = 0; i < static_cast<int>(Kernel::count); ++i) names.insert(kernel_name(static_cast<Kernel>(i)));
@@ -48,22 +59,34 @@ TEST(CudaKernelsLaunch, WhatIsTooLargeIsNamed) {
     EXPECT_NE(what.find(kernel), std::string::npos) << what;
     EXPECT_NE(what.find(size), std::string::npos) << what;
   };
-  refused([] { launch_of(Type::bf16, NormApplyArguments{.rows_per_group = 4, .groups = 70000, .channels = 8}); },
-          "norm_apply", "70000");
-  refused([] { launch_of(Type::bf16, AddArguments{.count = 0}); }, "add", "0");
-  refused([] { launch_of(Type::bf16, AddArguments{.count = std::int64_t{1} << 45}); }, "add", "17179869184 blocks");
-  refused([] { launch_of(Type::fp32, Kernel::max_pool, PoolArguments{.kernel = 17, .stride = 1}); }, "max_pool", "17");
-  refused([] { launch_of(Type::fp32, Kernel::add, PoolArguments{}); }, "add", "pooling");
-  refused([] { launch_of(Type::fp32, CrossEntropyArguments{.classes = 10, .stride = 8}); }, "cross_entropy", "10");
+  const auto apply = with<NormApplyArguments>([](NormApplyArguments& a) {
+    a.rows_per_group = 4;
+    a.groups = 70000;
+    a.channels = 8;
+  });
+  refused([&] { launch_of(Type::bf16, apply); }, "norm_apply", "70000");
+  refused([] { launch_of(Type::bf16, add_of(0)); }, "add", "0");
+  refused([] { launch_of(Type::bf16, add_of(std::int64_t{1} << 45)); }, "add", "17179869184 blocks");
+  const auto pool = with<PoolArguments>([](PoolArguments& a) {
+    a.kernel = 17;
+    a.stride = 1;
+  });
+  refused([&] { launch_of(Type::fp32, Kernel::max_pool, pool); }, "max_pool", "17");
+  refused([&] { launch_of(Type::fp32, Kernel::add, pool); }, "add", "pooling");
+  const auto loss = with<CrossEntropyArguments>([](CrossEntropyArguments& a) {
+    a.classes = 10;
+    a.stride = 8;
+  });
+  refused([&] { launch_of(Type::fp32, loss); }, "cross_entropy", "10");
   TensorPlace place{.outer = 2, .inner = 9, .padded = 8};
   refused([&] { place_blocks(&place, 1); }, "tensor 0", "padded 8");
 }
 
 TEST(CudaKernelsLaunch, CountsBeyond32BitsAreCovered) {
   const std::int64_t count = (std::int64_t{1} << 33) + 1;
-  const KernelLaunch add = launch_of(Type::bf16, AddArguments{.count = count});
+  const KernelLaunch add = launch_of(Type::bf16, add_of(count));
   EXPECT_GE(std::int64_t{add.shape.grid_x} * add.shape.block * 8, count);
-  const KernelLaunch update = launch_of(UpdateArguments{.count = count});
+  const KernelLaunch update = launch_of(with<UpdateArguments>([&](UpdateArguments& a) { a.count = count; }));
   EXPECT_GE(std::int64_t{update.shape.grid_x} * 4096, count);
   TensorPlace places[2] = {{.outer = std::int64_t{1} << 20, .inner = 1 << 13, .padded = 1 << 13},
                            {.outer = 1, .inner = 1, .padded = 1}};
