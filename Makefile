@@ -32,7 +32,7 @@ objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(1)))
 
 KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set, see below
 # What includes CUDA's headers. A build without CUDA leaves it out and takes the files that stand in for it.
-CUDA_PATTERNS := $(addprefix src/,backend/cuda/runtime_% backend/cuda/dnn_plans% backend/cuda/rnn_plans% backend/cuda/described_% cluster/nccl_library%)
+CUDA_PATTERNS := $(addprefix src/,backend/cuda/runtime_% backend/cuda/dnn_plans% backend/cuda/rnn_plans% cluster/nccl_library%)
 WITHOUT_CUDA_PATTERNS := src/backend/cuda/without_cuda% src/cluster/without_nccl%
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
@@ -68,12 +68,28 @@ LIBRARIES = $(CUDA_LIBS) $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES)
 # Nobody else sees CUDA's headers: the rest of the program stays free of them.
 $(call objects,$(CUDA_SOURCES)): INCLUDES += $(CUDA_CFLAGS)
 
-all: bin/ringtrain bin/ringtrain-data
+# In place of NVIDIA's driver where plans are made for a GPU that is not there (src/backend/cuda/planner.h).
+STAND_IN_DRIVER := $(if $(filter on,$(CUDA_STATE)),bin/libcuda-stand-in.so)
+all: bin/ringtrain bin/ringtrain-data $(STAND_IN_DRIVER)
 
 bin/ringtrain: build/obj/main.o build/libringtrain.a
 	@mkdir -p $(@D)
 	@echo "link    $@"
 	$(Q)$(LINK) $(LIBRARIES)
+
+bin/libcuda-stand-in.so: src/backend/cuda/stand_in_driver.c build/config.mk
+	@mkdir -p $(@D)
+	@echo "link    $@"
+	$(Q)$(CXX) -x c -O1 -fPIC -Wall -Wextra -Werror -shared -Wl,-soname,libcuda.so.1 $< -o $@
+
+# cuDNN's front end is a quarter of a million lines after the preprocessor, and none of them is in a hurry.
+build/obj/backend/cuda/dnn_plans.o: FLAGS += -O1
+
+# The descriptions of GPUs travel in the executable.
+build/obj/backend/cuda/described_device.o: build/generated/devices.inc
+build/generated/devices.inc: $(wildcard src/backend/cuda/devices/*.json)
+	@mkdir -p $(@D)
+	@for file in $(sort $^); do printf '{"%s", R"json(%s)json"},\n' "$$(basename $$file .json)" "$$(cat $$file)"; done > $@
 
 # The converters run on login nodes and laptops too: no oneDNN, and MPI only under mpirun or srun.
 bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libdata.a

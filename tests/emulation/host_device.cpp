@@ -375,7 +375,7 @@ void HostDevice::run_backward(const RnnPlan& plan, const RnnBackward& a, Stream 
 void HostDevice::begin_capture(Stream stream) {
   forbid_in_capture("a capture");
   capture_stream_ = index(stream);
-  calls_.push_back({Call::Kind::begin_capture, capture_stream_, "begin capture"});
+  calls_.push_back({Call::Kind::begin_capture, capture_stream_, "begin capture", {}, {}});
   capturing_ = true;
   capture_ = {};
 }

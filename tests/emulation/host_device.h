@@ -45,10 +45,10 @@ struct Call {
 };
 
 struct HostDeviceOptions {
-  RunOrder order;
+  RunOrder order = {};
   // Why there is no plan; "": there is one.
-  std::function<std::string(const DnnOperation&)> refuse_dnn;
-  std::function<std::string(const RnnOperation&)> refuse_rnn;
+  std::function<std::string(const DnnOperation&)> refuse_dnn = {};
+  std::function<std::string(const RnnOperation&)> refuse_rnn = {};
   std::int64_t memory_bytes = std::int64_t{1} << 32;
   bool check_races = true;  // an unordered access throws at the call that makes it
 };
@@ -97,7 +97,7 @@ class HostDevice : public Device {
   void clear_calls() { calls_.clear(); }
   // Kernels, plans and copies in the order of the calls, those inside launched graphs in their place.
   std::vector<Call> flat_calls() const;
-  // As what runs will do it, of this device and every later call: may change what a call does, to plant a fault.
+  // Plants a fault.
   std::function<bool(const Call&)> skip;  // true: the call is lost
 
   // Work of a library that is given the stream itself (NCCL), with the memory that it reads and writes.

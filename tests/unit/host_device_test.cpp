@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/small_floats.h"
 
 namespace ringtrain::cuda {
 namespace {

@@ -12,13 +12,13 @@ namespace ringtrain::cuda {
 namespace {
 
 // An operation with its tensors in memory, inputs random.
-struct Run {
+struct OneRun {
   DnnOperation op;
   std::vector<DnnTensor> described = op.tensors();
   std::vector<std::vector<char>> memory = {};
   float alpha = 1;
 
-  explicit Run(const DnnOperation& operation) : op(operation) {
+  explicit OneRun(const DnnOperation& operation) : op(operation) {
     for (std::size_t i = 0; i < described.size(); ++i) {
       const DnnTensor& t = described[i];
       memory.emplace_back(static_cast<std::size_t>(t.elements() * bytes_of(t.type)));
@@ -40,7 +40,7 @@ struct Run {
   void set(DnnRole role, std::vector<float> values) {
     store(described[index(role)].type, memory[index(role)].data(), values);
   }
-  Run& run() {
+  OneRun& run() {
     std::vector<void*> addresses;
     for (auto& m : memory) addresses.push_back(m.data());
     compute(op, addresses, alpha);
@@ -105,11 +105,11 @@ DnnOperation in_half(DnnOperation o, Type type) {
 
 TEST(ReferenceDnn, ConvolutionIsTheFormula) {
   for (const DnnOperation& o : shapes()) {
-    Run c(o);
+    OneRun c(o);
     const std::vector<float> expected = convolved(o, c.get(DnnRole::x), c.get(DnnRole::w));
     expect_near(c.run().get(DnnRole::y), expected, 1e-5);
     for (const Type type : {Type::bf16, Type::fp16}) {
-      Run half(in_half(o, type));
+      OneRun half(in_half(o, type));
       std::vector<float> rounded = convolved(o, half.get(DnnRole::x), half.get(DnnRole::w));
       expect_near(half.run().get(DnnRole::y), rounded, type == Type::bf16 ? 0x1p-8 : 0x1p-11);
     }
@@ -118,7 +118,7 @@ TEST(ReferenceDnn, ConvolutionIsTheFormula) {
 
 TEST(ReferenceDnn, GradientsAreTransposesOfTheConvolution) {
   for (const DnnOperation& o : shapes()) {
-    Run forward(o), data(of_kind(o, DnnKind::data_gradient)), weight(of_kind(o, DnnKind::weight_gradient));
+    OneRun forward(o), data(of_kind(o, DnnKind::data_gradient)), weight(of_kind(o, DnnKind::weight_gradient));
     data.set(DnnRole::w, forward.get(DnnRole::w));
     weight.set(DnnRole::x, forward.get(DnnRole::x));
     weight.set(DnnRole::dy, data.get(DnnRole::dy));
@@ -136,7 +136,7 @@ TEST(ReferenceDnn, ProloguesAreAppliedToTheInputAndNotToItsPadding) {
         const DnnOperation plain = of_kind(shape, kind);
         DnnOperation fused = plain;
         fused.prologue = prologue;
-        Run a(fused), b(plain);
+        OneRun a(fused), b(plain);
         std::vector<float> x = a.get(DnnRole::x);
         const std::vector<float> scale = a.get(DnnRole::scale), bias = a.get(DnnRole::bias);
         for (std::size_t i = 0; i < x.size(); ++i) {
@@ -158,7 +158,7 @@ std::vector<float> channel_sums(const std::vector<float>& a, const std::vector<f
 
 TEST(ReferenceDnn, SumsBehindAConvolutionAreOfWhatIsStored) {
   for (const DnnOperation& shape : shapes()) {
-    Run a(in_half(of_kind(shape, DnnKind::convolution, Epilogue::sums), Type::bf16));
+    OneRun a(in_half(of_kind(shape, DnnKind::convolution, Epilogue::sums), Type::bf16));
     const std::vector<float> y = a.run().get(DnnRole::y);
     expect_near(a.get(DnnRole::sum), channel_sums(y, std::vector<float>(y.size(), 1.0f), shape.k), 1e-5);
     expect_near(a.get(DnnRole::sum_other), channel_sums(y, y, shape.k), 1e-5);
@@ -169,7 +169,7 @@ TEST(ReferenceDnn, EpiloguesOfADataGradientAreTheirParts) {
   for (const Epilogue epilogue :
        {Epilogue::add, Epilogue::relu_sums, Epilogue::relu_sums_output, Epilogue::add_relu_sums})
     for (const DnnOperation& shape : shapes()) {
-      Run a(of_kind(shape, DnnKind::data_gradient, epilogue)), plain(of_kind(shape, DnnKind::data_gradient));
+      OneRun a(of_kind(shape, DnnKind::data_gradient, epilogue)), plain(of_kind(shape, DnnKind::data_gradient));
       const bool adds = epilogue == Epilogue::add || epilogue == Epilogue::add_relu_sums;
       std::vector<float> output;
       if (epilogue == Epilogue::add_relu_sums) output = a.get(DnnRole::output);
@@ -200,14 +200,14 @@ TEST(ReferenceDnn, EpiloguesOfADataGradientAreTheirParts) {
 
 TEST(ReferenceDnn, WeightGradientsAreMultipliedAndAdded) {
   DnnOperation o = in_half(of_kind(shapes()[0], DnnKind::weight_gradient), Type::fp16);
-  Run once(o), scaled(o);
+  OneRun once(o), scaled(o);
   scaled.alpha = 3;
   std::vector<float> expected = once.run().get(DnnRole::dw);
   for (float& v : expected) v *= 3;
   expect_near(scaled.run().get(DnnRole::dw), expected, 1e-6);
 
   o.accumulate = true;
-  Run added(o);
+  OneRun added(o);
   expected = added.get(DnnRole::dw);
   for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += once.get(DnnRole::dw)[i];
   expect_near(added.run().get(DnnRole::dw), expected, 1e-6);
@@ -218,15 +218,15 @@ TEST(ReferenceDnn, MatmulIsTheFormulaInEveryLayout) {
     for (const bool tb : {false, true})
       for (const bool bias : {false, true})
         for (const bool accumulate : {false, true}) {
-          Run r(in_half({.kind = DnnKind::matmul,
-                         .n = 5,
-                         .k = 7,
-                         .m = 4,
-                         .transposed_a = ta,
-                         .transposed_b = tb,
-                         .epilogue = bias ? Epilogue::bias : Epilogue::none,
-                         .accumulate = accumulate},
-                        Type::bf16));
+          OneRun r(in_half({.kind = DnnKind::matmul,
+                            .n = 5,
+                            .k = 7,
+                            .m = 4,
+                            .transposed_a = ta,
+                            .transposed_b = tb,
+                            .epilogue = bias ? Epilogue::bias : Epilogue::none,
+                            .accumulate = accumulate},
+                           Type::bf16));
           const std::vector<float> a = r.get(DnnRole::a), b = r.get(DnnRole::b), before = r.get(DnnRole::y);
           std::vector<float> expected;
           for (std::size_t i = 0; i < 4; ++i)
@@ -241,7 +241,7 @@ TEST(ReferenceDnn, MatmulIsTheFormulaInEveryLayout) {
 
 TEST(ReferenceDnn, Tf32RoundsOperandsToTenBitFractions) {
   DnnOperation o = {.kind = DnnKind::matmul, .math = Math::tf32, .n = 1, .k = 1, .m = 1};
-  Run r(o);
+  OneRun r(o);
   r.set(DnnRole::a, {1 + 0x1p-11f + 0x1p-20f});
   r.set(DnnRole::b, {1 + 0x1p-12f});
   EXPECT_EQ(r.run().get(DnnRole::y)[0], 1 + 0x1p-10f);

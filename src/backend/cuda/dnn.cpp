@@ -36,8 +36,7 @@ DnnTensor channels(DnnRole role, Type type, std::int64_t c, bool output = false)
 }
 DnnTensor matrix(DnnRole role, Type type, std::int64_t rows, std::int64_t columns, bool transposed,
                  bool output = false) {
-  const Dimensions strides =
-      transposed ? Dimensions{rows * columns, 1, rows} : Dimensions{rows * columns, columns, 1};
+  const Dimensions strides = transposed ? Dimensions{rows * columns, 1, rows} : Dimensions{rows * columns, columns, 1};
   return {role, type, {1, rows, columns}, strides, output};
 }
 
@@ -47,10 +46,18 @@ class Tensors {
 
   std::vector<DnnTensor> of_kind() {
     switch (o_.kind) {
-      case DnnKind::convolution: convolution(); break;
-      case DnnKind::data_gradient: data_gradient(); break;
-      case DnnKind::weight_gradient: weight_gradient(); break;
-      case DnnKind::matmul: matmul(); break;
+      case DnnKind::convolution:
+        convolution();
+        break;
+      case DnnKind::data_gradient:
+        data_gradient();
+        break;
+      case DnnKind::weight_gradient:
+        weight_gradient();
+        break;
+      case DnnKind::matmul:
+        matmul();
+        break;
     }
     return std::move(all_);
   }
@@ -165,8 +172,7 @@ std::int64_t DnnTensor::elements() const {
 }
 
 double DnnOperation::flops() const {
-  if (kind == DnnKind::matmul)
-    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  if (kind == DnnKind::matmul) return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   return 2.0 * static_cast<double>(n * out_h() * out_w()) * static_cast<double>(k * c * r * r);
 }
 
@@ -176,8 +182,7 @@ std::vector<DnnTensor> DnnOperation::tensors() const {
 
 std::string DnnOperation::key() const {
   const bool is_tf32 = type == Type::fp32 && math == Math::tf32;
-  std::string text =
-      cat(kind_names[static_cast<std::size_t>(kind)], " ", is_tf32 ? "tf32" : type_name(type));
+  std::string text = cat(kind_names[static_cast<std::size_t>(kind)], " ", is_tf32 ? "tf32" : type_name(type));
   if (kind == DnnKind::matmul) {
     text += cat(" m", m, " n", n, " k", k, transposed_a ? " ta" : "", transposed_b ? " tb" : "");
     text += cat(" >", type_name(result));

@@ -1,18 +1,13 @@
 #include "backend/cuda/dnn_plans.h"
 
+#include <cudnn_frontend.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "backend/cuda/libraries.h"
 #include "base/error.h"
 #include "base/fnv.h"
-
-#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
-#include <cudnn_frontend.h>
-
-namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // the front end looks cuDNN's functions up in it
-}
 
 namespace ringtrain::cuda {
 
@@ -34,10 +29,6 @@ namespace {
 constexpr std::int64_t accumulator_id = 1000;  // of the tensor that is added; dw's own address is given
 constexpr std::int64_t most_attempts = 16;     // of the plans that one heuristic proposes
 
-void load_cudnn() {
-  if (fe::cudnn_dlhandle == nullptr) fe::cudnn_dlhandle = cudnn_library();
-}
-
 fe::DataType_t data_type(Type type) {
   return type == Type::fp32   ? fe::DataType_t::FLOAT
          : type == Type::bf16 ? fe::DataType_t::BFLOAT16
@@ -56,10 +47,18 @@ class GraphBuilder {
 
   void build() {
     switch (o_.kind) {
-      case DnnKind::convolution: convolution(); break;
-      case DnnKind::data_gradient: data_gradient(); break;
-      case DnnKind::weight_gradient: weight_gradient(); break;
-      case DnnKind::matmul: matmul(); break;
+      case DnnKind::convolution:
+        convolution();
+        break;
+      case DnnKind::data_gradient:
+        data_gradient();
+        break;
+      case DnnKind::weight_gradient:
+        weight_gradient();
+        break;
+      case DnnKind::matmul:
+        matmul();
+        break;
     }
   }
 
@@ -115,10 +114,7 @@ class GraphBuilder {
 
   template <class Attributes>
   Attributes geometry() const {
-    return Attributes()
-        .set_padding({o_.padding, o_.padding})
-        .set_stride({o_.stride, o_.stride})
-        .set_dilation({1, 1});
+    return Attributes().set_padding({o_.padding, o_.padding}).set_stride({o_.stride, o_.stride}).set_dilation({1, 1});
   }
 
   Tensor prologue(Tensor x) {
@@ -147,8 +143,11 @@ class GraphBuilder {
     const DnnTensor& shape = tensors_[find(DnnRole::dx, true)];
     dx->set_dim(shape.dimensions).set_stride(shape.strides);  // cuDNN cannot infer them: strides lose the remainder
     switch (o_.epilogue) {
-      case Epilogue::none: break;
-      case Epilogue::add: dx = add(dx, input(DnnRole::shortcut)); break;
+      case Epilogue::none:
+        break;
+      case Epilogue::add:
+        dx = add(dx, input(DnnRole::shortcut));
+        break;
       case Epilogue::relu_sums:
       case Epilogue::relu_sums_output: {
         const Tensor x = input(DnnRole::norm_input), y = scale_bias(x);
@@ -163,7 +162,8 @@ class GraphBuilder {
         two_sums(dx, input(DnnRole::norm_input));
         break;
       case Epilogue::sums:
-      case Epilogue::bias: throw Error(cat("'", o_.key(), "': a data gradient has no such epilogue"));
+      case Epilogue::bias:
+        throw Error(cat("'", o_.key(), "': a data gradient has no such epilogue"));
     }
     result(dx, DnnRole::dx);
   }
@@ -195,13 +195,14 @@ class GraphBuilder {
 
 // One line, not too long.
 std::string in_one_line(std::string text) {
-  std::replace_if(text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t' || c == '\r'; }, ' ');
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t' || c == '\r'; }, ' ');
   if (text.size() > 400) text = text.substr(0, 400) + " ...";
   return text;
 }
 
 void check(const fe::error_t& error, const std::string& what) {
-  if (error.is_bad()) throw Error(cat(what, ": ", in_one_line(error.get_message())));
+  if (error.is_bad()) throw Error(cat(what, ": ", in_one_line(error.err_msg)));
 }
 
 // Engines whose results differ from run to run are out: a resumed run repeats the bits of the first. So are, for fp32,
@@ -243,8 +244,9 @@ void CudnnPlan::execute(void* cudnn_handle, std::span<void* const> tensors, void
 // Engine, line end, workspace, line end, cuDNN's bytes.
 std::vector<std::uint8_t> CudnnPlan::serialise() const {
   std::vector<std::uint8_t> plan;
-  graph_->graph.build_plan_at_index(index_);  // makes it the one that is written
-  check(graph_->graph.serialize(plan, false), cat("cuDNN could not serialise the plan of '", operation_.key(), "'"));
+  const auto what = cat("cuDNN could not serialise the plan of '", operation_.key(), "'");
+  check(graph_->graph.build_plan_at_index(index_), what);  // it is built: this makes it the one that is written
+  check(graph_->graph.serialize(plan, false), what);
   const std::string head = cat(engine_, "\n", workspace_bytes_, "\n");
   std::vector<std::uint8_t> bytes(head.begin(), head.end());
   bytes.insert(bytes.end(), plan.begin(), plan.end());
@@ -256,19 +258,19 @@ DnnPlanner::DnnPlanner(DnnPlanner&&) noexcept = default;
 DnnPlanner::~DnnPlanner() = default;
 
 DnnPlanner DnnPlanner::for_device(void* cudnn_handle) {
-  load_cudnn();
+  cudnn_library();
   auto target = std::make_unique<Target>();
   target->handle = static_cast<cudnnHandle_t>(cudnn_handle);
   return DnnPlanner(std::move(target));
 }
 
 DnnPlanner DnnPlanner::for_description(const std::string& json) {
-  load_cudnn();
+  cudnn_library();
   auto target = std::make_unique<Target>();
   target->description = std::make_shared<fe::DeviceProperties>();
   const fe::error_t error = target->description->deserialize(std::vector<std::uint8_t>(json.begin(), json.end()));
   if (error.is_bad())
-    throw Error(cat("cuDNN does not take the device's description: ", in_one_line(error.get_message())),
+    throw Error(cat("cuDNN does not take the device's description: ", in_one_line(error.err_msg)),
                 "Compare its keys with those of src/backend/cuda/devices/h200.json.");
   return DnnPlanner(std::move(target));
 }
@@ -286,11 +288,11 @@ std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperatio
     check(g.validate(), cat("the graph of '", operation.key(), "' is not valid"));
     const fe::error_t built = target_->handle ? g.build_operation_graph(target_->handle) : g.build_operation_graph();
     if (built.is_bad()) {
-      remember(reason, built.get_message());
+      remember(reason, built.err_msg);
       continue;
     }
     if (const fe::error_t made = g.create_execution_plans({mode}); made.is_bad()) {
-      remember(reason, made.get_message());
+      remember(reason, made.err_msg);
       continue;
     }
     filter(operation, g);
@@ -298,8 +300,8 @@ std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperatio
     for (std::int64_t i = 0; i < g.get_execution_plan_count() && found.size() < most; ++i) {
       const fe::error_t error = g.build_plan_at_index(i);
       if (error.is_bad()) {
-        remember(reason, error.get_message());
-        const bool deselected = error.get_message().find("Deselecting") != std::string::npos;
+        remember(reason, error.err_msg);
+        const bool deselected = error.err_msg.find("Deselecting") != std::string::npos;
         if (!deselected && ++attempts == most_attempts) break;
         continue;
       }
@@ -339,9 +341,8 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, std::
     } else {
       error = graph->graph.deserialize(target_->handle, plan);
     }
-    if (error.is_good())
-      return std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, 0, workspace, engine));
-    if (why != nullptr) *why = in_one_line(error.get_message());
+    if (error.is_good()) return std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, 0, workspace, engine));
+    if (why != nullptr) *why = in_one_line(error.err_msg);
   } catch (const std::exception& e) {  // of the JSON inside
     if (why != nullptr) *why = in_one_line(e.what());
   }
@@ -349,7 +350,7 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, std::
 }
 
 std::uint64_t graph_hash(const DnnOperation& operation) {
-  load_cudnn();
+  cudnn_library();
   fe::graph::Graph graph;
   GraphBuilder(operation, graph).build();
   check(graph.validate(), cat("the graph of '", operation.key(), "' is not valid"));
@@ -359,7 +360,7 @@ std::uint64_t graph_hash(const DnnOperation& operation) {
 }
 
 std::string cudnn_version_text() {
-  load_cudnn();
+  cudnn_library();
   const std::size_t version = fe::detail::get_backend_version();
   return cat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }

@@ -1,6 +1,6 @@
-// cuDNN's execution plans of DnnOperations, through NVIDIA's front end (its headers are included in dnn_plans.cpp only).
-// For a real device, by its cuDNN handle, or for one that is only described: then plans are built and refused for the
-// same reasons, and cannot be executed.
+// cuDNN's execution plans of DnnOperations, through NVIDIA's front end (its headers are included in dnn_plans.cpp
+// only). For a real device, by its cuDNN handle, or for one that is only described: then plans are built and refused
+// for the same reasons, and cannot be executed.
 #pragma once
 
 #include <cstdint>

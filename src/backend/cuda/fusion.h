@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -48,7 +49,7 @@ class FusionTable {
   double limit_;
   double spent_ = 0;
   std::vector<FusionChoice> choices_;
-  std::map<std::string, std::string> by_key_;  // site key -> way
+  std::map<std::string, FusionChoice> by_key_;  // device, cuDNN and site key
 };
 
 }  // namespace ringtrain::cuda

@@ -59,7 +59,8 @@ std::string stand_in_driver_path() {
   return (std::filesystem::path(planner_executable()).parent_path() / "libcuda-stand-in.so").string();
 }
 
-PlanProcess::PlanProcess(std::string description_file) : description_file_(std::move(description_file)) {}
+PlanProcess::PlanProcess(std::string name, std::string description)
+    : name_(std::move(name)), description_(std::move(description)) {}
 
 PlanProcess::~PlanProcess() {
   stop();
@@ -70,7 +71,7 @@ void PlanProcess::start() {
   if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
     throw Error(cat("no pipe to the planner: ", std::strerror(errno)));
   const std::string executable = planner_executable();
-  const char* arguments[] = {executable.c_str(), planner_command, description_file_.c_str(), nullptr};
+  const char* arguments[] = {executable.c_str(), planner_command, nullptr};
   child_ = fork();
   if (child_ < 0) throw Error(cat("no process for the planner: ", std::strerror(errno)));
   if (child_ == 0) {
@@ -84,7 +85,7 @@ void PlanProcess::start() {
   to_child_ = in[1];
   from_child_ = out[0];
   buffer_.clear();
-  const std::optional<std::string> hello = read_line();
+  const std::optional<std::string> hello = write_line(description_) ? read_line() : std::nullopt;
   if (hello && hello->rfind("ready ", 0) == 0) {
     version_ = hello->substr(6);
     return;
@@ -92,7 +93,7 @@ void PlanProcess::start() {
   if (!hello) throw Error(cat("the planner ", executable, " ", planner_command, " ", end_of_child()));
   const std::vector<std::string> parts = split_tabs(*hello);
   stop();
-  throw Error(cat("plans for ", description_file_, " cannot be made: ", parts.size() > 1 ? parts[1] : *hello),
+  throw Error(cat("plans for ", name_, " cannot be made: ", parts.size() > 1 ? parts[1] : *hello),
               parts.size() > 2 ? parts[2] : "");
 }
 
@@ -111,8 +112,7 @@ std::string PlanProcess::end_of_child() {
   int status = 0;
   waitpid(child_, &status, 0);
   child_ = -1;
-  if (WIFSIGNALED(status))
-    return cat("crashed: signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+  if (WIFSIGNALED(status)) return cat("crashed: signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
   return cat("ended with code ", WEXITSTATUS(status));
 }
 
@@ -135,14 +135,17 @@ std::optional<std::string> PlanProcess::read_line() {
   }
 }
 
-std::optional<std::string> PlanProcess::ask(const std::string& question) {
-  if (child_ < 0) start();
-  const std::string line = question + "\n";
-  // A child that is gone shows at the read; its pipe must not end this process.
-  const auto before = signal(SIGPIPE, SIG_IGN);
+bool PlanProcess::write_line(const std::string& text) {
+  const std::string line = text + "\n";
+  const auto before = signal(SIGPIPE, SIG_IGN);  // a child that is gone must not end this process
   const ssize_t written = write(to_child_, line.data(), line.size());
   signal(SIGPIPE, before);
-  if (written != static_cast<ssize_t>(line.size())) return std::nullopt;
+  return written == static_cast<ssize_t>(line.size());
+}
+
+std::optional<std::string> PlanProcess::ask(const std::string& question) {
+  if (child_ < 0) start();
+  if (!write_line(question)) return std::nullopt;
   std::optional<std::string> answer = read_line();
   if (answer && answer->rfind("error\t", 0) == 0) throw Error(answer->substr(6));
   return answer;
@@ -153,8 +156,8 @@ const std::string& PlanProcess::cudnn_version() {
   return version_;
 }
 
-PlanAnswer PlanProcess::plan(const DnnOperation& operation) {
-  const std::optional<std::string> line = ask("plan " + operation.key());
+PlanAnswer PlanProcess::answer_to(const std::string& verb, const DnnOperation& operation) {
+  const std::optional<std::string> line = ask(cat(verb, " ", operation.key()));
   if (line) return parse_answer(*line);
   PlanAnswer crashed;
   crashed.why = cat("cuDNN ", end_of_child());
@@ -199,14 +202,17 @@ void PlanCache::add(const std::string& version, std::uint64_t graph, const std::
   const std::string line = cat(name(version, graph, key), "|", to_line(kept), "\n");
   const int out = open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (out < 0) return;  // a cache that cannot be written costs time, nothing else
-  [[maybe_unused]] const ssize_t written = write(out, line.data(), line.size());  // at once: lines of processes do not mix
+  [[maybe_unused]] const ssize_t written =
+      write(out, line.data(), line.size());  // at once: lines of processes do not mix
   close(out);
 }
 
 std::string default_plan_cache() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  std::filesystem::path folder = cache != nullptr && *cache != '\0' ? cache : home != nullptr ? cat(home, "/.cache") : "";
+  std::filesystem::path folder = cache != nullptr && *cache != '\0' ? cache
+                                 : home != nullptr                  ? cat(home, "/.cache")
+                                                                    : "";
   if (folder.empty()) return "";
   folder /= "ringtrain";
   std::error_code failed;

@@ -20,7 +20,8 @@ std::string stand_in_driver_path();
 // One child and its two pipes. A child that dies is started again for the next question.
 class PlanProcess {
  public:
-  explicit PlanProcess(std::string description_file);
+  // One line of JSON; `name` is for errors.
+  PlanProcess(std::string name, std::string description);
   ~PlanProcess();
   PlanProcess(const PlanProcess&) = delete;
   PlanProcess& operator=(const PlanProcess&) = delete;
@@ -28,17 +29,20 @@ class PlanProcess {
   // Starts the child if need be. Throws Error where it has no cuDNN, no stand-in driver or no valid description.
   const std::string& cudnn_version();
   // A crash or no answer within 300 s is an answer, too: refused, with the signal's name.
-  PlanAnswer plan(const DnnOperation& operation);
+  PlanAnswer plan(const DnnOperation& operation) { return answer_to("plan", operation); }
+  PlanAnswer reload(const DnnOperation& operation) { return answer_to("reload", operation); }  // serialised and loaded
   std::uint64_t hash(const DnnOperation& operation);
 
  private:
+  PlanAnswer answer_to(const std::string& verb, const DnnOperation& operation);
   void start();
   void stop();
   std::optional<std::string> ask(const std::string& question);  // nothing: the child ended
+  bool write_line(const std::string& text);
   std::optional<std::string> read_line();
   std::string end_of_child();
 
-  std::string description_file_, version_, buffer_;
+  std::string name_, description_, version_, buffer_;
   pid_t child_ = -1;
   int to_child_ = -1, from_child_ = -1;
 };

@@ -18,12 +18,14 @@ struct PlanAnswer {
   std::string why;     // refused
   bool operator==(const PlanAnswer&) const = default;
 };
-std::string to_line(const PlanAnswer& answer);      // tabs between the parts, no line end
+std::string to_line(const PlanAnswer& answer);     // tabs between the parts, no line end
 PlanAnswer parse_answer(const std::string& line);  // throws Error
 
-// First argument of the executable that makes it this process; the second is the device's JSON file.
+// Argument of the executable that makes it this process.
 inline constexpr const char* planner_command = "cudnn-planner";
-// Serves standard input and output until the end of the input. Lines: "plan KEY" -> to_line(); "hash KEY" -> graph_hash().
-int run_planner(const std::string& description_file);
+// Serves standard input and output until the end of the input. The first line is the device's description, answered by
+// "ready VERSION"; then "plan KEY" and "reload KEY" (the plan as it comes back from its serialised form)
+// are answered by to_line(), "hash KEY" by graph_hash(), each also by "error\tWHAT\tHINT".
+int run_planner();
 
 }  // namespace ringtrain::cuda

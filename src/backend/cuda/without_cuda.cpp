@@ -1,13 +1,24 @@
 // Stands in for the runtime device in a program that was built without CUDA.
+#include <cstdio>
+
 #include "backend/cuda/device.h"
+#include "backend/cuda/planner.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
 
+namespace {
+const char* what = "this ringtrain was built without CUDA";
+const char* advice = "Build it where nvcc, cuDNN and NCCL are found (make CUDA=1 names what is missing)";
+}  // namespace
+
 std::unique_ptr<Device> make_runtime_device(int, const std::string&) {
-  throw Error(
-      "this ringtrain was built without CUDA",
-      "Build it where nvcc, cuDNN and NCCL are found (make CUDA=1 names what is missing), or train on the CPU.");
+  throw Error(what, std::string(advice) + ", or train on the CPU.");
+}
+
+int run_planner() {
+  std::printf("error\t%s\t%s.\n", what, advice);
+  return 1;
 }
 
 int visible_devices() {

@@ -23,9 +23,14 @@ __device__ __forceinline__ NormPlace norm_place(std::int64_t rows_per_group, int
   return p;
 }
 
+// Rows that a thread has under way: enough loads to hide memory's latency, few enough registers for two or three
+// blocks.
+template <class T, bool whole>
+constexpr int rows_at_once = whole && sizeof(T) == 2 ? 2 : 1;
+
 template <class T, bool whole>
 __device__ __forceinline__ void norm_sums_rows(const NormSumsArguments& a, float (&sums)[16]) {
-  constexpr int at_once = 4;
+  constexpr int at_once = 2 * rows_at_once<T, whole>;
   const NormPlace p = norm_place(a.rows_per_group, a.channels);
   if (!p.walk.active) return;
   for (std::int64_t row = p.walk.row; row < a.rows_per_group; row += at_once * p.walk.step) {
@@ -47,7 +52,7 @@ __device__ __forceinline__ void norm_sums_rows(const NormSumsArguments& a, float
 }
 
 template <class T>
-__global__ void __launch_bounds__(tile_threads) norm_sums(NormSumsArguments a) {
+__global__ void __launch_bounds__(tile_threads, 3) norm_sums(NormSumsArguments a) {
   __shared__ float shared[16 * tile_threads];
   float sums[16] = {};
   if (a.channels % 8 == 0 && aligned(a.x))
@@ -60,7 +65,7 @@ __global__ void __launch_bounds__(tile_threads) norm_sums(NormSumsArguments a) {
 
 template <class T, bool whole>
 __device__ __forceinline__ void norm_apply_rows(const NormApplyArguments& a) {
-  constexpr int at_once = 2;
+  constexpr int at_once = rows_at_once<T, whole>;
   const NormPlace p = norm_place(a.rows_per_group, a.channels);
   if (!p.walk.active) return;
   const Eight scale = load_floats<whole>(a.scale, p.affine, p.count);
@@ -105,7 +110,7 @@ __device__ __forceinline__ void norm_apply_rows(const NormApplyArguments& a) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(tile_threads) norm_apply(NormApplyArguments a) {
+__global__ void __launch_bounds__(tile_threads, 3) norm_apply(NormApplyArguments a) {
   if (a.channels % 8 == 0 && aligned(a.x, a.other, a.y, a.scale, a.bias, a.other_scale, a.other_bias))
     norm_apply_rows<T, true>(a);
   else
@@ -121,7 +126,7 @@ __device__ __forceinline__ Eight masked(Eight dy, unsigned bits) {
 
 template <class T, bool whole>
 __device__ __forceinline__ void norm_backward_sums_rows(const NormBackwardSumsArguments& a, float (&sums)[24]) {
-  constexpr int at_once = 2;
+  constexpr int at_once = rows_at_once<T, whole>;
   const NormPlace p = norm_place(a.rows_per_group, a.channels);
   if (!p.walk.active) return;
   const std::int64_t mask_bytes = octets_of(a.channels);
@@ -151,7 +156,7 @@ __device__ __forceinline__ void norm_backward_sums_rows(const NormBackwardSumsAr
 }
 
 template <class T>
-__global__ void __launch_bounds__(tile_threads) norm_backward_sums(NormBackwardSumsArguments a) {
+__global__ void __launch_bounds__(tile_threads, 3) norm_backward_sums(NormBackwardSumsArguments a) {
   __shared__ float shared[24 * tile_threads];
   float sums[24] = {};
   if (a.channels % 8 == 0 && aligned(a.dy, a.x, a.other))
@@ -186,7 +191,7 @@ __device__ __forceinline__ Eight along(const Line& l, const Eight& dr, const Eig
 
 template <class T, bool whole, bool two>
 __device__ __forceinline__ void norm_backward_apply_rows(const NormBackwardApplyArguments& a) {
-  constexpr int at_once = 2;
+  constexpr int at_once = two ? 1 : rows_at_once<T, whole>;
   const NormPlace p = norm_place(a.rows_per_group, a.channels);
   if (!p.walk.active) return;
   const Line own = line<whole>(a.a, a.b, a.c, p);
@@ -218,7 +223,7 @@ __device__ __forceinline__ void norm_backward_apply_rows(const NormBackwardApply
 }
 
 template <class T>
-__global__ void __launch_bounds__(tile_threads) norm_backward_apply(NormBackwardApplyArguments a) {
+__global__ void __launch_bounds__(tile_threads, 2) norm_backward_apply(NormBackwardApplyArguments a) {
   const bool whole = a.channels % 8 == 0 && aligned(a.dy, a.x, a.other, a.dx, a.dr_output, a.d_other) &&
                      aligned(a.a, a.b, a.c, a.other_a, a.other_b, a.other_c);
   if (a.other == nullptr)

@@ -1,13 +1,10 @@
-#include "backend/cuda/planner.h"
-
+// The child process of planner.h.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 
 #include "backend/cuda/dnn_plans.h"
 #include "backend/cuda/plan_process.h"
@@ -26,10 +23,12 @@ void open_stand_in_driver() {
 
 std::string answer(const DnnPlanner& planner, const std::string& question) {
   const std::size_t space = question.find(' ');
+  const std::string verb = question.substr(0, space);
   const DnnOperation operation = parse_operation(question.substr(space + 1));
-  if (question.substr(0, space) == "hash") return std::to_string(graph_hash(operation));
+  if (verb == "hash") return std::to_string(graph_hash(operation));
   PlanAnswer a;
-  const std::unique_ptr<CudnnPlan> plan = planner.plan(operation, &a.why);
+  std::unique_ptr<CudnnPlan> plan = planner.plan(operation, &a.why);
+  if (verb == "reload" && plan) plan = planner.load(operation, plan->serialise(), &a.why);
   a.found = plan != nullptr;
   if (plan) {
     a.workspace_bytes = plan->workspace_bytes();
@@ -40,13 +39,13 @@ std::string answer(const DnnPlanner& planner, const std::string& question) {
 
 }  // namespace
 
-int run_planner(const std::string& description_file) {
+int run_planner() {
   // What cuDNN and the compiler inside it print must not mix with the answers.
   std::FILE* answers = fdopen(dup(STDOUT_FILENO), "w");
   dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
   try {
-    std::ifstream file(description_file);
-    const std::string json((std::istreambuf_iterator<char>(file)), {});
+    std::string json;
+    std::getline(std::cin, json);
     open_stand_in_driver();
     const DnnPlanner planner = DnnPlanner::for_description(json);
     std::fprintf(answers, "ready %s\n", cudnn_version_text().c_str());

@@ -1,0 +1,69 @@
+/* A stand-in for NVIDIA's driver library, opened in the planner's child process only (planner.h).
+ *
+ * cuDNN builds execution plans for a GPU that is only described, but its runtime-compiled engines hand the finished
+ * kernel to the driver. Here that hand-over succeeds and does nothing, so a plan is built or refused for the reasons of
+ * the real device. CUDA's runtime, which asks for its functions through cuGetProcAddress, is told that there is no driver:
+ * nothing can be executed.
+ */
+enum { success = 0, stub_library = 34 };
+
+static void* const token = (void*)0x10; /* a handle that is never followed */
+
+int cuInit(unsigned flags) { return (void)flags, success; }
+int cuDriverGetVersion(int* version) { return *version = 13000, success; }
+int cuGetProcAddress(const char* name, void** function, int version, unsigned long long flags) {
+  (void)name, (void)version, (void)flags;
+  *function = 0;
+  return stub_library;
+}
+int cuGetProcAddress_v2(const char* name, void** function, int version, unsigned long long flags, int* status) {
+  (void)status;
+  return cuGetProcAddress(name, function, version, flags);
+}
+
+int cuGetErrorName(int error, const char** text) {
+  *text = error == success ? "CUDA_SUCCESS" : "CUDA_ERROR_STUB_LIBRARY";
+  return success;
+}
+int cuGetErrorString(int error, const char** text) { return cuGetErrorName(error, text); }
+
+int cuDeviceGetCount(int* count) { return *count = 0, success; }
+int cuDeviceGet(int* device, int ordinal) { return (void)device, (void)ordinal, stub_library; }
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  return *value = 0, (void)attribute, (void)device, stub_library;
+}
+int cuCtxGetCurrent(void** context) { return *context = 0, stub_library; }
+int cuCtxGetDevice(int* device) { return (void)device, stub_library; }
+
+int cuLibraryLoadData(void** library, const void* code, void* a, void* b, unsigned n, void* c, void* d, unsigned m) {
+  (void)code, (void)a, (void)b, (void)n, (void)c, (void)d, (void)m;
+  return *library = token, success;
+}
+int cuLibraryUnload(void* library) { return (void)library, success; }
+int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
+  return (void)library, (void)name, *kernel = token, success;
+}
+int cuLibraryGetModule(void** module, void* library) { return (void)library, *module = token, success; }
+int cuKernelGetFunction(void** function, void* kernel) { return (void)kernel, *function = token, success; }
+int cuKernelGetAttribute(int* value, int attribute, void* kernel, int device) {
+  return (void)attribute, (void)kernel, (void)device, *value = 0, success;
+}
+int cuKernelSetAttribute(int attribute, int value, void* kernel, int device) {
+  return (void)attribute, (void)value, (void)kernel, (void)device, success;
+}
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+  return (void)function, (void)attribute, (void)value, success;
+}
+int cuFuncGetAttribute(int* value, int attribute, void* function) {
+  return (void)attribute, (void)function, *value = 0, success;
+}
+int cuModuleLoadData(void** module, const void* image) { return (void)image, *module = token, success; }
+int cuModuleLoadDataEx(void** module, const void* image, unsigned n, void* options, void* values) {
+  return (void)image, (void)n, (void)options, (void)values, *module = token, success;
+}
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  return (void)module, (void)name, *function = token, success;
+}
+int cuModuleUnload(void* module) { return (void)module, success; }
+int cuLaunchKernel(void) { return stub_library; }
+int cuLaunchKernelEx(void) { return stub_library; }

@@ -1,0 +1,221 @@
+// The table of fusions and the size of a micro-batch, on a device that only answers. Needs no CUDA.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "backend/cuda/fusion.h"
+#include "backend/cuda/micro_batch.h"
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+struct Plan : DnnPlan {
+  const DnnOperation& operation() const override { return described; }
+  std::int64_t workspace_bytes() const override { return 0; }
+  std::string engine() const override { return "engine"; }
+  DnnOperation described;
+};
+
+// Plans whatever is not refused; a trial adds what it costs to `clock`.
+class AnsweringDevice : public Device {
+ public:
+  std::set<std::string> refused;  // keys
+  bool can_time = false;
+  double clock = 0;
+  int plans = 0, trials = 0;
+
+  const DeviceFacts& facts() const override { return facts_; }
+  const DnnPlan* plan(const DnnOperation& operation, std::string* why) override {
+    ++plans;
+    const bool found = refused.count(operation.key()) == 0;
+    if (why != nullptr) *why = found ? "" : "no engine\tsupports\nit";
+    return found ? &plan_ : nullptr;
+  }
+  double time(const std::function<void(Stream)>& work, int) override {
+    if (!can_time) return -1;
+    const double before = clock;
+    ++trials;
+    work({});
+    return clock - before;
+  }
+
+  const RnnPlan* plan(const RnnOperation&, std::string*) override { return nullptr; }
+  void* allocate(std::int64_t, const std::string&) override { return nullptr; }
+  void release(void*) override {}
+  void* allocate_host(std::int64_t) override { return nullptr; }
+  void release_host(void*) override {}
+  void pin(void*, std::int64_t) override {}
+  void unpin(void*) override {}
+  std::int64_t allocated_bytes() const override { return 0; }
+  Stream compute_stream() override { return {}; }
+  Stream make_stream(bool) override { return {}; }
+  Event make_event() override { return {}; }
+  void record(Event, Stream) override {}
+  void wait(Stream, Event) override {}
+  bool done(Event) override { return true; }
+  void synchronize(Event, const std::function<void()>&) override {}
+  void copy(void*, const void*, std::int64_t, CopyKind, Stream) override {}
+  void zero(void*, std::int64_t, Stream) override {}
+  void launch(const KernelLaunch&, Stream) override {}
+  void run(const DnnPlan&, std::span<void* const>, void*, Stream) override {}
+  void run_forward(const RnnPlan&, const RnnForward&, Stream) override {}
+  void run_backward(const RnnPlan&, const RnnBackward&, Stream) override {}
+  void begin_capture(Stream) override {}
+  CapturedGraph end_capture(Stream) override { return {}; }
+  void launch(CapturedGraph, Stream) override {}
+
+  DeviceFacts facts_ = {.name = "GPU", .uuid = "", .cuda_version = "13.0", .cudnn_version = "9.19.0"};
+
+ private:
+  Plan plan_;
+};
+
+DnnOperation operation(const std::string& extra) {
+  return parse_operation("conv bf16 n32 c64 56x56 k64 r3 s1 p1" + extra);
+}
+
+// Three ways; the first needs the least memory, the second is the fastest.
+FusionSite site(AnsweringDevice& device, const std::string& name = "layer1.0.conv2 forward") {
+  const auto costs = [&device](double seconds) {
+    return [&device, seconds](Device&, Stream) { device.clock += seconds; };
+  };
+  FusionSite s;
+  s.name = name;
+  s.ways.push_back({.name = "all in one",
+                    .operations = {operation(" +scale_bias_relu +sums")},
+                    .bytes = 100,
+                    .trial = costs(0.003)});
+  s.ways.push_back({.name = "sums", .operations = {operation(" +sums")}, .bytes = 200, .trial = costs(0.001)});
+  s.ways.push_back({.name = "separate", .operations = {operation("")}, .bytes = 400, .trial = costs(0.002)});
+  return s;
+}
+
+TEST(CudaFusionTable, WithoutTimesTheFewestBytesThatFindPlansWin) {
+  AnsweringDevice device;
+  const FusionSite s = site(device);
+  EXPECT_EQ(FusionTable().choose(device, s), 0u);
+  device.refused.insert(operation(" +scale_bias_relu +sums").key());
+  FusionTable table;
+  EXPECT_EQ(table.choose(device, s), 1u);
+  ASSERT_EQ(table.choices().size(), 1u);
+  const FusionChoice& choice = table.choices().front();
+  EXPECT_EQ(choice.site, s.name);
+  EXPECT_EQ(choice.way, "sums");
+  EXPECT_EQ(choice.seconds, 0);
+  EXPECT_NE(choice.refused.find("all in one: no plan for conv bf16"), std::string::npos);
+  EXPECT_NE(choice.refused.find("no engine supports it"), std::string::npos);
+}
+
+TEST(CudaFusionTable, WithTimesTheFastestWins) {
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionTable table;
+  EXPECT_EQ(table.choose(device, site(device)), 1u);
+  EXPECT_DOUBLE_EQ(table.choices().front().seconds, 0.001);
+  EXPECT_EQ(device.trials, 3);
+}
+
+TEST(CudaFusionTable, NothingIsTimedBeyondTheLimit) {
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionTable table(0);
+  EXPECT_EQ(table.choose(device, site(device)), 0u);
+  EXPECT_EQ(device.trials, 0);
+}
+
+TEST(CudaFusionTable, EqualSitesShareOneChoice) {
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionTable table;
+  table.choose(device, site(device));
+  const int trials = device.trials;
+  EXPECT_EQ(table.choose(device, site(device, "layer1.1.conv2 forward")), 1u);
+  EXPECT_EQ(device.trials, trials);
+  EXPECT_EQ(table.choices().size(), 2u);
+  EXPECT_EQ(table.choices().back().site, "layer1.1.conv2 forward");
+}
+
+TEST(CudaFusionTable, ALoadedTableChoosesTheSameWithoutTiming) {
+  AnsweringDevice device;
+  device.can_time = true;
+  device.refused.insert(operation("").key());
+  FusionTable first;
+  first.choose(device, site(device));
+  FusionTable second;
+  second.load(first.text());
+  EXPECT_EQ(second.text(), first.text());
+  const int trials = device.trials;
+  EXPECT_EQ(second.choose(device, site(device)), 1u);
+  EXPECT_EQ(device.trials, trials);
+  EXPECT_EQ(second.choices().front().refused, first.choices().front().refused);
+}
+
+TEST(CudaFusionTable, AChoiceOfAnotherDeviceOrCudnnIsNotTaken) {
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionTable first;
+  first.choose(device, site(device));
+  for (std::string DeviceFacts::*fact : {&DeviceFacts::name, &DeviceFacts::cudnn_version}) {
+    AnsweringDevice other;
+    other.facts_.*fact = "another";
+    FusionTable second;
+    second.load(first.text());
+    EXPECT_EQ(second.choose(other, site(other)), 0u);  // by its bytes
+  }
+}
+
+TEST(CudaFusionTable, AKnownChoiceWhosePlanIsGoneIsMadeAgain) {
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionTable first;
+  EXPECT_EQ(first.choose(device, site(device)), 1u);
+  FusionTable second;
+  second.load(first.text());
+  device.refused.insert(operation(" +sums").key());
+  EXPECT_EQ(second.choose(device, site(device)), 2u);
+}
+
+TEST(CudaFusionTable, ASiteThatCannotBeComputedSaysWhy) {
+  AnsweringDevice device;
+  for (const char* extra : {"", " +sums", " +scale_bias_relu +sums"}) device.refused.insert(operation(extra).key());
+  try {
+    FusionTable().choose(device, site(device));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("layer1.0.conv2 forward"), std::string::npos);
+    EXPECT_NE(std::string(e.what()).find("separate: no plan"), std::string::npos);
+  }
+}
+
+TEST(CudaFusionTable, ALineThatIsNotUnderstoodIsNamed) {
+  FusionTable table;
+  EXPECT_NO_THROW(table.load("key\tway\t0\tsite\t\n"));
+  for (const char* text : {"nonsense\n", "key\tway\tsoon\tsite\t\n", "key\tway\t0\n"}) {
+    EXPECT_THROW(table.load(std::string("key\tway\t0\tsite\t\n") + text), Error);
+    try {
+      table.load(std::string("key\tway\t0\tsite\t\n") + text);
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("line 2"), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(CudaMicroBatch, IsTheLargestMultipleThatFits) {
+  for (const std::int64_t unit : {1, 7, 32})
+    for (const std::int64_t fixed : {0, 1000, 90000})
+      for (const std::int64_t budget : {500, 99999, 1234567})
+        for (const std::int64_t most : {32, 33, 4096}) {
+          int asked = 0;
+          // Weights and workspaces that do not grow, activations that do, and steps between.
+          const auto bytes = [&](std::int64_t n) { return ++asked, fixed + 97 * n + n / 100 * 512; };
+          std::int64_t expected = unit;
+          for (std::int64_t n = unit; n <= most; n += unit)
+            if (fixed + 97 * n + n / 100 * 512 <= budget) expected = n;
+          EXPECT_EQ(largest_micro_batch(unit, most, budget, bytes), expected) << unit << " " << fixed << " " << budget;
+          EXPECT_LE(asked, 12);
+        }
+}
+
+}  // namespace
+}  // namespace ringtrain::cuda
