@@ -353,7 +353,7 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
     machine.host->barrier();
     return code;
   } catch (const std::exception& e) {
-    machine.communicator().abort();
+    machine.communicator().abort(e.what());
     try {
       if (run || resume)
         outcome(cat("error: ", e.what()));
