@@ -25,6 +25,7 @@ enum class PassMode { training, inference };
 struct MemoryItem {
   std::string what;
   std::int64_t bytes = 0;
+  bool on_device = false;  // not in the host's memory
 };
 
 // A flat fp32 vector in the backend's memory.
@@ -149,6 +150,10 @@ class Backend {
   virtual UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
                               std::span<const std::unique_ptr<Vector>> state) = 0;
 
+  // Whether vectors and programs live in memory of their own, apart from the host's.
+  virtual bool on_device() const = 0;
+  // What a process holds there besides vectors and programs; estimates say so.
+  virtual std::vector<MemoryItem> overhead() const = 0;
   // Bytes taken so far by vectors and programs.
   virtual std::int64_t allocated_bytes() const = 0;
 };

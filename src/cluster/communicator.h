@@ -51,8 +51,8 @@ class Communicator {
   // Throws what has gone wrong meanwhile outside the calls above; to be called while the host waits for a device.
   virtual void poll() {}
   // After an error: ends what is under way, so that memory can be given back without waiting for other ranks. Nothing
-  // may be started afterwards. Cannot hang, throws nothing.
-  virtual void abort() {}
+  // may be started afterwards. Throws nothing and cannot hang: where it would, it prints `why` and ends the job.
+  virtual void abort(const std::string& why) { static_cast<void>(why); }
   // What the bits of a sum depend on besides ranks, devices and topology: stored with a run; where a resumed run has
   // other values it continues within rounding.
   virtual std::map<std::string, std::string> record() const { return {}; }

@@ -11,6 +11,7 @@
 #include "train/checkpoint.h"
 #include "train/checkpoint_source.h"
 #include "train/evaluator.h"
+#include "train/machine.h"
 #include "train/run.h"
 #include "train/run_folder.h"
 #include "train/safetensors.h"
@@ -145,12 +146,11 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
   const Experiment experiment = shared_experiment(source.experiment, arguments.experiment.path, *start);
   start->broadcast(std::as_writable_bytes(std::span(&source.micro_batch, 1)), 0);
   Watchdog watchdog(experiment.communication.timeout_seconds);
-  std::unique_ptr<Communicator> communicator =
-      make_mpi_communicator(static_cast<std::size_t>(experiment.communication.chunk_kib) << 10);
-
+  Machine machine = make_machine(experiment, session, thread_count(experiment, session));
+  Communicator* const communicator = machine.host.get();
+  Backend* const backend = machine.backend.get();
   const DatasetIndex train_index = shared_index(experiment.data.train, *communicator);
   const DatasetIndex validation_index = shared_index(experiment.data.validation, *communicator);
-  std::unique_ptr<Backend> backend = make_cpu_backend(thread_count(experiment, session));
   const RunPlan plan =
       make_run_plan(experiment, train_index, &validation_index, session.size(), *backend, source.micro_batch);
 

@@ -16,6 +16,7 @@
 #include "data/shard_header.h"
 #include "train/checkpoint.h"
 #include "train/evaluator.h"
+#include "train/machine.h"
 #include "train/recorder.h"
 #include "train/run_folder.h"
 #include "train/run_record.h"
@@ -36,7 +37,8 @@ struct Found {
   bool same_machine = true;
 };
 
-Found find_checkpoint(const std::string& run_dir, bool resume, Communicator& communicator, int threads) {
+Found find_checkpoint(const std::string& run_dir, bool resume, const Machine& machine, int threads) {
+  Communicator& communicator = machine.communicator();
   Found found;
   if (communicator.rank() == 0 && resume) {
     std::vector<std::string> warnings;
@@ -47,7 +49,8 @@ Found find_checkpoint(const std::string& run_dir, bool resume, Communicator& com
       found.progress = progress_of(*found.checkpoint);
       found.micro_batch = static_cast<std::int64_t>(found.checkpoint->numbers.at("micro_batch"));
       found.same_machine = found.checkpoint->numbers.at("ranks") == communicator.size() &&
-                           found.checkpoint->numbers.at("threads") == threads;
+                           found.checkpoint->numbers.at("threads") == threads &&
+                           found.checkpoint->texts.at("machine") == machine.identity();
     }
   }
   Progress& p = found.progress;
@@ -65,18 +68,19 @@ Found find_checkpoint(const std::string& run_dir, bool resume, Communicator& com
 // One run on one rank: owns the parts and decides, after each step, what comes next. All ranks decide alike.
 class TrainingRun {
  public:
-  TrainingRun(const RunPlan& plan, Found found, const std::string& run_dir, Backend& backend, int threads,
-              Communicator& communicator, Watchdog& watchdog)
+  TrainingRun(const RunPlan& plan, Found found, const std::string& run_dir, const Machine& machine, int threads,
+              Watchdog& watchdog)
       : plan_(plan),
-        communicator_(communicator),
+        machine_(machine),
+        communicator_(machine.communicator()),
         watchdog_(watchdog),
         threads_(threads),
         progress_(found.progress),
-        loader_(make_dataset(plan.train), for_rank(plan.train_loader, communicator.rank())),
-        trainer_(plan, backend, communicator, watchdog, loader_) {
-    if (plan.has_validation) evaluator_ = std::make_unique<Evaluator>(plan, backend, communicator, watchdog);
-    load_trainer(found.checkpoint.get(), trainer_, plan, progress_, communicator);
-    if (communicator.rank() == 0) {
+        loader_(make_dataset(plan.train), for_rank(plan.train_loader, communicator_.rank())),
+        trainer_(plan, *machine.backend, communicator_, watchdog, loader_) {
+    if (plan.has_validation) evaluator_ = std::make_unique<Evaluator>(plan, *machine.backend, communicator_, watchdog);
+    load_trainer(found.checkpoint.get(), trainer_, plan, progress_, communicator_);
+    if (communicator_.rank() == 0) {
       writer_ = std::make_unique<CheckpointWriter>(run_dir, plan.experiment.checkpoint.keep);
       std::int64_t lines = plan.experiment.run.log_every_steps;
       if (lines == 0) lines = std::max<std::int64_t>(1, plan.schedule.steps_per_epoch / 20);
@@ -195,7 +199,10 @@ class TrainingRun {
   void save(bool best) {
     watchdog_.enter(progress_.step, Phase::checkpoint);
     progress_.elapsed_seconds = now_seconds() - begin_;
-    Checkpoint snapshot = take_snapshot(trainer_, plan_, progress_, communicator_, threads_);
+    Checkpoint snapshot = take_snapshot(trainer_, plan_, progress_, communicator_);
+    snapshot.numbers["threads"] = threads_;
+    snapshot.texts["machine"] = machine_.identity();
+    snapshot.texts["fusions"] = machine_.choices();
     if (writer_) {
       recorder_->flush();
       writer_->start(std::move(snapshot), best);
@@ -205,6 +212,7 @@ class TrainingRun {
   }
 
   const RunPlan& plan_;
+  const Machine& machine_;
   Communicator& communicator_;
   Watchdog& watchdog_;
   int threads_;
@@ -241,8 +249,7 @@ void keep_earlier_experiment(const std::string& run_dir, std::int64_t step) {
 }
 
 RunRecord run_record(const RunPlan& plan, const ExperimentArguments& arguments, const Session& session, int threads,
-                     const Backend& backend, const Communicator& communicator, const std::vector<MemoryItem>& memory,
-                     std::int64_t resumed_from) {
+                     const Machine& machine, const std::vector<MemoryItem>& memory, std::int64_t resumed_from) {
   RunRecord r;
   r.name = plan.experiment.name;
   r.commit = build_commit();
@@ -253,9 +260,9 @@ RunRecord run_record(const RunPlan& plan, const ExperimentArguments& arguments, 
   r.ranks = session.size();
   r.threads = threads;
   r.instruction_set = build_instruction_sets();
-  r.backend = backend.describe();
+  r.backend = machine.backend->describe();
   r.precision = plan.experiment.precision;
-  r.communicator = communicator.describe();
+  r.communicator = machine.communicator().describe();
   r.batch = plan.batch;
   r.steps_per_epoch = plan.schedule.steps_per_epoch;
   r.total_steps = plan.schedule.total_steps;
@@ -280,30 +287,29 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
   std::unique_ptr<Communicator> start = make_mpi_communicator(1 << 16);
   const Experiment experiment = shared_experiment(arguments, *start);
   Watchdog watchdog(experiment.communication.timeout_seconds);
-  std::unique_ptr<Communicator> communicator =
-      make_mpi_communicator(static_cast<std::size_t>(experiment.communication.chunk_kib) << 10);
-
-  const DatasetIndex train_index = shared_index(experiment.data.train, *communicator);
+  const DatasetIndex train_index = shared_index(experiment.data.train, *start);
   DatasetIndex validation_index;
-  if (!experiment.data.validation.empty()) validation_index = shared_index(experiment.data.validation, *communicator);
+  if (!experiment.data.validation.empty()) validation_index = shared_index(experiment.data.validation, *start);
   const DatasetIndex* validation = experiment.data.validation.empty() ? nullptr : &validation_index;
 
   const int threads = thread_count(experiment, session);
-  std::unique_ptr<Backend> backend = make_cpu_backend(threads);
-  make_run_plan(experiment, train_index, validation, session.size(),
-                *backend);  // errors come before any folder is made
-
+  Machine machine = make_machine(experiment, session, threads);
   const std::string run_dir = root ? run_folder_path(experiment, resume) : "";
-  std::unique_ptr<RunFolder> folder;
-  if (root) folder = std::make_unique<RunFolder>(run_dir, resume);
-  Found found = find_checkpoint(run_dir, resume, *communicator, threads);
-  const RunPlan plan = make_run_plan(experiment, train_index, validation, session.size(), *backend, found.micro_batch);
+  Found found = find_checkpoint(run_dir, resume, machine, threads);
+  machine.keep_choices(found.checkpoint ? found.checkpoint->texts.at("fusions") : "");
+  RunPlan plan;
+  std::vector<MemoryItem> memory;
+  machine.agree_on_fusions([&] {
+    plan = make_run_plan(experiment, train_index, validation, session.size(), *machine.backend, found.micro_batch);
+    memory = rank_memory(plan, *machine.backend);
+  });
   if (found.checkpoint) check_belongs(*found.checkpoint, found.path, plan);
+  std::unique_ptr<RunFolder> folder;
+  if (root) folder = std::make_unique<RunFolder>(run_dir, resume);  // errors come before any folder is made
 
   const Progress from = found.progress;
-  const std::vector<MemoryItem> memory = rank_memory(plan, *backend);
   if (root) {
-    write_info_line(describe_run(plan, backend->describe(), memory));
+    write_info_line(describe_run(plan, machine.backend->describe(), memory));
     log_info("run folder: ", run_dir);
     const bool more = plan.schedule.total_steps == 0 || from.step < plan.schedule.total_steps;
     if (!found.path.empty()) {
@@ -313,13 +319,13 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
       if (!changes.empty() && more) keep_earlier_experiment(run_dir, from.step);
       if (!found.same_machine && from.step > 0)
         log_info(
-            "the checkpoint was made on another number of ranks or threads: it continues within rounding, not bit "
-            "for bit");
+            "the checkpoint was made on another machine or number of ranks or threads: it continues within rounding, "
+            "not bit for bit");
     } else if (resume) {
       log_info("no checkpoint in this folder: starting at step 0");
     }
     if (more) write_file_atomically(run_dir + "/experiment.yaml", to_yaml(experiment));
-    record_start(run_dir, run_record(plan, arguments, session, threads, *backend, *communicator, memory, from.step));
+    record_start(run_dir, run_record(plan, arguments, session, threads, machine, memory, from.step));
   }
 
   std::unique_ptr<TrainingRun> run;
@@ -330,7 +336,7 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
                {text, p.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss, p.best_step});
   };
   try {
-    run = std::make_unique<TrainingRun>(plan, std::move(found), run_dir, *backend, threads, *communicator, watchdog);
+    run = std::make_unique<TrainingRun>(plan, std::move(found), run_dir, machine, threads, watchdog);
     const int code = run->run();
     outcome(code == 0 ? "finished" : cat("stopped by signal ", requested_signal()));
     if (root) {
@@ -344,9 +350,10 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
         log_info("continue with: ringtrain train ", run_dir, "/experiment.yaml",
                  experiment.run.dir.empty() && experiment.run.id.empty() ? " run.dir=" + run_dir : "", " --resume");
     }
-    communicator->barrier();
+    machine.host->barrier();
     return code;
   } catch (const std::exception& e) {
+    machine.communicator().abort(e.what());
     try {
       if (run || resume)
         outcome(cat("error: ", e.what()));
@@ -378,7 +385,8 @@ int plan(const ExperimentArguments& arguments, std::int64_t ranks, Session& sess
   DatasetIndex validation_index;
   if (!data.validation.empty())
     validation_index = index_or_statement(experiment, data.validation, data.validation_samples);
-  std::unique_ptr<Backend> backend = make_cpu_backend(thread_count(experiment, session));
+  const Machine machine = make_planning_machine(thread_count(experiment, session), arguments.device);
+  Backend* backend = machine.backend.get();
   const RunPlan p =
       make_run_plan(experiment, train_index, experiment.data.validation.empty() ? nullptr : &validation_index,
                     static_cast<int>(ranks), *backend);

@@ -17,6 +17,7 @@ struct ExperimentArguments {
   std::string path;
   std::vector<std::string> overrides;     // key.path=value
   std::vector<std::string> command_line;  // for the record
+  std::string device;                     // `plan` only: a GPU's name or description; empty: this machine's CPU
 };
 
 // Collective over all ranks.

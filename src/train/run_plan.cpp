@@ -103,7 +103,8 @@ void check_stated(const char* key, std::int64_t stated, std::int64_t found, cons
 
 // Of weights, gradients and optimizer state.
 std::int64_t vector_bytes(const ParameterTable& parameters, const OptimizerConfig& optimizer) {
-  const std::int64_t elements = 2 * parameters.size() + std::ssize(Optimizer::state_names(optimizer)) * parameters.trained();
+  const std::int64_t elements =
+      2 * parameters.size() + std::ssize(Optimizer::state_names(optimizer)) * parameters.trained();
   return elements * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -211,9 +212,9 @@ std::string model_fingerprint(const RunPlan& plan) {
 }
 
 std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
-  const auto vector_bytes = plan.parameters.size() * static_cast<std::int64_t>(sizeof(float));
+  const auto flat_bytes = plan.parameters.size() * static_cast<std::int64_t>(sizeof(float));
   const auto state_bytes = plan.parameters.trained() * static_cast<std::int64_t>(sizeof(float));
-  std::vector<MemoryItem> items = {{"weights", vector_bytes}, {"gradients", vector_bytes}};
+  std::vector<MemoryItem> items = {{"weights", flat_bytes}, {"gradients", flat_bytes}};
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
     items.push_back({"optimizer state " + name, state_bytes});
   const auto add_program = [&](PassMode mode) {
@@ -223,6 +224,8 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
   };
   add_program(PassMode::training);
   if (plan.has_validation) add_program(PassMode::inference);
+  for (const MemoryItem& item : backend.overhead()) items.push_back(item);
+  for (MemoryItem& item : items) item.on_device = backend.on_device();
   if (plan.carries_state) {
     const auto bytes = plan.batch.rows_per_rank * plan.graph.state_size() * static_cast<std::int64_t>(sizeof(float));
     items.push_back({"carried state", bytes});
@@ -325,8 +328,8 @@ std::string describe_stop(const RunPlan& plan) {
 
 std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory) {
   const Experiment& e = plan.experiment;
-  std::int64_t bytes = 0;
-  for (const MemoryItem& item : memory) bytes += item.bytes;
+  std::int64_t host = 0, device = 0;
+  for (const MemoryItem& item : memory) (item.on_device ? device : host) += item.bytes;
   Table t;
   t.section(e.name);
   t.row("experiment", experiment_id(e));
@@ -342,7 +345,8 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   t.row("stop", describe_stop(plan));
   t.row("machine", cat(plan.batch.ranks, plan.batch.ranks == 1 ? " rank" : " ranks", ", each: ", backend));
   t.row("precision", describe_precision(e));
-  t.row("memory", cat(readable_bytes(static_cast<double>(bytes)), " per rank"));
+  t.row("memory", cat(device > 0 ? cat(readable_bytes(static_cast<double>(device)), " of the GPU and ") : "",
+                      readable_bytes(static_cast<double>(host)), " per rank"));
   t.row("seed", std::to_string(e.seed));
   return t.str();
 }
@@ -372,13 +376,19 @@ std::string describe_parameters(const RunPlan& plan) {
 
 std::string describe_memory(const std::vector<MemoryItem>& memory) {
   Table t;
-  t.section("memory of one rank, bytes");
-  std::int64_t total = 0;
-  for (const MemoryItem& item : memory) {
-    t.row(item.what, with_thousands(item.bytes));
-    total += item.bytes;
-  }
-  t.row("total", with_thousands(total));
+  const auto section = [&](const char* title, bool on_device) {
+    std::int64_t total = 0;
+    t.section(title);
+    for (const MemoryItem& item : memory) {
+      if (item.on_device != on_device) continue;
+      t.row(item.what, with_thousands(item.bytes));
+      total += item.bytes;
+    }
+    t.row("total", with_thousands(total));
+  };
+  if (std::any_of(memory.begin(), memory.end(), [](const MemoryItem& item) { return item.on_device; }))
+    section("memory of one rank's GPU, bytes", true);
+  section("memory of one rank, bytes", false);
   return t.str();
 }
 

@@ -58,7 +58,9 @@ Checkpoint make_checkpoint(const RunPlan& plan, const Progress& progress) {
   c.texts.insert({{"experiment", to_yaml(plan.experiment)},
                   {"model", model_fingerprint(plan)},
                   {"train_uuid", plan.train.dataset_uuid},
-                  {"commit", build_commit()}});
+                  {"commit", build_commit()},
+                  {"machine", ""},
+                  {"fusions", ""}});
   c.numbers = {{"samples", static_cast<double>(progress.step * plan.batch.global)},
                {"elapsed_seconds", progress.elapsed_seconds},
                {"has_best", progress.has_best ? 1 : 0},
@@ -84,8 +86,7 @@ std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
           {"class_ids", nlohmann::json(plan.train.image.class_ids).dump()}};
 }
 
-Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& progress, Communicator& communicator,
-                         int threads) {
+Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& progress, Communicator& communicator) {
   std::vector<float> state;
   if (plan.carries_state) {
     if (communicator.rank() == 0) state.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
@@ -98,7 +99,6 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& 
   c.numbers["loss_scale"] = trainer.loss_scale().value();
   c.numbers["loss_scale_steps"] = static_cast<double>(trainer.loss_scale().steps_since_change());
   c.numbers["ranks"] = communicator.size();
-  c.numbers["threads"] = threads;
   c.numbers["micro_batch"] = static_cast<double>(plan.batch.micro_batch);
   if (plan.carries_state) c.arrays.push_back({"state/lstm", state_shape(plan), std::move(state)});
   return c;

@@ -18,8 +18,7 @@ struct Progress {
 };
 
 // Collective (gathers the carried state). The result is whole on rank 0 and empty elsewhere.
-Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& progress, Communicator& communicator,
-                         int threads);
+Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& progress, Communicator& communicator);
 
 // A checkpoint at step 0 with these weights [parameters.size()] and zero optimizer state; no number of ranks or threads
 // is in it, so that whoever resumes from it chooses a micro-batch anew.

@@ -86,6 +86,8 @@ class CpuBackend : public Backend {
     return {norm, true};
   }
 
+  bool on_device() const override { return false; }
+  std::vector<MemoryItem> overhead() const override { return {}; }
   std::int64_t allocated_bytes() const override { return *count_; }
 
  private:

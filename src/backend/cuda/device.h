@@ -77,6 +77,10 @@ class Device {
   // A cuDNN plan for this operation, or null when there is none: `why` then says so in cuDNN's words. Plans of equal
   // operations are made once.
   virtual const DnnPlan* plan(const DnnOperation& operation, std::string* why = nullptr) = 0;
+  // All plans so far, and what was refused: for other ranks with the same kind of GPU, and for a resumed run. plan() then
+  // takes what fits instead of asking cuDNN.
+  virtual std::string packed_plans() { return {}; }
+  virtual void take_plans(const std::string& /*packed*/) {}
   // `tensors`: one address per entry of operation.tensors(), in that order.
   virtual void run(const DnnPlan& plan, std::span<void* const> tensors, void* workspace, Stream stream) = 0;
 

@@ -34,8 +34,3 @@ void* cudnn_library();
 void* nccl_library();
 
 }  // namespace ringtrain::cuda
-
-namespace cudnn_frontend {
-// Where cuDNN's front end looks its functions up (NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING). Set by cudnn_library().
-extern void* cudnn_dlhandle;
-}  // namespace cudnn_frontend

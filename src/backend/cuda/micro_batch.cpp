@@ -2,7 +2,17 @@
 
 #include <algorithm>
 
+#include "backend/cuda/program_base.h"
+
 namespace ringtrain::cuda {
+
+std::int64_t least_bytes_per_sample(const Graph& graph, Precision precision) {
+  std::int64_t elements = 0;
+  for (const Node& node : graph.nodes())
+    if (std::holds_alternative<Convolution>(node.operation) || std::holds_alternative<Lstm>(node.operation))
+      elements += graph.sequence() * node.output.size();
+  return elements * bytes_of(type_of(precision));
+}
 
 std::int64_t largest_micro_batch(std::int64_t unit, std::int64_t most, std::int64_t budget,
                                  const std::function<std::int64_t(std::int64_t micro_batch)>& bytes) {

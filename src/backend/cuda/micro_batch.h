@@ -4,7 +4,12 @@
 #include <cstdint>
 #include <functional>
 
+#include "backend/backend.h"
+
 namespace ringtrain::cuda {
+
+// A lower bound of what a training program holds per sample: the values that its backward pass reads again.
+std::int64_t least_bytes_per_sample(const Graph& graph, Precision precision);
 
 // The largest multiple of `unit` (batch.worker, or 1) up to `most` whose memory is at most `budget` bytes; `unit` where
 // not even that fits, so that the error comes from the allocation and names what it lacks. `bytes` must not fall with

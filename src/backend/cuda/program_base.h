@@ -87,7 +87,26 @@ class ProgramBase : public Program {
   void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) override;
   std::vector<float> logits(std::int64_t row, std::int64_t position) const override;
 
+  // ---- For the layers of a program, which add their commands to the schedule.
+
+  Schedule& schedule() { return schedule_; }
   const Schedule& schedule() const { return schedule_; }
+  // Adds a forward command that reads the staged symbols or pixels, u8 [micro_batch, input_bytes]. Never captured.
+  void add_input_command(std::string name, std::vector<Access> uses,
+                         std::function<void(Device&, Stream, const std::uint8_t*)> issue);
+  // Fills `own` (lasting; T, or fp32) from the flat weights whenever they have changed. Padding stays zero.
+  void copy_in(Storage own, bool own_is_fp32, std::vector<TensorPlace> places);
+  // Adds a backward command that sets or accumulates the flat gradients of these parameters from `own`.
+  void copy_home(std::string name, Storage own, bool own_is_fp32, std::vector<TensorPlace> places,
+                 std::vector<std::string> finishes);
+  // A command that depends on nothing but the weights; runs behind those of copy_in().
+  void add_weight_command(Command command) { weight_commands_.push_back(std::move(command)); }
+
+  // While commands are issued.
+  float* gradient(const Parameter& parameter) const { return gradients_ + parameter.offset; }
+  const StepState* step_state() const { return schedule_.at<const StepState>(state_); }
+  const std::int32_t* targets() const { return schedule_.at<const std::int32_t>(targets_); }
+  PassSums* sums() const { return schedule_.at<PassSums>(sums_); }
 
  protected:
   ProgramBase(Device& device, const BackendOptions& options, const Graph& graph, std::int64_t micro_batch,
@@ -95,31 +114,11 @@ class ProgramBase : public Program {
 
   // Ends the list of commands: weights' copies, memory, segments.
   void finish();
-  // A command that depends on nothing but the weights; runs behind those of copy_in().
-  void add_weight_command(Command command) { weight_commands_.push_back(std::move(command)); }
 
   // Around the forward commands, for what is copied per pass (carried state). Both are called in the compute stream's
   // order; `context.state` may be written until take_sums() has returned.
   virtual void before_forward(const PassContext&) {}
   virtual void after_forward(const PassContext&) {}
-
-  // Adds a forward command that reads the staged symbols or pixels, u8 [micro_batch, input_bytes]. Never captured.
-  void add_input_command(std::string name, std::vector<Access> uses,
-                         std::function<void(Device&, Stream, const std::uint8_t*)> issue);
-
-  // Fills `own` (lasting; T, or fp32) from the flat weights whenever they have changed. Padding stays zero.
-  void copy_in(Storage own, bool own_is_fp32, std::vector<TensorPlace> places);
-  // Adds a backward command that sets or accumulates the flat gradients of these parameters from `own`.
-  void copy_home(std::string name, Storage own, bool own_is_fp32, std::vector<TensorPlace> places,
-                 std::vector<std::string> finishes);
-
-  // For commands, while they are issued.
-
-  float* gradient(const Parameter& parameter) const { return gradients_ + parameter.offset; }
-  const StepState* step_state() const { return schedule_.at<const StepState>(state_); }
-  const std::int32_t* targets() const { return schedule_.at<const std::int32_t>(targets_); }
-  PassSums* sums() const { return schedule_.at<PassSums>(sums_); }
-  const std::function<void()>& poll() const { return options_.poll; }
 
   Device& device_;
   const BackendOptions options_;

@@ -1,0 +1,132 @@
+#include "backend/cuda/backend.h"
+
+#include <algorithm>
+
+#include "backend/cuda/described_device.h"
+#include "backend/cuda/lstm_program.h"
+#include "backend/cuda/micro_batch.h"
+#include "backend/cuda/picture_program.h"
+#include "backend/cuda/update.h"
+#include "backend/cuda/vector.h"
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend(Device& device, BackendOptions options)
+      : device_(device), options_(std::move(options)), updater_(device, options_.poll), finished_(device.make_event()) {
+    if (options_.fusions == nullptr) options_.fusions = &own_fusions_;
+  }
+
+  std::string describe() const override {
+    const DeviceFacts& facts = device_.facts();
+    const int capability = facts.compute_capability;
+    return cat(facts.name, ", compute capability ", capability / 10, ".", capability % 10, ", ", facts.multiprocessors,
+               " multiprocessors, CUDA ", facts.cuda_version, ", cuDNN ", facts.cudnn_version);
+  }
+
+  std::unique_ptr<Vector> make_vector(std::int64_t size, bool reduced) override {
+    if (reduced && options_.allocate_reduced)
+      return std::make_unique<DeviceVector>(device_, size, options_, reduced_bytes_);
+    return std::make_unique<DeviceVector>(device_, size);
+  }
+
+  void pin(std::span<const std::byte> memory) override {
+    device_.pin(const_cast<std::byte*>(memory.data()), std::ssize(memory));
+  }
+  void unpin(std::span<const std::byte> memory) override { device_.unpin(const_cast<std::byte*>(memory.data())); }
+
+  void copy_to_host(const Vector& from, std::int64_t offset, std::span<float> to) override {
+    copy(to.data(), from.data() + offset, std::ssize(to), CopyKind::to_host);
+  }
+  void copy_from_host(std::span<const float> from, Vector& to, std::int64_t offset) override {
+    copy(to.data() + offset, from.data(), std::ssize(from), CopyKind::to_device);
+  }
+
+  std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision, PassMode mode,
+                                   std::int64_t group) override {
+    expect_precision(precision);
+    if (!graph.has_images()) return make_lstm_program(device_, options_, graph, micro_batch, precision, mode);
+    return make_picture_program(device_, options_, graph, micro_batch, group == 0 ? micro_batch : group, precision,
+                                mode);
+  }
+
+  std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) override {
+    const std::int64_t unit = std::max<std::int64_t>(1, demand.group), units = demand.rows / unit;
+    std::int64_t room = device_.facts().free_bytes - demand.vector_bytes;
+    room -= nccl_estimate_bytes;  // the context is already there
+    const std::int64_t least = least_bytes_per_sample(graph, precision);
+    for (std::int64_t parts = 1; parts <= units; ++parts) {
+      const std::int64_t samples = units / parts * unit;
+      // Programs are compiled only where they may fit: each takes cuDNN a while to plan.
+      if (units % parts == 0 && samples * least <= room && program_bytes(graph, samples, precision, demand) <= room)
+        return samples;
+    }
+    return unit;
+  }
+
+  bool on_device() const override { return true; }
+  std::vector<MemoryItem> overhead() const override {
+    return {{"CUDA's context and kernels (estimate)", context_estimate_bytes},
+            {"NCCL's channels (estimate)", nccl_estimate_bytes}};
+  }
+
+  UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
+                      std::span<const std::unique_ptr<Vector>> state) override {
+    return updater_.run(update, weights, gradients, state);
+  }
+
+  std::int64_t allocated_bytes() const override {
+    return device_.allocated_bytes() - updater_.bytes() + *reduced_bytes_;
+  }
+
+ private:
+  // Blocks until the copy is done: the host's memory is the caller's again.
+  void copy(void* to, const void* from, std::int64_t count, CopyKind kind) {
+    const Stream stream = device_.compute_stream();
+    device_.copy(to, from, count * static_cast<std::int64_t>(sizeof(float)), kind, stream);
+    device_.record(finished_, stream);
+    device_.synchronize(finished_, options_.poll);
+  }
+
+  std::int64_t program_bytes(const Graph& graph, std::int64_t micro_batch, Precision precision,
+                             const PassDemand& demand) {
+    std::int64_t bytes = 0;
+    for (const PassMode mode : {PassMode::training, PassMode::inference})
+      if (mode == PassMode::training || demand.evaluates)
+        for (const MemoryItem& item : compile(graph, micro_batch, precision, mode, demand.group)->memory())
+          bytes += item.bytes;
+    return bytes;
+  }
+
+  void expect_precision(Precision precision) const {
+    const DeviceFacts& facts = device_.facts();
+    const bool volta = facts.compute_capability >= 70, ampere = facts.compute_capability >= 80;
+    if (precision == Precision::fp32 || (precision == Precision::fp16 ? volta : ampere)) return;
+    throw Error(cat("precision ",
+                    precision == Precision::fp16   ? "fp16"
+                    : precision == Precision::bf16 ? "bf16"
+                                                   : "tf32",
+                    " needs a GPU of compute capability ", precision == Precision::fp16 ? "7.0" : "8.0", " or later; ",
+                    facts.name, " has ", facts.compute_capability / 10, ".", facts.compute_capability % 10),
+                "use precision: fp32");
+  }
+
+  Device& device_;
+  BackendOptions options_;
+  FusionTable own_fusions_;
+  Updater updater_;
+  Event finished_;
+  std::shared_ptr<std::int64_t> reduced_bytes_ = std::make_shared<std::int64_t>(0);
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(Device& device, BackendOptions options) {
+  return std::make_unique<CudaBackend>(device, std::move(options));
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,122 @@
+// Bias, ReLU and sums without a norm.
+#pragma once
+
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels/reduce.cuh"
+
+namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
+
+template <class T, bool whole>
+__device__ __forceinline__ void activate_rows(const ActivateArguments& a) {
+  const Walk w = walk(octets_of(a.channels), blockIdx.x, gridDim.x, blockIdx.y);
+  if (!w.active) return;
+  const int channel = 8 * w.octet, count = octet_size(w.octet, a.channels);
+  Eight bias{};
+  if (a.bias != nullptr) bias = load_floats<whole>(a.bias, channel, count);
+  for (std::int64_t row = w.row; row < a.rows; row += w.step) {
+    const std::int64_t at = row * a.channels + channel;
+    Eight y = widen(load<T, whole>(a.x, at, count));
+    unsigned bits = 0;
+    RINGTRAIN_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      y.v[i] += bias.v[i];
+      bits |= (!a.relu || y.v[i] > 0) && i < count ? 1u << i : 0u;
+      if (a.relu && y.v[i] < 0) y.v[i] = 0;  // NaN stays
+    }
+    store<T, whole>(a.y, at, count, y);
+    if (a.mask != nullptr) a.mask[row * octets_of(a.channels) + w.octet] = static_cast<std::uint8_t>(bits);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(tile_threads) activate(ActivateArguments a) {
+  if (a.channels % 8 == 0 && aligned(a.x, a.bias, a.y))
+    activate_rows<T, true>(a);
+  else
+    activate_rows<T, false>(a);
+}
+
+template <class T, bool whole>
+__device__ __forceinline__ void activate_backward_rows(const ActivateBackwardArguments& a) {
+  const Walk w = walk(octets_of(a.channels), blockIdx.x, gridDim.x, blockIdx.y);
+  if (!w.active) return;
+  const int count = octet_size(w.octet, a.channels);
+  for (std::int64_t row = w.row; row < a.rows; row += w.step) {
+    const std::int64_t at = row * a.channels + 8 * w.octet;
+    Eight d = widen(load<T, whole>(a.dy, at, count));
+    const unsigned bits = a.mask[row * octets_of(a.channels) + w.octet];
+    RINGTRAIN_UNROLL
+    for (int i = 0; i < 8; ++i) d.v[i] = (bits >> i & 1) != 0 ? d.v[i] : 0.0f;
+    store<T, whole>(a.dx, at, count, d);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(tile_threads) activate_backward(ActivateBackwardArguments a) {
+  if (a.channels % 8 == 0 && aligned(a.dy, a.dx))
+    activate_backward_rows<T, true>(a);
+  else
+    activate_backward_rows<T, false>(a);
+}
+
+// Eight columns.
+template <class T, bool whole>
+__device__ __forceinline__ void column_sums_rows(const ColumnSumsArguments& a, float (&sums)[8]) {
+  constexpr int at_once = 4;
+  const int column = 8 * static_cast<int>(blockIdx.x), count = octet_size(static_cast<int>(blockIdx.x), a.columns);
+  for (std::int64_t row = threadIdx.x; row < a.rows; row += at_once * column_sum_threads) {
+    Octet<T> x[at_once] = {};
+    RINGTRAIN_UNROLL
+    for (int k = 0; k < at_once; ++k)
+      if (row + k * column_sum_threads < a.rows)
+        x[k] = load<T, whole>(a.x, (row + k * column_sum_threads) * a.stride + column, count);
+    RINGTRAIN_UNROLL
+    for (int k = 0; k < at_once; ++k) {
+      const Eight v = widen(x[k]);
+      RINGTRAIN_UNROLL
+      for (int i = 0; i < 8; ++i) sums[i] += v.v[i];
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(column_sum_threads) column_sums(ColumnSumsArguments a) {
+  __shared__ float shared[column_sum_threads / 32][8];
+  float sums[8] = {};
+  if (a.stride % 8 == 0 && aligned(a.x) && octet_size(static_cast<int>(blockIdx.x), a.columns) == 8)
+    column_sums_rows<T, true>(a, sums);
+  else
+    column_sums_rows<T, false>(a, sums);
+  RINGTRAIN_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    const float sum = warp_sum(sums[i]);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32][i] = sum;
+  }
+  __syncthreads();
+  const auto column = static_cast<int>(8 * blockIdx.x + threadIdx.x);
+  if (threadIdx.x >= 8 || column >= a.columns) return;
+  float total = a.accumulate ? a.sums[column] : 0.0f;
+  for (int warp = 0; warp < column_sum_threads / 32; ++warp) total += shared[warp][threadIdx.x];
+  a.sums[column] = total;
+}
+
+template <class T, bool whole>
+__device__ __forceinline__ void add_octet(const AddArguments& a, std::int64_t at, int count) {
+  Eight sum = widen(load<T, whole>(a.a, at, count));
+  const Eight b = widen(load<T, whole>(a.b, at, count));
+  RINGTRAIN_UNROLL
+  for (int i = 0; i < 8; ++i) sum.v[i] += b.v[i];
+  store<T, whole>(a.y, at, count, sum);
+}
+
+template <class T>
+__global__ void __launch_bounds__(tile_threads) add(AddArguments a) {
+  const std::int64_t at = 8 * (static_cast<std::int64_t>(blockIdx.x) * tile_threads + threadIdx.x);
+  if (at >= a.count) return;
+  if (a.count - at >= 8 && aligned(a.a, a.b, a.y))
+    add_octet<T, true>(a, at, 8);
+  else
+    add_octet<T, false>(a, at, a.count - at < 8 ? static_cast<int>(a.count - at) : 8);
+}
+
+}  // namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE

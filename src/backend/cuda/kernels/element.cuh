@@ -1,0 +1,193 @@
+// Elements of device memory and eight of them at once. In 16 bit eight are one access of 16 bytes, in fp32 two.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernels/tiles.h"
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#define RINGTRAIN_KERNEL_SPACE on_device
+#define RINGTRAIN_UNROLL _Pragma("unroll")
+#define RINGTRAIN_UNROLL_FOUR _Pragma("unroll 4")
+#else
+// Whoever compiles kernels as C++ has defined CUDA's words before (tests/emulation/cuda_emulation.h).
+#include "base/small_floats.h"
+#define RINGTRAIN_KERNEL_SPACE emulated
+#define RINGTRAIN_UNROLL
+#define RINGTRAIN_UNROLL_FOUR
+#endif
+
+// Two names, so that device code's host stubs and the emulation can be linked into one program.
+namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
+
+struct Bf16 {
+  std::uint16_t bits;
+};
+struct Fp16 {
+  std::uint16_t bits;
+};
+
+#if defined(__CUDACC__)
+__device__ __forceinline__ float widen(Bf16 x) {
+  return __bfloat162float(__ushort_as_bfloat16(x.bits));
+}
+__device__ __forceinline__ float widen(Fp16 x) {
+  return __half2float(__ushort_as_half(x.bits));
+}
+__device__ __forceinline__ void narrow(float x, Bf16& to) {
+  to.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+__device__ __forceinline__ void narrow(float x, Fp16& to) {
+  to.bits = __half_as_ushort(__float2half_rn(x));
+}
+// Two neighbours in one instruction; the first lies in the low half.
+__device__ __forceinline__ std::uint32_t narrow_pair(float first, float second, Bf16) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  std::uint32_t word;
+  memcpy(&word, &pair, sizeof(word));
+  return word;
+}
+__device__ __forceinline__ std::uint32_t narrow_pair(float first, float second, Fp16) {
+  const __half2 pair = __floats2half2_rn(first, second);
+  std::uint32_t word;
+  memcpy(&word, &pair, sizeof(word));
+  return word;
+}
+#else
+inline float widen(Bf16 x) {
+  return from_bf16(x.bits);
+}
+inline float widen(Fp16 x) {
+  return from_fp16(x.bits);
+}
+inline void narrow(float x, Bf16& to) {
+  to.bits = to_bf16(x);
+}
+inline void narrow(float x, Fp16& to) {
+  to.bits = to_fp16(x);
+}
+inline std::uint32_t narrow_pair(float first, float second, Bf16) {
+  return static_cast<std::uint32_t>(to_bf16(first)) | static_cast<std::uint32_t>(to_bf16(second)) << 16;
+}
+inline std::uint32_t narrow_pair(float first, float second, Fp16) {
+  return static_cast<std::uint32_t>(to_fp16(first)) | static_cast<std::uint32_t>(to_fp16(second)) << 16;
+}
+#endif
+__device__ __forceinline__ float widen(float x) {
+  return x;
+}
+__device__ __forceinline__ void narrow(float x, float& to) {
+  to = x;
+}
+
+// As they lie in memory.
+template <class T>
+struct alignas(16) Octet {
+  std::uint32_t words[4];
+};
+template <>
+struct alignas(16) Octet<float> {
+  float values[8];
+};
+struct Eight {
+  float v[8];
+};
+
+template <class T>
+__device__ __forceinline__ Eight widen(const Octet<T>& from) {
+  Eight to;
+  RINGTRAIN_UNROLL
+  for (int i = 0; i < 8; ++i)
+    to.v[i] = widen(T{static_cast<std::uint16_t>(i % 2 == 0 ? from.words[i / 2] & 0xffffu : from.words[i / 2] >> 16)});
+  return to;
+}
+__device__ __forceinline__ Eight widen(const Octet<float>& from) {
+  Eight to;
+  RINGTRAIN_UNROLL
+  for (int i = 0; i < 8; ++i) to.v[i] = from.values[i];
+  return to;
+}
+template <class T>
+__device__ __forceinline__ void narrow(const Eight& from, Octet<T>& to) {
+  RINGTRAIN_UNROLL
+  for (int i = 0; i < 4; ++i) to.words[i] = narrow_pair(from.v[2 * i], from.v[2 * i + 1], T{});
+}
+__device__ __forceinline__ void narrow(const Eight& from, Octet<float>& to) {
+  RINGTRAIN_UNROLL
+  for (int i = 0; i < 8; ++i) to.values[i] = from.v[i];
+}
+
+__device__ __forceinline__ void set(Octet<float>& octet, int i, float x) {
+  octet.values[i] = x;
+}
+template <class T>
+__device__ __forceinline__ void set(Octet<T>& octet, int i, T x) {
+  octet.words[i / 2] |= static_cast<std::uint32_t>(x.bits) << (16 * (i % 2));
+}
+
+// Elements [at, at + count) of `base`, count <= 8, zeros behind them. `whole`: eight, and their address is a multiple
+// of 16.
+template <class T, bool whole>
+__device__ __forceinline__ Octet<T> load(const void* base, std::int64_t at, int count) {
+  const T* from = static_cast<const T*>(base) + at;
+  if constexpr (whole) {
+    return *reinterpret_cast<const Octet<T>*>(from);
+  } else {
+    Octet<T> octet{};
+    RINGTRAIN_UNROLL
+    for (int i = 0; i < 8; ++i)
+      if (i < count) set(octet, i, from[i]);
+    return octet;
+  }
+}
+template <bool whole>
+__device__ __forceinline__ Eight load_floats(const float* base, std::int64_t at, int count) {
+  return widen(load<float, whole>(base, at, count));
+}
+template <class T, bool whole>
+__device__ __forceinline__ void store(void* base, std::int64_t at, int count, const Eight& values) {
+  T* to = static_cast<T*>(base) + at;
+  if constexpr (whole) {
+    narrow(values, *reinterpret_cast<Octet<T>*>(to));
+  } else {
+    RINGTRAIN_UNROLL
+    for (int i = 0; i < 8; ++i)
+      if (i < count) narrow(values.v[i], to[i]);
+  }
+}
+
+// Whether all of these (null counts) may be read 16 bytes at a time.
+template <class... Pointers>
+__device__ __forceinline__ bool aligned(Pointers... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) | ...) % 16) == 0;
+}
+
+// Quotients of what nearly always fits 32 bits: the long division takes ten times as long.
+__device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+  return a / b;
+}
+
+// Where this thread stands on [rows, 8 x octets] in tiles; see tiles.h.
+struct Walk {
+  std::int64_t row, step;
+  int octet;
+  bool active;
+};
+__device__ __forceinline__ Walk walk(int octets, unsigned row_tile, unsigned row_tiles, unsigned column_tile) {
+  const int columns = tile_columns(octets), rows = tile_rows(octets), thread = static_cast<int>(threadIdx.x);
+  const int row = thread / columns;
+  Walk w;
+  w.octet = static_cast<int>(column_tile) * columns + thread % columns;
+  w.active = row < rows && w.octet < octets;
+  w.row = static_cast<std::int64_t>(row_tile) * rows + row;
+  w.step = static_cast<std::int64_t>(row_tiles) * rows;
+  return w;
+}
+__device__ __forceinline__ int octet_size(int octet, int channels) {
+  return channels - 8 * octet < 8 ? channels - 8 * octet : 8;
+}
+
+}  // namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE

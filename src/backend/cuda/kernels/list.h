@@ -1,0 +1,34 @@
+// Every kernel once, in the order of the enumeration: X(name, typed), typed 0 where it has no type of its own (and is
+// launched as fp32). The table of addresses, the names and the emulation are made from it.
+#pragma once
+
+#define RINGTRAIN_KERNEL_LIST(X) \
+  X(image_input, 1)              \
+  X(one_hot, 1)                  \
+  X(norm_sums, 1)                \
+  X(norm_finalize, 1)            \
+  X(norm_inference, 0)           \
+  X(norm_apply, 1)               \
+  X(norm_backward_sums, 1)       \
+  X(norm_backward_finalize, 0)   \
+  X(norm_backward_apply, 1)      \
+  X(activate, 1)                 \
+  X(activate_backward, 1)        \
+  X(column_sums, 1)              \
+  X(add, 1)                      \
+  X(max_pool, 1)                 \
+  X(max_pool_backward, 1)        \
+  X(average_pool, 1)             \
+  X(average_pool_backward, 1)    \
+  X(reorder, 1)                  \
+  X(dropout, 1)                  \
+  X(cross_entropy, 1)            \
+  X(copy_tensors_in, 1)          \
+  X(copy_tensors_home, 1)        \
+  X(state_in, 1)                 \
+  X(state_out, 1)                \
+  X(cast, 0)                     \
+  X(squared_norm, 0)             \
+  X(squared_norm_total, 0)       \
+  X(update, 0)                   \
+  X(average, 0)

@@ -1,0 +1,154 @@
+// Batch norm: what is known per channel once the sums over rows are. A block has finalize_channels channels; for each
+// of them finalize_parts threads add up the partial sums, in double precision.
+#pragma once
+
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels/reduce.cuh"
+
+namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
+
+// Parts of several groups at a time: all threads are busy however few blocks a group has.
+struct PartialSums {
+  const float* partial;                                         // [groups][blocks][sums_per_block][channels]
+  int groups, channels, blocks, sums_per_block, first, second;  // which two sums
+  int channel, part_row;
+  int at_once, parts;  // groups, and parts of each
+
+  __device__ PartialSums(const float* from, int group_count, int channel_count, int block_count, int per_block,
+                         int which)
+      : partial(from),
+        groups(group_count),
+        channels(channel_count),
+        blocks(block_count),
+        sums_per_block(per_block),
+        first(0),
+        second(which),
+        channel(static_cast<int>(blockIdx.x * finalize_channels + threadIdx.x % finalize_channels)),
+        part_row(static_cast<int>(threadIdx.x / finalize_channels)),
+        at_once(group_count < finalize_parts ? group_count : finalize_parts),
+        parts(finalize_parts / at_once) {}
+
+  // After the barrier that follows, total() of group0 + part_row may be asked for where owner().
+  __device__ void gather(int group0, double (&shared)[2][finalize_parts][finalize_channels]) const {
+    const int group = group0 + part_row / parts, part = part_row % parts;
+    double sum = 0, other = 0;
+    if (part_row < at_once * parts && group < groups && channel < channels) {
+      const float* from = partial + static_cast<std::int64_t>(group) * blocks * sums_per_block * channels + channel;
+      RINGTRAIN_UNROLL_FOUR
+      for (int block = part; block < blocks; block += parts) {
+        const std::int64_t at = static_cast<std::int64_t>(block) * sums_per_block;
+        sum += static_cast<double>(from[(at + first) * channels]);
+        other += static_cast<double>(from[(at + second) * channels]);
+      }
+    }
+    shared[0][part_row][threadIdx.x % finalize_channels] = sum;
+    shared[1][part_row][threadIdx.x % finalize_channels] = other;
+  }
+  __device__ bool owner(int group0) const {
+    return part_row < at_once && group0 + part_row < groups && channel < channels;
+  }
+  __device__ double total(int which, const double (&shared)[2][finalize_parts][finalize_channels]) const {
+    double sum = 0;
+    for (int part = 0; part < parts; ++part)
+      sum += shared[which][part_row * parts + part][threadIdx.x % finalize_channels];
+    return sum;
+  }
+  // Of what the owners of these groups left in `shared`; for threads with part_row 0.
+  __device__ double over_groups(int group0, int which,
+                                const double (&shared)[2][finalize_parts][finalize_channels]) const {
+    double sum = 0;
+    for (int g = 0; g < at_once && group0 + g < groups; ++g) sum += shared[which][g][threadIdx.x % finalize_channels];
+    return sum;
+  }
+};
+
+__device__ __forceinline__ void set_or_add(float* to, double value, bool accumulate) {
+  *to = (accumulate ? *to : 0.0f) + static_cast<float>(value);
+}
+
+template <class T>
+__global__ void __launch_bounds__(finalize_channels* finalize_parts) norm_finalize(NormFinalizeArguments a) {
+  __shared__ double parts[2][finalize_parts][finalize_channels], results[2][finalize_parts][finalize_channels];
+  const PartialSums sums(a.partial, a.groups, a.channels, a.blocks, 2, 1);
+  const double count = static_cast<double>(a.rows_per_group);
+  double mean_sum = 0, variance_sum = 0;
+  for (int group0 = 0; group0 < a.groups; group0 += sums.at_once) {
+    sums.gather(group0, parts);
+    __syncthreads();
+    if (sums.owner(group0)) {
+      const double mean = sums.total(0, parts) / count;
+      const double difference = sums.total(1, parts) / count - mean * mean;
+      const double variance = difference < 0 ? 0 : difference;  // NaN stays
+      const double inverse = 1 / sqrt(variance + static_cast<double>(a.epsilon));
+      const auto scale = static_cast<float>(static_cast<double>(a.gamma[sums.channel]) * inverse);
+      // With the scale that is stored: x = mean gives beta however far from zero it lies.
+      const auto bias =
+          static_cast<float>(static_cast<double>(a.beta[sums.channel]) - mean * static_cast<double>(scale));
+      const std::int64_t at = static_cast<std::int64_t>(group0 + sums.part_row) * a.channels + sums.channel;
+      a.mean[at] = static_cast<float>(mean);
+      a.inverse[at] = static_cast<float>(inverse);
+      a.scale[at] = scale;
+      a.bias[at] = bias;
+      if (a.scale_as_type != nullptr) narrow(scale, static_cast<T*>(a.scale_as_type)[at]);
+      if (a.bias_as_type != nullptr) narrow(bias, static_cast<T*>(a.bias_as_type)[at]);
+      results[0][sums.part_row][threadIdx.x % finalize_channels] = mean;
+      results[1][sums.part_row][threadIdx.x % finalize_channels] = variance * count / (count > 1 ? count - 1 : 1);
+    }
+    __syncthreads();
+    if (sums.part_row == 0) {
+      mean_sum += sums.over_groups(group0, 0, results);
+      variance_sum += sums.over_groups(group0, 1, results);
+    }
+  }
+  if (sums.part_row != 0 || sums.channel >= a.channels || a.mean_statistic == nullptr) return;
+  const auto share = static_cast<double>(a.state->statistic_scale);
+  set_or_add(a.mean_statistic + sums.channel, share * mean_sum, a.accumulate);
+  set_or_add(a.variance_statistic + sums.channel, share * variance_sum, a.accumulate);
+}
+
+template <class>
+__global__ void __launch_bounds__(tile_threads) norm_inference(NormInferenceArguments a) {
+  const auto channel = static_cast<int>(blockIdx.x * tile_threads + threadIdx.x);
+  if (channel >= a.channels) return;
+  const double deviation = sqrt(static_cast<double>(a.running_var[channel]) + static_cast<double>(a.epsilon));
+  const auto scale = static_cast<float>(static_cast<double>(a.gamma[channel]) / deviation);
+  a.scale[channel] = scale;
+  a.bias[channel] = static_cast<float>(static_cast<double>(a.beta[channel]) -
+                                       static_cast<double>(a.running_mean[channel]) * static_cast<double>(scale));
+}
+
+template <class>
+__global__ void __launch_bounds__(finalize_channels* finalize_parts)
+    norm_backward_finalize(NormBackwardFinalizeArguments a) {
+  __shared__ double parts[2][finalize_parts][finalize_channels], results[2][finalize_parts][finalize_channels];
+  const PartialSums sums(a.partial, a.groups, a.channels, a.blocks, a.sums_per_block, a.which);
+  const double count = static_cast<double>(a.rows_per_group);
+  double gamma_gradient = 0, beta_gradient = 0;
+  for (int group0 = 0; group0 < a.groups; group0 += sums.at_once) {
+    sums.gather(group0, parts);
+    __syncthreads();
+    if (sums.owner(group0)) {
+      const std::int64_t at = static_cast<std::int64_t>(group0 + sums.part_row) * a.channels + sums.channel;
+      const double sum = sums.total(0, parts), product = sums.total(1, parts);
+      const auto mean = static_cast<double>(a.mean[at]), inverse = static_cast<double>(a.inverse[at]);
+      const double slope = static_cast<double>(a.gamma[sums.channel]) * inverse;
+      const double centred = product - mean * sum;
+      const auto b = static_cast<float>(-slope * inverse * inverse * centred / count);
+      a.a[at] = static_cast<float>(slope);
+      a.b[at] = b;
+      a.c[at] = static_cast<float>(-slope * sum / count - static_cast<double>(b) * mean);
+      results[0][sums.part_row][threadIdx.x % finalize_channels] = inverse * centred;
+      results[1][sums.part_row][threadIdx.x % finalize_channels] = sum;
+    }
+    __syncthreads();
+    if (sums.part_row == 0) {
+      gamma_gradient += sums.over_groups(group0, 0, results);
+      beta_gradient += sums.over_groups(group0, 1, results);
+    }
+  }
+  if (sums.part_row != 0 || sums.channel >= a.channels) return;
+  set_or_add(a.gamma_gradient + sums.channel, gamma_gradient, a.accumulate);
+  set_or_add(a.beta_gradient + sums.channel, beta_gradient, a.accumulate);
+}
+
+}  // namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE

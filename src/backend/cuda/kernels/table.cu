@@ -1,0 +1,55 @@
+// Compiles every kernel for every type, and says where each is.
+#include "backend/cuda/kernel_table.h"
+#include "backend/cuda/kernels/activation.cuh"
+#include "backend/cuda/kernels/flat.cuh"
+#include "backend/cuda/kernels/image_input.cuh"
+#include "backend/cuda/kernels/list.h"
+#include "backend/cuda/kernels/loss.cuh"
+#include "backend/cuda/kernels/norm.cuh"
+#include "backend/cuda/kernels/norm_finalize.cuh"
+#include "backend/cuda/kernels/pool.cuh"
+#include "backend/cuda/kernels/sequence.cuh"
+#include "backend/cuda/kernels/tensors.cuh"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+template <class Arguments>
+const void* address(void (*kernel)(Arguments)) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+template <bool typed, class T>
+constexpr bool exists = typed || sizeof(T) == sizeof(float);
+
+#define RINGTRAIN_KERNEL_CASE(name, typed)                                 \
+  case Kernel::name:                                                       \
+    if constexpr (exists<typed, T>) return address<>(&on_device::name<T>); \
+    break;
+
+template <class T>
+const void* function(Kernel kernel) {
+  switch (kernel) {
+    RINGTRAIN_KERNEL_LIST(RINGTRAIN_KERNEL_CASE)
+    case Kernel::count:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const void* kernel_function(Kernel kernel, Type type) {
+  switch (type) {
+    case Type::fp32:
+      return function<float>(kernel);
+    case Type::bf16:
+      return function<on_device::Bf16>(kernel);
+    case Type::fp16:
+      return function<on_device::Fp16>(kernel);
+  }
+  return nullptr;
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,106 @@
+// Tensors between the flat vector, which has PyTorch's order, and the layouts and types that kernels compute with.
+#pragma once
+
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels/element.cuh"
+
+namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
+
+// The last place whose first block is not behind this one.
+__device__ __forceinline__ TensorPlace place_of_block(const CopyTensorsArguments& a) {
+  int low = 0, high = a.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (a.places[middle].first_block <= static_cast<std::int64_t>(blockIdx.x))
+      low = middle;
+    else
+      high = middle;
+  }
+  return a.places[low];
+}
+
+// Own elements follow each other; in the flat vector a row has `inner` of `padded`.
+template <class T, bool home>
+__device__ __forceinline__ void copy_rows(const CopyTensorsArguments& a, const TensorPlace& p, std::int64_t block) {
+  T* own = static_cast<T*>(a.own) + p.own_offset;
+  float* flat = a.flat + p.flat_offset;
+  const std::int64_t count = p.outer * p.padded;
+  const std::int64_t begin = block * copy_chunk, end = begin + copy_chunk < count ? begin + copy_chunk : count;
+  const bool plain = p.padded == p.inner;
+  if (plain && !home && end - begin == copy_chunk && aligned(own, flat)) {
+    for (std::int64_t at = begin + 8 * threadIdx.x; at < end; at += 8 * tile_threads)
+      store<T, true>(own, at, 8, load_floats<true>(flat, at, 8));
+    return;
+  }
+  for (std::int64_t at = begin + threadIdx.x; at < end; at += tile_threads) {
+    const std::int64_t row = plain ? 0 : quotient(at, p.padded), column = at - row * p.padded;
+    const bool inside = plain || column < p.inner;
+    const std::int64_t flat_at = row * p.inner + column;
+    if constexpr (home) {
+      if (inside) flat[flat_at] = (a.accumulate ? flat[flat_at] : 0.0f) + widen(own[at]);
+    } else {
+      narrow(inside ? flat[flat_at] : 0.0f, own[at]);
+    }
+  }
+}
+
+// One outer index, a range of inner ones, all taps; turned over in shared memory so that both sides are read and
+// written along their rows.
+template <class T, bool home>
+__device__ __forceinline__ void copy_taps(const CopyTensorsArguments& a, const TensorPlace& p, std::int64_t block,
+                                          float (&shared)[copy_tile]) {
+  const int width = copy_width(p.taps), across = p.padded / width + (p.padded % width != 0);
+  const std::int64_t outer = quotient(block, across);
+  const int inner = static_cast<int>(block - outer * across) * width;
+  const int own_count = p.padded - inner < width ? p.padded - inner : width;
+  const int flat_count = p.inner - inner < own_count ? (p.inner - inner > 0 ? p.inner - inner : 0) : own_count;
+  T* own = static_cast<T*>(a.own) + p.own_offset + outer * p.taps * p.padded + inner;
+  float* flat = a.flat + p.flat_offset + (outer * p.inner + inner) * p.taps;
+  const auto thread = static_cast<int>(threadIdx.x);
+  if constexpr (home) {
+    for (int k = thread; k < own_count * p.taps; k += tile_threads) {
+      const int tap = k / own_count, i = k % own_count;
+      shared[i * p.taps + tap] = widen(own[static_cast<std::int64_t>(tap) * p.padded + i]);
+    }
+    __syncthreads();
+    for (int k = thread; k < flat_count * p.taps; k += tile_threads)
+      flat[k] = (a.accumulate ? flat[k] : 0.0f) + shared[k];
+  } else {
+    for (int k = thread; k < flat_count * p.taps; k += tile_threads) shared[k] = flat[k];
+    __syncthreads();
+    for (int k = thread; k < own_count * p.taps; k += tile_threads) {
+      const int tap = k / own_count, i = k % own_count;
+      narrow(i < flat_count ? shared[i * p.taps + tap] : 0.0f, own[static_cast<std::int64_t>(tap) * p.padded + i]);
+    }
+  }
+}
+
+template <class T, bool home>
+__device__ __forceinline__ void copy_tensor(const CopyTensorsArguments& a, float (&shared)[copy_tile]) {
+  const TensorPlace place = place_of_block(a);
+  const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - place.first_block;
+  if (place.taps == 1)
+    copy_rows<T, home>(a, place, block);
+  else
+    copy_taps<T, home>(a, place, block, shared);
+}
+
+template <class T>
+__global__ void __launch_bounds__(tile_threads) copy_tensors_in(CopyTensorsArguments a) {
+  __shared__ float shared[copy_tile];
+  if (a.own_is_fp32)
+    copy_tensor<float, false>(a, shared);
+  else
+    copy_tensor<T, false>(a, shared);
+}
+
+template <class T>
+__global__ void __launch_bounds__(tile_threads) copy_tensors_home(CopyTensorsArguments a) {
+  __shared__ float shared[copy_tile];
+  if (a.own_is_fp32)
+    copy_tensor<float, true>(a, shared);
+  else
+    copy_tensor<T, true>(a, shared);
+}
+
+}  // namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE

@@ -1,0 +1,17 @@
+// The places in a picture network where kernels may be joined, as sites for the table of fusions.
+#pragma once
+
+#include <string>
+
+#include "backend/cuda/picture_convolution.h"
+
+namespace ringtrain::cuda {
+
+// How `layer` takes x in and sends its gradient.
+ConvolutionWay choose_convolution_way(const PictureContext& context, const ConvolutionLayer& layer,
+                                      const std::string& name, const Value& x, const Value& y);
+// Where the norm behind the convolution gets its sums from.
+SumsWay choose_sums_way(const PictureContext& context, const ConvolutionLayer& layer, const std::string& name,
+                        const ConvolutionWay& way, const Value& y);
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,27 @@
+// Errors of CUDA and cuDNN as Errors with advice.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <cstdint>
+#include <source_location>
+#include <string>
+
+namespace ringtrain::cuda {
+
+[[noreturn]] void throw_cuda(cudaError_t status, const std::string& doing, std::source_location where);
+[[noreturn]] void throw_out_of_memory(const std::string& what, std::int64_t bytes, std::source_location where);
+[[noreturn]] void throw_cudnn(cudnnStatus_t status, const std::string& doing, std::source_location where);
+std::string cudnn_reason(cudnnStatus_t status);  // cuDNN's own words, the last message included
+
+// `doing`: what the program wanted, in its terms: "copying to the GPU".
+inline void check(cudaError_t status, const char* doing, std::source_location where = std::source_location::current()) {
+  if (status != cudaSuccess) throw_cuda(status, doing, where);
+}
+inline void check(cudnnStatus_t status, const char* doing,
+                  std::source_location where = std::source_location::current()) {
+  if (status != CUDNN_STATUS_SUCCESS) throw_cudnn(status, doing, where);
+}
+
+}  // namespace ringtrain::cuda

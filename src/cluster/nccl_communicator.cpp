@@ -1,0 +1,427 @@
+#include "cluster/nccl_communicator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "cluster/nccl_abort.h"
+#include "cluster/waiting.h"
+
+namespace ringtrain {
+namespace {
+
+using cuda::Type;
+
+constexpr std::int64_t kPage = 2 << 20;  // of NCCL's allocator
+
+// What decides about the order in which NCCL adds. It must be the same on all ranks, or they wait for each other.
+constexpr const char* kVariables[] = {
+    "NCCL_ALGO",     "NCCL_PROTO",    "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
+    "NCCL_MAX_CTAS", "NCCL_NTHREADS", "NCCL_BUFFSIZE",      "NCCL_NVLS_ENABLE",   "NCCL_COLLNET_ENABLE"};
+
+NcclType nccl_type(Type type) {
+  return type == Type::fp32 ? NcclType::fp32 : type == Type::bf16 ? NcclType::bf16 : NcclType::fp16;
+}
+
+void* nccl_stream(cuda::Stream stream) {
+  return reinterpret_cast<void*>(stream.handle);
+}
+
+class NcclCommunicator final : public DeviceCommunicator {
+ public:
+  NcclCommunicator(const NcclApi& api, cuda::Device& device, Communicator& host, const NcclOptions& options);
+  ~NcclCommunicator() override;
+
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  std::string describe() const override;
+  std::map<std::string, std::string> record() const override;
+  std::unique_ptr<Pending> start_sum(std::span<float> values) override;
+  std::unique_ptr<Pending> start_sum(std::span<double> values) override { return host_.start_sum(values); }
+  void broadcast(std::span<std::byte> bytes, int root) override { host_.broadcast(bytes, root); }
+  void broadcast_vector(std::span<float> values, int root) override;
+  void gather(std::span<const float> mine, std::span<float> all, int root) override { host_.gather(mine, all, root); }
+  void scatter(std::span<const float> all, std::span<float> mine, int root) override { host_.scatter(all, mine, root); }
+  void barrier() override { host_.barrier(); }
+  void* allocate(std::int64_t bytes) override;
+  void release(void* memory) override;
+  void poll() override;
+  void abort(const std::string& why) override;
+
+  bool done(std::int64_t number);
+  void finish(std::int64_t number);
+
+ private:
+  // One collective that was started and has not been seen to end, in the order of starting.
+  struct Running {
+    std::string what;
+    cuda::Event ready, end;
+    double since = -1;  // when `ready` was first seen to have happened and all before it to have ended
+  };
+  // Memory of allocate(): what NCCL works on is `memory` itself or, with 16-bit gradients, `half`.
+  struct Allocation {
+    float* memory = nullptr;
+    std::int64_t count = 0;
+    void* half = nullptr;
+    void* handle = nullptr;  // of the registration
+    bool by_nccl = false;
+  };
+
+  void choose_algorithm(const std::string& algorithm);
+  void compare_records();
+  void start();
+  template <class Call>
+  void collective(std::string what, const Call& call);
+  void check(NcclResult result, const std::string& what);
+  void settle(const std::string& what);
+  [[noreturn]] void fail(const std::string& what, const std::string& hint);
+  std::string library_says(NcclResult result);
+  const Allocation* find(const float* values) const;
+  void* travelling(std::span<float> values) const;
+  std::string name_of(std::span<float> values);
+  void* allocate_registered(std::int64_t bytes, void*& handle);
+  void deregister(void* handle);
+  void retire();
+  cuda::Event event();
+
+  const NcclApi& api_;
+  cuda::Device& device_;
+  Communicator& host_;
+  NcclOptions options_;
+  int version_ = 0;
+  NcclComm* comm_ = nullptr;
+  bool aborted_ = false;
+  cuda::Stream stream_;
+  std::vector<Allocation> allocations_;
+  std::deque<Running> running_;
+  std::int64_t ended_ = 0;  // collectives that are known to have ended: running_[i] is number ended_ + i
+  std::int64_t bucket_ = 0;
+  std::vector<cuda::Event> free_events_;
+};
+
+class PendingNcclSum final : public Pending {
+ public:
+  PendingNcclSum(NcclCommunicator& communicator, std::int64_t number) : communicator_(communicator), number_(number) {}
+  bool done() override { return communicator_.done(number_); }
+  void finish() override { communicator_.finish(number_); }
+
+ private:
+  NcclCommunicator& communicator_;
+  std::int64_t number_;
+};
+
+NcclCommunicator::NcclCommunicator(const NcclApi& api, cuda::Device& device, Communicator& host,
+                                   const NcclOptions& options)
+    : api_(api), device_(device), host_(host), options_(options) {
+  api_.get_version(&version_);
+  choose_algorithm(options.algorithm);
+  compare_records();
+  stream_ = device_.make_stream(true);
+  start();
+}
+
+void NcclCommunicator::choose_algorithm(const std::string& algorithm) {
+  if (algorithm == "auto") return;
+  if (algorithm != "ring" && algorithm != "tree")
+    throw Error(cat("communication.algorithm is '", algorithm, "'"), "choose auto, ring or tree");
+  // Since 2.24 a choice can be made for one collective and leaves the others as they are.
+  const std::string value = version_ >= 22400 ? "allreduce:" + algorithm : algorithm;
+  setenv("NCCL_ALGO", value.c_str(), 0);
+}
+
+void NcclCommunicator::compare_records() {
+  const auto text_of = [](const std::map<std::string, std::string>& facts) {
+    std::string text;
+    for (const auto& [name, value] : facts) text += cat(name, " = ", value, "\n");
+    return text;
+  };
+  const std::string mine = text_of(record()), first = broadcast_string(host_, mine, 0);
+  if (mine != first)
+    throw Error(cat("rank ", rank(), " would use NCCL in another way than rank 0 and wait for it for ever. Here:\n",
+                    mine, "on rank 0:\n", first),
+                "give all ranks the same NCCL library and the same NCCL_ variables (mpirun -x NAME, srun --export)");
+}
+
+void NcclCommunicator::start() {
+  NcclUniqueId id{};
+  if (rank() == 0)
+    if (const NcclResult result = api_.get_unique_id(&id); result != NcclResult::success)
+      fail(cat("NCCL found no way for ranks to reach each other: ", library_says(result)),
+           "set NCCL_SOCKET_IFNAME to the network interface that the nodes share; NCCL_DEBUG=INFO says what was tried");
+  host_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+  NcclConfig config;
+  config.blocking = 0;  // so that a rank that does not come ends in an error, and abort works at any time
+  if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
+  const std::string what = "the start of NCCL";
+  check(api_.init_rank(&comm_, size(), id, rank(), &config), what);
+  settle(what);
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (comm_ == nullptr) return;
+  if (std::uncaught_exceptions() > 0) {
+    abort("an error ended this rank");
+    return;
+  }
+  try {
+    if (api_.finalize(comm_) != NcclResult::success) settle("the end of NCCL");
+    api_.destroy(comm_);
+  } catch (const std::exception&) {  // fail() has ended NCCL, and the ranks are on their way out anyway
+  }
+}
+
+std::string NcclCommunicator::describe() const {
+  const char* asked = std::getenv("NCCL_ALGO");
+  return cat("NCCL ", nccl_version_text(version_), ", algorithm ", asked != nullptr ? asked : "chosen by NCCL", ", ",
+             cuda::type_name(options_.gradient_type), " gradients",
+             options_.max_ctas > 0 ? cat(", at most ", options_.max_ctas, " blocks") : std::string(),
+             "; host memory: ", host_.describe());
+}
+
+std::map<std::string, std::string> NcclCommunicator::record() const {
+  std::map<std::string, std::string> facts = {{"nccl", nccl_version_text(version_)},
+                                              {"algorithm", options_.algorithm},
+                                              {"gradient_type", cuda::type_name(options_.gradient_type)},
+                                              {"max_ctas", cat(options_.max_ctas)}};
+  for (const char* name : kVariables)
+    if (const char* value = std::getenv(name)) facts[name] = value;
+  return facts;
+}
+
+std::string NcclCommunicator::library_says(NcclResult result) {
+  const char* detail = api_.last_error(comm_);
+  return cat(api_.error_text(result), detail != nullptr && *detail != '\0' ? cat(" (", detail, ")") : std::string());
+}
+
+// Says who and what, then ends NCCL: its kernels would keep the device busy, and giving memory back would wait for
+// them.
+void NcclCommunicator::fail(const std::string& what, const std::string& hint) {
+  const Error error(cat("rank ", rank(), " of ", size(), ": ", what), hint);
+  abort(error.what());
+  throw error;
+}
+
+void NcclCommunicator::check(NcclResult result, const std::string& what) {
+  if (result == NcclResult::success || result == NcclResult::in_progress) return;
+  fail(cat(what, " failed: ", library_says(result)),
+       result == NcclResult::remote_error
+           ? "another rank has ended or the network between the nodes broke; look for the first message above"
+           : "NCCL_DEBUG=WARN says more");
+}
+
+// A call to a non-blocking communicator goes on behind the scenes; nothing else may be asked of it, and nothing given
+// to the stream, before it has got there.
+void NcclCommunicator::settle(const std::string& what) {
+  const double begin = now_seconds();
+  for (Waiter waiter;; waiter.pause()) {
+    NcclResult state = NcclResult::success;
+    check(api_.async_error(comm_, &state), what);
+    check(state, what);
+    if (state == NcclResult::success) return;
+    if (now_seconds() - begin > options_.timeout_seconds)
+      fail(cat(what, " took more than ", options_.timeout_seconds, " s: not all ranks took part"),
+           "look for a rank that is behind or has ended; NCCL_DEBUG=INFO shows what NCCL waits for");
+  }
+}
+
+cuda::Event NcclCommunicator::event() {
+  if (free_events_.empty()) return device_.make_event();
+  const cuda::Event event = free_events_.back();
+  free_events_.pop_back();
+  return event;
+}
+
+// `call` gives the collective to NCCL's stream, behind all that the compute stream has now.
+template <class Call>
+void NcclCommunicator::collective(std::string what, const Call& call) {
+  if (aborted_)
+    throw Error(cat("rank ", rank(), " of ", size(), ": ", what, " was asked for after NCCL had been ended"));
+  Running& run = running_.emplace_back();
+  run.what = std::move(what);
+  run.ready = event();
+  run.end = event();
+  device_.record(run.ready, device_.compute_stream());
+  device_.wait(stream_, run.ready);
+  call(run.what);
+  device_.record(run.end, stream_);
+}
+
+const NcclCommunicator::Allocation* NcclCommunicator::find(const float* values) const {
+  for (const Allocation& a : allocations_)
+    if (values >= a.memory && values < a.memory + a.count) return &a;
+  return nullptr;
+}
+
+// Buckets come in order and begin anew at the vector's begin.
+std::string NcclCommunicator::name_of(std::span<float> values) {
+  const Allocation* vector = find(values.data());
+  if (vector == nullptr) return cat("the sum of ", values.size(), " values");
+  const std::int64_t begin = values.data() - vector->memory;
+  bucket_ = begin == 0 ? 0 : bucket_ + 1;
+  return cat("the sum of bucket ", bucket_, " (gradients ", begin, " to ", begin + std::ssize(values), ")");
+}
+
+void* NcclCommunicator::travelling(std::span<float> values) const {
+  if (options_.gradient_type == Type::fp32) return values.data();
+  const Allocation* vector = find(values.data());
+  if (vector == nullptr)
+    throw Error(cat("a sum in ", cuda::type_name(options_.gradient_type), " of memory that allocate() did not give"));
+  return static_cast<std::byte*>(vector->half) +
+         (values.data() - vector->memory) * cuda::bytes_of(options_.gradient_type);
+}
+
+std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values) {
+  const std::int64_t number = ended_ + std::ssize(running_), count = std::ssize(values);
+  const Type type = options_.gradient_type;
+  void* const buffer = travelling(values);
+  collective(name_of(values), [&](const std::string& what) {
+    if (type != Type::fp32)
+      device_.launch(cuda::launch_of(cuda::CastArguments{values.data(), buffer, count, Type::fp32, type, 1}), stream_);
+    check(api_.all_reduce(buffer, buffer, values.size(), nccl_type(type), NcclOperation::sum, comm_,
+                          nccl_stream(stream_)),
+          what);
+    settle(what);
+    if (type != Type::fp32)
+      device_.launch(cuda::launch_of(cuda::CastArguments{buffer, values.data(), count, type, Type::fp32, 1}), stream_);
+  });
+  return std::make_unique<PendingNcclSum>(*this, number);
+}
+
+void NcclCommunicator::broadcast_vector(std::span<float> values, int root) {
+  const std::int64_t number = ended_ + std::ssize(running_);
+  collective(cat("the broadcast of ", values.size(), " values from rank ", root), [&](const std::string& what) {
+    check(
+        api_.broadcast(values.data(), values.data(), values.size(), NcclType::fp32, root, comm_, nccl_stream(stream_)),
+        what);
+    settle(what);
+  });
+  finish(number);
+}
+
+bool NcclCommunicator::done(std::int64_t number) {
+  poll();
+  return number < ended_;
+}
+
+void NcclCommunicator::finish(std::int64_t number) {
+  if (number < ended_) return;
+  device_.wait(device_.compute_stream(), running_[static_cast<std::size_t>(number - ended_)].end);
+}
+
+void NcclCommunicator::retire() {
+  while (!running_.empty() && device_.done(running_.front().end)) {
+    free_events_.push_back(running_.front().ready);
+    free_events_.push_back(running_.front().end);
+    running_.pop_front();
+    ++ended_;
+  }
+}
+
+void NcclCommunicator::poll() {
+  if (aborted_) return;
+  retire();
+  NcclResult state = NcclResult::success;
+  const std::string& what = running_.empty() ? std::string("NCCL") : running_.front().what;
+  check(api_.async_error(comm_, &state), what);
+  check(state, what);
+  if (running_.empty()) return;
+  Running& first = running_.front();
+  const double now = now_seconds();
+  if (first.since < 0 && device_.done(first.ready)) first.since = now;
+  if (first.since >= 0 && now - first.since > options_.timeout_seconds)
+    fail(cat(first.what, " took more than ", options_.timeout_seconds, " s: not all ranks took part"),
+         "look for a rank that is behind or has ended; communication.timeout_seconds is the limit for a whole step");
+}
+
+void NcclCommunicator::abort(const std::string& why) {
+  if (std::exchange(aborted_, true) || comm_ == nullptr) return;
+  abort_nccl(api_, std::exchange(comm_, nullptr), why);
+}
+
+void* NcclCommunicator::allocate_registered(std::int64_t bytes, void*& handle) {
+  void* memory = nullptr;
+  handle = nullptr;
+  const auto size_bytes = static_cast<std::size_t>(bytes);
+  bool good = api_.allocate != nullptr && api_.register_memory != nullptr && api_.release != nullptr &&
+              api_.deregister != nullptr && api_.allocate(&memory, size_bytes) == NcclResult::success;
+  if (good) {
+    const NcclResult result = api_.register_memory(comm_, memory, size_bytes, &handle);
+    good = result == NcclResult::success || result == NcclResult::in_progress;
+    if (good) settle("the registration of the gradients' memory");
+  }
+  // A sum must find registered memory on all ranks or on none.
+  double refused = good ? 0 : 1;
+  host_.sum(std::span<double>(&refused, 1));
+  if (refused == 0) return memory;
+  if (good) deregister(handle);
+  if (memory != nullptr) api_.release(memory);
+  handle = nullptr;
+  return nullptr;
+}
+
+// Called in destructors.
+void NcclCommunicator::deregister(void* handle) {
+  if (handle == nullptr || comm_ == nullptr) return;
+  try {
+    if (api_.deregister(comm_, handle) == NcclResult::in_progress) settle("giving back the gradients' memory");
+  } catch (const std::exception& e) {
+    log_warning(e.what());
+  }
+}
+
+void* NcclCommunicator::allocate(std::int64_t bytes) {
+  if (bytes <= 0) return nullptr;
+  Allocation a;
+  a.count = bytes / static_cast<std::int64_t>(sizeof(float));
+  const bool fp32 = options_.gradient_type == Type::fp32;
+  const std::int64_t sum_bytes = a.count * cuda::bytes_of(options_.gradient_type);
+  void* registered = allocate_registered(sum_bytes, a.handle);
+  a.by_nccl = registered != nullptr;
+  if (!a.by_nccl) {
+    if (rank() == 0) log_warning("NCCL registers no memory here: sums go through its own buffers and are slower");
+    registered = device_.allocate(sum_bytes, cat(cuda::type_name(options_.gradient_type), " gradients for NCCL"));
+  }
+  device_.zero(registered, sum_bytes, device_.compute_stream());
+  a.memory = static_cast<float*>(fp32 ? registered : device_.allocate(bytes, "gradients"));
+  a.half = fp32 ? nullptr : registered;
+  allocations_.push_back(a);
+  return a.memory;
+}
+
+void NcclCommunicator::release(void* memory) {
+  const auto a =
+      std::ranges::find(allocations_, memory, [](const Allocation& x) { return static_cast<void*>(x.memory); });
+  if (a == allocations_.end()) return;
+  // Freeing would wait for sums, and so for ranks that may never come.
+  if (std::uncaught_exceptions() > 0) abort("an error ended this rank");
+  void* registered = a->half != nullptr ? a->half : a->memory;
+  if (a->half != nullptr) device_.release(a->memory);
+  if (a->by_nccl) {
+    deregister(a->handle);
+    api_.release(registered);
+  } else {
+    device_.release(registered);
+  }
+  allocations_.erase(a);
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceCommunicator> make_nccl_communicator(const NcclApi& api, cuda::Device& device, Communicator& host,
+                                                           const NcclOptions& options) {
+  return std::make_unique<NcclCommunicator>(api, device, host, options);
+}
+
+std::int64_t nccl_vector_bytes(std::int64_t bytes, Type gradient_type) {
+  const std::int64_t half = bytes / 4 * cuda::bytes_of(gradient_type);
+  const std::int64_t registered = (half + kPage - 1) / kPage * kPage;
+  return gradient_type == Type::fp32 ? registered : bytes + registered;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,67 @@
+// NCCL's functions as a table, filled when the library is loaded: the program links without NCCL, and tests put a table
+// of their own in its place. The types stand for those of nccl.h, which only nccl_library.cpp includes and compares.
+#pragma once
+
+#include <climits>
+#include <cstddef>
+#include <string>
+
+#include "base/error.h"
+
+namespace ringtrain {
+
+struct NcclComm;  // ncclComm_t is a pointer to one
+
+struct NcclUniqueId {
+  char bytes[128];
+};
+
+enum class NcclResult : int { success = 0, remote_error = 6, in_progress = 7 };  // all others: errors
+enum class NcclType : int { fp16 = 6, fp32 = 7, bf16 = 9 };
+enum class NcclOperation : int { sum = 0 };
+
+// ncclConfig_t as of NCCL 2.18. Newer libraries read as much of it as `size` says and take defaults for the rest.
+struct NcclConfig {
+  static constexpr int kUndefined = INT_MIN;
+  std::size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21800;
+  int blocking = kUndefined;
+  int cga_cluster_size = kUndefined;
+  int min_ctas = kUndefined;
+  int max_ctas = kUndefined;
+  const char* net_name = nullptr;
+  int split_share = kUndefined;
+};
+
+// `stream`: a cudaStream_t.
+struct NcclApi {
+  NcclResult (*get_version)(int* version) = nullptr;
+  NcclResult (*get_unique_id)(NcclUniqueId* id) = nullptr;
+  NcclResult (*init_rank)(NcclComm** comm, int ranks, NcclUniqueId id, int rank, NcclConfig* config) = nullptr;
+  NcclResult (*finalize)(NcclComm* comm) = nullptr;
+  NcclResult (*destroy)(NcclComm* comm) = nullptr;
+  NcclResult (*abort)(NcclComm* comm) = nullptr;
+  NcclResult (*async_error)(NcclComm* comm, NcclResult* error) = nullptr;
+  NcclResult (*all_reduce)(const void* from, void* to, std::size_t count, NcclType type, NcclOperation operation,
+                           NcclComm* comm, void* stream) = nullptr;
+  NcclResult (*broadcast)(const void* from, void* to, std::size_t count, NcclType type, int root, NcclComm* comm,
+                          void* stream) = nullptr;
+  const char* (*error_text)(NcclResult result) = nullptr;
+  const char* (*last_error)(NcclComm* comm) = nullptr;
+  // Null in libraries before 2.19.
+  NcclResult (*allocate)(void** memory, std::size_t bytes) = nullptr;
+  NcclResult (*release)(void* memory) = nullptr;
+  NcclResult (*register_memory)(NcclComm* comm, void* memory, std::size_t bytes, void** handle) = nullptr;
+  NcclResult (*deregister)(NcclComm* comm, void* handle) = nullptr;
+};
+
+// Loads libnccl.so.2 at the first call. Throws Error with advice when there is none, or one that is too old.
+const NcclApi& nccl_api();
+
+// "2.28.9" of 22809.
+inline std::string nccl_version_text(int version) {
+  return cat(version / 10000, ".", version % 10000 / 100, ".", version % 100);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,114 @@
+#include "train/machine.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "backend/cuda/backend.h"
+#include "backend/cuda/described_device.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "cluster/device_choice.h"
+#include "cluster/nccl_communicator.h"
+#include "cluster/staged_communicator.h"
+
+namespace ringtrain {
+
+namespace {
+
+std::string default_plan_cache() {
+  const auto below = [](const char* variable, const std::string& rest) {
+    const char* folder = std::getenv(variable);
+    return folder != nullptr && *folder != 0 ? folder + rest : std::string();
+  };
+  const std::string cache = below("XDG_CACHE_HOME", "/ringtrain");
+  return cache.empty() ? below("HOME", "/.cache/ringtrain") : cache;
+}
+
+// The same answer on all ranks.
+bool takes_gpu(const MachineConfig& config, std::size_t visible, Communicator& communicator) {
+  if (config.device != "auto") return config.device == "cuda";
+  double with_gpu = visible > 0 ? 1 : 0;
+  communicator.sum(std::span(&with_gpu, 1));
+  if (with_gpu == 0) return false;
+  if (with_gpu != communicator.size())
+    throw Error(cat(with_gpu, " of ", communicator.size(), " ranks see a GPU, the others none"),
+                "ask for GPUs on every node, or set machine.device=cpu");
+  return true;
+}
+
+cuda::Type gradient_type(const std::string& name) {
+  return name == "bf16" ? cuda::Type::bf16 : name == "fp16" ? cuda::Type::fp16 : cuda::Type::fp32;
+}
+
+}  // namespace
+
+void Machine::agree_on_fusions(const std::function<void()>& compile) {
+  if (!fusions) return compile();
+  if (host->rank() == 0) compile();
+  fusions->load(broadcast_string(*host, fusions->text(), 0));
+  if (host->rank() != 0) compile();
+}
+
+void Machine::keep_choices(const std::string& of_rank_0) {
+  if (!fusions) return;
+  const std::string kept = broadcast_string(*host, of_rank_0, 0);
+  if (!kept.empty()) fusions->load(kept);
+}
+
+std::string Machine::identity() const {
+  if (!device) return "";
+  const cuda::DeviceFacts& facts = device->facts();
+  std::string text = cat(facts.name, ", CUDA ", facts.cuda_version, ", cuDNN ", facts.cudnn_version);
+  for (const auto& [what, value] : sums->record()) text += cat(", ", what, " ", value);
+  return text;
+}
+
+Machine make_planning_machine(int threads, const std::string& device) {
+  Machine m;
+  m.host = make_mpi_communicator(1 << 16);
+  if (device.empty()) {
+    m.backend = make_cpu_backend(threads);
+    return m;
+  }
+  m.device = cuda::make_described_device(cuda::find_description(device), default_plan_cache() + "/plans");
+  m.fusions = std::make_unique<cuda::FusionTable>(0);
+  m.backend = cuda::make_backend(*m.device, {.fusions = m.fusions.get()});
+  return m;
+}
+
+Machine make_machine(const Experiment& experiment, const Session& session, int threads) {
+  const CommunicationConfig& c = experiment.communication;
+  Machine m;
+  m.host = make_mpi_communicator(static_cast<std::size_t>(c.chunk_kib) << 10);
+  const std::vector<std::string> visible =
+      experiment.machine.device == "cpu" ? std::vector<std::string>() : cuda::visible_uuids();
+  if (!takes_gpu(experiment.machine, visible.size(), *m.host)) {
+    m.backend = make_cpu_backend(threads);
+    return m;
+  }
+
+  const bool staged = c.library == "mpi";
+  const int ordinal = choose_device(session, visible, staged || nccl_may_share_devices());
+  m.device = cuda::make_runtime_device(
+      ordinal, experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache);
+  std::unique_ptr<DeviceCommunicator> sums =
+      staged ? make_staged_communicator(*m.device, *m.host)
+             : make_nccl_communicator(nccl_api(), *m.device, *m.host,
+                                      {.algorithm = c.algorithm,
+                                       .gradient_type = gradient_type(c.gradient_type),
+                                       .max_ctas = static_cast<int>(c.max_ctas),
+                                       .timeout_seconds = 0.8 * c.timeout_seconds});
+  m.fusions = std::make_unique<cuda::FusionTable>(experiment.machine.search_seconds);
+  DeviceCommunicator* communicator = sums.get();
+  m.sums = std::move(sums);
+  m.backend = cuda::make_backend(
+      *m.device, {.graphs = experiment.machine.graphs,
+                  .segment_elements = static_cast<std::int64_t>(c.bucket_mib * (1 << 20) / sizeof(float)),
+                  .fusions = m.fusions.get(),
+                  .allocate_reduced = [communicator](std::int64_t bytes) { return communicator->allocate(bytes); },
+                  .release_reduced = [communicator](void* memory) { communicator->release(memory); },
+                  .poll = [communicator] { communicator->poll(); }});
+  return m;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,41 @@
+// Where this rank computes and what sums its gradients: the one place that chooses between CPU and GPU, MPI and NCCL.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "backend/cuda/device.h"
+#include "backend/cuda/fusion.h"
+#include "cluster/communicator.h"
+#include "cluster/session.h"
+#include "config/experiment.h"
+
+namespace ringtrain {
+
+struct Machine {
+  std::unique_ptr<cuda::Device> device;  // null: the CPU computes
+  std::unique_ptr<cuda::FusionTable> fusions;
+  std::unique_ptr<Communicator> host;  // MPI
+  std::unique_ptr<Communicator> sums;  // of a device's vectors; null: the CPU computes
+  std::unique_ptr<Backend> backend;
+
+  Communicator& communicator() const { return sums ? *sums : *host; }
+
+  // Rank 0 runs `compile`, which fills its table of fusions; then every rank has that table. Collective.
+  void agree_on_fusions(const std::function<void()>& compile);
+  // What a resumed run finds again to continue bit for bit: the table of fusions, "" on a CPU.
+  std::string choices() const { return fusions ? fusions->text() : ""; }
+  void keep_choices(const std::string& of_rank_0);  // collective, before agree_on_fusions()
+  // What bits depend on besides ranks and threads; "" on a CPU.
+  std::string identity() const;
+};
+
+// Collective over all ranks. Throws Error with advice where a GPU is asked for and is not there, or there are more
+// ranks than GPUs.
+Machine make_machine(const Experiment& experiment, const Session& session, int threads);
+// For `plan`: a backend that compiles and counts memory. `device`: a GPU's name or description, "" for this CPU.
+Machine make_planning_machine(int threads, const std::string& device);
+
+}  // namespace ringtrain

@@ -1,0 +1,88 @@
+#include "tests/emulation/command_queue.h"
+
+#include "base/error.h"
+#include "base/random.h"
+
+namespace ringtrain::cuda {
+
+std::size_t CommandQueues::add_stream() {
+  queues_.emplace_back();
+  return queues_.size() - 1;
+}
+
+void CommandQueues::give(std::size_t stream, std::function<void()> work) {
+  queues_[stream].push_back({std::move(work), nullptr, nullptr});
+  after_issue(stream);
+}
+
+std::shared_ptr<CommandQueues::Recording> CommandQueues::record(std::size_t stream) {
+  auto recording = std::make_shared<Recording>();
+  recording->stream = stream;
+  queues_[stream].push_back({nullptr, recording, nullptr});
+  after_issue(stream);
+  return recording;
+}
+
+void CommandQueues::wait(std::size_t stream, std::shared_ptr<Recording> recording) {
+  if (recording == nullptr) return;  // an event that was never recorded, as CUDA has it
+  queues_[stream].push_back({nullptr, nullptr, std::move(recording)});
+  after_issue(stream);
+}
+
+void CommandQueues::after_issue(std::size_t stream) {
+  if (order_.kind == RunOrder::Kind::at_issue) finish(stream);
+}
+
+bool CommandQueues::run_one(std::size_t stream) {
+  std::deque<Item>& queue = queues_[stream];
+  if (queue.empty()) return false;
+  if (queue.front().waits_for != nullptr && !queue.front().waits_for->happened) return false;
+  const Item item = std::move(queue.front());
+  queue.pop_front();
+  if (item.work) item.work();
+  if (item.happens != nullptr) item.happens->happened = true;
+  return true;
+}
+
+void CommandQueues::run_others() {
+  if (order_.kind != RunOrder::Kind::random) return;
+  // Mostly nothing, sometimes a long stretch of one stream: both extremes show missing waits.
+  const double draw = random_uniform(order_.seed, draws_++);
+  if (draw > 0.3) return;
+  const auto stream =
+      static_cast<std::size_t>(random_uniform(order_.seed, draws_++) * static_cast<double>(queues_.size()));
+  const int most = draw < 0.1 ? 1000 : 3;
+  for (int i = 0; i < most && run_one(stream); ++i) {
+  }
+}
+
+bool CommandQueues::advance(const Recording& recording) {
+  if (recording.happened) return false;
+  run_others();
+  if (recording.happened) return true;
+  std::size_t stream = recording.stream;
+  // A wait in front leads to the stream that it waits for. A wait is issued after what it waits for, so this ends.
+  for (;;) {
+    const std::deque<Item>& queue = queues_[stream];
+    if (queue.empty()) throw Error("an event was recorded in a stream that has nothing left to run");
+    const Item& front = queue.front();
+    if (front.waits_for == nullptr || front.waits_for->happened) break;
+    stream = front.waits_for->stream;
+  }
+  run_one(stream);
+  return true;
+}
+
+void CommandQueues::finish(std::size_t stream) {
+  auto end = std::make_shared<Recording>();
+  end->stream = stream;
+  queues_[stream].push_back({nullptr, end, nullptr});
+  while (advance(*end)) {
+  }
+}
+
+void CommandQueues::finish_all() {
+  for (std::size_t stream = 0; stream < queues_.size(); ++stream) finish(stream);
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,196 @@
+#include "tests/emulation/fake_nccl.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/small_floats.h"
+
+namespace ringtrain {
+namespace {
+
+FakeNccl* current = nullptr;
+NcclComm* const handle = reinterpret_cast<NcclComm*>(0x1234);
+
+const char* type_text(NcclType type) {
+  return type == NcclType::fp32 ? "fp32" : type == NcclType::bf16 ? "bf16" : "fp16";
+}
+
+std::vector<float> widened(const void* memory, std::size_t count, NcclType type) {
+  std::vector<float> values(count);
+  const auto* half = static_cast<const std::uint16_t*>(memory);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = type == NcclType::fp32   ? static_cast<const float*>(memory)[i]
+                : type == NcclType::bf16 ? from_bf16(half[i])
+                                         : from_fp16(half[i]);
+  return values;
+}
+
+void narrow(std::span<const float> values, void* memory, NcclType type) {
+  auto* half = static_cast<std::uint16_t*>(memory);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (type == NcclType::fp32)
+      static_cast<float*>(memory)[i] = values[i];
+    else
+      half[i] = type == NcclType::bf16 ? to_bf16(values[i]) : to_fp16(values[i]);
+  }
+}
+
+}  // namespace
+
+struct FakeNccl::Functions {
+  static NcclResult get_version(int* version) {
+    *version = current->version;
+    return NcclResult::success;
+  }
+  static NcclResult get_unique_id(NcclUniqueId* id) {
+    current->calls.push_back("get_unique_id");
+    std::ranges::fill(id->bytes, 'x');
+    return NcclResult::success;
+  }
+  static NcclResult init_rank(NcclComm** comm, int ranks, NcclUniqueId id, int rank, NcclConfig* config) {
+    FakeNccl& fake = *current;
+    if (fake.initialised_) fake.misuses.push_back("a second communicator");
+    if (id.bytes[0] != 'x') fake.misuses.push_back("an id that is not rank 0's");
+    if (fake.on_init) fake.on_init(*config, ranks, rank);
+    fake.initialised_ = true;
+    *comm = handle;
+    return fake.begin(cat("init_rank of ", ranks, ", blocks ", config->max_ctas, ", blocking ", config->blocking));
+  }
+  static NcclResult finalize(NcclComm*) { return current->begin("finalize"); }
+  static NcclResult destroy(NcclComm*) {
+    FakeNccl& fake = *current;
+    const NcclResult result = fake.begin("destroy");
+    for (const Memory& m : fake.memory_)
+      if (m.registered) fake.misuses.push_back("destroyed with registered memory");
+    fake.in_progress_ = false;
+    fake.ended_ = true;
+    return result == NcclResult::in_progress ? NcclResult::success : result;
+  }
+  static NcclResult abort(NcclComm*) {  // at any time, from another thread
+    current->calls.push_back("abort");
+    current->ended_ = true;
+    return NcclResult::success;
+  }
+  static NcclResult async_error(NcclComm* comm, NcclResult* error) {
+    FakeNccl& fake = *current;
+    if (comm != handle || fake.ended_) fake.misuses.push_back("async_error after the end");
+    *error = fake.async;
+    if (fake.in_progress_ && fake.async == NcclResult::success) {
+      if (fake.never_ready || --fake.open_polls_ > 0) {
+        *error = NcclResult::in_progress;
+        return NcclResult::success;
+      }
+      fake.in_progress_ = false;
+      if (fake.when_through_) std::exchange(fake.when_through_, nullptr)();
+    }
+    return NcclResult::success;
+  }
+  static NcclResult all_reduce(const void* from, void* to, std::size_t count, NcclType type, NcclOperation, NcclComm*,
+                               void* stream) {
+    FakeNccl& fake = *current;
+    if (from != to) fake.misuses.push_back("a sum that is not in place");
+    const std::size_t bytes = count * (type == NcclType::fp32 ? 4 : 2);
+    return fake.begin(
+        cat("all_reduce ", count, fake.place(to, bytes), ", ", type_text(type), ", stream ",
+            reinterpret_cast<std::uintptr_t>(stream)),
+        [&fake, to, count, type, stream] { fake.give("all_reduce", to, count, type, stream, fake.sum_); });
+  }
+  static NcclResult broadcast(const void* from, void* to, std::size_t count, NcclType type, int root, NcclComm*,
+                              void* stream) {
+    FakeNccl& fake = *current;
+    if (from != to) fake.misuses.push_back("a broadcast that is not in place");
+    return fake.begin(cat("broadcast ", count, " ", type_text(type), " from ", root),
+                      [&fake, to, count, type, stream] { fake.give("broadcast", to, count, type, stream, fake.sum_); });
+  }
+  static const char* error_text(NcclResult result) {
+    return result == NcclResult::remote_error ? "remote process exited" : "unhandled error";
+  }
+  static const char* last_error(NcclComm*) { return "said by NCCL"; }
+  static NcclResult allocate(void** memory, std::size_t bytes) {
+    FakeNccl& fake = *current;
+    fake.calls.push_back(cat("allocate ", bytes));
+    if (fake.refuse_allocation) return NcclResult{1};
+    *memory = fake.device_.allocate(static_cast<std::int64_t>(bytes), "of NCCL");
+    fake.device_.poison(*memory, static_cast<std::int64_t>(bytes));  // NCCL promises no zeros
+    fake.memory_.push_back({static_cast<char*>(*memory), bytes, false});
+    return NcclResult::success;
+  }
+  static NcclResult release(void* memory) {
+    FakeNccl& fake = *current;
+    fake.calls.push_back("release");
+    const auto m = std::ranges::find(fake.memory_, memory, [](const Memory& x) { return static_cast<void*>(x.begin); });
+    if (m == fake.memory_.end()) {
+      fake.misuses.push_back("release of memory that NCCL did not give");
+      return NcclResult{4};
+    }
+    if (m->registered && !fake.ended_) fake.misuses.push_back("release of registered memory");
+    fake.memory_.erase(m);
+    fake.device_.release(memory);
+    return NcclResult::success;
+  }
+  static NcclResult register_memory(NcclComm*, void* memory, std::size_t bytes, void** registration) {
+    FakeNccl& fake = *current;
+    if (fake.refuse_registration) {
+      fake.calls.push_back("register refused");
+      return NcclResult{4};
+    }
+    for (Memory& m : fake.memory_)
+      if (m.begin == memory && m.bytes == bytes) m.registered = true;
+    *registration = memory;
+    return fake.begin(cat("register ", bytes));
+  }
+  static NcclResult deregister(NcclComm*, void* registration) {
+    for (Memory& m : current->memory_)
+      if (m.begin == registration) m.registered = false;
+    return current->begin("deregister");
+  }
+};
+
+FakeNccl::FakeNccl(cuda::HostDevice& device, std::function<void(std::span<float>)> sum)
+    : device_(device), sum_(std::move(sum)), before_(std::exchange(current, this)) {
+  api_ = {Functions::get_version, Functions::get_unique_id,   Functions::init_rank,   Functions::finalize,
+          Functions::destroy,     Functions::abort,           Functions::async_error, Functions::all_reduce,
+          Functions::broadcast,   Functions::error_text,      Functions::last_error,  Functions::allocate,
+          Functions::release,     Functions::register_memory, Functions::deregister};
+}
+
+FakeNccl::~FakeNccl() {
+  current = before_;
+}
+
+int FakeNccl::count(const std::string& begin) const {
+  return static_cast<int>(std::ranges::count_if(calls, [&](const std::string& c) { return c.starts_with(begin); }));
+}
+
+// Local calls are through at once; the others when async_error has been asked often enough.
+NcclResult FakeNccl::begin(std::string call, std::function<void()> when_through) {
+  if (ended_) misuses.push_back(call + " after the end");
+  if (in_progress_) misuses.push_back(call + " while another call is in progress");
+  calls.push_back(std::move(call));
+  in_progress_ = true;
+  open_polls_ = polls_in_progress;
+  when_through_ = std::move(when_through);
+  return NcclResult::in_progress;
+}
+
+std::string FakeNccl::place(const void* memory, std::size_t bytes) {
+  const auto* at = static_cast<const char*>(memory);
+  for (const Memory& m : memory_)
+    if (at >= m.begin && at + bytes <= m.begin + m.bytes)
+      return cat(" at +", at - m.begin, " of ", m.bytes, " bytes", m.registered ? "" : " (not registered)");
+  return " in memory of the device";
+}
+
+void FakeNccl::give(const char* what, void* memory, std::size_t count, NcclType type, void* stream,
+                    std::function<void(std::span<float>)> change) {
+  const std::size_t bytes = count * (type == NcclType::fp32 ? 4 : 2);
+  device_.give_work({reinterpret_cast<std::uintptr_t>(stream)}, what,
+                    {{memory, static_cast<std::int64_t>(bytes), true}}, [=, change = std::move(change)] {
+                      std::vector<float> values = widened(memory, count, type);
+                      change(values);
+                      narrow(values, memory, type);
+                    });
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,61 @@
+// NCCL for tests: a table of functions that behaves as a non-blocking NCCL does towards its caller (a call is in
+// progress for a while, and only then is its work in the stream), records every call, notices what NCCL forbids, and
+// can be told to fail. The sum itself is a function of the test's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cluster/nccl_library.h"
+#include "tests/emulation/host_device.h"
+
+namespace ringtrain {
+
+class FakeNccl {
+ public:
+  // `sum`: makes the sum over ranks of this rank's values, in place, when the stream comes to it.
+  FakeNccl(cuda::HostDevice& device, std::function<void(std::span<float>)> sum);
+  FakeNccl(const FakeNccl&) = delete;
+  FakeNccl& operator=(const FakeNccl&) = delete;
+  ~FakeNccl();
+  // The functions have no state but that of the newest FakeNccl that lives.
+  const NcclApi& api() const { return api_; }
+
+  // "all_reduce 1024 +4096 of 20480 bytes, fp32, stream 2": offsets within what allocate() gave, so that ranks compare.
+  std::vector<std::string> calls;
+  std::vector<std::string> misuses;  // a call while another was in progress, after an abort, with a wrong handle, ...
+  int count(const std::string& begin) const;
+
+  int version = 22809;
+  int polls_in_progress = 3;               // calls of async_error until a call has got through
+  NcclResult async = NcclResult::success;  // what async_error says otherwise
+  bool never_ready = false;                // a call stays in progress
+  bool refuse_allocation = false, refuse_registration = false;
+  std::function<void(NcclConfig&, int ranks, int rank)> on_init;
+
+ private:
+  struct Functions;
+  NcclResult begin(std::string call, std::function<void()> when_through = {});
+  std::string place(const void* memory, std::size_t bytes);
+  void give(const char* what, void* memory, std::size_t count, NcclType type, void* stream,
+            std::function<void(std::span<float>)> change);
+
+  cuda::HostDevice& device_;
+  std::function<void(std::span<float>)> sum_;
+  NcclApi api_;
+  FakeNccl* before_;
+  int open_polls_ = 0;
+  bool in_progress_ = false, initialised_ = false, ended_ = false;
+  std::function<void()> when_through_;
+  struct Memory {
+    char* begin;
+    std::size_t bytes;
+    bool registered;
+  };
+  std::vector<Memory> memory_;
+};
+
+}  // namespace ringtrain

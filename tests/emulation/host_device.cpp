@@ -1,0 +1,416 @@
+#include "tests/emulation/host_device.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "tests/emulation/emulated_kernels.h"
+#include "tests/emulation/kernel_regions.h"
+#include "tests/emulation/reference_dnn.h"
+#include "tests/emulation/reference_rnn.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+constexpr std::int64_t guard_bytes = 256;  // before and behind an allocation
+constexpr int unreadable = 0xff;           // NaN in every type
+
+std::uintptr_t number(const void* memory) {
+  return reinterpret_cast<std::uintptr_t>(memory);
+}
+
+template <class Map>
+bool inside(const Map& map, const void* memory, std::int64_t bytes, auto bytes_of_entry) {
+  auto at = map.upper_bound(number(memory));
+  if (at == map.begin()) return false;
+  --at;
+  return number(memory) + static_cast<std::uintptr_t>(bytes) <=
+         at->first + static_cast<std::uintptr_t>(bytes_of_entry(at->second));
+}
+
+template <class... Values>
+std::vector<std::byte> bytes_of_values(const Values&... values) {
+  std::vector<std::byte> result;
+  const auto append = [&](const auto& value) {
+    const auto* begin = reinterpret_cast<const std::byte*>(&value);
+    result.insert(result.end(), begin, begin + sizeof value);
+  };
+  (append(values), ...);
+  return result;
+}
+
+std::int64_t some_workspace(const std::string& key) {
+  return static_cast<std::int64_t>(64 * (1 + std::hash<std::string>()(key) % 97));
+}
+
+}  // namespace
+
+struct HostDevice::Plan final : DnnPlan {
+  DnnOperation described;
+  std::int64_t workspace;
+  explicit Plan(const DnnOperation& op) : described(op), workspace(some_workspace(op.key())) {}
+  const DnnOperation& operation() const override { return described; }
+  std::int64_t workspace_bytes() const override { return workspace; }
+  std::string engine() const override { return "loops"; }
+};
+
+struct HostDevice::RecurrentPlan final : RnnPlan {
+  RnnOperation described;
+  std::vector<RnnWeight> layout;
+  explicit RecurrentPlan(const RnnOperation& op) : described(op), layout(weight_layout(op)) {}
+  const RnnOperation& operation() const override { return described; }
+  std::int64_t weight_bytes() const override { return weight_elements(described) * bytes_of(described.type); }
+  std::int64_t workspace_bytes() const override { return some_workspace(described.key()); }
+  std::int64_t reserve_bytes() const override { return reserve_elements(described) * 4; }
+  const std::vector<RnnWeight>& weights() const override { return layout; }
+};
+
+HostDevice::HostDevice(HostDeviceOptions options) : options_(std::move(options)), queues_(options_.order) {
+  facts_ = {"host", "host-0", 90, 4, options_.memory_bytes, options_.memory_bytes, "0", "0"};
+  queues_.add_stream();
+  clocks_.emplace_back();
+}
+
+HostDevice::~HostDevice() {
+  for (const auto& [at, allocation] : allocations_) std::free(reinterpret_cast<char*>(at) - guard_bytes);
+  for (const auto& [at, bytes] : host_allocations_) std::free(reinterpret_cast<void*>(at));
+}
+
+// ---- Memory --------------------------------------------------------------------------------------------------------
+
+void* HostDevice::allocate(std::int64_t bytes, const std::string& what) {
+  forbid_in_capture("an allocation");
+  if (bytes <= 0) throw Error(cat(what, ": an allocation of ", bytes, " bytes"));
+  if (allocated_ + bytes > options_.memory_bytes)
+    throw Error(cat(what, " wants ", bytes, " bytes, ", options_.memory_bytes - allocated_, " are free"));
+  const std::int64_t rounded = (bytes + 255) / 256 * 256;
+  auto* base = static_cast<char*>(std::aligned_alloc(256, static_cast<std::size_t>(rounded + 2 * guard_bytes)));
+  std::memset(base, unreadable, static_cast<std::size_t>(rounded + 2 * guard_bytes));
+  char* memory = base + guard_bytes;
+  std::memset(memory, 0, static_cast<std::size_t>(bytes));
+  allocations_[number(memory)] = {what, bytes};
+  allocated_ += bytes;
+  return memory;
+}
+
+void HostDevice::release(void* memory) {
+  forbid_in_capture("a release");
+  const auto at = allocations_.find(number(memory));
+  if (at == allocations_.end()) throw Error("release of memory that is not allocated");
+  finish_all();  // as cudaFree does
+  check_guards();
+  races_.forget(memory, at->second.bytes);
+  allocated_ -= at->second.bytes;
+  allocations_.erase(at);
+  std::free(static_cast<char*>(memory) - guard_bytes);
+}
+
+void* HostDevice::allocate_host(std::int64_t bytes) {
+  const std::int64_t rounded = std::max<std::int64_t>((bytes + 255) / 256 * 256, 256);
+  void* memory = std::aligned_alloc(256, static_cast<std::size_t>(rounded));
+  std::memset(memory, 0, static_cast<std::size_t>(rounded));
+  host_allocations_[number(memory)] = bytes;
+  return memory;
+}
+
+void HostDevice::release_host(void* memory) {
+  finish_all();
+  if (host_allocations_.erase(number(memory)) == 0) throw Error("release of host memory that is not allocated");
+  std::free(memory);
+}
+
+void HostDevice::pin(void* memory, std::int64_t bytes) {
+  if (!pinned_.emplace(number(memory), bytes).second) throw Error("memory is pinned twice");
+}
+
+void HostDevice::unpin(void* memory) {
+  finish_all();
+  if (pinned_.erase(number(memory)) == 0) throw Error("memory is unpinned that was not pinned");
+}
+
+bool HostDevice::pinned(const void* memory, std::int64_t bytes) const {
+  const auto whole = [](std::int64_t b) { return b; };
+  return inside(host_allocations_, memory, bytes, whole) || inside(pinned_, memory, bytes, whole);
+}
+
+bool HostDevice::owned(const Region& region) const {
+  return inside(allocations_, region.begin, region.bytes, [](const Allocation& a) { return a.bytes; });
+}
+
+void HostDevice::check_addresses(const Call& call) const {
+  for (const Region& region : call.regions)
+    if (!owned(region) && !pinned(region.begin, region.bytes))
+      throw Error(cat(call.name, ": illegal address, ", region.bytes, " bytes at ", region.begin, " to ",
+                      region.write ? "write" : "read", " lie in no allocation"));
+}
+
+void HostDevice::check_guards() const {
+  for (const auto& [at, allocation] : allocations_) {
+    const auto* memory = reinterpret_cast<const unsigned char*>(at);
+    const auto intact = [](unsigned char byte) { return byte == unreadable; };
+    if (!std::all_of(memory - guard_bytes, memory, intact) ||
+        !std::all_of(memory + allocation.bytes, memory + allocation.bytes + guard_bytes, intact))
+      throw Error(cat("something wrote before or behind '", allocation.what, "' of ", allocation.bytes, " bytes"));
+  }
+}
+
+void HostDevice::finish_all() {
+  queues_.finish_all();
+  for (const Clock& clock : clocks_) host_knows(clock);
+}
+
+void HostDevice::poison(void* memory, std::int64_t bytes) {
+  finish_all();
+  if (!owned({memory, bytes, true})) throw Error("poison for memory that is not allocated");
+  std::memset(memory, unreadable, static_cast<std::size_t>(bytes));
+}
+
+// ---- Streams and events ---------------------------------------------------------------------------------------------
+
+std::size_t HostDevice::index(Stream stream) const {
+  if (stream.handle == 0 || stream.handle > clocks_.size()) throw Error("a stream that this device did not make");
+  return stream.handle - 1;
+}
+
+HostDevice::EventState& HostDevice::state(Event event) {
+  if (event.handle == 0 || event.handle > events_.size()) throw Error("an event that this device did not make");
+  return events_[event.handle - 1];
+}
+
+void HostDevice::forbid_in_capture(const char* what) const {
+  if (capturing_) throw Error(cat(what, " during a capture"));
+}
+
+Stream HostDevice::make_stream(bool) {
+  queues_.add_stream();
+  clocks_.emplace_back();
+  return {clocks_.size()};
+}
+
+Event HostDevice::make_event() {
+  events_.emplace_back();
+  return {events_.size()};
+}
+
+void HostDevice::record(Event event, Stream stream) {
+  const std::size_t s = index(stream);
+  if (capturing_ && s == capture_stream_) throw Error("an event is recorded in a stream that is being captured");
+  Call call{Call::Kind::record, s, "record", {}, {}, event.handle};
+  if (lost(call)) return;
+  calls_.push_back(std::move(call));
+  join(clocks_[s], host_);
+  state(event) = {queues_.record(s), clocks_[s]};
+}
+
+void HostDevice::wait(Stream stream, Event event) {
+  const std::size_t s = index(stream);
+  if (capturing_ && s == capture_stream_) throw Error("a stream that is being captured waits for an event");
+  Call call{Call::Kind::wait, s, "wait", {}, {}, event.handle};
+  if (lost(call)) return;
+  calls_.push_back(std::move(call));
+  join(clocks_[s], state(event).clock);
+  queues_.wait(s, state(event).latest);
+}
+
+bool HostDevice::done(Event event) {
+  forbid_in_capture("a query of an event");
+  const EventState& e = state(event);
+  if (e.latest != nullptr && !e.latest->happened) queues_.advance(*e.latest);
+  if (e.latest != nullptr && !e.latest->happened) return false;
+  host_knows(e.clock);
+  return true;
+}
+
+void HostDevice::synchronize(Event event, const std::function<void()>& poll) {
+  forbid_in_capture("a wait of the host");
+  if (poll) poll();
+  while (!done(event))
+    if (poll) poll();
+}
+
+// ---- Work -----------------------------------------------------------------------------------------------------------
+
+void HostDevice::enqueue(std::size_t s, const std::vector<Node>& nodes) {
+  for (const Node& node : nodes) {
+    Clock& clock = clocks_[s];
+    if (clock.size() <= s) clock.resize(s + 1, 0);
+    join(clock, host_);
+    ++clock[s];
+    if (options_.check_races) {
+      const std::string race = races_.access(s, clock, node.name, node.regions);
+      if (!race.empty()) throw Error(cat("race: ", race));
+    }
+    queues_.give(s, node.work);
+  }
+}
+
+void HostDevice::give(Call call, std::function<void()> work) {
+  if (lost(call)) return;
+  check_addresses(call);
+  Node node{call.name, call.regions, std::move(work)};
+  if (capturing_ && call.stream == capture_stream_) {
+    call.captured = true;
+    capture_.calls.push_back(std::move(call));
+    capture_.nodes.push_back(std::move(node));
+    return;
+  }
+  const std::size_t stream = call.stream;
+  calls_.push_back(std::move(call));
+  enqueue(stream, {node});
+}
+
+void HostDevice::copy(void* to, const void* from, std::int64_t bytes, CopyKind kind, Stream stream) {
+  const std::size_t s = index(stream);
+  const bool captured = capturing_ && s == capture_stream_;
+  const char* name = kind == CopyKind::to_device ? "copy to device"
+                     : kind == CopyKind::to_host ? "copy to host"
+                                                 : "copy";
+  const auto size = static_cast<std::size_t>(bytes);
+  Call call{Call::Kind::copy, s, name, bytes_of_values(to, from, bytes), {{from, bytes, false}, {to, bytes, true}}};
+  if (kind == CopyKind::on_device) return give(std::move(call), [=] { std::memmove(to, from, size); });
+  const bool in = kind == CopyKind::to_device;
+  if (pinned(in ? from : to, bytes)) return give(std::move(call), [=] { std::memcpy(to, from, size); });
+  if (captured) throw Error("a copy from or to pageable memory during a capture");
+  // Pageable memory: CUDA has read it, or written it, when the call returns.
+  call.regions = {in ? Region{to, bytes, true} : Region{from, bytes, false}};
+  if (!in) {
+    give(std::move(call), [=] { std::memcpy(to, from, size); });
+    queues_.finish(s);
+    host_knows(clocks_[s]);
+    return;
+  }
+  std::vector<char> staged(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
+  give(std::move(call), [to, staged = std::move(staged)] { std::memcpy(to, staged.data(), staged.size()); });
+}
+
+void HostDevice::give_work(Stream stream, const std::string& name, std::vector<Region> regions,
+                           std::function<void()> work) {
+  give({Call::Kind::other, index(stream), name, {}, std::move(regions)}, std::move(work));
+}
+
+void HostDevice::zero(void* memory, std::int64_t bytes, Stream stream) {
+  give({Call::Kind::zero, index(stream), "zero", bytes_of_values(memory, bytes), {{memory, bytes, true}}},
+       [=] { std::memset(memory, 0, static_cast<std::size_t>(bytes)); });
+}
+
+void HostDevice::launch(const KernelLaunch& launch, Stream stream) {
+  const std::byte* begin = launch.arguments.data();
+  Call call{Call::Kind::kernel,
+            index(stream),
+            kernel_name(launch.kernel),
+            {begin, begin + launch.argument_bytes},
+            regions_of(launch)};
+  give(std::move(call), [launch] { run_emulated(launch); });
+}
+
+const DnnPlan* HostDevice::plan(const DnnOperation& operation, std::string* why) {
+  std::string refused = options_.refuse_dnn ? options_.refuse_dnn(operation) : "";
+  if (!refused.empty()) {
+    if (why != nullptr) *why = std::move(refused);
+    return nullptr;
+  }
+  auto& plan = plans_[operation.key()];
+  if (plan != nullptr) return plan.get();
+  forbid_in_capture("a new plan");
+  plan = std::make_unique<Plan>(operation);
+  return plan.get();
+}
+
+void HostDevice::run(const DnnPlan& plan, std::span<void* const> tensors, void* workspace, Stream stream) {
+  const DnnOperation& op = plan.operation();
+  Call call{Call::Kind::dnn, index(stream), op.key(), {}, regions_of(op, tensors)};
+  const std::int64_t bytes = plan.workspace_bytes();
+  call.regions.push_back({workspace, bytes, true});
+  const std::vector<DnnTensor> described = op.tensors();
+  float alpha = 1;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const bool scalar = described[i].role == DnnRole::alpha;
+    if (scalar) alpha = *static_cast<const float*>(tensors[i]);
+    const std::vector<std::byte> value = scalar ? bytes_of_values(alpha) : bytes_of_values(tensors[i]);
+    call.arguments.insert(call.arguments.end(), value.begin(), value.end());
+  }
+  const std::vector<std::byte> last = bytes_of_values(workspace);
+  call.arguments.insert(call.arguments.end(), last.begin(), last.end());
+  give(std::move(call), [op, alpha, workspace, bytes, given = std::vector<void*>(tensors.begin(), tensors.end())] {
+    std::memset(workspace, unreadable, static_cast<std::size_t>(bytes));
+    compute(op, given, alpha);
+  });
+}
+
+const RnnPlan* HostDevice::plan(const RnnOperation& operation, std::string* why) {
+  std::string refused = options_.refuse_rnn ? options_.refuse_rnn(operation) : "";
+  if (!refused.empty()) {
+    if (why != nullptr) *why = std::move(refused);
+    return nullptr;
+  }
+  auto& plan = recurrent_plans_[operation.key()];
+  if (plan != nullptr) return plan.get();
+  forbid_in_capture("a new plan");
+  plan = std::make_unique<RecurrentPlan>(operation);
+  return plan.get();
+}
+
+void HostDevice::run_forward(const RnnPlan& plan, const RnnForward& a, Stream stream) {
+  const RnnOperation& op = plan.operation();
+  give({Call::Kind::rnn_forward, index(stream), op.key() + " forward", bytes_of_values(a), regions_of(plan, a)},
+       [op, a, bytes = plan.workspace_bytes()] {
+         std::memset(a.workspace, unreadable, static_cast<std::size_t>(bytes));
+         forward(op, a);
+       });
+}
+
+void HostDevice::run_backward(const RnnPlan& plan, const RnnBackward& a, Stream stream) {
+  const RnnOperation& op = plan.operation();
+  give({Call::Kind::rnn_backward, index(stream), op.key() + " backward", bytes_of_values(a), regions_of(plan, a)},
+       [op, a, bytes = plan.workspace_bytes()] {
+         std::memset(a.workspace, unreadable, static_cast<std::size_t>(bytes));
+         backward(op, a);
+       });
+}
+
+// ---- Graphs ---------------------------------------------------------------------------------------------------------
+
+void HostDevice::begin_capture(Stream stream) {
+  forbid_in_capture("a capture");
+  capture_stream_ = index(stream);
+  calls_.push_back({Call::Kind::begin_capture, capture_stream_, "begin capture", {}, {}});
+  capturing_ = true;
+  capture_ = {};
+}
+
+CapturedGraph HostDevice::end_capture(Stream stream) {
+  if (!capturing_ || index(stream) != capture_stream_) throw Error("the end of a capture that was not begun");
+  capturing_ = false;
+  const std::uintptr_t handle = graphs_.size() + 1;
+  graphs_[handle] = std::move(capture_);
+  calls_.push_back({Call::Kind::end_capture, capture_stream_, "end capture", {}, {}, handle});
+  return {handle};
+}
+
+void HostDevice::launch(CapturedGraph graph, Stream stream) {
+  const auto found = graphs_.find(graph.handle);
+  if (found == graphs_.end()) throw Error("a graph that was not captured");
+  const std::size_t s = index(stream);
+  if (capturing_ && s == capture_stream_) throw Error("a graph is launched during a capture");
+  Call call{Call::Kind::graph, s, "graph", {}, {}, graph.handle};
+  if (lost(call)) return;
+  calls_.push_back(std::move(call));
+  enqueue(s, found->second.nodes);
+}
+
+std::vector<Call> HostDevice::flat_calls() const {
+  std::vector<Call> result;
+  for (const Call& call : calls_) {
+    if (call.kind == Call::Kind::graph) {
+      const std::vector<Call>& inside_graph = graphs_.at(call.handle).calls;
+      result.insert(result.end(), inside_graph.begin(), inside_graph.end());
+    } else if (call.kind != Call::Kind::begin_capture && call.kind != Call::Kind::end_capture) {
+      result.push_back(call);
+    }
+  }
+  return result;
+}
+
+}  // namespace ringtrain::cuda

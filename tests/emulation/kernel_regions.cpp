@@ -1,0 +1,306 @@
+#include "tests/emulation/kernel_regions.h"
+
+#include <cstring>
+
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+class Regions {
+ public:
+  explicit Regions(Type type) : size_(bytes_of(type)) {}
+  // Elements of the launch's type.
+  void read(const void* at, std::int64_t count) { add(at, count * size_, false); }
+  void write(const void* at, std::int64_t count) { add(at, count * size_, true); }
+  // Of the pointer's own type.
+  template <class T>
+  void read_own(const T* at, std::int64_t count) {
+    add(at, count * static_cast<std::int64_t>(sizeof(T)), false);
+  }
+  template <class T>
+  void write_own(const T* at, std::int64_t count) {
+    add(at, count * static_cast<std::int64_t>(sizeof(T)), true);
+  }
+  void add(const void* at, std::int64_t bytes, bool write) {
+    if (at != nullptr && bytes > 0) result.push_back({at, bytes, write});
+  }
+  std::int64_t element_bytes() const { return size_; }
+  std::vector<Region> result;
+
+ private:
+  std::int64_t size_;
+};
+
+void list(const ImageInputArguments& a, Regions& r, Kernel) {
+  r.read_own(a.pixels, a.pixel_count * a.channels);
+  r.write(a.output, a.pixel_count * a.padded);
+}
+void list(const OneHotArguments& a, Regions& r, Kernel) {
+  r.read_own(a.symbols, a.samples * a.length);
+  r.write(a.output, a.samples * a.length * a.padded);
+}
+void list(const NormSumsArguments& a, Regions& r, Kernel) {
+  r.read(a.x, a.groups * a.rows_per_group * a.channels);
+  r.write_own(a.partial, std::int64_t{2} * a.groups * a.blocks * a.channels);
+}
+void list(const NormFinalizeArguments& a, Regions& r, Kernel) {
+  const std::int64_t each = std::int64_t{a.groups} * a.channels;
+  r.read_own(a.partial, 2 * each * a.blocks);
+  for (const float* p : {a.gamma, a.beta}) r.read_own(p, a.channels);
+  for (float* p : {a.mean, a.inverse, a.scale, a.bias}) r.write_own(p, each);
+  for (void* p : {a.scale_as_type, a.bias_as_type}) r.write(p, each);
+  for (float* p : {a.mean_statistic, a.variance_statistic}) r.write_own(p, a.channels);
+  r.read_own(a.state, 1);
+}
+void list(const NormInferenceArguments& a, Regions& r, Kernel) {
+  for (const float* p : {a.gamma, a.beta, a.running_mean, a.running_var}) r.read_own(p, a.channels);
+  for (float* p : {a.scale, a.bias}) r.write_own(p, a.channels);
+}
+void list(const NormApplyArguments& a, Regions& r, Kernel) {
+  const std::int64_t each = std::int64_t{a.groups} * a.channels, all = each * a.rows_per_group;
+  for (const void* p : {a.x, a.other}) r.read(p, all);
+  for (const float* p : {a.scale, a.bias, a.other_scale, a.other_bias}) r.read_own(p, each);
+  r.write(a.y, all);
+  r.write_own(a.mask, all / 8);
+}
+void list(const NormBackwardSumsArguments& a, Regions& r, Kernel) {
+  const std::int64_t each = std::int64_t{a.groups} * a.channels, all = each * a.rows_per_group;
+  for (const void* p : {a.dy, a.x, a.other}) r.read(p, all);
+  r.read_own(a.mask, all / 8);
+  r.write_own(a.partial, each * a.blocks * (a.other != nullptr ? 3 : 2));
+}
+void list(const NormBackwardFinalizeArguments& a, Regions& r, Kernel) {
+  const std::int64_t each = std::int64_t{a.groups} * a.channels;
+  r.read_own(a.partial, each * a.blocks * a.sums_per_block);
+  r.read_own(a.gamma, a.channels);
+  for (const float* p : {a.mean, a.inverse}) r.read_own(p, each);
+  for (float* p : {a.a, a.b, a.c}) r.write_own(p, each);
+  for (float* p : {a.gamma_gradient, a.beta_gradient}) r.write_own(p, a.channels);
+}
+void list(const NormBackwardApplyArguments& a, Regions& r, Kernel) {
+  const std::int64_t each = std::int64_t{a.groups} * a.channels, all = each * a.rows_per_group;
+  for (const void* p : {a.dy, a.x, a.other}) r.read(p, all);
+  r.read_own(a.mask, all / 8);
+  for (const float* p : {a.a, a.b, a.c, a.other_a, a.other_b, a.other_c}) r.read_own(p, each);
+  for (void* p : {a.dx, a.dr_output, a.d_other}) r.write(p, all);
+}
+void list(const ActivateArguments& a, Regions& r, Kernel) {
+  r.read(a.x, a.rows * a.channels);
+  r.read_own(a.bias, a.channels);
+  r.write(a.y, a.rows * a.channels);
+  r.write_own(a.mask, a.rows * a.channels / 8);
+}
+void list(const ActivateBackwardArguments& a, Regions& r, Kernel) {
+  r.read(a.dy, a.rows * a.channels);
+  r.read_own(a.mask, a.rows * a.channels / 8);
+  r.write(a.dx, a.rows * a.channels);
+}
+void list(const ColumnSumsArguments& a, Regions& r, Kernel) {
+  r.read(a.x, (a.rows - 1) * a.stride + a.columns);
+  r.write_own(a.sums, a.columns);
+}
+void list(const AddArguments& a, Regions& r, Kernel) {
+  for (const void* p : {a.a, a.b}) r.read(p, a.count);
+  r.write(a.y, a.count);
+}
+void list(const PoolArguments& a, Regions& r, Kernel kernel) {
+  const bool average = kernel == Kernel::average_pool || kernel == Kernel::average_pool_backward;
+  const bool backward = kernel == Kernel::max_pool_backward || kernel == Kernel::average_pool_backward;
+  const std::int64_t in = a.samples * a.height * a.width * a.channels;
+  const std::int64_t out = a.samples * a.channels * (average ? 1 : a.out_height * a.out_width);
+  r.read(a.x, backward ? out : in);
+  r.write(a.y, backward ? in : out);
+  r.add(a.places, out, !backward);
+}
+void list(const ReorderArguments& a, Regions& r, Kernel) {
+  r.read(a.from, a.samples * a.spatial * a.channels);
+  r.write(a.to, a.samples * a.spatial * a.channels);
+}
+void list(const DropoutArguments& a, Regions& r, Kernel) {
+  r.read(a.x, a.samples * a.length * a.units);
+  r.write(a.y, a.samples * a.length * a.units);
+  r.read_own(a.state, 1);
+}
+void list(const CrossEntropyArguments& a, Regions& r, Kernel) {
+  const std::int64_t rows = a.samples * a.length;
+  r.read_own(a.logits, rows * a.stride);
+  r.read_own(a.targets, rows);
+  r.write(a.gradient, rows * a.stride);
+  r.write_own(a.partial, a.blocks);
+  r.write_own(a.sums, 1);
+  r.write_own(a.finished, 1);
+  r.read_own(a.state, 1);
+}
+void list(const CopyTensorsArguments& a, Regions& r, Kernel kernel) {
+  const bool home = kernel == Kernel::copy_tensors_home;
+  r.read_own(a.places, a.count);
+  for (int i = 0; i < a.count; ++i) {
+    const TensorPlace& p = a.places[i];
+    if (p.outer <= 0 || p.inner <= 0 || p.taps <= 0 || p.padded < p.inner)
+      throw Error(
+          cat("tensor ", i, " of ", a.count, " of a copy has no sizes: were the places written before its launch?"));
+    const std::int64_t own = p.outer * p.taps * p.padded;
+    r.add(a.flat + p.flat_offset, p.outer * p.inner * p.taps * 4, home);
+    const auto* base = static_cast<const char*>(a.own);
+    if (a.own_is_fp32)
+      r.add(base + p.own_offset * 4, own * 4, !home);
+    else if (home)
+      r.read(base + p.own_offset * r.element_bytes(), own);
+    else
+      r.write(base + p.own_offset * r.element_bytes(), own);
+  }
+}
+void list(const StateArguments& a, Regions& r, Kernel kernel) {
+  const bool in = kernel == Kernel::state_in;
+  const std::int64_t each = a.samples * a.layers * a.hidden;
+  r.add(a.packed, 2 * each * 4, !in);
+  for (const void* p : {a.h, a.c})
+    if (in)
+      r.write(p, each);
+    else
+      r.read(p, each);
+}
+void list(const CastArguments& a, Regions& r, Kernel) {
+  r.add(a.from, a.count * bytes_of(a.from_type), false);
+  r.add(a.to, a.count * bytes_of(a.to_type), true);
+}
+void list(const SquaredNormArguments& a, Regions& r, Kernel) {
+  r.read_own(a.values, a.count);
+  r.write_own(a.partial, a.blocks);
+}
+void list(const SquaredNormTotalArguments& a, Regions& r, Kernel) {
+  r.read_own(a.partial, a.blocks);
+  r.write_own(a.scalars, 1);
+}
+void list(const UpdateArguments& a, Regions& r, Kernel) {
+  r.read_own(a.rule, 1);
+  r.read_own(a.scalars, 1);
+  r.read_own(a.ranges, a.range_count);
+  r.write_own(a.weights, a.count);
+  r.read_own(a.gradients, a.count);
+  for (const float* p : a.state) r.write_own(p, a.count);
+}
+void list(const AverageArguments& a, Regions& r, Kernel) {
+  r.write_own(a.weights, a.count);
+  r.read_own(a.means, a.count);
+  r.read_own(a.scalars, 1);
+}
+
+template <class Arguments>
+std::vector<Region> regions_as(const KernelLaunch& launch) {
+  if (launch.argument_bytes != sizeof(Arguments))
+    throw Error(cat(kernel_name(launch.kernel), " has ", launch.argument_bytes, " bytes of arguments, expected ",
+                    sizeof(Arguments)));
+  Arguments arguments;
+  std::memcpy(&arguments, launch.arguments.data(), sizeof arguments);
+  Regions regions(launch.type);
+  list(arguments, regions, launch.kernel);
+  return regions.result;
+}
+
+}  // namespace
+
+std::vector<Region> regions_of(const KernelLaunch& launch) {
+  switch (launch.kernel) {
+    case Kernel::image_input:
+      return regions_as<ImageInputArguments>(launch);
+    case Kernel::one_hot:
+      return regions_as<OneHotArguments>(launch);
+    case Kernel::norm_sums:
+      return regions_as<NormSumsArguments>(launch);
+    case Kernel::norm_finalize:
+      return regions_as<NormFinalizeArguments>(launch);
+    case Kernel::norm_inference:
+      return regions_as<NormInferenceArguments>(launch);
+    case Kernel::norm_apply:
+      return regions_as<NormApplyArguments>(launch);
+    case Kernel::norm_backward_sums:
+      return regions_as<NormBackwardSumsArguments>(launch);
+    case Kernel::norm_backward_finalize:
+      return regions_as<NormBackwardFinalizeArguments>(launch);
+    case Kernel::norm_backward_apply:
+      return regions_as<NormBackwardApplyArguments>(launch);
+    case Kernel::activate:
+      return regions_as<ActivateArguments>(launch);
+    case Kernel::activate_backward:
+      return regions_as<ActivateBackwardArguments>(launch);
+    case Kernel::column_sums:
+      return regions_as<ColumnSumsArguments>(launch);
+    case Kernel::add:
+      return regions_as<AddArguments>(launch);
+    case Kernel::max_pool:
+    case Kernel::max_pool_backward:
+    case Kernel::average_pool:
+    case Kernel::average_pool_backward:
+      return regions_as<PoolArguments>(launch);
+    case Kernel::reorder:
+      return regions_as<ReorderArguments>(launch);
+    case Kernel::dropout:
+      return regions_as<DropoutArguments>(launch);
+    case Kernel::cross_entropy:
+      return regions_as<CrossEntropyArguments>(launch);
+    case Kernel::copy_tensors_in:
+    case Kernel::copy_tensors_home:
+      return regions_as<CopyTensorsArguments>(launch);
+    case Kernel::state_in:
+    case Kernel::state_out:
+      return regions_as<StateArguments>(launch);
+    case Kernel::cast:
+      return regions_as<CastArguments>(launch);
+    case Kernel::squared_norm:
+      return regions_as<SquaredNormArguments>(launch);
+    case Kernel::squared_norm_total:
+      return regions_as<SquaredNormTotalArguments>(launch);
+    case Kernel::update:
+      return regions_as<UpdateArguments>(launch);
+    case Kernel::average:
+      return regions_as<AverageArguments>(launch);
+    case Kernel::count:
+      break;
+  }
+  throw Error("a launch of no kernel");
+}
+
+std::vector<Region> regions_of(const DnnOperation& operation, std::span<void* const> tensors) {
+  std::vector<Region> result;
+  const std::vector<DnnTensor> described = operation.tensors();
+  if (described.size() != tensors.size())
+    throw Error(cat(operation.key(), ": ", described.size(), " tensors, but ", tensors.size(), " addresses"));
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (described[i].role != DnnRole::alpha)
+      result.push_back({tensors[i], described[i].elements() * bytes_of(described[i].type), described[i].output});
+  return result;
+}
+
+std::vector<Region> regions_of(const RnnPlan& plan, const RnnForward& a) {
+  const RnnOperation& op = plan.operation();
+  Regions r(op.type);
+  const std::int64_t rows = op.length * op.batch, state = op.layers * op.batch * op.hidden;
+  r.read(a.x, rows * op.input);
+  r.add(a.weights, plan.weight_bytes(), false);
+  for (const void* p : {a.h0, a.c0}) r.read(p, state);
+  r.write(a.y, rows * op.hidden);
+  for (const void* p : {a.hn, a.cn}) r.write(p, state);
+  r.add(a.workspace, plan.workspace_bytes(), true);
+  r.add(a.reserve, plan.reserve_bytes(), true);
+  return r.result;
+}
+
+std::vector<Region> regions_of(const RnnPlan& plan, const RnnBackward& a) {
+  const RnnOperation& op = plan.operation();
+  Regions r(op.type);
+  const std::int64_t rows = op.length * op.batch, state = op.layers * op.batch * op.hidden;
+  r.read(a.x, rows * op.input);
+  r.add(a.weights, plan.weight_bytes(), false);
+  for (const void* p : {a.h0, a.c0}) r.read(p, state);
+  for (const void* p : {a.y, a.dy}) r.read(p, rows * op.hidden);
+  r.write(a.dx, rows * op.input);
+  r.add(a.dweights, plan.weight_bytes(), true);
+  r.add(a.workspace, plan.workspace_bytes(), true);
+  r.add(a.reserve, plan.reserve_bytes(), true);
+  return r.result;
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,20 @@
+// Which bytes a call reads and writes: the table behind the race check, the check of addresses, and the recordings.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "backend/cuda/dnn.h"
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/rnn.h"
+#include "tests/emulation/race_check.h"
+
+namespace ringtrain::cuda {
+
+// Reads the TensorPlaces of the copies, which therefore must be in place when the launch is given.
+std::vector<Region> regions_of(const KernelLaunch& launch);
+std::vector<Region> regions_of(const DnnOperation& operation, std::span<void* const> tensors);
+std::vector<Region> regions_of(const RnnPlan& plan, const RnnForward& arguments);
+std::vector<Region> regions_of(const RnnPlan& plan, const RnnBackward& arguments);
+
+}  // namespace ringtrain::cuda

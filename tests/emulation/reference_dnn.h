@@ -1,0 +1,14 @@
+// What a DnnOperation has to compute, by loops in fp32 (sums in fp64), each result rounded once to its type.
+#pragma once
+
+#include <span>
+
+#include "backend/cuda/dnn.h"
+
+namespace ringtrain::cuda {
+
+// `tensors`: one address per entry of operation.tensors(). `alpha`: what the host scalar held when the work was given.
+// Throws Error when a tensor that the operation needs is missing from tensors().
+void compute(const DnnOperation& operation, std::span<void* const> tensors, float alpha);
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,176 @@
+"""What the GPU benchmarks share: PyTorch's cases in one process before and after ringtrain's runs (A B B A), ringtrain's
+runs on one GPU, options, files. The tools of tests/bench do the rest."""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
+from bench_tools import ROOT, WORK, fail, windows  # noqa: E402
+
+WAYS = ["eager", "graphs", "compiled"]  # compiled last: it may take minutes
+
+
+def make_parser(description, output):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable, help="a Python with torch [this one]")
+    parser.add_argument("--ringtrain", default="bin/ringtrain", help="the executable, or a bundle's start script [bin/ringtrain]")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: shows that the scripts work [cuda]")
+    parser.add_argument("--tiny", action="store_true", help="sizes and times for a look at the scripts; says nothing about speed")
+    parser.add_argument("--precision", choices=["bf16", "fp16", "tf32", "fp32"], action="append", help="[bf16 and fp16]")
+    parser.add_argument("--batch", type=int, action="append", help="[all]")
+    parser.add_argument("--ways", default=",".join(WAYS), help=f"of PyTorch [{','.join(WAYS)}]")
+    parser.add_argument("--windows", type=int, default=3)
+    parser.add_argument("--window-seconds", type=float, default=0.5)
+    parser.add_argument("--warmup-seconds", type=float, default=1.0)
+    parser.add_argument("--case-seconds", type=float, default=60.0, help="longest warm-up of one case of PyTorch [60]")
+    parser.add_argument("--search-seconds", type=float, default=20.0, help="ringtrain's first search for fusions [20]")
+    parser.add_argument("--minutes", type=float, default=7.0, help="no new run is started after that [7]")
+    parser.add_argument("--output", default=output, help=f"without .csv and .md [{output}]")
+    return parser
+
+
+def parse(parser):
+    options = parser.parse_args()
+    options.precisions = options.precision or ["bf16", "fp16"]
+    options.ways = [way for way in options.ways.split(",") if way]
+    options.deadline = time.monotonic() + 60 * options.minutes
+    if options.tiny:
+        options.windows, options.window_seconds, options.warmup_seconds = 2, 0.05, 0.05
+    if shutil.which(options.ringtrain) is None and not (ROOT / options.ringtrain).exists():
+        fail(f"{options.ringtrain} does not exist: make, or name it with --ringtrain")
+    WORK.mkdir(parents=True, exist_ok=True)
+    return options
+
+
+def time_is_up(options):
+    return time.monotonic() > options.deadline
+
+
+def run_peer(script, cases, options):
+    """PyTorch's reports by case, in order, and its machine; stops early at the deadline."""
+    request = {"cases": cases, **{key: getattr(options, key) for key in
+                                  ("device", "windows", "window_seconds", "warmup_seconds", "case_seconds")}}
+    process = subprocess.Popen([options.python, str(ROOT / "tests/gpu" / script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        out, err = process.communicate(json.dumps(request), timeout=max(30.0, options.deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+    else:
+        if process.returncode != 0:
+            fail(f"{script} ended with {process.returncode}:\n{err[-3000:]}")
+    reports, machine = [], {}
+    for line in out.splitlines():
+        if line.startswith('{"machine"'):
+            machine = json.loads(line)["machine"]
+        elif line.startswith("{"):
+            reports.append(json.loads(line))
+    for report in reports:
+        text = report.get("failed") or f"{report['samples_per_second']['median']:,.0f} samples/s"
+        print(f"  PyTorch {describe(report['case'])}: {text}", flush=True)
+    return reports, machine
+
+
+def describe(case):
+    return ", ".join(f"{key} {value}" for key, value in case.items())
+
+
+def run_ringtrain(experiment, options, step_seconds):
+    """Samples per second of windows of one run on one device; experiment(seconds) gives the path of an experiment that takes
+    that long after the search. Returns (rates, reason of failure, records of the measured steps)."""
+    run_dir = WORK / "run"
+    shutil.rmtree(run_dir, ignore_errors=True)
+    seconds = options.warmup_seconds + step_seconds + options.windows * (options.window_seconds + step_seconds)
+    command = [str(options.ringtrain), "train", str(experiment(seconds)), f"run.dir={run_dir}", f"machine.device={options.device}",
+               f"machine.search_seconds={options.search_seconds}", f"machine.plan_cache={WORK / 'plans'}"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=options.case_seconds + seconds + options.search_seconds)
+    except subprocess.TimeoutExpired:
+        return [], "took too long", []
+    if done.returncode != 0:
+        return [], next((line for line in (done.stderr + done.stdout).splitlines() if "error" in line.lower()), "failed")[:200], []
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in records if "loss" in record]
+    found = windows(steps, options.warmup_seconds, options.window_seconds)
+    if len(found) < 2:
+        return [], "too few windows", []
+    return found, "", [step for step in steps if step["elapsed_seconds"] >= options.warmup_seconds]
+
+
+def compare(script, key, cases, ringtrain, options, own_key=None):
+    """A B B A over all cases of `cases`, each a dict without a way. First PyTorch in every way, then ringtrain(case, step_seconds)
+    twice, then PyTorch in each case's best way. Returns the figures of each case, and the machine. Cases of one key(case) are
+    one to PyTorch, of one own_key(case) one to ringtrain."""
+    own_key = own_key or key
+    peers = list({key(case): case for case in reversed(cases)}.values())[::-1]
+    first, machine = run_peer(script, [{**case, "way": way} for way in options.ways for case in peers], options)
+    best = {}
+    for report in first:
+        if "failed" not in report and "16-bit weights" not in report["case"]["way"]:
+            name = key(report["case"])
+            if name not in best or report["samples_per_second"]["median"] > best[name]["samples_per_second"]["median"]:
+                best[name] = report
+    ours = {}
+    for _ in range(2):
+        for case in cases:
+            if time_is_up(options):
+                break
+            peer = best.get(key(case))
+            step_seconds = case["batch"] / peer["samples_per_second"]["median"] if peer else 1.0
+            found, failed, steps = ringtrain(case, step_seconds)
+            entry = ours.setdefault(own_key(case), {"rates": [], "failed": "", "steps": []})
+            entry["rates"] += found
+            entry["steps"] += steps
+            entry["failed"] = failed
+            print(f"  ringtrain {describe(case)}: {failed or f'{statistics.median(found):,.0f} samples/s'}", flush=True)
+    again = [best[key(case)]["case"] for case in peers if key(case) in best]
+    last, _ = run_peer(script, again, options) if again and not time_is_up(options) else ([], {})
+    rows = [figures(key(case), key, first, last, best, ours.get(own_key(case))) for case in cases]
+    return rows, machine
+
+
+def figures(name, key, first, last, best, mine):
+    row = {}
+    for report in first:
+        if key(report["case"]) == name:
+            row[f"pytorch_{report['case']['way']}"] = report.get("failed") or round(report["samples_per_second"]["median"], 1)
+    peers = [r["samples_per_second"] for r in [best.get(name)] + [r for r in last if key(r["case"]) == name and "failed" not in r] if r]
+    mine = mine or {"rates": [], "failed": "not reached", "steps": []}
+    row["pytorch_best_way"] = best[name]["case"]["way"] if name in best else ""
+    row["pytorch"] = round(statistics.mean(r["median"] for r in peers), 1) if peers else ""
+    row["pytorch_min"] = round(min(r["min"] for r in peers), 1) if peers else ""
+    row["pytorch_max"] = round(max(r["max"] for r in peers), 1) if peers else ""
+    row["pytorch_peak_mib"] = round(best[name]["peak_memory_bytes"] / 2**20) if name in best else ""
+    row["ringtrain"] = round(statistics.median(mine["rates"]), 1) if mine["rates"] else ""
+    row["ringtrain_min"] = round(min(mine["rates"]), 1) if mine["rates"] else ""
+    row["ringtrain_max"] = round(max(mine["rates"]), 1) if mine["rates"] else ""
+    row["ringtrain_failed"] = "" if mine["rates"] else mine["failed"]
+    seconds = sum(step["seconds"] for step in mine["steps"])
+    row["input_wait_share"] = round(sum(s["input_seconds"] for s in mine["steps"]) / seconds, 4) if seconds else ""
+    row["ratio"] = round(row["ringtrain"] / row["pytorch"], 3) if row["pytorch"] and row["ringtrain"] else ""
+    return row
+
+
+def gpu_facts(machine, options):
+    facts = {"device": machine.get("device", "not reached"), "cuda": machine.get("cuda", ""), "cudnn of PyTorch": machine.get("cudnn", "")}
+    for precision, reached in machine.get("ceilings", {}).items():
+        facts[f"reached in {precision}"] = (f"matrix product {reached['flops'] / 1e12:.0f} TFLOP/s, "
+                                            f"copy {reached['bytes_per_second'] / 1e12:.2f} TB/s")
+    if options.tiny or options.device == "cpu":
+        facts["note"] = "a look at the scripts: these sizes and this device say nothing about speed"
+    if os.environ.get("CUDA_VISIBLE_DEVICES"):
+        facts["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
+    return facts
+
+
+def ceiling(machine, precision):
+    """FLOP/s and bytes per second that this device reached, or an H200's (measured on one)."""
+    reached = machine.get("ceilings", {}).get(precision)
+    return (reached["flops"], reached["bytes_per_second"]) if reached else (790e12, 4.3e12)

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""ringtrain's char-LSTM against PyTorch's nn.LSTM on one GPU, side by side: PyTorch, ringtrain, ringtrain, PyTorch.
+
+  tests/gpu/lstm_bench.py                                 4x128, 4x512, 4x1024 at batches 128 ... 16384, bf16 and fp16
+  tests/gpu/lstm_bench.py --only 4x512 --batch 4096 --precision bf16
+  tests/gpu/lstm_bench.py --device cpu --tiny             shows that the scripts work, without a GPU
+
+Writes results/gpu/lstm.csv (a row for every shape, batch and precision) and lstm.md (the same as a table with targets).
+Rates are characters per second of whole training steps, wall-clock, medians over windows of both runs. PyTorch runs
+eager, in CUDA graphs and compiled, with fp32 weights and autocast; beside them, not counted in the ratio, CUDA graphs with
+weights of 16 bits, which train differently. The bound is that of a roofline: FLOPs, memory traffic with the gates kept
+once, and 3 us for each of the 2 (positions + layers - 1) dependent steps, at what this GPU reached in the same run.
+"""
+import random
+
+from bench_gpu import ROOT, WORK, ceiling, compare, fail, gpu_facts, make_parser, parse, run_ringtrain
+from bench_tools import about, call, write
+
+VOCABULARY = 128
+POSITIONS = 50
+SHAPES = {"4x128": (4, 128), "4x512": (4, 512), "4x1024": (4, 1024)}
+BATCHES = [128, 1024, 4096, 16384]
+# In this order, so that what the targets name is there when time runs out.
+ORDER = [(name, batch) for batch in (4096, 128, 1024, 16384) for name in ("4x512", "4x128", "4x1024")]
+# (shape, least batch, most) -> ratio to PyTorch; and characters per second on an H200.
+RATIO_TARGETS = [("4x128", 0, 1024, 2.0), ("4x128", 0, 1 << 40, 1.3), ("4x512", 0, 256, 2.0), ("4x512", 0, 1 << 40, 1.3),
+                 ("4x1024", 0, 256, 2.0), ("4x1024", 0, 1 << 40, 1.3)]
+RATE_TARGETS = {("4x512", 4096): 9e6, ("4x512", 16384): 9e6, ("4x1024", 4096): 3e6, ("4x1024", 16384): 3e6,
+                ("4x128", 4096): 50e6, ("4x128", 16384): 50e6}
+
+
+def flops_per_character(layers, hidden):
+    """Forward, and twice that for backward; the first layer's one-hot input is a gather, which costs none."""
+    per_position = layers * 4 * hidden * hidden + (layers - 1) * 4 * hidden * hidden + hidden * VOCABULARY
+    return 3 * 2 * per_position
+
+
+def bound(layers, hidden, positions, batch, flops, bytes_per_second):
+    """Characters per second that nothing can exceed; bytes as a fused LSTM moves them, 16-bit activations."""
+    per_layer = (2 * hidden + 5 * hidden + 5 * hidden + 4 * hidden + 8 * hidden + 4 * hidden) * 2
+    weights = sum(4 * hidden * ((VOCABULARY if layer == 0 else hidden) + hidden) for layer in range(layers)) * 22
+    moved = (layers * per_layer + (2 * hidden + 3 * VOCABULARY) * 2) * positions * batch + weights
+    work = flops_per_character(layers, hidden) * positions * batch
+    wave = max(2 * batch * 4 * hidden * hidden * layers / flops, 3e-6)
+    return positions * batch / max(work / flops, moved / bytes_per_second, 2 * (positions + layers - 1) * wave)
+
+
+def make_data():
+    """Made-up running text of VOCABULARY symbols."""
+    if list(WORK.glob(f"text{VOCABULARY}-train-*.h5")):
+        return
+    symbols = [chr(code) for code in [*range(0x20, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]][:VOCABULARY]
+    assert len(symbols) == VOCABULARY
+    text = WORK / f"text{VOCABULARY}.txt"
+    text.write_text("".join(random.Random(1).choices(symbols, k=4_000_000)))
+    call(["bin/ringtrain-data", "text", text, "--out", WORK / f"text{VOCABULARY}", "--force"])
+
+
+def experiment(case, seconds):
+    path = WORK / "gpu_lstm.yaml"
+    path.write_text(f"""name: gpu_lstm_bench
+precision: {case['precision']}
+model: {{kind: char_lstm, layers: {case['layers']}, hidden: {case['hidden']}, dropout: {case['dropout']}}}
+data: {{train: {WORK}/text{VOCABULARY}-train, sequence: {case['positions']}, loader_threads: 4}}
+batch: {{global: {case['batch']}, worker: {case['batch']}, micro: {case['batch']}}}
+optimizer: {{kind: adam}}
+learning_rate: {{base: 0.001}}
+stop: {{seconds: {seconds}}}
+evaluate: {{every_epochs: 0}}
+checkpoint: {{every_epochs: 0, best: false}}
+run: {{log_every_steps: 1000000}}
+""")
+    return path
+
+
+def make_cases(options):
+    order = [(shape, batch) for shape, batch in ORDER
+             if options.only in (None, shape) and (not options.batch or batch in options.batch)]
+    order += [(shape, batch) for batch in options.batch or [] if batch not in BATCHES for shape in SHAPES if options.only in (None, shape)]
+    if not order:
+        fail(f"no shape has batch {options.batch}")
+    if options.tiny:
+        order = [("2x16", 16)]
+    sizes = {**SHAPES, "2x16": (2, 16)}
+    return [{"shape": shape, "layers": sizes[shape][0], "hidden": sizes[shape][1], "positions": 5 if options.tiny else options.positions,
+             "vocabulary": VOCABULARY, "batch": batch, "dropout": options.dropout, "precision": precision}
+            for precision in options.precisions for shape, batch in order]
+
+
+def add_targets(row, case, machine):
+    row["flops_per_character"] = flops_per_character(case["layers"], case["hidden"])
+    top = bound(case["layers"], case["hidden"], case["positions"], case["batch"], *ceiling(machine, case["precision"]))
+    row["bound_chars_per_second"] = round(top)
+    for side in ("ringtrain", "pytorch"):
+        row[f"{side}_chars_per_second"] = round(row[side] * case["positions"]) if row[side] else ""
+        row[f"{side}_share_of_bound"] = round(row[side] * case["positions"] / top, 3) if row[side] else ""
+    row["ratio_target"] = next((t for shape, least, most, t in RATIO_TARGETS
+                                if shape == case["shape"] and least <= case["batch"] <= most), "")
+    row["target_chars_per_second"] = RATE_TARGETS.get((case["shape"], case["batch"]), "")
+    return row
+
+
+def millions(value):
+    return f"{value / 1e6:.2f}" if value else "-"
+
+
+def table(rows, facts, ways):
+    lines = ["# Char-LSTM on one GPU: ringtrain against PyTorch", ""]
+    lines += [f"- {key}: {value}" for key, value in facts.items()]
+    lines += ["- millions of characters per second of whole training steps, medians; ratio to PyTorch's best way; bound: of a roofline"
+              " at what this GPU reached (see tests/gpu/lstm_bench.py)", "",
+              "| model | batch | precision | ringtrain | PyTorch | best way | ratio | target | bound | share | PyTorch's | target Mchar/s |"
+              + "".join(f" {way} |" for way in ways), "|---|" * 1 + "---|" * (11 + len(ways))]
+    for r in rows:
+        positions = r["positions"]
+        each = "".join(f" {millions(r.get(f'pytorch_{way}') * positions)} |" if isinstance(r.get(f"pytorch_{way}"), float)
+                       else f" {r.get(f'pytorch_{way}', 'not reached')} |" for way in ways)
+        lines.append(
+            f"| {r['shape']} | {r['batch']} | {r['precision']} | {millions(r['ringtrain_chars_per_second']) if r['ringtrain'] else r['ringtrain_failed']} "
+            f"| {millions(r['pytorch_chars_per_second'])} | {r['pytorch_best_way']} | {r['ratio'] or '-'} | {r['ratio_target'] or '-'} "
+            f"| {millions(r['bound_chars_per_second'])} | {r['ringtrain_share_of_bound'] or '-'} | {r['pytorch_share_of_bound'] or '-'} "
+            f"| {millions(r['target_chars_per_second'])} |{each}")
+    return lines
+
+
+def main():
+    parser = make_parser(__doc__, "results/gpu/lstm")
+    parser.add_argument("--only", choices=list(SHAPES), help="one model")
+    parser.add_argument("--positions", type=int, default=POSITIONS, help=f"of a sample [{POSITIONS}]")
+    parser.add_argument("--dropout", type=float, default=0.0, help="between layers; above 0 cuDNN is called layer by layer [0]")
+    options = parse(parser)
+    if options.device == "cuda" and "graphs, 16-bit weights" not in options.ways:
+        options.ways.insert(min(2, len(options.ways)), "graphs, 16-bit weights")
+    make_data()
+    cases = make_cases(options)
+    key = lambda case: (case["shape"], case["batch"], case["precision"])
+    found, machine = compare("peer_lstm.py", key, cases,
+                             lambda case, step_seconds: run_ringtrain(lambda seconds: experiment(case, seconds), options, step_seconds),
+                             options)
+    rows = [add_targets({**case, **row}, case, machine) for case, row in zip(cases, found)]
+    facts = about(options, machine.get("torch", "not reached"), **gpu_facts(machine, options),
+                  input="made-up text from HDF5; PyTorch: random tokens in device memory")
+    write(options, rows, facts, table(rows, facts, options.ways))
+    print((ROOT / f"{options.output}.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""ringtrain's ResNet-50 at 224 px against torchvision's in PyTorch on one GPU, side by side: PyTorch, ringtrain, ringtrain,
+PyTorch.
+
+  tests/gpu/resnet_bench.py                                   batch 256 and 512, bf16 and fp16, synthetic and real input
+  tests/gpu/resnet_bench.py --precision bf16 --batch 256 --photographs FOLDER
+  tests/gpu/resnet_bench.py --device cpu --tiny               shows that the scripts work, without a GPU
+
+Writes results/gpu/resnet.csv (a row for every batch, precision and input) and resnet.md (the same as a table with targets).
+Rates are images per second of whole steps, wall-clock, medians over windows of both runs. Synthetic: pixels of the final size,
+stored raw; real: JPEGs of photographs, decoded, cropped and flipped during the step. PyTorch, eager, in CUDA graphs
+and compiled, has random pixels in device memory; channels_last, autocast. `--worker N` measures batch norm over groups of N
+samples (ringtrain alone) as well. With build/bench/cuda_commands there, a table kernel by kernel follows (kernel_table.py).
+"""
+import subprocess
+import sys
+from pathlib import Path
+
+from bench_gpu import ROOT, WORK, ceiling, compare, fail, gpu_facts, make_parser, parse, run_ringtrain, time_is_up
+from bench_tools import about, call, write
+
+sys.path.insert(0, str(ROOT / "tests/bench"))
+from resnet_bench import MADE_UP  # noqa: E402  (of tests/bench)
+
+BATCHES, CLASSES = [256, 512], 1000
+PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
+# Images per second on an H200, and ratios.
+RATE_TARGET, RATIO_TARGET, INPUT_TARGET = 8000, 1.5, 0.98
+RECORD = 7953  # NVIDIA, MLPerf v4.0, per H200, fp16
+
+
+def bound(batch, flops, bandwidth):
+    """Images per second of kernels run one after the other, fused as in resnet50_kernels.csv; weights at this batch's share."""
+    import csv
+    seconds = 0.0
+    with open(Path(__file__).parent / "resnet50_kernels.csv") as file:
+        for kernel in csv.DictReader(file):
+            moved = float(kernel["bytes_per_image"])
+            if kernel["kernel"] == "sgd":
+                moved *= 256 / batch
+            seconds += max(moved / bandwidth, float(kernel["flops_per_image"]) / flops)
+    return 1 / seconds
+
+
+def make_data(options, size):
+    """Two data sets of the same photographs: their JPEGs, and pixels of the final size. Returns what they are."""
+    photographs = Path(options.photographs) if options.photographs else PHOTOGRAPHS
+    classes = photographs / "classes1000.txt"
+    what = f"{len(list(photographs.glob('*.JPEG')))} photographs"
+    if not classes.exists():
+        if options.photographs:
+            fail(f"{classes} does not exist (lines: class id and name)")
+        what, photographs = "made-up pictures of a photograph's size", WORK / "photographs"
+        classes = photographs / "classes1000.txt"
+        if not classes.exists():
+            photographs.mkdir(parents=True, exist_ok=True)
+            call([options.python, "-c", MADE_UP, photographs])
+            classes.write_text("".join(f"c{i:04d}\tclass_{i}\n" for i in range(CLASSES)))
+    pictures = sorted(path.name for path in photographs.glob("*.JPEG"))
+    listing = WORK / "photographs.txt"
+    listing.write_text("".join(f"{name} {name.split('_')[0]}\n" for name in pictures))
+    common = ["bin/ringtrain-data", "images", photographs, "--list", listing, "--class-list", classes, "--split", "train", "--broken", "skip"]
+    if not list(WORK.glob("real-train-*.h5")):
+        call([*common, "--out", WORK / "real"])
+    if not list(WORK.glob(f"raw{size}-train-*.h5")):
+        call([*common, "--out", WORK / f"raw{size}", "--size", size, "--encoding", "raw"])
+    return what
+
+
+def experiment(case, seconds):
+    path = WORK / "gpu_resnet.yaml"
+    data = "real" if case["input"] == "real" else f"raw{case['size']}"
+    augmentation = "random_resized_crop" if case["input"] == "real" else "none"
+    path.write_text(f"""name: gpu_resnet_bench
+precision: {case['precision']}
+model: {{kind: resnet, depth: {case['depth']}, stem: imagenet}}
+data: {{train: {WORK / data}-train, image_size: {case['size']}, augmentation: {augmentation}, flip: {str(case['input'] == 'real').lower()}, loader_threads: {case['threads']}}}
+batch: {{global: {case['batch']}, worker: {case['worker']}, micro: {case['batch']}}}
+optimizer: {{kind: sgd, momentum: 0.9, weight_decay: 0.0001}}
+learning_rate: {{base: 0.01}}
+stop: {{seconds: {seconds}}}
+evaluate: {{every_epochs: 0}}
+checkpoint: {{every_epochs: 0, best: false}}
+run: {{log_every_steps: 1000000}}
+""")
+    return path
+
+
+def table(rows, facts, ways):
+    lines = ["# ResNet-50 on one GPU: ringtrain against PyTorch", ""]
+    lines += [f"- {key}: {value}" for key, value in facts.items()]
+    lines += [f"- images per second of whole training steps, medians; ratio to PyTorch's best way (target {RATIO_TARGET}); bound (c): kernels fused as in"
+              f" NVIDIA's MLPerf submission one after the other at what this GPU reached; target {RATE_TARGET} on an H200, where the highest published is {RECORD}",
+              "", "| batch | worker | precision | input | ringtrain | PyTorch | best way | ratio | bound (c) | share | PyTorch's | waits for input | PyTorch's peak MiB |"
+              + "".join(f" {way} |" for way in ways), "|---" * (13 + len(ways)) + "|"]
+    for r in rows:
+        each = "".join(f" {r.get(f'pytorch_{way}', '-')} |" for way in ways)
+        lines.append(f"| {r['batch']} | {r['worker']} | {r['precision']} | {r['input']} | {r['ringtrain'] or r['ringtrain_failed']} | {r['pytorch'] or '-'} "
+                     f"| {r['pytorch_best_way']} | {r['ratio'] or '-'} | {r['bound']:,} | {r['share_of_bound'] or '-'} | {r['pytorch_share_of_bound'] or '-'} "
+                     f"| {r['input_wait_share']} | {r['pytorch_peak_mib']} |{each}")
+    by_key = {(r["batch"], r["worker"], r["precision"], r["input"]): r["ringtrain"] for r in rows}
+    pairs = [f"{by_key[key] / by_key[(*key[:3], 'synthetic')]:.3f} (batch {key[0]}, {key[2]})" for key in by_key
+             if key[3] == "real" and by_key[key] and by_key.get((*key[:3], "synthetic"))]
+    if pairs:
+        lines += ["", f"Real input against synthetic (target {INPUT_TARGET}): {', '.join(pairs)}."]
+    return lines
+
+
+def run_kernel_table(options, machine):
+    program = ROOT / "build/bench/cuda_commands"
+    if options.device != "cuda" or not program.exists() or time_is_up(options):
+        return
+    for precision in options.precisions:
+        flops, bandwidth = ceiling(machine, precision)
+        subprocess.run([sys.executable, str(ROOT / "tests/gpu/kernel_table.py"), "--precision", precision, "--tflops", str(flops / 1e12),
+                        "--terabytes", str(bandwidth / 1e12), "--output", f"{options.output}_kernels_{precision}"])
+
+
+def main():
+    parser = make_parser(__doc__, "results/gpu/resnet")
+    parser.set_defaults(minutes=10.0, case_seconds=120.0, window_seconds=2.0, warmup_seconds=2.0, search_seconds=60.0)
+    parser.add_argument("--photographs", help="folder of n01440764_name.JPEG ... with classes1000.txt [../shared/data/imagenet-samples, else made up]")
+    parser.add_argument("--worker", type=int, help="also with batch norm over groups of so many samples")
+    parser.add_argument("--threads", type=int, default=14, help="of the loader [14]")
+    parser.add_argument("--depth", type=int, default=50)
+    options = parse(parser)
+    size, depth = (32, 18) if options.tiny else (224, options.depth)
+    what = make_data(options, size)
+    batches = [4] if options.tiny else options.batch or BATCHES
+    cases = [{"depth": depth, "size": size, "batch": batch, "worker": batch, "precision": precision, "input": "synthetic", "threads": options.threads}
+             for precision in options.precisions for batch in batches]
+    cases += [{**case, "input": "real"} for case in cases]
+    if options.worker:
+        cases += [{**case, "worker": options.worker} for case in cases if case["input"] == "synthetic"]
+    # PyTorch has one kind of input and one kind of batch norm: each batch and precision is measured once.
+    key = lambda case: (case["batch"], case["precision"])
+    measured, machine = [], {}
+    found, machine = compare("peer_resnet.py", key, cases,
+                             lambda case, step_seconds: run_ringtrain(lambda seconds: experiment(case, seconds), options, step_seconds),
+                             options, own_key=lambda case: (*key(case), case["worker"], case["input"]))
+    for case, row in zip(cases, found):
+        top = bound(case["batch"], *ceiling(machine, case["precision"]))
+        measured.append({**case, **row, "bound": round(top), "share_of_bound": round(row["ringtrain"] / top, 3) if row["ringtrain"] else "",
+                         "pytorch_share_of_bound": round(row["pytorch"] / top, 3) if row["pytorch"] else "",
+                         "ratio_target": RATIO_TARGET, "rate_target": RATE_TARGET})
+    facts = about(options, machine.get("torch", "not reached"), **gpu_facts(machine, options),
+                  input=f"{what}; PyTorch: random pixels in device memory")
+    write(options, measured, facts, table(measured, facts, options.ways))
+    run_kernel_table(options, machine)
+    print((ROOT / f"{options.output}.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""What the compiled CUDA kernels take of a GPU, from what ptxas said when they were compiled.
+
+  tests/gpu/resources.py            compares with results/cuda_kernel_resources.csv; exit code 1 when a kernel spills
+                                    registers to memory, or when a kernel's row is not the recorded one
+  tests/gpu/resources.py --record   writes the table
+
+Another nvcc chooses other registers, so rows are compared only with the version that the table names; spills always.
+"""
+import argparse
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RECORD = ROOT / "results" / "cuda_kernel_resources.csv"
+KEY = ["kernel", "type", "sm"]
+COLUMNS = KEY + ["registers", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "shared_bytes"]
+TYPES = {"float": "fp32", "Bf16": "bf16", "Fp16": "fp16"}
+
+
+def setting(name):
+    """Of build/config.mk."""
+    match = re.search(rf"^{name} := (.*)$", (ROOT / "build" / "config.mk").read_text(), re.M)
+    return match.group(1).strip() if match else ""
+
+
+def nvcc_version():
+    text = subprocess.run([*setting("NVCC").split(), "--version"], text=True, capture_output=True, check=True).stdout
+    return re.search(r"V([\d.]+)", text).group(1)
+
+
+def demangle(names):
+    return subprocess.run(["c++filt"], input="\n".join(names), text=True, capture_output=True, check=True).stdout.split("\n")
+
+
+def rows_of(text):
+    entries = re.findall(
+        r"Compiling entry function '(\S+)' for 'sm_(\w+)'\n(?:.*\n)*?"
+        r" *(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
+        r".*Used (\d+) registers(.*)\n", text)
+    for (_, sm, stack, stores, loads, registers, rest), name in zip(entries, demangle([e[0] for e in entries])):
+        kernel, of_type = re.search(r"(\w+)(?:<(?:\w+::)*(\w+)[^>]*>)?\(", name).groups()
+        shared = re.search(r"(\d+) bytes smem", rest)
+        yield dict(zip(COLUMNS, [kernel, TYPES.get(of_type, of_type or "-"), int(sm), int(registers), int(stack), int(stores),
+                                 int(loads), int(shared.group(1)) if shared else 0]))
+
+
+def compiled():
+    logs = sorted((ROOT / "build" / "obj").rglob("*.cu.ptxas"))
+    if not logs:
+        sys.exit("error: no kernels were compiled (build/obj/**/*.cu.ptxas); run make first")
+    return sorted((row for log in logs for row in rows_of(log.read_text())), key=lambda row: [row[k] for k in KEY])
+
+
+def write(rows):
+    with RECORD.open("w", newline="") as file:
+        file.write(f"# nvcc {nvcc_version()}; written by tests/gpu/resources.py --record\n")
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    print(f"{len(rows)} kernels: {RECORD.relative_to(ROOT)}")
+
+
+def differences(rows):
+    """Sentences about what is not as recorded."""
+    if not RECORD.exists():
+        return [f"{RECORD.relative_to(ROOT)} is missing"]
+    with RECORD.open() as file:
+        version = file.readline().split()[2].rstrip(";")
+        recorded = {tuple(row[k] for k in KEY): row for row in csv.DictReader(file)}
+    if version != nvcc_version():
+        print(f"recorded with nvcc {version}, this is {nvcc_version()}: only spills are checked")
+        return []
+    found = {tuple(str(row[k]) for k in KEY): {c: str(row[c]) for c in COLUMNS} for row in rows}
+    said = []
+    for key in sorted(recorded.keys() | found.keys()):
+        name = "{} {} sm_{}".format(*key)
+        if key not in found or key not in recorded:
+            said.append(f"{name}: {'is no longer compiled' if key in recorded else 'is new'}")
+        else:
+            said += [f"{name}: {column} {recorded[key][column]} -> {found[key][column]}"
+                     for column in COLUMNS if recorded[key][column] != found[key][column]]
+    return said
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true")
+    arguments = parser.parse_args()
+    rows = compiled()
+    spills = [f"{row['kernel']} {row['type']} sm_{row['sm']}: spills {row['spill_store_bytes']} bytes"
+              for row in rows if row["spill_store_bytes"] or row["spill_load_bytes"]]
+    if arguments.record:
+        write(rows)
+    problems = spills if arguments.record else spills + differences(rows)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    if problems and not spills:
+        print("If that was meant: tests/gpu/resources.py --record", file=sys.stderr)
+    if not problems:
+        print(f"{len(rows)} kernels, no spills")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+// The device in host memory itself: it delays what nothing orders, finds accesses that nothing orders, freezes captured
+// arguments, and refuses what CUDA refuses.
+#include "tests/emulation/host_device.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/small_floats.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+using Kind = RunOrder::Kind;
+
+constexpr std::int64_t count = 100;
+
+// Page-locked 1 ... 100 on its way through two buffers of the device and two streams, to `result`.
+struct TwoStreams {
+  HostDevice device;
+  Stream first, second;
+  Event copied = device.make_event(), end = device.make_event();
+  float *source, *result, *a, *b;
+
+  explicit TwoStreams(RunOrder order, bool check_races = true)
+      : device({.order = order, .check_races = check_races}), first(device.compute_stream()) {
+    second = device.make_stream(true);
+    source = static_cast<float*>(device.allocate_host(count * 4));
+    result = static_cast<float*>(device.allocate_host(count * 4));
+    a = static_cast<float*>(device.allocate(count * 4, "a"));
+    b = static_cast<float*>(device.allocate(count * 4, "b"));
+    std::iota(source, source + count, 1.0f);
+  }
+  void give(bool wait = true) {
+    device.copy(a, source, count * 4, CopyKind::to_device, first);
+    device.record(copied, first);
+    if (wait) device.wait(second, copied);
+    device.copy(b, a, count * 4, CopyKind::on_device, second);
+    device.copy(result, b, count * 4, CopyKind::to_host, second);
+    device.record(end, second);
+  }
+  bool arrived() const { return std::equal(source, source + count, result); }
+};
+
+std::vector<RunOrder> orders() {
+  std::vector<RunOrder> result = {{Kind::at_issue}, {Kind::latest}};
+  for (std::uint64_t seed = 0; seed < 30; ++seed) result.push_back({Kind::random, seed});
+  return result;
+}
+
+TEST(HostDevice, AWaitOrdersTwoStreamsInEveryOrderOfExecution) {
+  for (const RunOrder order : orders()) {
+    TwoStreams s(order);
+    for (int step = 0; step < 3; ++step) {
+      s.source[7] = static_cast<float>(step);
+      s.give();
+      s.device.synchronize(s.end, {});
+      EXPECT_TRUE(s.arrived());
+      // The second stream reads what the first will write in the next step.
+      s.device.wait(s.first, s.end);
+    }
+  }
+}
+
+TEST(HostDevice, WithoutTheWaitADelayedStreamGivesSomethingElse) {
+  TwoStreams s({Kind::latest}, false);
+  s.give(false);
+  s.device.synchronize(s.end, {});
+  EXPECT_FALSE(s.arrived());
+  int wrong = 0;
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    TwoStreams r({Kind::random, seed}, false);
+    r.give(false);
+    r.device.synchronize(r.end, {});
+    wrong += !r.arrived();
+  }
+  EXPECT_GT(wrong, 0);
+  EXPECT_LT(wrong, 30);
+}
+
+TEST(HostDevice, WithoutTheWaitTheRaceIsNamedInEveryOrderOfExecution) {
+  for (const RunOrder order : orders()) {
+    TwoStreams s(order);
+    try {
+      s.give(false);
+      FAIL() << "no race was found";
+    } catch (const Error& e) {
+      EXPECT_NE(
+          std::string(e.what()).find("copy (stream 1) is not ordered after copy to device (stream 0), which writes"),
+          std::string::npos)
+          << e.what();
+    }
+  }
+}
+
+TEST(HostDevice, OverwritingWhatAnotherStreamMayStillReadIsARace) {
+  TwoStreams s({Kind::at_issue});
+  s.give();
+  EXPECT_THROW(s.device.zero(s.a, 4, s.first), Error);
+}
+
+TEST(HostDevice, NeighbouringBytesAndCommonReadsAreNoRace) {
+  TwoStreams s({Kind::at_issue});
+  s.device.zero(s.a, 40, s.first);
+  s.device.zero(s.a + 10, 40, s.second);
+  s.device.copy(s.b, s.a + 20, 40, CopyKind::on_device, s.first);
+  s.device.copy(s.b + 10, s.a + 20, 40, CopyKind::on_device, s.second);
+  EXPECT_THROW(s.device.zero(s.a + 29, 4, s.second), Error);
+}
+
+TEST(HostDevice, WhatTheHostHasWaitedForIsOrdered) {
+  TwoStreams s({Kind::latest});
+  s.give();
+  s.device.synchronize(s.end, {});
+  s.device.zero(s.b, 4, s.first);
+}
+
+TEST(HostDevice, WorkRunsOnlyWhenTheHostWaits) {
+  TwoStreams s({Kind::latest});
+  s.give();
+  EXPECT_EQ(s.result[0], 0);
+  int polls = 0;
+  s.device.synchronize(s.end, [&] { ++polls; });
+  EXPECT_GT(polls, 1);
+  EXPECT_EQ(s.result[0], 1);
+}
+
+TEST(HostDevice, PageLockedMemoryIsReadLateAndPageableMemoryAtOnce) {
+  TwoStreams s({Kind::latest});
+  std::vector<float> pageable(count, 5.0f), owned(count, 6.0f);
+  s.device.pin(owned.data(), count * 4);
+  s.device.copy(s.a, pageable.data(), 4, CopyKind::to_device, s.first);
+  s.device.copy(s.a + 1, s.source, 4, CopyKind::to_device, s.first);
+  s.device.copy(s.a + 2, owned.data(), 4, CopyKind::to_device, s.first);
+  pageable[0] = s.source[0] = owned[0] = 77;
+  std::array<float, 3> back{};
+  s.device.copy(back.data(), s.a, 12, CopyKind::to_host, s.first);
+  EXPECT_EQ(back, (std::array<float, 3>{5, 77, 77}));
+  s.device.unpin(owned.data());
+}
+
+TEST(HostDevice, AWaitIsForTheRecordBeforeIt) {
+  TwoStreams s({Kind::latest}, false);
+  s.device.record(s.copied, s.first);
+  s.device.wait(s.second, s.copied);
+  s.device.copy(s.a, s.source, 4, CopyKind::to_device, s.first);
+  s.device.record(s.copied, s.first);  // the wait is not for this one
+  s.device.record(s.end, s.second);
+  s.device.synchronize(s.end, {});
+  EXPECT_EQ(s.a[0], 0);
+  s.device.synchronize(s.copied, {});
+  EXPECT_EQ(s.a[0], 1);
+}
+
+TEST(HostDevice, CapturedWorkRunsWhenItIsLaunchedWithTheArgumentsOfItsCapture) {
+  TwoStreams s({Kind::at_issue});
+  // y = 1 x 1 weight gradient: dw = alpha x sum of x dy.
+  const DnnOperation op = {.kind = DnnKind::weight_gradient,
+                           .type = Type::bf16,
+                           .math = Math::half,
+                           .n = 1,
+                           .c = 1,
+                           .h = 1,
+                           .w = 1,
+                           .k = 1,
+                           .r = 1};
+  const DnnPlan* plan = s.device.plan(op);
+  ASSERT_EQ(plan, s.device.plan(op)) << "plans of equal operations are made once";
+  const std::uint16_t two = to_bf16(2), three = to_bf16(3);
+  void* x = s.device.allocate(2, "x");
+  void* dy = s.device.allocate(2, "dy");
+  float* dw = static_cast<float*>(s.device.allocate(4, "dw"));
+  void* workspace = s.device.allocate(plan->workspace_bytes(), "workspace");
+  s.device.copy(x, &two, 2, CopyKind::to_device, s.first);
+  s.device.copy(dy, &three, 2, CopyKind::to_device, s.first);
+
+  float alpha = 10;
+  std::vector<void*> tensors;
+  for (const DnnTensor& t : op.tensors())
+    tensors.push_back(t.role == DnnRole::x    ? x
+                      : t.role == DnnRole::dy ? dy
+                      : t.role == DnnRole::dw ? static_cast<void*>(dw)
+                                              : static_cast<void*>(&alpha));
+  s.device.clear_calls();
+  s.device.begin_capture(s.first);
+  s.device.run(*plan, tensors, workspace, s.first);
+  s.device.copy(s.a, s.source, 4, CopyKind::to_device, s.first);
+  const CapturedGraph graph = s.device.end_capture(s.first);
+  EXPECT_EQ(dw[0], 0) << "nothing runs during a capture";
+  alpha = 100;
+  s.source[0] = 41;
+  s.device.launch(graph, s.first);
+  EXPECT_EQ(dw[0], 60) << "the number that was passed by value is frozen";
+  EXPECT_EQ(s.a[0], 41) << "memory is read when the graph runs";
+  ASSERT_EQ(s.device.calls_of(graph).size(), 2u);
+  ASSERT_EQ(s.device.flat_calls().size(), 2u);
+  EXPECT_EQ(s.device.flat_calls()[0].name, op.key());
+}
+
+TEST(HostDevice, RefusesInCapturesWhatCudaRefuses) {
+  TwoStreams s({Kind::at_issue});
+  s.device.begin_capture(s.first);
+  EXPECT_THROW(s.device.allocate(4, "x"), Error);
+  EXPECT_THROW(s.device.done(s.end), Error);
+  EXPECT_THROW(s.device.synchronize(s.end, {}), Error);
+  EXPECT_THROW(s.device.record(s.end, s.first), Error);
+  float pageable = 0;
+  EXPECT_THROW(s.device.copy(s.a, &pageable, 4, CopyKind::to_device, s.first), Error);
+  EXPECT_THROW(s.device.plan(DnnOperation{.kind = DnnKind::matmul, .n = 1, .k = 1, .m = 1}), Error);
+  s.device.end_capture(s.first);
+}
+
+TEST(HostDevice, NewMemoryIsZeroAndPoisonedMemoryIsNoNumber) {
+  HostDevice device;
+  auto* memory = static_cast<float*>(device.allocate(400, "numbers"));
+  EXPECT_EQ(std::count(memory, memory + 100, 0.0f), 100);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % 256, 0u);
+  EXPECT_EQ(device.allocated_bytes(), 400);
+  device.poison(memory + 1, 4);
+  EXPECT_TRUE(std::isnan(memory[1]));
+  EXPECT_EQ(memory[2], 0.0f);
+  device.release(memory);
+  EXPECT_EQ(device.allocated_bytes(), 0);
+}
+
+TEST(HostDevice, FindsAddressesThatNobodyAllocatedAndWritesBehindTheEnd) {
+  HostDevice device({.memory_bytes = 1000});
+  auto* memory = static_cast<char*>(device.allocate(100, "small"));
+  EXPECT_THROW(device.zero(memory, 101, device.compute_stream()), Error);
+  EXPECT_THROW(device.zero(memory - 1, 4, device.compute_stream()), Error);
+  EXPECT_THROW(device.allocate(901, "too much"), Error);
+  device.check_guards();
+  memory[100] = 0;
+  EXPECT_THROW(device.check_guards(), Error);
+  memory[100] = static_cast<char>(0xff);
+  device.check_guards();
+}
+
+TEST(HostDevice, RefusedOperationsSayWhy) {
+  HostDevice device({.refuse_dnn = [](const DnnOperation& op) {
+    return op.epilogue == Epilogue::sums ? std::string("no engine") : std::string();
+  }});
+  DnnOperation op = {.n = 1, .c = 1, .h = 1, .w = 1, .k = 1, .r = 1};
+  EXPECT_NE(device.plan(op), nullptr);
+  op.epilogue = Epilogue::sums;
+  std::string why;
+  EXPECT_EQ(device.plan(op, &why), nullptr);
+  EXPECT_EQ(why, "no engine");
+}
+
+}  // namespace
+}  // namespace ringtrain::cuda

@@ -1,0 +1,57 @@
+// The communicator for host memory of one rank whose partners are made up: what it sends arrives nowhere, what it gets
+// is what the test wants.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "cluster/communicator.h"
+
+namespace ringtrain {
+
+class ScriptedHost final : public Communicator {
+ public:
+  ScriptedHost(int rank, int size) : rank_(rank), size_(size) {}
+  double added_by_others = 0;            // to every counter
+  std::string text_of_rank_0;            // what broadcast_string() brings, when not empty
+  std::vector<std::byte> bytes_of_root;  // what a broadcast of this length brings
+  std::function<void(std::span<float>)> sum_over_ranks;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string describe() const override { return "a script"; }
+  std::unique_ptr<Pending> start_sum(std::span<float> values) override {
+    if (sum_over_ranks) sum_over_ranks(values);
+    return std::make_unique<Done>();
+  }
+  std::unique_ptr<Pending> start_sum(std::span<double> values) override {
+    for (double& v : values) v += added_by_others;
+    return std::make_unique<Done>();
+  }
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    if (root == rank_) return;
+    if (!bytes.empty() && bytes.size() == bytes_of_root.size()) {
+      std::ranges::copy(bytes_of_root, bytes.begin());
+      return;
+    }
+    const bool is_id = bytes.size() == 128 && text_of_rank_0.size() != 128;
+    if (is_id) std::ranges::fill(bytes, std::byte{'x'});
+    if (is_id || text_of_rank_0.empty()) return;
+    const std::uint64_t length = text_of_rank_0.size();
+    std::memcpy(bytes.data(), bytes.size() == sizeof length ? static_cast<const void*>(&length) : text_of_rank_0.data(),
+                bytes.size());
+  }
+  void gather(std::span<const float>, std::span<float>, int) override {}
+  void scatter(std::span<const float>, std::span<float>, int) override {}
+  void barrier() override {}
+
+ private:
+  struct Done final : Pending {
+    bool done() override { return true; }
+  };
+  int rank_, size_;
+};
+
+}  // namespace ringtrain
