@@ -98,7 +98,7 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 	$(Q)$(LINK) $(DATA_LIBRARIES)
 
 build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
-build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp)) build/libringtrain.a
+build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) $(EMULATION_SOURCES)) build/libringtrain.a
 build/tests/gpu_tests: $(call objects,$(wildcard tests/gpu/*.cpp) $(EMULATION_SOURCES)) build/libringtrain.a
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@mkdir -p $(@D)
