@@ -163,7 +163,7 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo test test-unit test-mpi test-e2e bench run clean format always
+.PHONY: all help setup demo test test-unit test-mpi test-e2e bench bundle run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
@@ -174,6 +174,7 @@ help:
 	@echo "make [all]                    build bin/ringtrain and bin/ringtrain-data"
 	@echo "make setup                    install the packages that the build needs (root, sudo; else it says which)"
 	@echo "make bench                    compare with PyTorch (tests/bench/README.md)"
+	@echo "make bundle                   a folder that runs on any Linux: build/ringtrain-bundle-*.tar.gz"
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
 	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
@@ -206,6 +207,9 @@ run: bin/ringtrain
 
 bench: all $(BENCHES)
 	@$(PYTHON) tests/bench/lstm_bench.py $(ARGS)
+
+bundle: all tests
+	@.ci/bundle.sh
 
 format:
 	@find src data_prep tests -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name '*.cu' | xargs clang-format -i
