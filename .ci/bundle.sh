@@ -27,7 +27,7 @@ cp .ci/start.sh $folder/ringtrain
 # ---- MPI: Open MPI opens its parts by name; those that want a network's libraries stay behind ------------------------
 mpirun=$(sed -n 's/^MPIRUN := //p' build/config.mk)
 mpirun=$(readlink -f "$(command -v "${mpirun:-mpirun}")")
-if [[ $("$mpirun" --version 2> /dev/null) == *"Open MPI"* ]]; then
+if grep -qE "Open MPI|OpenRTE" <<< "$("$mpirun" --version 2> /dev/null)"; then
   info="$(dirname "$mpirun")/ompi_info --parsable --path"
   path_of() { $info "$1" | sed "s/^path:$1://"; }
   cp "$mpirun" $folder/programs/mpirun

@@ -14,6 +14,7 @@ export OPAL_PREFIX="$here/mpi" OPAL_BINDIR="$here/bin" OPAL_LIBDIR="$here/mpi/li
 export OPAL_DATADIR="$here/mpi/share" OPAL_PKGDATADIR="$here/mpi/share/openmpi" OPAL_SYSCONFDIR="$here/mpi/etc"
 export PMIX_PREFIX="$here/mpi" PMIX_LIBDIR="$here/mpi/lib" PMIX_PKGLIBDIR="$here/mpi/pmix" PMIX_DATADIR="$here/mpi/share"
 export PMIX_PKGDATADIR="$here/mpi/share/pmix" PMIX_SYSCONFDIR="$here/mpi/etc"
-export OMPI_MCA_ess_singleton_isolated=1 # a rank without mpirun starts no daemon
+# A rank without mpirun starts no daemon, and mpirun starts ranks on this machine only (without ssh).
+export OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_plm=isolated
 
 exec "$loader" --library-path "$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$here/programs/$name" "$@"

@@ -19,7 +19,7 @@ command -v "$mpirun" > /dev/null || { echo "error: $mpirun was not found; set MP
 
 # Cores that this process may use: nproc counts hardware threads of the affinity mask.
 threads_per_core=$(LC_ALL=C lscpu 2> /dev/null | sed -n 's/^Thread(s) per core: *//p')
-case ${threads_per_core:-1} in '' | *[!0-9]* | 0) threads_per_core=1 ;; esac
+case $threads_per_core in '' | *[!0-9]* | 0) threads_per_core=1 ;; esac
 usable=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 cores=$(((usable + threads_per_core - 1) / threads_per_core))
 

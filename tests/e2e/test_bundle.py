@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, steps
+from conftest import ROOT, curve, last_step
 
 ARCHIVE = ROOT / "build" / f"ringtrain-bundle-{os.uname().machine}.tar.gz"
 # No variable of this machine's build, and none of its MPI.
@@ -29,8 +29,13 @@ def run(folder, *command, **settings):
                           stdin=subprocess.DEVNULL, env={**BARE, **settings})
 
 
-def experiment(folder, names_dataset):
-    return [f"data.path={names_dataset}", "batch.global=32", "batch.worker=8", "stop.steps=3", f"run.dir={folder / 'runs'}", "run.id=run"]
+def train(bundle, workshop, *launcher):
+    """Three steps; the run's folder and what was printed."""
+    run_dir = workshop.folder / "run"
+    done = run(workshop.folder, *launcher, bundle / "ringtrain", "train", workshop.experiment(run__dir=str(run_dir), stop__steps=3))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert last_step(run_dir) == 3
+    return run_dir, done.stdout
 
 
 def test_the_archive_is_at_most_50_mib(bundle):
@@ -48,20 +53,16 @@ def test_all_libraries_are_the_folders_own_and_none_is_cudas(bundle):
     assert not re.search(r"libcuda|libcudnn|libnccl|libcublas|libnvrtc", names), names
 
 
-def test_it_trains_three_steps_from_another_folder(bundle, names_dataset, tmp_path):
-    done = run(tmp_path, bundle / "ringtrain", "train", bundle / "configs" / "names.yaml", *experiment(tmp_path, names_dataset))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [record["step"] for record in steps(tmp_path / "runs" / "run")] == [1, 2, 3]
+def test_it_trains_three_steps_from_another_folder(bundle, workshop):
+    run_dir, _ = train(bundle, workshop)
+    assert curve(run_dir) == curve(workshop.train("installed", stop__steps=3))
 
 
-def test_its_own_mpirun_trains_on_two_ranks(bundle, names_dataset, tmp_path):
+def test_its_own_mpirun_trains_on_two_ranks(bundle, workshop):
     if not (bundle / "bin" / "mpirun").exists():
         pytest.skip("the MPI of this build is not Open MPI, whose mpirun the bundle brings")
-    done = run(tmp_path, bundle / "tests" / "mpirun.sh", 2, bundle / "ringtrain", "train", bundle / "configs" / "names.yaml",
-               *experiment(tmp_path, names_dataset))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"2 ranks", done.stdout), done.stdout
-    assert [record["step"] for record in steps(tmp_path / "runs" / "run")] == [1, 2, 3]
+    _, printed = train(bundle, workshop, bundle / "tests" / "mpirun.sh", 2)
+    assert "2 ranks" in printed, printed
 
 
 def test_its_tests_run(bundle):
