@@ -98,8 +98,10 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 	$(Q)$(LINK) $(DATA_LIBRARIES)
 
 build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
-build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp)) build/libringtrain.a
-build/tests/gpu_tests: $(call objects,$(wildcard tests/gpu/*.cpp) $(EMULATION_SOURCES)) build/libringtrain.a
+build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) $(EMULATION_SOURCES)) build/libringtrain.a
+# The own kernels' tests once more, with the GPU in place of the emulation.
+GPU_TESTS := $(wildcard tests/gpu/*.cpp) $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp))
+build/tests/gpu_tests: $(call objects,$(GPU_TESTS) $(EMULATION_SOURCES)) build/libringtrain.a
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@mkdir -p $(@D)
 	@[ -n "$(GTEST_LIBS)" ] || { echo "error: the tests need GoogleTest: install libgtest-dev, or set GTEST_HOME" >&2; exit 1; }
