@@ -405,3 +405,19 @@ def test_classes_called_by_bytes_that_are_no_utf8_are_trained_exported_and_impor
     run = workshop.train("run", **{**RESNET, "stop__steps": 1})
     imported = weights.bring_in(weights.export(run, "--newest"), "imported", **RESNET)
     assert weights.evaluate(imported)[0]["validation_loss"] == evaluations(run)[-1]["validation_loss"]
+
+
+def test_a_validation_loss_that_is_not_finite_is_never_the_best(workshop, weights, pictures):
+    """Training sees the batch's own statistics; evaluation the running ones, here as far out as floats go."""
+    workshop.data = pictures
+    tensors, metadata = read_safetensors(weights.export(workshop.train("run", **{**RESNET, "stop__steps": 1})))
+    tensors["bn1.running_mean"], tensors["bn1.running_var"] = numpy.full((2, 16), [[-3e38], [0]], numpy.float32)
+    file = write_safetensors(weights.folder / "far.safetensors", tensors, metadata)
+    changes = {**RESNET, "model": {**RESNET["model"], "norm_momentum": 1e-30}}
+    imported = weights.bring_in(file, "imported", **changes)
+    run, job = workshop.start_training("imported", resume=True, **changes)
+    result = job.wait()
+    assert result.code == 0 and "warning: the validation loss after step 6 is" in result.err, result
+    said = evaluations(run)[-1]
+    assert said["validation_loss"] is None and said["validation_accuracy"] == 0 and not said["best"]
+    assert run == imported and not (run / "checkpoints" / "best.h5").exists() and "best validation loss" not in result.out
