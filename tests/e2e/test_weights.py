@@ -388,6 +388,12 @@ def test_weights_without_statistics_or_of_another_resnet_are_refused(workshop, w
     assert "missing (40): bn1.running_mean, bn1.running_var" in error and "not in the model" not in error
     file = write_safetensors(weights.folder / "whole.safetensors", tensors, {"class_ids": json.dumps(CLASSES[::-1])})
     assert "was trained with other classes, or in another order" in weights.bring_in_badly(file, **RESNET)
+    below = dict(tensors, **{"bn1.running_var": -tensors["bn1.running_var"]})
+    error = weights.bring_in_badly(write_safetensors(weights.folder / "below.safetensors", below), **RESNET)
+    assert "'bn1.running_var' has negative values" in error
+    narrow = dict(tensors, **{"fc.weight": tensors["fc.weight"][:, :5]})
+    error = weights.bring_in_badly(write_safetensors(weights.folder / "narrow.safetensors", narrow), **RESNET)
+    assert "fc.weight [7, 5] where the model has [7, 128]" in error and "classes apart" not in error
     stem = {**RESNET, "model": {**RESNET["model"], "stem": "imagenet"}}
     assert "conv1.weight [16, 3, 3, 3] where the model has [16, 3, 7, 7]" in weights.bring_in_badly(file, **stem)
 
