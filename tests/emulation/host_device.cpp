@@ -161,10 +161,17 @@ void HostDevice::finish_all() {
   for (const Clock& clock : clocks_) host_knows(clock);
 }
 
+void HostDevice::poison(const std::vector<Region>& memory, Stream stream) {
+  give_work(stream, "poison", memory, [memory] {
+    for (const Region& region : memory)
+      std::memset(const_cast<void*>(region.begin), unreadable, static_cast<std::size_t>(region.bytes));
+  });
+}
+
 void HostDevice::poison(void* memory, std::int64_t bytes) {
   finish_all();
-  if (!owned({memory, bytes, true})) throw Error("poison for memory that is not allocated");
-  std::memset(memory, unreadable, static_cast<std::size_t>(bytes));
+  poison({{memory, bytes, true}}, compute_stream());
+  finish_all();
 }
 
 // ---- Streams and events ---------------------------------------------------------------------------------------------
