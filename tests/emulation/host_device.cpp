@@ -215,6 +215,11 @@ void HostDevice::wait(Stream stream, Event event) {
   const std::size_t s = index(stream);
   if (capturing_ && s == capture_stream_) throw Error("a stream that is being captured waits for an event");
   Call call{Call::Kind::wait, s, "wait", {}, {}, event.handle};
+  Clock known = clocks_[s];
+  join(known, host_);
+  Clock then = known;
+  join(then, state(event).clock);
+  call.adds_order = then != known;
   if (lost(call)) return;
   calls_.push_back(std::move(call));
   join(clocks_[s], state(event).clock);

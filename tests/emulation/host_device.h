@@ -38,6 +38,7 @@ struct Call {
   std::vector<Region> regions;
   std::uintptr_t handle = 0;  // of an event or a captured graph
   bool captured = false;      // recorded into a graph instead of run
+  bool adds_order = false;    // a wait for what neither its stream nor the host has waited for
   bool same_work(const Call& other) const {
     return kind == other.kind && stream == other.stream && name == other.name && arguments == other.arguments &&
            handle == other.handle;

@@ -82,28 +82,39 @@ std::vector<std::string> ways_of(const std::string& line) {
   return result;
 }
 
+// A table in which every site of a task takes way number `way`, or its last one. Some sites exist only where others
+// take certain ways, so it is compiled until nothing new appears.
+std::string forced_table(const Task& task, std::size_t way, std::size_t& most_ways) {
+  std::string forced;
+  for (;;) {
+    FusionTable table;
+    table.load(forced);
+    HostDevice device;
+    const auto backend = make_backend(device, {.fusions = &table});
+    for (const PassMode mode : {PassMode::training, PassMode::inference})
+      backend->compile(task.graph, task.micro_batch, task.precision, mode, task.group);
+    std::string next;
+    std::istringstream text(table.text());
+    for (std::string line; std::getline(text, line);) {
+      const std::vector<std::string> ways = ways_of(line);
+      most_ways = std::max(most_ways, ways.size());
+      const std::size_t tab = line.find('\t');
+      next +=
+          line.substr(0, tab + 1) + ways[std::min(way, ways.size() - 1)] + line.substr(line.find('\t', tab + 1)) + "\n";
+    }
+    if (next == forced) return forced;
+    forced = next;
+  }
+}
+
 TEST(CudaFusions, EveryWayToComputeALayerGivesTheSameTraining) {
   for (const auto& [depth, size] : {std::pair<int, int>{18, 16}, {50, 48}}) {
     Task task = picture_task(small_resnet(depth, 8, size == 16 ? "small" : "imagenet", size), 4, 4, 2);
     task.steps = 2;
-    FusionTable first;
-    const Curve expected = train_on_host_device(task, {}, {.fusions = &first});
-    std::vector<std::string> lines;
-    std::istringstream text(first.text());
-    std::size_t most = 0;
-    for (std::string line; std::getline(text, line);) {
-      lines.push_back(line);
-      most = std::max(most, ways_of(line).size());
-    }
-    ASSERT_GT(most, 1u) << "nothing is fused at all";
-    for (std::size_t way = 0; way < most; ++way) {
-      std::string forced;
-      for (const std::string& line : lines) {
-        const std::vector<std::string> ways = ways_of(line);
-        const std::size_t tab = line.find('\t');
-        forced += line.substr(0, tab + 1) + ways[std::min(way, ways.size() - 1)] +
-                  line.substr(line.find('\t', tab + 1)) + "\n";
-      }
+    const Curve expected = train_on_cpu(task);
+    std::size_t ways = 1;
+    for (std::size_t way = 0; way < ways; ++way) {
+      const std::string forced = forced_table(task, way, ways);
       FusionTable table;
       table.load(forced);
       const Curve actual = train_on_host_device(task, {}, {.fusions = &table});
@@ -111,6 +122,7 @@ TEST(CudaFusions, EveryWayToComputeALayerGivesTheSameTraining) {
       SCOPED_TRACE(cat("way ", way, " of ResNet-", depth));
       expect_equal_training(task, expected, actual, {.loss = 1e-5, .gradients = 1e-4, .weights = 1e-6, .logits = 1e-4});
     }
+    EXPECT_GT(ways, 1u) << "nothing is fused at all";
   }
 }
 
