@@ -82,6 +82,9 @@ bin/libcuda-stand-in.so: src/backend/cuda/stand_in_driver.c build/config.mk
 	@echo "link    $@"
 	$(Q)$(CXX) -x c -O1 -fPIC -Wall -Wextra -Werror -shared -Wl,-soname,libcuda.so.1 $< -o $@
 
+# cuDNN's front end is a quarter of a million lines after the preprocessor, and none of them is in a hurry.
+build/obj/backend/cuda/dnn_plans.o: FLAGS += -O1
+
 # The descriptions of GPUs travel in the executable.
 build/obj/backend/cuda/described_device.o: build/generated/devices.inc
 build/generated/devices.inc: $(wildcard src/backend/cuda/devices/*.json)
@@ -95,8 +98,10 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 	$(Q)$(LINK) $(DATA_LIBRARIES)
 
 build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
-build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp)) build/libringtrain.a
-build/tests/gpu_tests: $(call objects,$(wildcard tests/gpu/*.cpp) $(EMULATION_SOURCES)) build/libringtrain.a
+build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) $(EMULATION_SOURCES)) build/libringtrain.a
+# The own kernels' tests once more, with the GPU in place of the emulation.
+GPU_TESTS := $(wildcard tests/gpu/*.cpp) $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp))
+build/tests/gpu_tests: $(call objects,$(GPU_TESTS) $(EMULATION_SOURCES)) build/libringtrain.a
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@mkdir -p $(@D)
 	@[ -n "$(GTEST_LIBS)" ] || { echo "error: the tests need GoogleTest: install libgtest-dev, or set GTEST_HOME" >&2; exit 1; }
@@ -160,7 +165,7 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo test test-unit test-mpi test-e2e bench run clean format always
+.PHONY: all help setup demo test test-unit test-mpi test-e2e bench bundle run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
@@ -171,6 +176,7 @@ help:
 	@echo "make [all]                    build bin/ringtrain and bin/ringtrain-data"
 	@echo "make setup                    install the packages that the build needs (root, sudo; else it says which)"
 	@echo "make bench                    compare with PyTorch (tests/bench/README.md)"
+	@echo "make bundle                   a folder that runs on any Linux: build/ringtrain-bundle-*.tar.gz"
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
 	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
@@ -203,6 +209,9 @@ run: bin/ringtrain
 
 bench: all $(BENCHES)
 	@$(PYTHON) tests/bench/lstm_bench.py $(ARGS)
+
+bundle: all tests
+	@.ci/bundle.sh
 
 format:
 	@find src data_prep tests -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name '*.cu' | xargs clang-format -i

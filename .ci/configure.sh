@@ -136,7 +136,7 @@ find_cuda() {
   fi
   local frontend
   frontend=$(sed -n 's/#define CUDNN_FRONTEND_M[AI][JN]OR_VERSION *//p' "$found/cudnn_frontend_version.h" | paste -sd.)
-  cuda_cflags+=" -isystem $found"
+  cuda_cflags+=" -isystem $found -DNV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING" # cuDNN is opened at run time (libraries.h)
 
   # One object for each kind of GPU, and the last one's portable code for those that are newer.
   local known architecture last=""

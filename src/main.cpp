@@ -24,9 +24,10 @@ const char* usage =
     "      Trains on all ranks that mpirun or srun starts. --resume goes on in the run's folder (run.dir, run.id, or "
     "the\n"
     "      newest run of this name). SIGTERM, SIGUSR1 and Ctrl-C stop with a checkpoint and exit code 85.\n"
-    "  ringtrain plan EXPERIMENT.yaml [--ranks N] [key.path=value ...]\n"
+    "  ringtrain plan EXPERIMENT.yaml [--ranks N] [--device GPU] [key.path=value ...]\n"
     "      Checks everything without training: resolved experiment, batch arithmetic, learning rate, parameters, "
     "memory.\n"
+    "      --device a100, h100, h200, b200 or a file that describes one: memory on that GPU; it need not be here.\n"
     "  ringtrain sample RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml [--count N] [--temperature T] [--seed S] "
     "[--new-only]\n"
     "                   [--prompt TEXT] [--length N]\n"
@@ -139,8 +140,10 @@ int run(int argc, char** argv) {
     set_log_rank(session.rank(), session.host());
     const bool resume = command == "train" && arguments.flag("--resume");
     const std::int64_t ranks = command == "plan" ? arguments.integer("--ranks", session.size(), 1) : 0;
+    const std::string device = command == "plan" ? arguments.option("--device", "") : "";
     ExperimentArguments e = arguments.experiment(command);
     e.command_line.assign(argv, argv + argc);
+    e.device = device;
     if (command == "train") return train(e, resume, session);
     return session.rank() == 0 ? plan(e, ranks, session) : 0;
   }

@@ -12,13 +12,14 @@ case $ranks in '' | *[!0-9]* | 0) echo "error: the number of ranks is '$ranks', 
 # The mpirun of the MPI that the programs were linked with.
 root=$(cd "$(dirname "$0")/.." && pwd)
 built_with=$(sed -n 's/^MPIRUN := //p' "$root/build/config.mk" 2> /dev/null || true)
+[ -x "$root/bin/mpirun" ] && built_with=$root/bin/mpirun # a bundle brings its own
 mpirun=${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/mpirun}}
 mpirun=${mpirun:-${built_with:-mpirun}}
 command -v "$mpirun" > /dev/null || { echo "error: $mpirun was not found; set MPI_HOME (make setup installs Open MPI)" >&2; exit 1; }
 
 # Cores that this process may use: nproc counts hardware threads of the affinity mask.
 threads_per_core=$(LC_ALL=C lscpu 2> /dev/null | sed -n 's/^Thread(s) per core: *//p')
-case ${threads_per_core:-1} in '' | *[!0-9]* | 0) threads_per_core=1 ;; esac
+case $threads_per_core in '' | *[!0-9]* | 0) threads_per_core=1 ;; esac
 usable=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 cores=$(((usable + threads_per_core - 1) / threads_per_core))
 

@@ -86,6 +86,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   void* travelling(std::span<float> values) const;
   std::string name_of(std::span<float> values);
   void* allocate_registered(std::int64_t bytes, void*& handle);
+  void deregister(void* handle);
   void retire();
   cuda::Event event();
 
@@ -358,10 +359,20 @@ void* NcclCommunicator::allocate_registered(std::int64_t bytes, void*& handle) {
   double refused = good ? 0 : 1;
   host_.sum(std::span<double>(&refused, 1));
   if (refused == 0) return memory;
-  if (good && handle != nullptr) api_.deregister(comm_, handle);
+  if (good) deregister(handle);
   if (memory != nullptr) api_.release(memory);
   handle = nullptr;
   return nullptr;
+}
+
+// Called in destructors.
+void NcclCommunicator::deregister(void* handle) {
+  if (handle == nullptr || comm_ == nullptr) return;
+  try {
+    if (api_.deregister(comm_, handle) == NcclResult::in_progress) settle("giving back the gradients' memory");
+  } catch (const std::exception& e) {
+    log_warning(e.what());
+  }
 }
 
 void* NcclCommunicator::allocate(std::int64_t bytes) {
@@ -392,7 +403,7 @@ void NcclCommunicator::release(void* memory) {
   void* registered = a->half != nullptr ? a->half : a->memory;
   if (a->half != nullptr) device_.release(a->memory);
   if (a->by_nccl) {
-    if (a->handle != nullptr && comm_ != nullptr) api_.deregister(comm_, a->handle);
+    deregister(a->handle);
     api_.release(registered);
   } else {
     device_.release(registered);

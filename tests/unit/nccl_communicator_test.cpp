@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "base/small_floats.h"
@@ -39,19 +40,23 @@ void add_others(std::span<float> values) {
   for (float& v : values) v = 4 * v + 1;
 }
 
-// A GPU on which sums never end once `stuck`.
+// A GPU on which sums never end once `stuck`, nor does what waits for them.
 class StuckDevice final : public HostDevice {
  public:
   using HostDevice::HostDevice;
   bool stuck = false;
   void record(cuda::Event event, cuda::Stream stream) override {
-    if (stuck && !(stream == compute_stream())) never_.insert(event.handle);
+    if (held_up_.contains(stream.handle) || (stuck && stream != compute_stream())) never_.insert(event.handle);
     HostDevice::record(event, stream);
+  }
+  void wait(cuda::Stream stream, cuda::Event event) override {
+    if (never_.contains(event.handle)) held_up_.insert(stream.handle);
+    HostDevice::wait(stream, event);
   }
   bool done(cuda::Event event) override { return !never_.contains(event.handle) && HostDevice::done(event); }
 
  private:
-  std::set<std::uintptr_t> never_;
+  std::set<std::uintptr_t> never_, held_up_;
 };
 
 // One rank with its device, its NCCL and a flat vector of gradients.
@@ -105,7 +110,7 @@ struct Rank {
         compute(watermark, next);
         watermark = next;
         if (random() % 3 != 0) reducer.ready(watermark);
-        for (unsigned polls = random() % 4; polls > 0; --polls) reducer.poll();
+        for (auto polls = random() % 4; polls > 0; --polls) reducer.poll();
       }
       reducer.finish({});
       const std::vector<float> values = result();
@@ -146,8 +151,8 @@ TEST_F(NcclCommunicator, SumsAreRightInEveryOrderThatStreamsAndEventsAllow) {
 }
 
 TEST_F(NcclCommunicator, EveryLostWaitBetweenStreamsIsSeen) {
-  for (int lost = 0; lost < 2; ++lost) {  // the sums' wait for the backward pass; the update's wait for the sums
-    Rank rank;
+  for (int lost = 0; lost < 2; ++lost) {         // the sums' wait for the backward pass; the update's wait for the sums
+    Rank rank({}, {RunOrder::Kind::latest, 0});  // so that the host has not seen the sums end
     rank.make_gradients();
     rank.device.skip = [&](const cuda::Call& call) {
       const bool of_compute = call.stream + 1 == rank.device.compute_stream().handle;
@@ -192,7 +197,7 @@ TEST_F(NcclCommunicator, AllRanksCallNcclAlikeWhateverTheirWatermarks) {
       for (std::int64_t watermark = 0; watermark < kCount;) {
         watermark = std::min<std::int64_t>(kCount, watermark + random() % 300);
         reducer.ready(watermark);
-        for (unsigned polls = random() % 5; polls > 0; --polls) reducer.poll();
+        for (auto polls = random() % 5; polls > 0; --polls) reducer.poll();
       }
       reducer.finish({});
     }

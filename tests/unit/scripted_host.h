@@ -14,8 +14,9 @@ namespace ringtrain {
 class ScriptedHost final : public Communicator {
  public:
   ScriptedHost(int rank, int size) : rank_(rank), size_(size) {}
-  double added_by_others = 0;  // to every counter
-  std::string text_of_rank_0;  // what broadcast_string() brings, when not empty
+  double added_by_others = 0;            // to every counter
+  std::string text_of_rank_0;            // what broadcast_string() brings, when not empty
+  std::vector<std::byte> bytes_of_root;  // what a broadcast of this length brings
   std::function<void(std::span<float>)> sum_over_ranks;
 
   int rank() const override { return rank_; }
@@ -31,6 +32,10 @@ class ScriptedHost final : public Communicator {
   }
   void broadcast(std::span<std::byte> bytes, int root) override {
     if (root == rank_) return;
+    if (!bytes.empty() && bytes.size() == bytes_of_root.size()) {
+      std::ranges::copy(bytes_of_root, bytes.begin());
+      return;
+    }
     const bool is_id = bytes.size() == 128 && text_of_rank_0.size() != 128;
     if (is_id) std::ranges::fill(bytes, std::byte{'x'});
     if (is_id || text_of_rank_0.empty()) return;

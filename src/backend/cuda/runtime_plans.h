@@ -10,20 +10,9 @@
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/dnn_plans.h"
+#include "backend/cuda/packed_plans.h"
 
 namespace ringtrain::cuda {
-
-// What is kept of an operation: cuDNN's bytes, or why it has no plan.
-struct PackedPlan {
-  bool refused = false;
-  std::string content;
-  bool operator==(const PackedPlan&) const = default;
-};
-// By DnnOperation::key().
-using PackedPlans = std::map<std::string, PackedPlan>;
-std::string pack(const PackedPlans& plans);
-// Stops at what it does not understand: such plans are made anew.
-PackedPlans unpack(const std::string& text);
 
 class RuntimePlans {
  public:

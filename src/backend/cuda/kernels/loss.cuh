@@ -76,7 +76,7 @@ __device__ __forceinline__ BlockSums block_sums(const BlockSums& mine, BlockSums
 }
 
 template <class T>
-__global__ void __launch_bounds__(tile_threads) cross_entropy(CrossEntropyArguments a) {
+__global__ void __launch_bounds__(tile_threads, 4) cross_entropy(CrossEntropyArguments a) {
   __shared__ BlockSums shared[tile_threads / 32];
   __shared__ bool last;
   const auto lane = static_cast<int>(threadIdx.x) % 32;

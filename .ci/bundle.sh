@@ -1,0 +1,80 @@
+#!/bin/bash
+# Makes build/ringtrain-bundle-MACHINE.tar.gz: the programs, the GPU's tests and all libraries that they need, the C library
+# and its loader included, CUDA's excepted. start.sh becomes `ringtrain` in it. Programs are built before (make bundle).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+limit_mib=50
+folder=build/bundle/ringtrain-bundle
+archive=build/ringtrain-bundle-$(uname -m).tar.gz
+rm -rf build/bundle "$archive"
+mkdir -p $folder/{bin,lib,programs,build/tests,mpi/{plugins,pmix,share,lib,etc}}
+
+of_cuda='libcuda|libcudart|libcudnn|libnccl|libcublas|libnvrtc|libnvidia'
+needed_by() { # files: the libraries that they need, as paths
+  ldd "$@" | sed -nE 's/.*=> (\/[^ ]+) .*/\1/p' | grep -vE "/($of_cuda)" | sort -u
+}
+
+# ---- Programs: stripped, behind links to the start script ----------------------------------------------------------
+for program in bin/ringtrain bin/ringtrain-data build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests; do
+  [ -e "$program" ] || continue
+  strip -o "$folder/programs/${program##*/}" "$program"
+  up=$(dirname "$program" | sed 's/[^/][^/]*/../g')
+  ln -s "$up/ringtrain" "$folder/$program"
+done
+[ -e bin/libcuda-stand-in.so ] && cp bin/libcuda-stand-in.so $folder/bin/
+cp .ci/start.sh $folder/ringtrain
+
+# ---- MPI: Open MPI opens its parts by name; those that want a network's libraries stay behind ------------------------
+mpirun=$(sed -n 's/^MPIRUN := //p' build/config.mk)
+mpirun=$(readlink -f "$(command -v "${mpirun:-mpirun}")")
+if grep -qE "Open MPI|OpenRTE" <<< "$("$mpirun" --version 2> /dev/null)"; then
+  info="$(dirname "$mpirun")/ompi_info --parsable --path"
+  path_of() { $info "$1" | sed "s/^path:$1://"; }
+  cp "$mpirun" $folder/programs/mpirun
+  ln -s ../ringtrain $folder/bin/mpirun
+  plugins=$(path_of pkglibdir)
+  pmix=$(ldd "$plugins"/mca_pmix_*.so | sed -nE 's/.*=> (\/[^ ]*libpmix[^ ]*) .*/\1/p' | sort -u | head -1)
+  known=$(needed_by $folder/programs/* ${pmix:+"$pmix"}; echo "$pmix")
+  for plugin in "$plugins"/mca_*.so; do
+    more=$(comm -23 <(needed_by "$plugin") <(sort -u <<< "$known") | grep -vE '/lib(mca_common|oshmem)[^/]*$' || true)
+    [ -z "$more" ] && cp "$plugin" $folder/mpi/plugins/
+  done
+  [ -z "$pmix" ] || cp "$(dirname "$(readlink -f "$pmix")")"/pmix/*.so $folder/mpi/pmix/ 2> /dev/null || true
+  cp -rL "$(path_of pkgdatadir)" $folder/mpi/share/openmpi
+  cp "$(path_of sysconfdir)"/openmpi-mca-params.conf $folder/mpi/etc/ 2> /dev/null || true
+fi
+
+# ---- Libraries -------------------------------------------------------------------------------------------------------
+for library in $(needed_by $folder/programs/* $folder/mpi/plugins/*.so $folder/mpi/pmix/*.so 2> /dev/null); do
+  cp -L "$library" "$folder/lib/"
+done
+libc=$(dirname "$(ldd bin/ringtrain | sed -nE 's/.*libc\.so\.6 => (\/[^ ]+) .*/\1/p')")
+# Empty shells and look-ups that CUDA's libraries and the C library open: of the same version as libc.
+for library in libdl.so.2 librt.so.1 libpthread.so.0 libutil.so.1 libresolv.so.2 libnss_files.so.2 libnss_dns.so.2 libz.so.1; do
+  [ -e "$libc/$library" ] && cp -L "$libc/$library" $folder/lib/
+done
+cp -L "$(readelf -p .interp bin/ringtrain | sed -nE 's/.* (\/[^ ]+ld-[^ ]+)$/\1/p')" $folder/lib/
+chmod -R u+w $folder
+strip --strip-unneeded $folder/mpi/plugins/*.so $folder/mpi/pmix/*.so 2> /dev/null || true
+
+# ---- What the programs read, and what runs them ----------------------------------------------------------------------
+cp -r configs $folder/
+mkdir -p $folder/tests $folder/results
+cp -r tests/{gpu,bench,golden,mpirun.sh,run_tests} $folder/tests/
+cp -r results/bench $folder/results/
+find $folder/tests \( -name '*.cpp' -o -name '*.pyc' \) -delete
+sed "s/COMMIT/$(git describe --always --dirty 2> /dev/null || echo unknown)/" > $folder/README <<'TEXT'
+ringtrain COMMIT, with everything but CUDA's libraries. No installation: unpack it anywhere, on any Linux of this processor.
+
+  ./ringtrain --version                 or train, plan, ... : as the README of ringtrain says
+  tests/mpirun.sh 4 ./ringtrain train configs/names.yaml
+                                        4 ranks on this machine
+  tests/gpu/check.sh                    everything that wants a GPU
+
+CUDA's driver, cuDNN and NCCL are the machine's; when they are not found, name their folders in RINGTRAIN_CUDA_LIBRARIES.
+TEXT
+
+tar --sort=name --owner=0 --group=0 --numeric-owner -C build/bundle -cf - ringtrain-bundle | gzip -9 > "$archive"
+size=$(stat -c %s "$archive")
+echo "$archive: $((size / 1048576)) MiB packed, $(du -sm $folder | cut -f1) MiB unpacked"
+[ "$size" -le $((limit_mib * 1048576)) ] || { echo "error: the bundle is larger than $limit_mib MiB" >&2; exit 1; }

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Starts a program of this folder with the folder's own C library, loader and MPI; nothing is installed, and the folder
+# may lie anywhere. CUDA's libraries are the machine's: of a toolkit or module (CUDA_HOME, CUDNN_HOME, NCCL_HOME,
+# LD_LIBRARY_PATH), of a Python environment (nvidia/*/lib), or in the folders of RINGTRAIN_CUDA_LIBRARIES.
+set -eu
+self=$(readlink -f "$0")
+here=${self%/*}
+name=${0##*/} # bin/* and build/tests/* are links to this script
+loader=$(echo "$here"/lib/ld-*.so.*)
+[ -x "$here/programs/$name" ] || { echo "error: this folder has no program $name" >&2; exit 1; }
+
+export RINGTRAIN_EXECUTABLE="$here/bin/ringtrain" RINGTRAIN_ROOT="${RINGTRAIN_ROOT:-$here}"
+export OPAL_PREFIX="$here/mpi" OPAL_BINDIR="$here/bin" OPAL_LIBDIR="$here/mpi/lib" OPAL_PKGLIBDIR="$here/mpi/plugins"
+export OPAL_DATADIR="$here/mpi/share" OPAL_PKGDATADIR="$here/mpi/share/openmpi" OPAL_SYSCONFDIR="$here/mpi/etc"
+export PMIX_PREFIX="$here/mpi" PMIX_LIBDIR="$here/mpi/lib" PMIX_PKGLIBDIR="$here/mpi/pmix" PMIX_DATADIR="$here/mpi/share"
+export PMIX_PKGDATADIR="$here/mpi/share/pmix" PMIX_SYSCONFDIR="$here/mpi/etc"
+# A rank without mpirun starts no daemon, and mpirun starts ranks on this machine only (without ssh).
+export OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_plm=isolated
+
+exec "$loader" --library-path "$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$here/programs/$name" "$@"

@@ -1,0 +1,70 @@
+"""The relocatable folder: unpacked elsewhere it runs with nothing but its own files, the kernel and a shell."""
+import os
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT, curve, last_step
+
+ARCHIVE = ROOT / "build" / f"ringtrain-bundle-{os.uname().machine}.tar.gz"
+# No variable of this machine's build, and none of its MPI.
+BARE = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    made = subprocess.run([ROOT / ".ci" / "bundle.sh"], cwd=ROOT, text=True, capture_output=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    elsewhere = tmp_path_factory.mktemp("another place")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(elsewhere)
+    return elsewhere / "ringtrain-bundle"
+
+
+def run(folder, *command, **settings):
+    return subprocess.run([str(word) for word in command], cwd=folder, text=True, capture_output=True, timeout=120,
+                          stdin=subprocess.DEVNULL, env={**BARE, **settings})
+
+
+def train(bundle, workshop, *launcher):
+    """Three steps; the run's folder and what was printed."""
+    run_dir = workshop.folder / "run"
+    done = run(workshop.folder, *launcher, bundle / "ringtrain", "train", workshop.experiment(run__dir=str(run_dir), stop__steps=3))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert last_step(run_dir) == 3
+    return run_dir, done.stdout
+
+
+def test_the_archive_is_at_most_50_mib(bundle):
+    assert ARCHIVE.stat().st_size <= 50 * 2**20
+
+
+def test_all_libraries_are_the_folders_own_and_none_is_cudas(bundle):
+    loader = next((bundle / "lib").glob("ld-*.so.*"))
+    for program in sorted((bundle / "programs").iterdir()):
+        listed = run(bundle, loader, "--library-path", bundle / "lib", "--list", program).stdout
+        paths = re.findall(r"=> (/.*?) \(0x", listed)
+        assert paths, listed
+        assert not [path for path in paths if not Path(path).is_relative_to(bundle)], listed
+    names = " ".join(path.name for path in (bundle / "lib").iterdir())
+    assert not re.search(r"libcuda|libcudnn|libnccl|libcublas|libnvrtc", names), names
+
+
+def test_it_trains_three_steps_from_another_folder(bundle, workshop):
+    run_dir, _ = train(bundle, workshop)
+    assert curve(run_dir) == curve(workshop.train("installed", stop__steps=3))
+
+
+def test_its_own_mpirun_trains_on_two_ranks(bundle, workshop):
+    if not (bundle / "bin" / "mpirun").exists():
+        pytest.skip("the MPI of this build is not Open MPI, whose mpirun the bundle brings")
+    _, printed = train(bundle, workshop, bundle / "tests" / "mpirun.sh", 2)
+    assert "2 ranks" in printed, printed
+
+
+def test_its_tests_run(bundle):
+    done = run(bundle, bundle / "build" / "tests" / "unit_tests", "--gtest_filter=CudaLibraries.*:PackedPlans.*")
+    assert done.returncode == 0 and "[  PASSED  ]" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,56 @@
+"""What a build with CUDA has to keep to, on a machine without a GPU; without CUDA these tests are skipped."""
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import PROGRAM, ROOT
+
+CONFIG = (ROOT / "build" / "config.mk").read_text()
+with_cuda = pytest.mark.skipif("CUDA_STATE := on" not in CONFIG, reason="this build is without CUDA")
+
+
+def run(*command, **settings):
+    return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, env={**os.environ, **settings})
+
+
+def test_the_program_needs_no_cuda_library_to_start():
+    needed = run("ldd", PROGRAM).stdout
+    assert "libc.so" in needed
+    assert not re.search(r"libcuda|libcudnn|libnccl|libnvrtc|libcublas", needed), needed
+
+
+@with_cuda
+def test_no_kernel_spills_and_all_take_what_the_recorded_table_says():
+    done = run("tests/gpu/resources.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@with_cuda
+def test_the_version_names_cuda_cudnn_nccl_and_the_kinds_of_gpu():
+    line = re.search(r"^GPU kernels: (.*)$", run(PROGRAM, "--version").stdout, re.M).group(1)
+    for part in "CUDA", "cuDNN", "NCCL", "sm_80", "sm_90":
+        assert part in line
+
+
+@with_cuda
+@pytest.mark.parametrize("settings, named", [({"NCCL_HOME": "/nowhere"}, "NCCL_HOME"), ({"CUDNN_HOME": "/nowhere"}, "CUDNN_HOME"),
+                                             ({"CUDNN_FRONTEND_HOME": "/nowhere"}, "CUDNN_FRONTEND_HOME"),
+                                             ({"CUDA_HOME": "/nowhere"}, "CUDA_HOME"), ({"CUDA_ARCHITECTURES": "1"}, "CUDA_ARCHITECTURES")])
+def test_what_keeps_cuda_out_is_an_error_when_it_was_asked_for_and_else_a_reason(settings, named, tmp_path):
+    asked = run(".ci/configure.sh", tmp_path / "asked.mk", CUDA="1", **settings)
+    assert asked.returncode != 0 and named in asked.stderr, asked.stdout + asked.stderr
+    found = run(".ci/configure.sh", tmp_path / "found.mk", CUDA="auto", **settings)
+    assert found.returncode == 0, found.stderr
+    assert re.search(rf"^ *CUDA +off \(.*{named}", found.stdout, re.M), found.stdout
+    assert "CUDA_STATE := off" in (tmp_path / "found.mk").read_text()
+
+
+def test_only_the_files_of_the_gpu_see_its_headers():
+    allowed = re.compile(r"src/(backend/cuda/|cluster/nccl)")
+    includes = re.compile(r"#include [<\"](cuda|cudnn|nccl|nvrtc|cublas)[\w.]*[>\"]")
+    offenders = [str(path) for path in (ROOT / "src").rglob("*") if path.suffix in (".cpp", ".h")
+                 and includes.search(path.read_text()) and not allowed.match(str(path.relative_to(ROOT)))]
+    assert not offenders

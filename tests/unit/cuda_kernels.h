@@ -1,0 +1,138 @@
+// Device memory and values for tests of the GPU's own kernels on the CPU.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/cuda/kernels.h"
+#include "base/random.h"
+#include "base/small_floats.h"
+#include "tests/emulation/emulated_kernels.h"
+
+namespace ringtrain::cuda {
+
+constexpr Type all_types[] = {Type::fp32, Type::bf16, Type::fp16};
+
+inline float rounded(Type type, double value) {
+  const auto x = static_cast<float>(value);
+  return type == Type::fp32 ? x : type == Type::bf16 ? from_bf16(to_bf16(x)) : from_fp16(to_fp16(x));
+}
+
+// Where the tests' kernels run: here, emulated; tests/gpu puts a GPU in its place. `memory`: all that the arguments
+// point into.
+inline std::function<void(const KernelLaunch&, std::span<std::byte> memory)> run_kernel =
+    [](const KernelLaunch& launch, std::span<std::byte>) { run_emulated(launch); };
+
+// Elements of one type in a test's memory.
+struct Array {
+  Type type = Type::fp32;
+  std::byte* data = nullptr;
+  std::int64_t count = 0;
+
+  double operator[](std::int64_t i) const {
+    if (type == Type::fp32) return static_cast<double>(reinterpret_cast<const float*>(data)[i]);
+    const std::uint16_t bits = reinterpret_cast<const std::uint16_t*>(data)[i];
+    return static_cast<double>(type == Type::bf16 ? from_bf16(bits) : from_fp16(bits));
+  }
+  void set(std::int64_t i, double value) const {
+    const auto x = static_cast<float>(value);
+    if (type == Type::fp32)
+      reinterpret_cast<float*>(data)[i] = x;
+    else
+      reinterpret_cast<std::uint16_t*>(data)[i] = type == Type::bf16 ? to_bf16(x) : to_fp16(x);
+  }
+  const Array& fill(double value) const {
+    for (std::int64_t i = 0; i < count; ++i) set(i, value);
+    return *this;
+  }
+  const Array& normal(std::uint64_t key, double deviation = 1, double mean = 0) const {
+    for (std::int64_t i = 0; i < count; ++i)
+      set(i, mean + deviation * random_normal(key, static_cast<std::uint64_t>(i)));
+    return *this;
+  }
+  float* floats() const { return reinterpret_cast<float*>(data); }
+};
+
+// Every piece lies between guards, at a multiple of 16 bytes (or, on request, beside one). What nobody wrote is NaN.
+class TestMemory {
+ public:
+  Array array(Type type, std::int64_t count, std::int64_t shift = 0) {
+    return {type, take(count * bytes_of(type), shift * bytes_of(type)), count};
+  }
+  template <class T>
+  T* make(std::int64_t count) {
+    return reinterpret_cast<T*>(take(count * static_cast<std::int64_t>(sizeof(T)), 0));
+  }
+
+  void run_once(const KernelLaunch& launch) { run_kernel(launch, {memory_.get(), used_}); }
+  // Runs it with threads and blocks in both orders: the same bits, and no guard touched.
+  void run(const KernelLaunch& launch) { run(std::vector{launch}); }
+  void run(const std::vector<KernelLaunch>& launches) {
+    const std::vector<std::byte> before(memory_.get(), memory_.get() + used_);
+    emulate_backwards(true);
+    for (const KernelLaunch& launch : launches) run_once(launch);
+    emulate_backwards(false);
+    const std::vector<std::byte> backwards(memory_.get(), memory_.get() + used_);
+    std::copy(before.begin(), before.end(), memory_.get());
+    for (const KernelLaunch& launch : launches) run_once(launch);
+    const std::string name = kernel_name(launches.front().kernel);
+    ASSERT_EQ(std::memcmp(backwards.data(), memory_.get(), backwards.size()), 0)
+        << name << " depends on the order of threads or blocks";
+    for (const std::size_t guard : guards_)
+      for (std::size_t i = guard; i < guard + guard_bytes; ++i)
+        ASSERT_EQ(memory_.get()[i], guard_value) << name << " wrote beyond an array's end";
+  }
+
+ private:
+  static constexpr std::size_t capacity = std::size_t{64} << 20, guard_bytes = 64;
+  static constexpr std::byte guard_value{0xa5};
+
+  void guard() {
+    guards_.push_back(used_);
+    std::memset(memory_.get() + used_, static_cast<int>(guard_value), guard_bytes);
+    used_ += guard_bytes;
+  }
+  std::byte* take(std::int64_t bytes, std::int64_t shift) {
+    const auto size = static_cast<std::size_t>(bytes), moved = static_cast<std::size_t>(shift);
+    if (guards_.empty()) {
+      used_ = (64 - reinterpret_cast<std::uintptr_t>(memory_.get()) % 64) % 64;
+      guard();
+    }
+    if (used_ + moved + size + 3 * guard_bytes > capacity) throw std::length_error("test memory is full");
+    std::memset(memory_.get() + used_, static_cast<int>(guard_value), moved);
+    std::byte* data = memory_.get() + used_ + moved;
+    std::memset(data, 0xff, size);
+    used_ += moved + size;
+    guard();
+    while (used_ % 64 != guards_.front() % 64) memory_.get()[used_++] = guard_value;
+    return data;
+  }
+
+  std::unique_ptr<std::byte[]> memory_{new std::byte[capacity]};
+  std::size_t used_ = 0;
+  std::vector<std::size_t> guards_;
+};
+
+// Of a result that is rounded once to its type; `size`: of the terms it was summed from.
+inline double tolerance(Type type, double expected, double size = 1) {
+  const double unit = type == Type::fp32 ? 1e-6 : type == Type::bf16 ? 1.0 / 256 : 1.0 / 2048;
+  return unit * std::abs(expected) + 3e-6 * size + (type == Type::fp16 ? 6e-8 : 0);
+}
+
+inline bool bit(const std::uint8_t* mask, std::int64_t row, std::int64_t channels, std::int64_t channel) {
+  return (mask[row * ((channels + 7) / 8) + channel / 8] >> (channel % 8) & 1) != 0;
+}
+inline void set_bit(std::uint8_t* mask, std::int64_t row, std::int64_t channels, std::int64_t channel, bool value) {
+  std::uint8_t& byte = mask[row * ((channels + 7) / 8) + channel / 8];
+  const auto one = static_cast<std::uint8_t>(1u << (channel % 8));
+  byte = static_cast<std::uint8_t>(value ? byte | one : byte & ~one);
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,125 @@
+// Bias, ReLU, sums over rows and the input kernel of the GPU against double precision.
+#include "cuda_kernels.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+TEST(CudaKernelsActivation, BiasReluAndMaskInPlaceAndApart) {
+  for (const Type type : all_types)
+    for (const int channels : {3, 8, 17, 64, 4096})
+      for (const std::int64_t rows : {1, 37})
+        for (const bool relu : {false, true})
+          for (const bool biased : {false, true})
+            for (const bool in_place : {false, true}) {
+              SCOPED_TRACE(testing::Message() << type_name(type) << " " << rows << " x " << channels);
+              TestMemory memory;
+              const Array x = memory.array(type, rows * channels).normal(1);
+              x.set(1, NAN);
+              x.set(2, -INFINITY);
+              std::vector<double> before;
+              for (std::int64_t i = 0; i < x.count; ++i) before.push_back(x[i]);
+              const Array bias = memory.array(Type::fp32, channels).normal(2);
+              const Array y = in_place ? x : memory.array(type, rows * channels);
+              auto* mask = memory.make<std::uint8_t>(rows * ((channels + 7) / 8));
+              ASSERT_NO_FATAL_FAILURE(
+                  memory.run(launch_of(type, ActivateArguments{x.data, biased ? bias.floats() : nullptr, y.data, mask,
+                                                               rows, channels, relu})));
+              for (std::int64_t i = 0; i < x.count; ++i) {
+                const double z = before[static_cast<std::size_t>(i)] + (biased ? bias[i % channels] : 0);
+                const double e = relu && z < 0 ? 0 : z;
+                ASSERT_TRUE(std::isnan(e) ? std::isnan(y[i]) : y[i] == e || std::abs(y[i] - e) <= tolerance(type, e))
+                    << i << ": " << y[i] << " instead of " << e;
+                ASSERT_EQ(bit(mask, i / channels, channels, i % channels), !relu || z > 0) << i;
+              }
+            }
+}
+
+TEST(CudaKernelsActivation, GradientPassesWhereTheMaskSaysSo) {
+  for (const Type type : all_types)
+    for (const int channels : {3, 8, 17, 4096})
+      for (const bool in_place : {false, true}) {
+        TestMemory memory;
+        const std::int64_t rows = 29;
+        const Array dy = memory.array(type, rows * channels).normal(1);
+        auto* mask = memory.make<std::uint8_t>(rows * ((channels + 7) / 8));
+        std::vector<double> expected;
+        for (std::int64_t i = 0; i < dy.count; ++i) {
+          const bool passes = i % 3 != 1;
+          set_bit(mask, i / channels, channels, i % channels, passes);
+          expected.push_back(passes ? dy[i] : 0);
+        }
+        dy.set(1, NAN);
+        const Array dx = in_place ? dy : memory.array(type, dy.count);
+        ASSERT_NO_FATAL_FAILURE(
+            memory.run(launch_of(type, ActivateBackwardArguments{dy.data, mask, dx.data, rows, channels})));
+        for (std::int64_t i = 0; i < dx.count; ++i) ASSERT_EQ(dx[i], expected[static_cast<std::size_t>(i)]) << i;
+      }
+}
+
+TEST(CudaKernelsActivation, ColumnSumsTakePaddedRowsAndAccumulate) {
+  for (const Type type : all_types)
+    for (const auto& [columns, stride] : {std::pair{1, 1}, {10, 16}, {17, 17}, {128, 128}, {67, 72}})
+      for (const std::int64_t rows : {1, 2100})
+        for (const bool accumulate : {false, true}) {
+          SCOPED_TRACE(testing::Message() << type_name(type) << " " << rows << " x " << columns << " of " << stride);
+          TestMemory memory;
+          const Array x = memory.array(type, rows * stride);  // NaN in the padding
+          for (std::int64_t i = 0; i < x.count; ++i)
+            if (i % stride < columns) x.set(i, random_normal(1, static_cast<std::uint64_t>(i)));
+          const Array sums = memory.array(Type::fp32, columns);
+          if (accumulate) sums.fill(5);
+          ASSERT_NO_FATAL_FAILURE(memory.run(
+              launch_of(type, ColumnSumsArguments{x.data, sums.floats(), rows, columns, stride, accumulate})));
+          for (int c = 0; c < columns; ++c) {
+            double sum = accumulate ? 5 : 0;
+            for (std::int64_t r = 0; r < rows; ++r) sum += x[r * stride + c];
+            ASSERT_NEAR(sums[c], sum, tolerance(Type::fp32, sum, std::sqrt(static_cast<double>(rows)))) << c;
+          }
+        }
+}
+
+TEST(CudaKernelsActivation, AddTakesAnyLengthAndWorksInPlace) {
+  for (const Type type : all_types)
+    for (const std::int64_t count : {1, 7, 8, 2047, 5000}) {
+      TestMemory memory;
+      const Array a = memory.array(type, count).normal(1), b = memory.array(type, count).normal(2);
+      const Array y = memory.array(type, count);
+      ASSERT_NO_FATAL_FAILURE(memory.run(launch_of(type, AddArguments{a.data, b.data, y.data, count})));
+      for (std::int64_t i = 0; i < count; ++i) ASSERT_NEAR(y[i], a[i] + b[i], tolerance(type, a[i] + b[i])) << i;
+      memory.run_once(launch_of(type, AddArguments{a.data, b.data, a.data, count}));
+      for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(a[i], y[i]) << i;
+    }
+}
+
+TEST(CudaKernelsActivation, PixelsAreScaledShiftedAndPadded) {
+  for (const Type type : all_types)
+    for (const auto& [channels, padded] : {std::pair{3, 4}, {3, 3}, {3, 8}, {1, 4}, {4, 4}, {3, 5}, {1, 1}})
+      for (const std::int64_t pixels : {1, 700}) {
+        SCOPED_TRACE(testing::Message() << type_name(type) << " " << pixels << " x " << channels << " in " << padded);
+        TestMemory memory;
+        ImageInputArguments a{};
+        auto* from = memory.make<std::uint8_t>(pixels * channels);
+        for (std::int64_t i = 0; i < pixels * channels; ++i) from[i] = static_cast<std::uint8_t>(i * 37 + 11);
+        const Array to = memory.array(type, pixels * padded);
+        a.pixels = from;
+        a.output = to.data;
+        a.pixel_count = pixels;
+        a.channels = channels;
+        a.padded = padded;
+        for (int c = 0; c < channels; ++c) {
+          a.scale[c] = 0.01f * static_cast<float>(c + 1);
+          a.shift[c] = -static_cast<float>(c);
+        }
+        ASSERT_NO_FATAL_FAILURE(memory.run(launch_of(type, a)));
+        for (std::int64_t i = 0; i < to.count; ++i) {
+          const std::int64_t c = i % padded;
+          const double e = c < channels ? from[i / padded * channels + c] * static_cast<double>(a.scale[c]) +
+                                              static_cast<double>(a.shift[c])
+                                        : 0;
+          ASSERT_NEAR(to[i], e, tolerance(type, e)) << i;
+        }
+      }
+}
+
+}  // namespace
+}  // namespace ringtrain::cuda

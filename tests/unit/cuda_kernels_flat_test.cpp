@@ -1,0 +1,277 @@
+// Copies between the flat vector and a program's layouts, and the optimizer's kernels.
+#include "cuda_kernels.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+struct Tensor {
+  std::int64_t outer;
+  int inner, taps, padded;
+};
+// Biases, dense weights, padded rows, the stem, 3 x 3 and 11 x 11 convolutions; more inner channels than a tile has.
+const Tensor tensors[] = {{1, 64, 1, 64}, {10, 100, 1, 100}, {7, 17, 1, 24},     {9000, 1, 1, 1},
+                          {6, 3, 49, 4},  {5, 64, 9, 64},    {2, 600, 9, 600},   {3, 3, 121, 8},
+                          {4, 5, 9, 16},  {1, 1, 1, 1},      {1, 8192, 1, 8192}, {2, 2, 2304, 3}};
+
+struct CopyCase {
+  TestMemory memory;
+  Array flat, own;
+  std::vector<TensorPlace> places;
+  std::int64_t blocks;
+  CopyTensorsArguments a{};
+
+  CopyCase(Type own_type, bool accumulate) {
+    std::int64_t flat_size = 0, own_size = 0;
+    for (const Tensor& t : tensors) {
+      places.push_back({.flat_offset = flat_size,
+                        .own_offset = own_size,
+                        .outer = t.outer,
+                        .inner = t.inner,
+                        .taps = t.taps,
+                        .padded = t.padded});
+      flat_size += (t.outer * t.inner * t.taps + 63) / 64 * 64;
+      own_size += (t.outer * t.padded * t.taps + 127) / 128 * 128;
+    }
+    const auto count = static_cast<int>(places.size());
+    blocks = place_blocks(places.data(), count);
+    auto* on_device = memory.make<TensorPlace>(count);
+    std::copy(places.begin(), places.end(), on_device);
+    flat = memory.array(Type::fp32, flat_size);
+    own = memory.array(own_type, own_size);
+    a = {.flat = flat.floats(),
+         .own = own.data,
+         .places = on_device,
+         .count = count,
+         .accumulate = accumulate,
+         .own_is_fp32 = own_type == Type::fp32};
+  }
+  // Every element of every tensor: place in the flat vector (-1: padding) and in the own one.
+  template <class Body>
+  void each(const Body& body) const {
+    for (const TensorPlace& p : places)
+      for (std::int64_t o = 0; o < p.outer; ++o)
+        for (int tap = 0; tap < p.taps; ++tap)
+          for (int i = 0; i < p.padded; ++i)
+            body(i < p.inner ? p.flat_offset + (o * p.inner + i) * p.taps + tap : -1,
+                 p.own_offset + (o * p.taps + tap) * p.padded + i);
+  }
+};
+
+TEST(CudaKernelsFlat, CopiesInAreTransposedPaddedAndRounded) {
+  for (const Type own : all_types)
+    for (const Type kernel_type : all_types) {
+      if (own != kernel_type && own != Type::fp32) continue;
+      SCOPED_TRACE(testing::Message() << type_name(kernel_type) << ", own " << type_name(own));
+      CopyCase k(own, false);
+      k.flat.normal(1);
+      ASSERT_NO_FATAL_FAILURE(k.memory.run(launch_of(kernel_type, Kernel::copy_tensors_in, k.a, k.blocks)));
+      std::int64_t wrong = 0;
+      k.each([&](std::int64_t flat, std::int64_t at) {
+        wrong += k.own[at] != (flat < 0 ? 0 : static_cast<double>(rounded(own, k.flat[flat])));
+      });
+      EXPECT_EQ(wrong, 0);
+    }
+}
+
+TEST(CudaKernelsFlat, CopiesHomeSetOrAddAndSkipPadding) {
+  for (const Type own : all_types)
+    for (const bool accumulate : {false, true}) {
+      SCOPED_TRACE(testing::Message() << type_name(own) << accumulate);
+      CopyCase k(own, accumulate);
+      std::vector<double> before;
+      if (accumulate) k.flat.normal(2);
+      for (std::int64_t i = 0; i < k.flat.count; ++i) before.push_back(accumulate ? k.flat[i] : 0);
+      k.each([&](std::int64_t flat, std::int64_t at) {
+        k.own.set(at, flat < 0 ? NAN : random_normal(1, static_cast<std::uint64_t>(at)));
+      });
+      ASSERT_NO_FATAL_FAILURE(k.memory.run(launch_of(own, Kernel::copy_tensors_home, k.a, k.blocks)));
+      std::int64_t wrong = 0;
+      k.each([&](std::int64_t flat, std::int64_t at) {
+        if (flat < 0) return;
+        const double e = before[static_cast<std::size_t>(flat)] + k.own[at];
+        wrong += !(std::abs(k.flat[flat] - e) <= 1e-6 * (1 + std::abs(e)));
+      });
+      EXPECT_EQ(wrong, 0);
+    }
+}
+
+TEST(CudaKernelsFlat, InThenHomeIsTheIdentityAndGapsStayUntouched) {
+  for (const bool accumulate : {false, true}) {
+    CopyCase k(Type::fp32, accumulate);
+    k.flat.normal(1);
+    std::vector<double> before;
+    for (std::int64_t i = 0; i < k.flat.count; ++i) before.push_back(k.flat[i]);
+    ASSERT_NO_FATAL_FAILURE(k.memory.run({launch_of(Type::bf16, Kernel::copy_tensors_in, k.a, k.blocks),
+                                          launch_of(Type::bf16, Kernel::copy_tensors_home, k.a, k.blocks)}));
+    std::vector<double> expected = before;
+    if (accumulate)
+      k.each([&](std::int64_t flat, std::int64_t) {
+        if (flat >= 0) expected[static_cast<std::size_t>(flat)] *= 2;
+      });
+    for (std::int64_t i = 0; i < k.flat.count; ++i) ASSERT_EQ(k.flat[i], expected[static_cast<std::size_t>(i)]) << i;
+  }
+}
+
+TEST(CudaKernelsFlat, CastScalesAndRoundsOnce) {
+  for (const Type from_type : all_types)
+    for (const Type to_type : all_types)
+      for (const std::int64_t count : {1, 9, 2048, 5001}) {
+        SCOPED_TRACE(testing::Message() << type_name(from_type) << " to " << type_name(to_type) << " " << count);
+        TestMemory memory;
+        const Array from = memory.array(from_type, count).normal(1, 100), to = memory.array(to_type, count);
+        from.set(0, 65500);
+        ASSERT_NO_FATAL_FAILURE(
+            memory.run(launch_of(CastArguments{from.data, to.data, count, from_type, to_type, 0.5f})));
+        for (std::int64_t i = 0; i < count; ++i)
+          ASSERT_EQ(to[i], static_cast<double>(rounded(to_type, 0.5 * from[i]))) << i;
+      }
+}
+
+TEST(CudaKernelsFlat, TooLargeForFp16IsInfinite) {
+  TestMemory memory;
+  const Array from = memory.array(Type::fp32, 3), to = memory.array(Type::fp16, 3);
+  from.set(0, 65520);
+  from.set(1, -1e30);
+  from.set(2, NAN);
+  ASSERT_NO_FATAL_FAILURE(memory.run(launch_of(CastArguments{from.data, to.data, 3, Type::fp32, Type::fp16, 1.0f})));
+  EXPECT_EQ(to[0], INFINITY);
+  EXPECT_EQ(to[1], -INFINITY);
+  EXPECT_TRUE(std::isnan(to[2]));
+}
+
+struct NormCase {
+  TestMemory memory;
+  Array values;
+  double* partial;
+  UpdateScalars* scalars;
+  int blocks;
+  explicit NormCase(std::int64_t count) : blocks(squared_norm_blocks(count)) {
+    values = memory.array(Type::fp32, count).normal(1);
+    partial = memory.make<double>(blocks);
+    scalars = memory.make<UpdateScalars>(1);
+  }
+  void run(float unscale, double clip) {
+    memory.run({launch_of(SquaredNormArguments{values.floats(), partial, values.count, blocks}),
+                launch_of(SquaredNormTotalArguments{partial, scalars, blocks, unscale, clip})});
+  }
+};
+
+TEST(CudaKernelsFlat, SquaredNormIsSummedInDoublePrecision) {
+  for (const std::int64_t count : {1, 7, 64, 5000, 1300003}) {
+    NormCase k(count);
+    k.values.set(0, 1e25);  // its square is no fp32
+    ASSERT_NO_FATAL_FAILURE(k.run(0.5f, 0));
+    double sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) sum += k.values[i] * k.values[i];
+    EXPECT_NEAR(k.scalars->squared_norm, sum / 4, 1e-12 * sum) << count;
+    EXPECT_EQ(k.scalars->applied, 1);
+    EXPECT_EQ(k.scalars->gradient_scale, 0.5f);
+    k.values.set(0, 1);
+    ASSERT_NO_FATAL_FAILURE(k.run(1, 0));
+    sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) sum += k.values[i] * k.values[i];
+    EXPECT_NEAR(k.scalars->squared_norm, sum, 1e-12 * sum) << count;
+  }
+}
+
+TEST(CudaKernelsFlat, ClippingScalesTheUnscaledGradientToTheLimit) {
+  NormCase k(4);
+  k.values.fill(8);  // norm 16, unscaled 4
+  ASSERT_NO_FATAL_FAILURE(k.run(0.25f, 1));
+  EXPECT_EQ(k.scalars->squared_norm, 16);
+  EXPECT_EQ(k.scalars->gradient_scale, 0.25f * 0.25f);
+  ASSERT_NO_FATAL_FAILURE(k.run(0.25f, 4.5));
+  EXPECT_EQ(k.scalars->gradient_scale, 0.25f);
+}
+
+TEST(CudaKernelsFlat, AnOverflowSkipsTheUpdate) {
+  for (const double bad : {double{INFINITY}, double{NAN}}) {
+    NormCase k(5000);
+    k.values.set(4321, bad);
+    ASSERT_NO_FATAL_FAILURE(k.run(1, 1));
+    EXPECT_EQ(k.scalars->applied, 0);
+    const Array weights = k.memory.array(Type::fp32, 5000).normal(2),
+                momentum = k.memory.array(Type::fp32, 5000).fill(3);
+    const double before = weights[17];
+    auto* rule = k.memory.make<UpdateRule>(1);
+    *rule = {.learning_rate = 1};
+    auto* range = k.memory.make<UpdateRange>(1);
+    *range = {0, 5000, 0};
+    ASSERT_NO_FATAL_FAILURE(k.memory.run(
+        {launch_of(UpdateArguments{
+             rule, k.scalars, range, 1, 5000, weights.floats(), k.values.floats(), {momentum.floats(), nullptr}}),
+         launch_of(AverageArguments{weights.floats(), momentum.floats(), k.scalars, 5000, 0.5f})}));
+    EXPECT_EQ(weights[17], before);
+    EXPECT_EQ(momentum[17], 3);
+  }
+}
+
+TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
+  for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw})
+    for (const bool inside : {false, true})
+      for (const std::int64_t shift : {0, 1}) {
+        SCOPED_TRACE(testing::Message() << static_cast<int>(kind) << inside << shift);
+        TestMemory memory;
+        const std::int64_t n = 10000;
+        const Array w = memory.array(Type::fp32, n, shift).normal(1), g = memory.array(Type::fp32, n, shift).normal(2);
+        const Array m = memory.array(Type::fp32, n, shift).normal(3), v = memory.array(Type::fp32, n, shift).fill(0.5);
+        auto* rule = memory.make<UpdateRule>(1);
+        *rule = {.kind = kind,
+                 .learning_rate = 0.1f,
+                 .momentum = 0.9f,
+                 .nesterov = inside,
+                 .rate_inside = inside,
+                 .correction = 0.8f,
+                 .beta1 = 0.9f,
+                 .beta2 = 0.99f,
+                 .epsilon = 1e-8f,
+                 .bias_correction1 = 0.5f,
+                 .bias_correction2 = 0.3f};
+        auto* scalars = memory.make<UpdateScalars>(1);
+        *scalars = {.squared_norm = 1, .gradient_scale = 0.25f, .applied = 1};
+        // A gap, ends inside four elements, a range inside one vector, one over several chunks, one beyond the count.
+        const std::vector<UpdateRange> ranges = {
+            {2, 3, 0.5f}, {3, 11, 0}, {64, 9001, 0.1f}, {9001, 9002, 0.2f}, {9990, 10000, 0}};
+        auto* on_device = memory.make<UpdateRange>(static_cast<std::int64_t>(ranges.size()));
+        std::copy(ranges.begin(), ranges.end(), on_device);
+        std::vector<float> ew(w.floats(), w.floats() + n), em(m.floats(), m.floats() + n),
+            ev(v.floats(), v.floats() + n);
+        for (const UpdateRange& range : ranges)
+          for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end); ++i) {
+            UpdateRule r = *rule;
+            r.gradient_scale = 0.25f;
+            r.weight_decay = range.weight_decay;
+            ew[i] = kind == OptimizerKind::sgd ? sgd_update(r, ew[i], g.floats()[i], em[i])
+                                               : adam_update(r, ew[i], g.floats()[i], em[i], ev[i]);
+          }
+        ASSERT_NO_FATAL_FAILURE(
+            memory.run(launch_of(UpdateArguments{rule,
+                                                 scalars,
+                                                 on_device,
+                                                 static_cast<int>(ranges.size()),
+                                                 n,
+                                                 w.floats(),
+                                                 g.floats(),
+                                                 {m.floats(), kind == OptimizerKind::sgd ? nullptr : v.floats()}})));
+        for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+          ASSERT_NEAR(w.floats()[i], ew[i], 1e-6f * (1 + std::abs(ew[i]))) << i;
+          ASSERT_NEAR(m.floats()[i], em[i], 1e-6f * (1 + std::abs(em[i]))) << i;
+          ASSERT_NEAR(v.floats()[i], ev[i], 1e-6f * (1 + std::abs(ev[i]))) << i;
+          if (i < 2 || (i >= 11 && i < 64)) {
+            ASSERT_EQ(w.floats()[i], ew[i]) << i;
+          }
+        }
+      }
+}
+
+TEST(CudaKernelsFlat, AveragesMoveTowardsTheMeans) {
+  TestMemory memory;
+  const Array w = memory.array(Type::fp32, 300).fill(2), means = memory.array(Type::fp32, 300).fill(6);
+  auto* scalars = memory.make<UpdateScalars>(1);
+  *scalars = {.applied = 1};
+  ASSERT_NO_FATAL_FAILURE(memory.run(launch_of(AverageArguments{w.floats(), means.floats(), scalars, 300, 0.25f})));
+  for (int i = 0; i < 300; ++i) ASSERT_EQ(w[i], 3);
+}
+
+}  // namespace
+}  // namespace ringtrain::cuda

@@ -1,0 +1,109 @@
+// Finding CUDA's libraries at run time, and plans as bytes. Needs neither a GPU nor CUDA.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "backend/cuda/libraries.h"
+#include "backend/cuda/packed_plans.h"
+#include "base/error.h"
+#include "tests/unit/with_folder.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+// An environment variable for the length of a test.
+class Setting {
+ public:
+  Setting(const char* name, const std::string& value) : name_(name) {
+    if (const char* before = std::getenv(name); before != nullptr) before_ = before;
+    setenv(name, value.c_str(), 1);
+  }
+  ~Setting() {
+    if (before_.empty())
+      unsetenv(name_);
+    else
+      setenv(name_, before_.c_str(), 1);
+  }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* name_;
+  std::string before_;
+};
+
+class CudaLibraries : public WithFolder {
+ protected:
+  // A real library under a name that no machine has.
+  std::string place(const std::string& folder, const std::string& file) {
+    std::filesystem::create_directories(path(folder));
+    std::filesystem::copy_file(library_file(open_library({"libm.so.6", {}, ""})), path(folder + "/" + file));
+    return path(folder);
+  }
+};
+
+TEST_F(CudaLibraries, AreTakenFromTheNamedFoldersBeforeTheVariablesFolders) {
+  const std::string named = place("named", "libringtrain_a.so.9"), home = place("home/lib64", "libringtrain_a.so.9");
+  const Setting folders("RINGTRAIN_CUDA_LIBRARIES", "/nowhere:" + named), variable("RINGTRAIN_A_HOME", path("home"));
+  void* library = open_library({"libringtrain_a.so.9", {"RINGTRAIN_A_HOME"}, ""});
+  EXPECT_EQ(library_file(library), named + "/libringtrain_a.so.9");
+  EXPECT_NE(library_function(library, "cos"), nullptr);
+}
+
+TEST_F(CudaLibraries, AreFoundBelowTheirHomeVariable) {
+  for (const std::string lib : {"lib64", "lib"}) {
+    const std::string file = "libringtrain_" + lib + ".so.9", folder = place("toolkit/" + lib, file);
+    const Setting variable("RINGTRAIN_B_HOME", path("toolkit"));
+    EXPECT_EQ(library_file(open_library({file, {"RINGTRAIN_B_HOME"}, ""})), folder + "/" + file);
+  }
+}
+
+TEST_F(CudaLibraries, ThatAreNowhereAreAnErrorWithEveryFolderAndTheAdvice) {
+  const Setting folders("RINGTRAIN_CUDA_LIBRARIES", "/one:/two");
+  const std::string error = message_of([] {
+    open_library({"libringtrain_c.so.9", {"CUDA_HOME"}, "Load the module."});
+  });
+  for (const char* part :
+       {"libringtrain_c.so.9", "/one", "/two", "LD_LIBRARY_PATH", "/usr/local/cuda/lib64", "Load the module."})
+    expect_contains(error, part);
+}
+
+TEST_F(CudaLibraries, ThatAreThereAndCannotBeOpenedAreReportedInTheLoadersWords) {
+  std::filesystem::create_directories(path("broken"));
+  std::ofstream(path("broken/libringtrain_d.so.9")) << "no library";
+  const Setting folders("RINGTRAIN_CUDA_LIBRARIES", path("broken"));
+  const std::string error = message_of([] { open_library({"libringtrain_d.so.9", {}, ""}); });
+  expect_contains(error, path("broken/libringtrain_d.so.9"));
+  EXPECT_EQ(error.find("searched"), std::string::npos) << error;
+}
+
+TEST_F(CudaLibraries, AFunctionThatALibraryLacksIsNamedWithItsFile) {
+  const std::string error = message_of([] { library_function(open_library({"libm.so.6", {}, ""}), "cudnnCreate"); });
+  expect_contains(error, "libm.so.6");
+  expect_contains(error, "cudnnCreate");
+}
+
+const PackedPlans plans = {{"conv a", {false, std::string("bytes\nwith\0lines", 16)}},
+                           {"conv b", {true, "no engine\nfound"}},
+                           {"matmul", {false, ""}}};
+
+TEST(PackedPlans, ComeBackAsTheyWerePacked) {
+  EXPECT_EQ(unpack(pack(plans)), plans);
+}
+
+TEST(PackedPlans, CutAnywhereGiveThePlansBeforeTheCutAndNothingElse) {
+  const std::string text = pack(plans);
+  std::size_t most = 0;
+  for (std::size_t length = 0; length < text.size(); ++length) {
+    const PackedPlans some = unpack(text.substr(0, length));
+    EXPECT_LT(some.size(), plans.size()) << length;
+    EXPECT_GE(some.size(), most) << length;
+    most = some.size();
+    for (const auto& [key, plan] : some) EXPECT_EQ(plan, plans.at(key)) << length;
+  }
+}
+
+}  // namespace
+}  // namespace ringtrain::cuda
