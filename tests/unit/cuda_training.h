@@ -28,6 +28,7 @@ struct Task {
   int steps = 3;
   float overflow_scale = 1;  // fp16's loss scale
   std::string optimizer = "sgd";
+  double rate = 0.01;
   ParameterTable table = graph.parameters();
   std::int64_t counted() const {
     return std::count_if(targets.begin(), targets.end(), [](int t) { return t >= 0; });
@@ -43,7 +44,8 @@ inline Task picture_task(const Graph& graph, std::int64_t rows, std::int64_t mic
           .weights = {drawn.w.begin(), drawn.w.end()},
           .inputs = drawn.x,
           .targets = drawn.y,
-          .state = {}};
+          .state = {},
+          .rate = 1e-4};
 }
 
 // Every `blank_every`-th target does not count; 0: all do.
@@ -55,7 +57,8 @@ inline Task text_task(const ModelConfig& model, std::int64_t length, std::int64_
             .weights = {},
             .inputs = {},
             .targets = {},
-            .state = {}};
+            .state = {},
+            .rate = 0.01};
   task.weights.resize(static_cast<std::size_t>(task.table.size()));
   initialize(task.table, 7, task.weights);
   const std::uint64_t key = random_key(3, RandomPurpose::sampling);
@@ -163,7 +166,8 @@ inline Curve train(Backend& backend, const Task& task, const Listener& listener 
     curve.sums.push_back(program->take_sums());
     if (listener.before_update) listener.before_update(*gradients);
     curve.gradients.push_back(fetch(*gradients));
-    curve.updates.push_back(optimizer.update(*weights, *gradients, {0.01, 0.01}, step, task.overflow_scale, 0.1f));
+    curve.updates.push_back(
+        optimizer.update(*weights, *gradients, {task.rate, task.rate}, step, task.overflow_scale, 0.1f));
     program->set_weights(*weights);
     curve.weights.push_back(fetch(*weights));
     curve.states.push_back(state);
@@ -191,15 +195,17 @@ inline Curve train_on_cpu(const Task& task) {
   return train(*make_cpu_backend(1), task);
 }
 
-// Fills what no command may read before it has written it: all memory of a program that does not last from pass to
-// pass.
+// Fills what no command may read before it has written it, in the program's own stream: all memory that does not last
+// from pass to pass.
 inline void poison_activations(HostDevice& device, const Program& program) {
   const Schedule& schedule = dynamic_cast<const ProgramBase&>(program).schedule();
+  std::vector<Region> regions;
   for (const auto& [at, allocation] : device.allocations()) {
     if (allocation.what != "the training program") continue;
     for (const ArenaPlan::Item& item : schedule.arena().items())
-      if (item.first >= 0 && item.bytes > 0) device.poison(reinterpret_cast<char*>(at) + item.offset, item.bytes);
+      if (item.first >= 0) regions.push_back({reinterpret_cast<char*>(at) + item.offset, item.bytes, true});
   }
+  device.poison(regions, device.compute_stream());
 }
 
 // The GPU program on the CPU, with garbage wherever nothing may be read, and all checks of the device on.
@@ -230,6 +236,19 @@ inline void expect_equal_training(const Task& task, const Curve& expected, const
       EXPECT_EQ(actual.sums[step].correct5, expected.sums[step].correct5) << what;
     }
     const float *g = actual.gradients[step].data(), *wanted = expected.gradients[step].data();
+    if (getenv("SHOW")) {
+      double most = 0;
+      std::string who;
+      for (const Parameter& p : task.table.all()) {
+        double d = relative_difference(g + p.offset, wanted + p.offset, p.count);
+        if (!(d <= most)) most = d, who = p.name;
+      }
+      fprintf(stderr, "step %zu prec %d: loss %.1e whole %.1e worst %.1e (%s) weights %.1e norm %.2e applied %d\n",
+              step, (int)task.precision, std::abs(actual.sums[step].loss / expected.sums[step].loss - 1),
+              relative_difference(g, wanted, task.table.trained()), most, who.c_str(),
+              relative_difference(actual.weights[step].data(), expected.weights[step].data(), task.table.size()),
+              expected.updates[step].gradient_norm, actual.updates[step].applied);
+    }
     if (t.whole_gradient > 0) {
       EXPECT_LE(relative_difference(g, wanted, task.table.trained()), t.whole_gradient) << what;
     } else {
