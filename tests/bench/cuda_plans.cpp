@@ -3,7 +3,8 @@
 //   make bin/ringtrain build/bench/cuda_plans
 //   RINGTRAIN_EXECUTABLE=bin/ringtrain build/bench/cuda_plans h200 results/cuda_plans_h200.csv [processes]
 //
-// Rows that the file has for the same graph and cuDNN are kept; the rest takes about 0.3 s a row.
+// Rows that the file has for the same graph and cuDNN are kept; the rest takes about 0.3 s a row, and stays in
+// build/cudnn-plans.txt as it comes.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,7 @@ int write_table(const std::string& device, const std::string& path, std::size_t 
   const DeviceDescription description = find_description(device);
   const LayerOperations operations = model_operations();
   const PlanTable kept = read_plan_table(path);
+  PlanCache cache("build/cudnn-plans.txt", description.json);  // of a run that was ended before
   std::vector<PlanRow> rows(operations.all().size());
   std::string version;
   std::atomic<std::size_t> next = 0;
@@ -31,14 +33,27 @@ int write_table(const std::string& device, const std::string& path, std::size_t 
       version = process.cudnn_version();
     }
     for (std::size_t i = next++; i < rows.size(); i = next++) {
+      if (i % 50 == 0) std::fprintf(stderr, "%s: %zu of %zu\n", device.c_str(), i, rows.size());
       const DnnOperation& operation = operations.all()[i].operation;
       PlanRow& row = rows[i];
       row.key = operation.key();
       row.graph = process.hash(operation);
       const PlanRow* old = kept.find(row.key);
       const bool same = old != nullptr && old->graph == row.graph && kept.cudnn == process.cudnn_version();
-      row.answer = same ? old->answer : process.plan(operation);
-      if (i % 50 == 0) std::fprintf(stderr, "%s: %zu of %zu\n", device.c_str(), i, rows.size());
+      if (same) {
+        row.answer = old->answer;
+        continue;
+      }
+      {
+        const std::lock_guard lock(mutex);
+        if (const PlanAnswer* known = cache.find(process.cudnn_version(), row.graph, row.key)) {
+          row.answer = *known;
+          continue;
+        }
+      }
+      row.answer = process.plan(operation);
+      const std::lock_guard lock(mutex);
+      cache.add(process.cudnn_version(), row.graph, row.key, row.answer);
     }
   };
   std::vector<std::thread> threads;

@@ -64,6 +64,7 @@ TEST(CudaDnnOperations, ActivationsAreNhwcAndWeightsKrsc) {
   EXPECT_EQ(y.elements(), 32 * 256 * 28 * 20);
   EXPECT_EQ(tensor(t, DnnRole::shortcut).dimensions, x.dimensions);
   EXPECT_EQ(tensor(t, DnnRole::scale).elements(), 64);
+  EXPECT_EQ(tensor(t, DnnRole::scale).type, Type::fp32);
   EXPECT_EQ(tensor(t, DnnRole::sum, true).elements(), 256);
   EXPECT_EQ(tensor(t, DnnRole::sum, true).type, Type::fp32);
 }
