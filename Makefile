@@ -98,8 +98,10 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 	$(Q)$(LINK) $(DATA_LIBRARIES)
 
 build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
-build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp)) build/libringtrain.a
-build/tests/gpu_tests: $(call objects,$(wildcard tests/gpu/*.cpp) $(EMULATION_SOURCES)) build/libringtrain.a
+build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) $(EMULATION_SOURCES)) build/libringtrain.a
+# The own kernels' tests once more, with the GPU in place of the emulation.
+GPU_TESTS := $(wildcard tests/gpu/*.cpp) $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp))
+build/tests/gpu_tests: $(call objects,$(GPU_TESTS) $(EMULATION_SOURCES)) build/libringtrain.a
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@mkdir -p $(@D)
 	@[ -n "$(GTEST_LIBS)" ] || { echo "error: the tests need GoogleTest: install libgtest-dev, or set GTEST_HOME" >&2; exit 1; }
@@ -163,12 +165,12 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo test test-unit test-mpi test-e2e bench bundle run clean format always
+.PHONY: all help setup demo test test-unit test-mpi test-e2e test-gpu bench bundle run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
 	@echo "                              install, build, train on names, invent new ones, draw the loss"
-	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e: one kind)"
+	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e, test-gpu: one kind)"
 	@echo "make run N=4 EXPERIMENT=configs/names.yaml [ARGS='stop.steps=20 ...']"
 	@echo "                              train on N ranks of this machine"
 	@echo "make [all]                    build bin/ringtrain and bin/ringtrain-data"
@@ -192,12 +194,12 @@ demo: setup
 
 test: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all tests
-	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e
+	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e gpu
 
 .PHONY: tests
 tests: $(TESTS)
 
-test-unit test-mpi test-e2e: test-%: all tests
+test-unit test-mpi test-e2e test-gpu: test-%: all tests
 	@PYTHON="$(PYTHON)" tests/run_tests $*
 
 N ?= 2

@@ -100,7 +100,8 @@ ClassFolders list_class_folders(const std::string& root, const std::string& belo
     const bool flat = std::any_of(others.begin(), others.end(), called_like_a_picture);
     throw Error(cat(result.folder, ": holds ",
                     flat ? "pictures, but no folder (or tar file) per class" : "no folder (or tar file) per class"),
-                flat ? cat("say with --list FILE which picture is of which class",
+                flat ? cat("say with ", below.empty() || below == "train" ? "--list" : "--validation-list",
+                           " FILE which picture is of which class",
                            below.empty() ? "" : cat("; if '", below, "' is a class itself, give --split train"))
                      : std::string("INPUT is a folder with train/ and val/, or with a folder per class"));
   }

@@ -98,7 +98,14 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedPicture>& entries, c
     bool all_numbers = true;
     for (const ListedPicture& entry : entries) {
       const std::optional<std::int32_t> label = as_label(entry.label);
-      all_numbers = all_numbers && label.has_value();
+      // A slip of the pen among numbers would make ids of all of them, and other labels by the order of these.
+      if (label.has_value() != as_label(entries[0].label).has_value())
+        throw Error(cat(path, ", line ", entry.line, ": the label '", entry.label, "' is ", label ? "a" : "no",
+                        " number, unlike that of line ", entries[0].line, ", '", entries[0].label, "'"),
+                    "labels are all numbers, or all class ids; --class-list names the classes");
+      if (label.value_or(0) < 0)
+        throw Error(cat(path, ", line ", entry.line, ": the label is ", *label), "labels count from 0");
+      all_numbers = label.has_value();
       highest = std::max(highest, label.value_or(0));
       ids.insert(entry.label);
     }

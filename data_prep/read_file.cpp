@@ -12,7 +12,9 @@
 
 namespace ringtrain {
 
-InputFile::InputFile(const std::string& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+// Opening a named pipe would wait for somebody to write into it, but for O_NONBLOCK.
+InputFile::InputFile(const std::string& path)
+    : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
   struct stat status {};
   const bool stated = ::fstat(descriptor_, &status) == 0;

@@ -75,7 +75,12 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool res
   }
   for (const std::string& prefix : prefixes_) {
     locks_.push_back(::open((prefix + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
-    if (locks_.back() >= 0 && ::flock(locks_.back(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (locks_.back() < 0) {
+      const std::string reason = std::strerror(errno);
+      unlock(true);
+      throw Error(cat(prefix, ".lock: cannot write: ", reason), "choose an --out that can be written to");
+    }
+    if (::flock(locks_.back(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       unlock(false);
       throw Error(cat(prefix, ": another conversion is writing here"), "wait for it, or choose another --out");
     }

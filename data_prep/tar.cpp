@@ -109,9 +109,13 @@ std::vector<TarMember> list_tar(const std::string& path) {
   std::vector<TarMember> members;
   Extended extended;
   Block block;
+  bool ended = false;
   for (std::uint64_t at = 0; at + block_bytes <= end;) {
     file.read(at, {reinterpret_cast<std::uint8_t*>(block.data()), block.size()});
-    if (std::all_of(block.begin(), block.end(), [](char c) { return c == '\0'; })) break;
+    if (std::all_of(block.begin(), block.end(), [](char c) { return c == '\0'; })) {
+      ended = true;
+      break;
+    }
     if (!checksum_is_right(block)) {
       if (at > 0) throw damaged(at, "no header of a member with a right checksum");
       const std::string compression = compression_of({block.data(), block.size()});
@@ -150,6 +154,9 @@ std::vector<TarMember> list_tar(const std::string& path) {
     }
     extended = {};
   }
+  // Who reads a member that is cut off will say so; members that are not there at all would be missing without a word.
+  const bool last_is_cut = !members.empty() && members.back().offset + members.back().bytes > end;
+  if (!ended && !last_is_cut) throw damaged(end, "the empty block that ends an archive is missing: it is cut off");
   return members;
 }
 

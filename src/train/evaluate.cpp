@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "config/reader.h"
+#include "data/shard_header.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_source.h"
 #include "train/evaluator.h"
@@ -29,6 +30,17 @@ struct Source {
   std::int64_t step = 0, micro_batch = 0;
 };
 
+// Of the training set, evaluation needs classes (or symbols), mean and deviation. Weights travel further than data:
+// where it is not, the validation set says them.
+void use_validation_set_alone(DataConfig& data) {
+  try {
+    find_shards(data.train);
+  } catch (const Error& error) {
+    log_warning(error.what(), "; classes, mean and deviation are those of ", data.validation);
+    data.train = data.validation;
+  }
+}
+
 Source find_source(const EvaluateArguments& arguments) {
   const ExperimentArguments& named = arguments.experiment;
   const bool from_file = is_experiment_file(named.path);
@@ -48,6 +60,7 @@ Source find_source(const EvaluateArguments& arguments) {
   }
   if (s.experiment.data.validation.empty())
     throw Error(cat(named.path, ": names no validation set"), "say which: data.validation=PREFIX");
+  use_validation_set_alone(s.experiment.data);
   return s;
 }
 
@@ -130,7 +143,7 @@ void report(const Source& source, const RunPlan& plan, const Evaluation& e, cons
   record["validation_targets"] = e.targets;
   record["seconds"] = e.seconds;
   record["ranks"] = plan.batch.ranks;
-  write_file_atomically(json, record.dump(2) + "\n");
+  write_file_atomically(json, record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace
@@ -152,7 +165,7 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
   const DatasetIndex train_index = shared_index(experiment.data.train, *communicator);
   const DatasetIndex validation_index = shared_index(experiment.data.validation, *communicator);
   const RunPlan plan =
-      make_run_plan(experiment, train_index, &validation_index, session.size(), *backend, source.micro_batch);
+      make_evaluation_plan(experiment, train_index, &validation_index, session.size(), *backend, source.micro_batch);
 
   std::unique_ptr<Vector> weights = backend->make_vector(plan.parameters.size());
   std::vector<float> flat(static_cast<std::size_t>(weights->size()));

@@ -180,7 +180,11 @@ class TrainingRun {
     const Evaluation e = evaluator_->run(trainer_.weights(), progress_.step);
     watchdog_.step_finished(progress_.step);
     progress_.evaluated_step = progress_.step;
-    const bool improved = !progress_.has_best || e.loss < progress_.best_loss;
+    const bool finite = std::isfinite(e.loss);
+    if (!finite && recorder_)
+      log_warning("the validation loss after step ", progress_.step, " is ", e.loss,
+                  ": the weights or running statistics have outgrown their numbers");
+    const bool improved = finite && (!progress_.has_best || e.loss < progress_.best_loss);
     if (improved) {
       progress_.has_best = true;
       progress_.best_loss = e.loss;

@@ -88,8 +88,8 @@ void check_keys_apply(const Experiment& e, const DatasetIndex& index) {
     }
   };
   if (index.is_image()) return only_for({"data.order", "data.sequence", "data.blanks"}, "pictures");
-  only_for({"data.image_size", "data.resize", "data.augmentation", "data.flip", "data.mean", "data.std", "data.classes",
-            "data.reads"},
+  only_for({"data.image_size", "data.resize", "data.augmentation", "data.crop_area", "data.crop_ratio", "data.flip",
+            "data.mean", "data.std", "data.classes", "data.reads"},
            "text");
   if (index.text.running_text) return only_for({"data.blanks"}, "running text");
   only_for({"data.order", "data.sequence"}, "names");
@@ -122,8 +122,8 @@ SampleShape sample_shape(const Experiment& e, const DatasetIndex& train) {
 
 }  // namespace
 
-RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
-                      int ranks, Backend& backend, std::int64_t recorded_micro_batch) {
+RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+                             int ranks, Backend& backend, std::int64_t recorded_micro_batch) {
   RunPlan p;
   p.experiment = experiment;
   p.train = train;
@@ -134,7 +134,6 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
     p.has_validation = true;
   }
   check_keys_apply(experiment, train);
-  check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   check_stated("data.classes", experiment.data.classes, std::ssize(train.image.class_ids), train.prefix);
   p.precision = precision_of(experiment.precision);
   p.graph = build_model(experiment.model, sample_shape(experiment, train), experiment.loss);
@@ -156,6 +155,13 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   p.train_loader = loader_plan(p, train, false);
   if (p.has_validation) p.validation_loader = loader_plan(p, p.validation, true);
   p.carries_state = p.train_loader.order == TextOrder::streams;
+  return p;
+}
+
+RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+                      int ranks, Backend& backend, std::int64_t recorded_micro_batch) {
+  RunPlan p = make_evaluation_plan(experiment, train, validation, ranks, backend, recorded_micro_batch);
+  check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   p.samples_per_epoch = samples_per_epoch(train, p.train_loader);
   p.schedule.global_batch = p.batch.global;
   p.schedule.steps_per_epoch = steps_per_epoch(train, p.train_loader);
@@ -270,6 +276,16 @@ std::string describe_data(const DatasetIndex& index, std::int64_t samples) {
       index.is_image() ? cat(index.image.class_ids.size(), " classes") : cat(index.text.vocabulary.size(), " symbols"));
 }
 
+// A resize that was forgotten shows here: 256, the default, leaves 2 % to a model of 32 x 32.
+std::string describe_pictures(const DataConfig& data) {
+  const auto size = static_cast<double>(data.image_size), resize = static_cast<double>(data.resize);
+  return cat("training ", data.augmentation, data.augmentation == "pad_crop" ? cat(" ", data.pad) : "",
+             data.flip ? ", flip" : "", "; evaluation the central ", data.image_size, " x ", data.image_size,
+             data.resize == 0 ? " of the stored picture"
+                              : cat(", short side ", data.resize, ": ",
+                                    std::llround(100 * size * size / resize / resize), " % of a square picture"));
+}
+
 std::string describe_model(const RunPlan& plan) {
   const ModelConfig& m = plan.experiment.model;
   std::string text = m.kind;
@@ -337,6 +353,7 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   t.row("data", describe_data(plan.train, plan.samples_per_epoch));
   if (plan.has_validation)
     t.row("validation", describe_data(plan.validation, samples_per_epoch(plan.validation, plan.validation_loader)));
+  if (plan.train.is_image()) t.row("pictures", describe_pictures(e.data));
   t.row("batch", to_string(plan.batch));
   t.row("epoch", cat(with_thousands(plan.schedule.steps_per_epoch), " steps; ",
                      plan.samples_per_epoch - plan.schedule.steps_per_epoch * plan.batch.global,

@@ -35,6 +35,10 @@ struct RunPlan {
 RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                       int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
 
+// The same without what only training needs: the learning rate, and samples enough for a step.
+RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+                             int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
+
 // Stands for a data set of pictures that is not here (a cluster's, seen from a laptop), as the experiment states it:
 // data.train_samples or data.validation_samples, and data.classes. Throws Error when it does not.
 DatasetIndex stated_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples);

@@ -150,7 +150,7 @@ void convert_block(const std::vector<std::uint8_t>& from, std::span<float> to, c
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // no waiting at a named pipe
   if (file_ < 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
   try {
     struct stat status {};

@@ -82,8 +82,11 @@ Checkpoint make_checkpoint(const RunPlan& plan, const Progress& progress) {
 }  // namespace
 
 std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
-  return {{"vocabulary", nlohmann::json(plan.train.text.vocabulary).dump()},
-          {"class_ids", nlohmann::json(plan.train.image.class_ids).dump()}};
+  // Folders, whose names are the classes, may be called by bytes that are no UTF-8.
+  const auto text_of = [](const nlohmann::json& list) {
+    return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  return {{"vocabulary", text_of(plan.train.text.vocabulary)}, {"class_ids", text_of(plan.train.image.class_ids)}};
 }
 
 Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const Progress& progress, Communicator& communicator) {

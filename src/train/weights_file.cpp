@@ -34,6 +34,10 @@ const Dense& classifier(const Graph& graph) {
   return std::get<Dense>(last->operation);
 }
 
+bool differs_first_only(const std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b) {
+  return !a.empty() && !b.empty() && a[0] != b[0] && std::equal(a.begin() + 1, a.end(), b.begin() + 1, b.end());
+}
+
 void require_same_tensors(const std::string& path, const Shapes& found, const RunPlan& plan) {
   std::vector<std::string> missing, unknown, other_shape;
   Shapes wanted;
@@ -47,7 +51,8 @@ void require_same_tensors(const std::string& path, const Shapes& found, const Ru
       missing.push_back(name);
     } else if (has->second != shape) {
       other_shape.push_back(cat(name, " ", to_text(has->second), " where the model has ", to_text(shape)));
-      only_classes = only_classes && (name == last.weight || name == last.bias) && !has->second.empty();
+      only_classes =
+          only_classes && (name == last.weight || name == last.bias) && differs_first_only(has->second, shape);
       if (only_classes) classes = has->second[0];
     }
   }
@@ -87,9 +92,11 @@ std::string plain_name(std::string name) {
   return name;
 }
 
-void require_finite(const std::string& path, const std::string& name, std::span<const float> values) {
+void require_sound(const std::string& path, const std::string& name, std::span<const float> values) {
   if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }))
     throw Error(cat(path, ": tensor '", name, "' has values that are not finite"), "its training had diverged");
+  if (name.ends_with("running_var") && std::any_of(values.begin(), values.end(), [](float value) { return value < 0; }))
+    throw Error(cat(path, ": tensor '", name, "' has negative values, which no variance has"), "export it again");
 }
 
 std::span<float> place_of(const Parameter& p, std::span<float> flat) {
@@ -113,7 +120,7 @@ void load_safetensors(const std::string& path, const RunPlan& plan, std::span<fl
   require_same_symbols(path, file.metadata(), plan);
   for (const Parameter& p : plan.parameters.all()) {
     file.read(*entries.at(p.name), place_of(p, flat));
-    require_finite(path, p.name, place_of(p, flat));
+    require_sound(path, p.name, place_of(p, flat));
   }
 }
 

@@ -242,6 +242,19 @@ def test_evaluate_takes_another_validation_set(workshop, weights):
     assert result.code == 1 and "names no validation set" in result.err, result
 
 
+def test_evaluate_needs_no_training_set_and_no_samples_for_a_step(workshop, weights):
+    run = workshop.train("run")
+    said = evaluations(run)[-1]["validation_loss"]
+    exported = weights.export(run, "--newest")
+    elsewhere = workshop.experiment(data__train=str(workshop.folder / "not-here"), batch={"global": 65536, "worker": 8})
+    for source in [checkpoints(run)[-1], f"data.train={workshop.folder / 'not-here'}"], [elsewhere, "--weights", exported]:
+        result = workshop.run("evaluate", *source, "--json", workshop.folder / "said.json", ranks=2)
+        assert result.code == 0 and result.err.count("no data set at") == 1, result
+        assert json.loads((workshop.folder / "said.json").read_text())["validation_loss"] == pytest.approx(said, rel=1e-6)
+    result = workshop.run("evaluate", checkpoints(run)[-1], "data.validation=not-here")
+    assert result.code == 1 and "not-here" in result.err, result
+
+
 def test_logits_of_the_first_samples_add_up_to_the_loss(workshop, weights):
     run = workshop.train("run")
     out = weights.folder / "logits.safetensors"
@@ -375,5 +388,42 @@ def test_weights_without_statistics_or_of_another_resnet_are_refused(workshop, w
     assert "missing (40): bn1.running_mean, bn1.running_var" in error and "not in the model" not in error
     file = write_safetensors(weights.folder / "whole.safetensors", tensors, {"class_ids": json.dumps(CLASSES[::-1])})
     assert "was trained with other classes, or in another order" in weights.bring_in_badly(file, **RESNET)
+    below = dict(tensors, **{"bn1.running_var": -tensors["bn1.running_var"]})
+    error = weights.bring_in_badly(write_safetensors(weights.folder / "below.safetensors", below), **RESNET)
+    assert "'bn1.running_var' has negative values" in error
+    narrow = dict(tensors, **{"fc.weight": tensors["fc.weight"][:, :5]})
+    error = weights.bring_in_badly(write_safetensors(weights.folder / "narrow.safetensors", narrow), **RESNET)
+    assert "fc.weight [7, 5] where the model has [7, 128]" in error and "classes apart" not in error
     stem = {**RESNET, "model": {**RESNET["model"], "stem": "imagenet"}}
     assert "conv1.weight [16, 3, 3, 3] where the model has [16, 3, 7, 7]" in weights.bring_in_badly(file, **stem)
+
+
+def test_classes_called_by_bytes_that_are_no_utf8_are_trained_exported_and_imported(workshop, weights):
+    for split, count in ("train", 16), ("val", 2):
+        for name in "caf\udce9", "tea":
+            folder = workshop.folder / "source" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.new("RGB", (16, 16), (number, 50, 9)).save(folder / f"{number}.jpg")
+    workshop.data = workshop.folder / "drinks"
+    done = subprocess.run([CONVERTER, "images", workshop.folder / "source", "--out", workshop.data], capture_output=True, timeout=60)
+    assert done.returncode == 0, done
+    run = workshop.train("run", **{**RESNET, "stop__steps": 1})
+    imported = weights.bring_in(weights.export(run, "--newest"), "imported", **RESNET)
+    assert weights.evaluate(imported)[0]["validation_loss"] == evaluations(run)[-1]["validation_loss"]
+
+
+def test_a_validation_loss_that_is_not_finite_is_never_the_best(workshop, weights, pictures):
+    """Training sees the batch's own statistics; evaluation the running ones, here as far out as floats go."""
+    workshop.data = pictures
+    tensors, metadata = read_safetensors(weights.export(workshop.train("run", **{**RESNET, "stop__steps": 1})))
+    tensors["bn1.running_mean"], tensors["bn1.running_var"] = numpy.full((2, 16), [[-3e38], [0]], numpy.float32)
+    file = write_safetensors(weights.folder / "far.safetensors", tensors, metadata)
+    changes = {**RESNET, "model": {**RESNET["model"], "norm_momentum": 1e-30}}
+    imported = weights.bring_in(file, "imported", **changes)
+    run, job = workshop.start_training("imported", resume=True, **changes)
+    result = job.wait()
+    assert result.code == 0 and "warning: the validation loss after step 6 is" in result.err, result
+    said = evaluations(run)[-1]
+    assert said["validation_loss"] is None and said["validation_accuracy"] == 0 and not said["best"]
+    assert run == imported and not (run / "checkpoints" / "best.h5").exists() and "best validation loss" not in result.out

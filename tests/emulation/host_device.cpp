@@ -161,10 +161,17 @@ void HostDevice::finish_all() {
   for (const Clock& clock : clocks_) host_knows(clock);
 }
 
+void HostDevice::poison(const std::vector<Region>& memory, Stream stream) {
+  give_work(stream, "poison", memory, [memory] {
+    for (const Region& region : memory)
+      std::memset(const_cast<void*>(region.begin), unreadable, static_cast<std::size_t>(region.bytes));
+  });
+}
+
 void HostDevice::poison(void* memory, std::int64_t bytes) {
   finish_all();
-  if (!owned({memory, bytes, true})) throw Error("poison for memory that is not allocated");
-  std::memset(memory, unreadable, static_cast<std::size_t>(bytes));
+  poison({{memory, bytes, true}}, compute_stream());
+  finish_all();
 }
 
 // ---- Streams and events ---------------------------------------------------------------------------------------------
@@ -208,6 +215,11 @@ void HostDevice::wait(Stream stream, Event event) {
   const std::size_t s = index(stream);
   if (capturing_ && s == capture_stream_) throw Error("a stream that is being captured waits for an event");
   Call call{Call::Kind::wait, s, "wait", {}, {}, event.handle};
+  Clock known = clocks_[s];
+  join(known, host_);
+  Clock then = known;
+  join(then, state(event).clock);
+  call.adds_order = then != known;
   if (lost(call)) return;
   calls_.push_back(std::move(call));
   join(clocks_[s], state(event).clock);

@@ -38,6 +38,7 @@ struct Call {
   std::vector<Region> regions;
   std::uintptr_t handle = 0;  // of an event or a captured graph
   bool captured = false;      // recorded into a graph instead of run
+  bool adds_order = false;    // a wait for what neither its stream nor the host has waited for
   bool same_work(const Call& other) const {
     return kind == other.kind && stream == other.stream && name == other.name && arguments == other.arguments &&
            handle == other.handle;
@@ -104,9 +105,10 @@ class HostDevice : public Device {
   void give_work(Stream stream, const std::string& name, std::vector<Region> regions, std::function<void()> work);
 
   void finish_all();  // the host waits for everything
-  // NaNs of every type: what memory holds that nobody may read. Waits for everything first.
-  void poison(void* memory, std::int64_t bytes);
-  void check_guards() const;  // throws Error when something wrote around an allocation
+  // Fills memory with NaNs of every type, in a stream: nobody may read it before it is written again.
+  void poison(const std::vector<Region>& memory, Stream stream);
+  void poison(void* memory, std::int64_t bytes);  // at once; the host waits for everything first
+  void check_guards() const;                      // throws Error when something wrote around an allocation
   struct Allocation {
     std::string what;
     std::int64_t bytes = 0;

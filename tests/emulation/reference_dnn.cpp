@@ -13,6 +13,8 @@ namespace {
 
 using Values = std::vector<float>;
 
+constexpr double few = 1e8;  // operations that are not worth the start of threads
+
 class Reference {
  public:
   Reference(const DnnOperation& operation, std::span<void* const> addresses, float alpha)
@@ -112,7 +114,7 @@ class Reference {
         for (std::int64_t i = 0; i < c; ++i)
           by_tap[static_cast<std::size_t>((t * c + i) * k + o)] = w[static_cast<std::size_t>((o * taps + t) * c + i)];
     Values y(static_cast<std::size_t>(outputs()), 0.0f);
-#pragma omp parallel for
+#pragma omp parallel for if (op_.flops() > few)
     for (std::int64_t n = 0; n < op_.n; ++n)
       for_each_tap(n, [&](std::int64_t tap, std::int64_t from, std::int64_t to) {
         float* result = y.data() + to * k;
@@ -143,7 +145,7 @@ class Reference {
     const Values dy = operand(read(DnnRole::dy, outputs())), w = operand(read(DnnRole::w, weights()));
     const std::int64_t taps = op_.r * op_.r, k = op_.k, c = op_.c;
     Values dx(static_cast<std::size_t>(inputs()), 0.0f);
-#pragma omp parallel for
+#pragma omp parallel for if (op_.flops() > few)
     for (std::int64_t n = 0; n < op_.n; ++n)
       for_each_tap(n, [&](std::int64_t tap, std::int64_t to, std::int64_t from) {
         float* result = dx.data() + to * c;
@@ -182,7 +184,7 @@ class Reference {
     const Values x = input(), dy = operand(read(DnnRole::dy, outputs()));
     const std::int64_t taps = op_.r * op_.r, k = op_.k, c = op_.c;
     std::vector<double> total(static_cast<std::size_t>(weights()), 0.0);
-#pragma omp parallel for
+#pragma omp parallel for if (op_.flops() > few)
     for (std::int64_t o = 0; o < k; ++o) {
       Values of_sample(static_cast<std::size_t>(taps * c));
       for (std::int64_t n = 0; n < op_.n; ++n) {
@@ -219,7 +221,7 @@ class Reference {
     if (op_.epilogue == Epilogue::bias) bias = read(DnnRole::bias, n);
     Values y(static_cast<std::size_t>(m * n), 0.0f);
     if (op_.accumulate) y = read(DnnRole::y, m * n);
-#pragma omp parallel for
+#pragma omp parallel for if (op_.flops() > few)
     for (std::int64_t i = 0; i < m; ++i) {
       Values row(bias);
       for (std::int64_t j = 0; j < k; ++j) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/cuda/kernels.h"
@@ -23,6 +24,11 @@ inline float rounded(Type type, double value) {
   const auto x = static_cast<float>(value);
   return type == Type::fp32 ? x : type == Type::bf16 ? from_bf16(to_bf16(x)) : from_fp16(to_fp16(x));
 }
+
+// Where the tests' kernels run: here, emulated; tests/gpu puts a GPU in its place. `memory`: all that the arguments
+// point into.
+inline std::function<void(const KernelLaunch&, std::span<std::byte> memory)> run_kernel =
+    [](const KernelLaunch& launch, std::span<std::byte>) { run_emulated(launch); };
 
 // Elements of one type in a test's memory.
 struct Array {
@@ -65,16 +71,17 @@ class TestMemory {
     return reinterpret_cast<T*>(take(count * static_cast<std::int64_t>(sizeof(T)), 0));
   }
 
+  void run_once(const KernelLaunch& launch) { run_kernel(launch, {memory_.get(), used_}); }
   // Runs it with threads and blocks in both orders: the same bits, and no guard touched.
   void run(const KernelLaunch& launch) { run(std::vector{launch}); }
   void run(const std::vector<KernelLaunch>& launches) {
     const std::vector<std::byte> before(memory_.get(), memory_.get() + used_);
     emulate_backwards(true);
-    for (const KernelLaunch& launch : launches) run_emulated(launch);
+    for (const KernelLaunch& launch : launches) run_once(launch);
     emulate_backwards(false);
     const std::vector<std::byte> backwards(memory_.get(), memory_.get() + used_);
     std::copy(before.begin(), before.end(), memory_.get());
-    for (const KernelLaunch& launch : launches) run_emulated(launch);
+    for (const KernelLaunch& launch : launches) run_once(launch);
     const std::string name = kernel_name(launches.front().kernel);
     ASSERT_EQ(std::memcmp(backwards.data(), memory_.get(), backwards.size()), 0)
         << name << " depends on the order of threads or blocks";

@@ -399,7 +399,7 @@ TEST(CudaKernelsNorm, GradientMayReplaceWhatItIsMadeFrom) {
     Array line[3];
     for (std::size_t i = 0; i < 3; ++i) line[i] = k->memory.array(Type::fp32, 48).normal(10 + i);
     const Array out = k->memory.array(Type::bf16, k->n);
-    run_emulated(launch_of(
+    k->memory.run_once(launch_of(
         Type::bf16, NormBackwardApplyArguments{k->dy.data, k->x.data, nullptr, k->mask, line[0].floats(),
                                                line[1].floats(), line[2].floats(), nullptr, nullptr, nullptr,
                                                k == &apart ? out.data : k->dy.data, nullptr, nullptr, 40, 2, 24}));

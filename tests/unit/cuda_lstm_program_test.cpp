@@ -1,6 +1,7 @@
 // The GPU's LSTM program on a device in host memory against the CPU backend: losses, gradients, logits, carried state.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -284,6 +285,66 @@ TEST(LstmOnTheGpu, WithoutARecurrentPlanTheErrorHasTheReason) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("no recurrent engine here"), std::string::npos) << error.what();
   }
+}
+
+// A device that runs what it is asked to time, and says that it took as long as `seconds` has it.
+class TimingDevice : public HostDevice {
+ public:
+  explicit TimingDevice(std::function<double(const cuda::Call&)> seconds) : seconds_(std::move(seconds)) {}
+  double time(const std::function<void(cuda::Stream)>& work, int) override {
+    const std::size_t before = flat_calls().size();
+    work(compute_stream());
+    finish_all();
+    double sum = 0;
+    const std::vector<cuda::Call> all = flat_calls();
+    for (std::size_t i = before; i < all.size(); ++i) sum += seconds_(all[i]);
+    return sum;
+  }
+
+ private:
+  std::function<double(const cuda::Call&)> seconds_;
+};
+
+std::vector<std::string> recurrent_calls(const HostDevice& device) {
+  std::vector<std::string> names;
+  for (const cuda::Call& call : device.flat_calls())
+    if (call.kind == cuda::Call::Kind::rnn_forward) names.push_back(call.name);
+  return names;
+}
+
+TEST(LstmOnTheGpu, TheRecurrentCallsThatTookTheLeastTimeAreTaken) {
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  struct Choice {
+    std::string fast;
+    double dropout;
+    std::size_t calls;
+  };
+  for (const Choice& choice :
+       {Choice{"layers3 input32 hidden16 length5 batch6 persist_dynamic", 0, 1}, Choice{"layers1 ", 0, 3},
+        Choice{"layers1 input32 hidden16 length5 batch6 persist_small_h", 0.5, 3}}) {
+    TimingDevice device([&](const cuda::Call& call) { return has(call.name, choice.fast.c_str()) ? 1.0 : 100.0; });
+    const auto backend = cuda::make_backend(device, {});
+    Training training(*backend, {16, 3, 31, 5, 6, choice.dropout}, Precision::bf16);
+    device.clear_calls();
+    training.step(0);
+    const std::vector<std::string> names = recurrent_calls(device);
+    EXPECT_EQ(names.size(), choice.calls) << choice.fast;
+    EXPECT_TRUE(std::ranges::any_of(names, [&](const std::string& name) { return has(name, choice.fast.c_str()); }))
+        << choice.fast;
+    device.check_guards();
+  }
+}
+
+TEST(LstmOnTheGpu, ARefusedAlgorithmLeavesTheStandardOne) {
+  Gpu gpu(refusing([](const cuda::RnnOperation& o) {
+    return std::string(o.algorithm == cuda::RnnAlgorithm::standard ? "" : "not at this size");
+  }));
+  Training training(*gpu.backend, {16, 3, 31, 5, 6, 0.5}, Precision::bf16);
+  gpu.device.clear_calls();
+  training.step(0);
+  const std::vector<std::string> names = recurrent_calls(gpu.device);
+  EXPECT_EQ(names.size(), 3u);
+  for (const std::string& name : names) EXPECT_NE(name.find(" standard "), std::string::npos) << name;
 }
 
 TEST(LstmOnTheGpu, ReplayedGraphsGiveTheBitsOfSingleLaunches) {

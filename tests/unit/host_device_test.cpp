@@ -219,7 +219,7 @@ TEST(HostDevice, NewMemoryIsZeroAndPoisonedMemoryIsNoNumber) {
   EXPECT_EQ(std::count(memory, memory + 100, 0.0f), 100);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % 256, 0u);
   EXPECT_EQ(device.allocated_bytes(), 400);
-  device.poison(memory + 1, 4);
+  device.poison({{memory + 1, 4, true}}, device.compute_stream());
   EXPECT_TRUE(std::isnan(memory[1]));
   EXPECT_EQ(memory[2], 0.0f);
   device.release(memory);

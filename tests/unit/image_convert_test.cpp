@@ -122,6 +122,15 @@ TEST_F(ImageConvert, AFolderThatCannotBeReadIsAnError) {
   fs::permissions(path("in/train/bee"), fs::perms::owner_all);
 }
 
+TEST_F(ImageConvert, AnOutputThatCannotBeWrittenIsAnErrorBeforePicturesAreRead) {
+  put_classes(2, 2);
+  put("in/train/ant/empty.jpg", {});
+  fs::create_directories(path("out/set-validation.lock"));  // stands in the way, for root too
+  expect_contains(error_of(options()), "set-validation.lock: cannot write: Is a directory");
+  EXPECT_EQ(log_.str(), "");
+  EXPECT_FALSE(fs::exists(path("out/set-train.lock")));
+}
+
 TEST_F(ImageConvert, NamesWithBlanksAndOtherBytesComeBack) {
   const std::string odd = "caf\xE9 1.JPG", long_name = std::string(200, 'x') + ".jpeg";
   for (const std::string& name : {odd, std::string("a b  c.jpg"), long_name})
@@ -175,7 +184,8 @@ TEST_F(ImageConvert, MistakesInAListNameTheirLine) {
   };
   expect_contains(error_with("a.jpg 0\nb.jpg 1\n./a.jpg 0\n"), "line 3: 'a.jpg' is listed already in line 1");
   expect_contains(error_with("a.jpg\n"), "line 1: 'a.jpg' has no label");
-  expect_contains(error_with("a.jpg -1\n"), "the label -1 is outside");
+  expect_contains(error_with("a.jpg 3\nb.jpg -1\n"), "line 2: the label is -1");
+  expect_contains(error_with("a.jpg 10\nb.jpg 9\nc.jpg 1O\n"), "line 3: the label '1O' is no number, unlike that of");
   expect_contains(error_with("\n\n"), "lists no pictures");
   listed.class_list = put_text("classes.txt", "n1\nn2\n");
   expect_contains(error_with("\na.jpg 2\n"), "line 2: the label 2 is outside 0 to 1");
@@ -249,15 +259,17 @@ TEST_F(ImageConvert, AllBrokenPicturesAreListedAndNothingIsWritten) {
   put_text("in/train/bee/page.jpg", "<html>not found</html>");
   put_text("in/val/bee/moving.jpg", "GIF89a...........");
   fs::create_symlink(path("nowhere"), path("in/val/bee/dangling.jpg"));
+  ::mkfifo(path("in/val/bee/pipe.jpg").c_str(), 0600);  // nobody ever writes into it
   ImagesOptions strict = options();
-  expect_contains(error_of(strict), "5 of 13 pictures cannot be used");
-  for (const std::string part : {"cut.jpg: libjpeg: Premature end", "empty.jpg: is empty (0 bytes)",
-                                 "page.jpg: is HTML", "moving.jpg: is GIF", "dangling.jpg: cannot open: No such file"})
+  expect_contains(error_of(strict), "6 of 14 pictures cannot be used");
+  for (const std::string part :
+       {"cut.jpg: libjpeg: Premature end", "empty.jpg: is empty (0 bytes)", "page.jpg: is HTML", "moving.jpg: is GIF",
+        "dangling.jpg: cannot open: No such file", "pipe.jpg: is no ordinary file"})
     expect_contains(log_.str(), part);
   EXPECT_TRUE(fs::is_empty(path("out")));
   strict.broken = "skip";
   const PicturesReport report = convert(strict);
-  EXPECT_EQ(report.broken.size(), 5u);
+  EXPECT_EQ(report.broken.size(), 6u);
   expect_contains(log_.str(), "classes     2, 3 to 3 pictures each");
   EXPECT_EQ(report.splits[train_split].samples, 6);
   EXPECT_EQ(faults(), "");

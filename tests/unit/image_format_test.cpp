@@ -230,9 +230,9 @@ TEST_F(Tar, MoreTarFilesThanMayBeOpenAtOnceAreReadToo) {
 }
 
 TEST_F(Tar, DamagedOnesAreNamedWithTheByte) {
-  const std::string whole =
-      member("a.jpg", text_of(test_jpeg(8, 9, 1))) + member("b.jpg", text_of(test_jpeg(40, 40, 2)));
-  const std::size_t second = member("a.jpg", text_of(test_jpeg(8, 9, 1))).size();
+  const std::string end(1024, '\0'), first = member("a.jpg", text_of(test_jpeg(8, 9, 1)));
+  const std::string whole = first + member("b.jpg", text_of(test_jpeg(40, 40, 2))) + end;
+  const std::size_t second = first.size();
   std::string bad = whole;
   bad[second + 3] ^= 1;
   put_text("in/ant.tar", bad);
@@ -240,13 +240,18 @@ TEST_F(Tar, DamagedOnesAreNamedWithTheByte) {
   put_text("in/ant.tar", whole.substr(0, second + 600));
   expect_contains(error_of(options()), "1 of 2 pictures cannot be used");
   expect_contains(log_.str(), "b.jpg: the tar file ends inside it");
+  for (const std::size_t length :
+       {second - 1, second, second + 100}) {  // where nothing else tells that b.jpg is missing
+    put_text("in/ant.tar", whole.substr(0, length));
+    expect_contains(error_of(options()), cat("ant.tar: is damaged at byte ", length, ": the empty block that ends"));
+  }
   put_text("in/ant.tar", "\x1f\x8b" + std::string(600, 'x'));
   expect_contains(error_of(options()), "a compressed one (gzip)");
   put_text("in/ant.tar", std::string(600, 'x'));
   expect_contains(error_of(options()), "is not a plain tar file");
   put_text("in/ant.tar", member("x", "no pax record", 'x') + whole);
   expect_contains(error_of(options()), "a pax header is malformed");
-  put_text("in/ant.tar", member("a.jpg", "1") + member("a.jpg", "2"));
+  put_text("in/ant.tar", member("a.jpg", "1") + member("a.jpg", "2") + end);
   expect_contains(error_of(options()), "this name occurs twice");
   put_text("in/ant.tar", whole);
   put("in/bee/1.jpg", test_jpeg(8, 8, 1));

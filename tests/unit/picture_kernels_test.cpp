@@ -451,9 +451,11 @@ TEST(PictureKernels, ATargetIsAmongTheFirstFiveWhenFewerThanFiveAreLarger) {
     const auto score = [&](std::vector<float> z, std::int64_t target) {
       return image_kernels(isa).cross_entropy(static_cast<std::int64_t>(z.size()), z.data(), target, 0, 1, nullptr);
     };
-    EXPECT_TRUE(score({3, 3, 1, 0, 0, 0, 0}, 1).correct) << "a tie counts";
+    EXPECT_TRUE(score({1, 3, 3, 0, 0, 0, 0}, 1).correct) << "the first of a tie, as argmax in PyTorch";
+    EXPECT_FALSE(score({1, 3, 3, 0, 0, 0, 0}, 2).correct);
     EXPECT_FALSE(score({3, 2, 1, 0, 0, 0, 0}, 1).correct);
-    EXPECT_TRUE(score({6, 5, 4, 3, 2, 2, 2, 2}, 7).correct5) << "four are larger";
+    EXPECT_TRUE(score({6, 5, 4, 3, 2, 2, 2, 2}, 4).correct5) << "four are larger";
+    EXPECT_FALSE(score({6, 5, 4, 3, 2, 2, 2, 2}, 5).correct5);
     EXPECT_FALSE(score({6, 5, 4, 3, 2, 1, 0}, 5).correct5);
     EXPECT_TRUE(score({1, 2, 3}, 0).correct5) << "fewer classes than five";
     EXPECT_FALSE(score({NAN, 2, 3}, 0).correct);
@@ -464,6 +466,20 @@ TEST(PictureKernels, ATargetIsAmongTheFirstFiveWhenFewerThanFiveAreLarger) {
     EXPECT_EQ(ignored.loss, 0);
     EXPECT_FALSE(ignored.correct || ignored.correct5);
     EXPECT_EQ(gradient, std::vector<float>(3, 0.0f)) << isa_name(isa);
+  }
+}
+
+TEST(PictureKernels, AModelThatSaysTheSameOfAllClassesIsRightAboutOneOfThem) {
+  const std::vector<float> z(40, 0.25f);
+  for (Isa isa : here()) {
+    int correct = 0, correct5 = 0;
+    for (std::int64_t target = 0; target < 40; ++target) {
+      const ClassScore score = image_kernels(isa).cross_entropy(40, z.data(), target, 0, 1, nullptr);
+      correct += score.correct;
+      correct5 += score.correct5;
+    }
+    EXPECT_EQ(correct, 1) << isa_name(isa);
+    EXPECT_EQ(correct5, 5) << isa_name(isa);
   }
 }
 

@@ -233,12 +233,14 @@ ClassScore cross_entropy(std::int64_t classes, const float* logits, std::int64_t
   }
   const float at_target = logits[target];
   float top = -__builtin_inff(), total = 0;
-  std::int32_t above = 0;  // classes with a larger logit; with NaN at the target: all of them
+  // Classes before the target in the order of logits, of equal ones the first first, as argmax in PyTorch; with NaN at
+  // the target: all of them.
+  std::int32_t above = 0;
 #pragma omp simd reduction(max : top) reduction(+ : total, above)
   for (std::int64_t j = 0; j < classes; ++j) {
     top = maximum(top, logits[j]);
     total += logits[j];
-    above += !(logits[j] <= at_target);
+    above += j < target ? !(logits[j] < at_target) : !(logits[j] <= at_target);
   }
   constexpr std::int64_t piece = 4096;  // of a long row, summed in single precision
   double sum = 0;

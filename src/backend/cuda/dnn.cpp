@@ -79,9 +79,10 @@ class Tensors {
   }
   void prologue() {
     if (o_.prologue == Prologue::none) return;
-    // In a prologue cuDNN takes factors of the activations' type only.
-    add(channels(DnnRole::scale, o_.type, o_.c));
-    add(channels(DnnRole::bias, o_.type, o_.c));
+    // The engines made for exactly this take factors of the activations' type only, the compiled ones fp32 as well.
+    const Type type = o_.specialised ? o_.type : Type::fp32;
+    add(channels(DnnRole::scale, type, o_.c));
+    add(channels(DnnRole::bias, type, o_.c));
     if (o_.prologue == Prologue::scale_bias_add_relu) add(in(DnnRole::shortcut));
   }
 

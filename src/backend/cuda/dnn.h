@@ -44,7 +44,7 @@ enum class DnnRole {
   dy,
   dx,              // result of data_gradient
   dw,              // result of weight_gradient, fp32
-  scale, bias,     // per channel of x, fp32 (io type where cuDNN's prologues want it: see DnnTensor::type)
+  scale, bias,     // per channel of x, fp32 (in the prologue of a specialised operation: its own type)
   shortcut,        // added in a prologue or in an epilogue
   norm_input,      // the epilogue's x
   output,          // the epilogue's y (add_relu_sums), or what relu_sums_output writes

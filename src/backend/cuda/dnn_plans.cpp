@@ -117,6 +117,11 @@ class GraphBuilder {
     return Attributes().set_padding({o_.padding, o_.padding}).set_stride({o_.stride, o_.stride}).set_dilation({1, 1});
   }
 
+  template <class Attributes>
+  static Attributes pointwise_geometry() {
+    return Attributes().set_padding({0, 0}).set_stride({1, 1}).set_dilation({1, 1});
+  }
+
   Tensor prologue(Tensor x) {
     if (o_.prologue == Prologue::none) return x;
     x = scale_bias(x);
@@ -180,7 +185,37 @@ class GraphBuilder {
     result(dw, DnnRole::dw);
   }
 
+  // A matrix as cuDNN's convolutions see it: rows x columns pictures of one pixel.
+  Tensor pixels(DnnRole role, std::int64_t rows, std::int64_t columns) {
+    return g_.tensor(
+        attributes(find(role, false)).set_dim({rows, columns, 1, 1}).set_stride({columns, 1, columns, columns}));
+  }
+
+  // Products in full fp32 exist as convolutions only: cuDNN's matrix products round to TF32.
+  void matmul_as_convolution() {
+    Tensor y;
+    if (!o_.transposed_a && o_.transposed_b) {
+      const Tensor a = pixels(DnnRole::a, o_.m, o_.k);
+      y = g_.conv_fprop(a, pixels(DnnRole::b, o_.n, o_.k), pointwise_geometry<fe::graph::Conv_fprop_attributes>());
+    } else if (!o_.transposed_a) {
+      const Tensor a = pixels(DnnRole::a, o_.m, o_.k);
+      y = g_.conv_dgrad(a, pixels(DnnRole::b, o_.k, o_.n), pointwise_geometry<fe::graph::Conv_dgrad_attributes>());
+    } else if (!o_.transposed_b) {
+      const Tensor a = pixels(DnnRole::a, o_.k, o_.m);
+      y = g_.conv_wgrad(a, pixels(DnnRole::b, o_.k, o_.n), pointwise_geometry<fe::graph::Conv_wgrad_attributes>());
+    } else {
+      throw Error(cat("'", o_.key(), "': no product of two transposed matrices in full fp32"));
+    }
+    y->set_uid(static_cast<std::int64_t>(find(DnnRole::y, true)) + 1)
+        .set_output(true)
+        .set_data_type(fe::DataType_t::FLOAT)
+        .set_dim({o_.m, o_.n, 1, 1})
+        .set_stride({o_.n, 1, o_.n, o_.n});
+  }
+
   void matmul() {
+    const bool full_fp32 = o_.type == Type::fp32 && o_.math == Math::fp32;
+    if (full_fp32 && o_.epilogue == Epilogue::none && !o_.accumulate) return matmul_as_convolution();
     const Tensor a = input(DnnRole::a);
     Tensor y = g_.matmul(a, input(DnnRole::b), fe::graph::Matmul_attributes());
     if (o_.epilogue == Epilogue::bias) y = add(y, input(DnnRole::bias));
@@ -213,9 +248,12 @@ void filter(const DnnOperation& operation, fe::graph::Graph& graph) {
     graph.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
 }
 
+bool was_filtered(const std::string& message) {
+  return message.find("Deselecting execution plan") != std::string::npos;
+}
+
 // cuDNN's reason is not the last in a chain of refusals, but the longest of them says most.
 void remember(std::string& reason, const std::string& next) {
-  if (next.find("Deselecting execution plan") != std::string::npos && !reason.empty()) return;
   if (next.size() > reason.size()) reason = next;
 }
 
@@ -300,9 +338,9 @@ std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperatio
     for (std::int64_t i = 0; i < g.get_execution_plan_count() && found.size() < most; ++i) {
       const fe::error_t error = g.build_plan_at_index(i);
       if (error.is_bad()) {
+        if (was_filtered(error.err_msg)) continue;
         remember(reason, error.err_msg);
-        const bool deselected = error.err_msg.find("Deselecting") != std::string::npos;
-        if (!deselected && ++attempts == most_attempts) break;
+        if (++attempts == most_attempts) break;
         continue;
       }
       std::string engine;
@@ -312,7 +350,11 @@ std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperatio
       found.push_back(std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, i, workspace, engine)));
     }
   }
-  if (why != nullptr) *why = found.empty() ? in_one_line(reason.empty() ? "no engine" : reason) : "";
+  if (why != nullptr)
+    *why = found.empty()
+               ? in_one_line(reason.empty() ? "only engines that are not deterministic, or that round fp32 to TF32"
+                                            : reason)
+               : "";
   return found;
 }
 
@@ -357,6 +399,19 @@ std::uint64_t graph_hash(const DnnOperation& operation) {
   nlohmann::json json;
   graph.serialize(json);
   return fnv1a(cat(json["nodes"].dump(), json["tensors"].dump()));
+}
+
+std::string describe_gpu(int ordinal) {
+  cudnn_library();
+  fe::DeviceProperties properties;
+  properties.set_device_id(ordinal);
+  const std::string what = cat("the description of GPU ", ordinal);
+  check(properties.build(), what);
+  std::vector<std::uint8_t> json;
+  check(properties.serialize(json), what);
+  std::string text(json.begin(), json.end());
+  text.resize(std::min(text.size(), text.find('\0')));
+  return text;
 }
 
 std::string cudnn_version_text() {

@@ -42,7 +42,9 @@ std::string answer(const DnnPlanner& planner, const std::string& question) {
 int run_planner() {
   // What cuDNN and the compiler inside it print must not mix with the answers.
   std::FILE* answers = fdopen(dup(STDOUT_FILENO), "w");
-  dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
+  const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  dup2(nowhere, STDOUT_FILENO);
+  dup2(nowhere, STDERR_FILENO);
   try {
     std::string json;
     std::getline(std::cin, json);

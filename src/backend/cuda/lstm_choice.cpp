@@ -118,13 +118,7 @@ std::vector<RnnOperation> fastest_calls(Device& device, FusionTable& table, cons
 std::vector<const RnnPlan*> choose_lstm_plans(Device& device, FusionTable& table, const RnnOperation& stack,
                                               bool joinable) {
   std::vector<const RnnPlan*> plans;
-  for (const RnnOperation& call : fastest_calls(device, table, stack, joinable)) {
-    std::string why;
-    plans.push_back(device.plan(call, &why));
-    if (plans.back() == nullptr)
-      throw Error(cat(call.key(), ": cuDNN has no plan on ", device.facts().name, ": ", why),
-                  "try another precision, or another model.hidden (a multiple of 8)");
-  }
+  for (const RnnOperation& call : fastest_calls(device, table, stack, joinable)) plans.push_back(device.plan(call));
   return plans;
 }
 

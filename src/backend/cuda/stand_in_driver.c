@@ -65,5 +65,35 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
   return (void)module, (void)name, *function = token, success;
 }
 int cuModuleUnload(void* module) { return (void)module, success; }
-int cuLaunchKernel(void) { return stub_library; }
-int cuLaunchKernelEx(void) { return stub_library; }
+
+/* cuDNN's compiler crashes where this one is missing, and does without where it is refused. */
+int cuGetExportTable(const void** table, const void* id) { return (void)id, *table = 0, stub_library; }
+
+/* Looked up beside those above, never of use without a device. */
+#define REFUSE(name) \
+  int name(void) { return stub_library; }
+REFUSE(cuCtxGetLimit)
+REFUSE(cuCtxPopCurrent)
+REFUSE(cuCtxPushCurrent)
+REFUSE(cuDevicePrimaryCtxRelease)
+REFUSE(cuDevicePrimaryCtxReset)
+REFUSE(cuDevicePrimaryCtxRetain)
+REFUSE(cuLaunchCooperativeKernel)
+REFUSE(cuLaunchKernel)
+REFUSE(cuLaunchKernelEx)
+REFUSE(cuLibraryLoadFromFile)
+REFUSE(cuLinkAddData)
+REFUSE(cuLinkAddData_v2)
+REFUSE(cuLinkAddFile_v2)
+REFUSE(cuLinkComplete)
+REFUSE(cuLinkCreate)
+REFUSE(cuLinkCreate_v2)
+REFUSE(cuLinkDestroy)
+REFUSE(cuMemcpyDtoH_v2)
+REFUSE(cuModuleGetGlobal_v2)
+REFUSE(cuModuleLoadFatBinary)
+REFUSE(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+REFUSE(cuOccupancyMaxPotentialClusterSize)
+REFUSE(cuStreamGetCtx)
+REFUSE(cuStreamSynchronize)
+REFUSE(cuTensorMapEncodeTiled)

@@ -150,7 +150,9 @@ template <class T, bool whole>
 __device__ __forceinline__ void store(void* base, std::int64_t at, int count, const Eight& values) {
   T* to = static_cast<T*>(base) + at;
   if constexpr (whole) {
-    narrow(values, *reinterpret_cast<Octet<T>*>(to));
+    Octet<T> octet;  // in registers first: one wide store, not eight narrow ones
+    narrow(values, octet);
+    *reinterpret_cast<Octet<T>*>(to) = octet;
   } else {
     RINGTRAIN_UNROLL
     for (int i = 0; i < 8; ++i)

@@ -75,7 +75,7 @@ __device__ __forceinline__ void max_pool_pixels(const PoolArguments& a) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(tile_threads, 4) max_pool(PoolArguments a) {
+__global__ void __launch_bounds__(tile_threads, 3) max_pool(PoolArguments a) {
   if (a.channels % 8 == 0 && aligned(a.x, a.y, a.places))
     max_pool_pixels<T, true>(a);
   else
@@ -110,7 +110,7 @@ __device__ __forceinline__ void max_pool_backward_pixels(const PoolArguments& a)
 }
 
 template <class T>
-__global__ void __launch_bounds__(tile_threads) max_pool_backward(PoolArguments a) {
+__global__ void __launch_bounds__(tile_threads, 3) max_pool_backward(PoolArguments a) {
   if (a.channels % 8 == 0 && aligned(a.x, a.y, a.places))
     max_pool_backward_pixels<T, true>(a);
   else

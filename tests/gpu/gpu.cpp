@@ -1,0 +1,85 @@
+#include "tests/gpu/gpu.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "cluster/device_choice.h"
+#include "tests/emulation/host_device.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+std::unique_ptr<Device> the_device;
+void* twin = nullptr;  // of the kernels' tests
+std::size_t twin_bytes = 0;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+}  // namespace
+
+bool on_host_device() {
+  return variable("RINGTRAIN_TEST_DEVICE") == "host";
+}
+
+std::string no_gpu() {
+  return on_host_device() || visible_devices() > 0 ? "" : "there is no GPU";
+}
+
+Device& gpu() {
+  if (the_device) return *the_device;
+  if (on_host_device())
+    the_device = std::make_unique<HostDevice>(HostDeviceOptions{{RunOrder::Kind::latest, 0}, {}, {}});
+  else
+    the_device = make_runtime_device(choose_device(session(), visible_uuids(), true), variable("RINGTRAIN_PLAN_CACHE"));
+  return *the_device;
+}
+
+void release_gpu() {
+  if (twin != nullptr) the_device->release(twin);
+  twin = nullptr;
+  the_device.reset();
+}
+
+std::string out_file(const std::string& name) {
+  const std::string folder = variable("RINGTRAIN_GPU_OUT");
+  return folder.empty() ? "" : folder + "/" + name;
+}
+
+double setting(const char* name, double otherwise) {
+  const std::string text = variable(name);
+  return text.empty() ? otherwise : std::strtod(text.c_str(), nullptr);
+}
+
+void run_on_gpu(const KernelLaunch& launch, std::span<std::byte> memory) {
+  Device& device = gpu();
+  const auto base = reinterpret_cast<std::uintptr_t>(memory.data()), shift = base % 256;
+  if (twin_bytes < memory.size() + 256) {
+    if (twin != nullptr) device.release(twin);
+    twin_bytes = memory.size() + 256;
+    twin = device.allocate(static_cast<std::int64_t>(twin_bytes), "memory of the kernels' tests");
+  }
+  std::byte* const copy = static_cast<std::byte*>(twin) + shift;  // aligned as the original
+  KernelLaunch moved = launch;
+  for (std::size_t i = 0; i + sizeof base <= launch.argument_bytes; i += sizeof base) {
+    std::uintptr_t address = 0;
+    std::memcpy(&address, launch.arguments.data() + i, sizeof address);
+    if (address < base || address >= base + memory.size()) continue;
+    address = reinterpret_cast<std::uintptr_t>(copy) + (address - base);
+    std::memcpy(moved.arguments.data() + i, &address, sizeof address);
+  }
+  const Stream stream = device.compute_stream();
+  const auto bytes = static_cast<std::int64_t>(memory.size());
+  const Event end = device.make_event();
+  device.copy(copy, memory.data(), bytes, CopyKind::to_device, stream);
+  device.launch(moved, stream);
+  device.copy(memory.data(), copy, bytes, CopyKind::to_host, stream);
+  device.record(end, stream);
+  device.synchronize(end, [] {});
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,40 @@
+// What only a GPU can say. Without one every test is skipped, and counted as that. Under mpirun all ranks run the same
+// tests (GpuRanks) and share what GPUs there are.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "tests/gpu/gpu.h"
+#include "tests/unit/cuda_kernels.h"
+
+namespace {
+
+const ringtrain::Session* the_session = nullptr;
+
+class NeedsGpu : public testing::Environment {
+ public:
+  void SetUp() override {
+    const std::string reason = ringtrain::cuda::no_gpu();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    ringtrain::cuda::run_kernel = ringtrain::cuda::run_on_gpu;
+    const ringtrain::cuda::DeviceFacts& facts = ringtrain::cuda::gpu().facts();
+    std::printf("%s, CUDA %s, cuDNN %s\n", facts.name.c_str(), facts.cuda_version.c_str(), facts.cudnn_version.c_str());
+  }
+};
+
+}  // namespace
+
+const ringtrain::Session& ringtrain::cuda::session() {
+  return *the_session;
+}
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  testing::AddGlobalTestEnvironment(new NeedsGpu);
+  const ringtrain::Session session(&argc, &argv);
+  the_session = &session;
+  if (session.rank() != 0) testing::GTEST_FLAG(output) = "";  // a report is written once
+  const int result = RUN_ALL_TESTS();
+  ringtrain::cuda::release_gpu();
+  return result;
+}

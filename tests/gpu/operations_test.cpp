@@ -1,0 +1,155 @@
+// Every operation that the layers of ResNet-50 and the LSTM ask cuDNN for, in each precision, plain and fused, against
+// loops on the CPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include "base/clock.h"
+#include "tests/emulation/reference_dnn.h"
+#include "tests/emulation/typed_memory.h"
+#include "tests/gpu/gpu.h"
+#include "tests/unit/cuda_plan_table.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+// |a - b| / |b| that roundings explain. fp32: other orders of adding. tf32: operands rounded to 10 bits, or cut. 16
+// bit: results rounded once, from sums that differ in their last bits.
+double tolerance(const DnnOperation& op) {
+  if (op.math == Math::tf32) return 3e-3;
+  return op.type == Type::fp32 ? 2e-5 : op.type == Type::bf16 ? 6e-3 : 1.5e-3;
+}
+
+std::vector<float> values_of(const DnnOperation& op, const DnnTensor& tensor, std::uint64_t key) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+  const bool scale = tensor.role == DnnRole::scale;
+  const bool weights = tensor.role == DnnRole::w || tensor.role == DnnRole::b;
+  // Sums of about 1: nothing overflows in fp16.
+  const double terms = op.kind == DnnKind::matmul ? static_cast<double>(op.k) : static_cast<double>(op.c * op.r * op.r);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double normal = random_normal(key, i);
+    values[i] = static_cast<float>(scale ? 1 + 0.2 * normal : weights ? normal / std::sqrt(terms) : normal);
+    if (tensor.role == DnnRole::output) values[i] = std::max(values[i], 0.0f);  // of a ReLU
+  }
+  return values;
+}
+
+struct Outcome {
+  bool found = false;
+  double difference = 0;  // the worst of its results
+  std::string text;       // the engine, or why there is none
+};
+
+Outcome compare(const DnnOperation& op) {
+  Device& device = gpu();
+  const Stream stream = device.compute_stream();
+  Outcome outcome;
+  const DnnPlan* plan = device.plan(op, &outcome.text);
+  if (plan == nullptr) return outcome;
+  outcome.found = true;
+  outcome.text = plan->engine();
+
+  const std::vector<DnnTensor> tensors = op.tensors();
+  const DeviceMemory workspace(device, std::max<std::int64_t>(plan->workspace_bytes(), 1), "workspace");
+  std::vector<DeviceMemory> memory;
+  std::vector<std::vector<std::byte>> expected;
+  std::vector<void*> on_gpu, on_cpu;
+  float alpha = 0.5f;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].role == DnnRole::alpha) {
+      on_gpu.push_back(&alpha);
+      on_cpu.push_back(&alpha);
+      continue;
+    }
+    const std::int64_t bytes = tensors[t].elements() * bytes_of(tensors[t].type);
+    std::vector<std::byte>& host = expected.emplace_back(static_cast<std::size_t>(bytes), std::byte{0xff});
+    if (!tensors[t].output || op.accumulate) {
+      std::vector<float> values = values_of(op, tensors[t], random_key(t + 1, RandomPurpose::sampling));
+      store(tensors[t].type, host.data(), values);
+    }
+    on_gpu.push_back(memory.emplace_back(device, bytes, "tensor").data());
+    on_cpu.push_back(host.data());
+    device.copy(on_gpu.back(), host.data(), bytes, CopyKind::to_device, stream);
+  }
+  device.run(*plan, on_gpu, workspace.data(), stream);
+  const Event end = device.make_event();
+  device.record(end, stream);
+  compute(op, on_cpu, alpha);
+  device.synchronize(end, [] {});
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (!tensors[t].output) continue;
+    const std::int64_t count = tensors[t].elements();
+    std::vector<std::byte> result(static_cast<std::size_t>(count * bytes_of(tensors[t].type)));
+    device.copy(result.data(), on_gpu[t], std::ssize(result), CopyKind::to_host, stream);
+    device.record(end, stream);
+    device.synchronize(end, [] {});
+    const std::vector<float> a = load(tensors[t].type, result.data(), count),
+                             b = load(tensors[t].type, on_cpu[t], count);
+    const double difference = relative_difference(a.data(), b.data(), count);
+    if (!(difference <= outcome.difference)) outcome.difference = difference;  // NaN stays
+  }
+  return outcome;
+}
+
+LayerOperations operations_of_both_models(std::int64_t samples) {
+  LayerOperations operations;
+  const bool small = on_host_device();
+  operations.add(small_resnet(50, small ? 8 : 64, "imagenet", small ? 32 : 224, 0, small ? 16 : 1000), samples);
+  SampleShape text;
+  text.sequence = 16;
+  text.vocabulary = 96;
+  operations.add(char_lstm({}, text), samples);
+  return operations;
+}
+
+struct Kind {
+  const char* name;
+  Type type;
+  Math math;
+};
+std::ostream& operator<<(std::ostream& out, const Kind& kind) {
+  return out << kind.name;
+}
+
+class GpuOperations : public testing::TestWithParam<Kind> {};
+
+TEST_P(GpuOperations, EqualLoopsOnTheCpu) {
+  const auto samples = static_cast<std::int64_t>(setting("RINGTRAIN_GPU_SAMPLES", 8));
+  const double limit = setting("RINGTRAIN_GPU_SECONDS", 90), begin = now_seconds();
+  std::ofstream table;
+  if (const std::string file = out_file("operations.csv"); !file.empty()) table.open(file, std::ios::app);
+  int checked = 0, refused = 0, left = 0;
+  const LayerOperations operations = operations_of_both_models(samples);
+  for (const bool plain : {true, false})  // the most important first: the time is limited
+    for (const LayerOperation& layer : operations.all()) {
+      const DnnOperation& op = layer.operation;
+      const Math math = op.type == Type::fp32 ? op.math : Math::half;
+      if (layer.plain != plain || op.type != GetParam().type || math != GetParam().math) continue;
+      if (now_seconds() - begin > limit) {
+        ++left;
+        continue;
+      }
+      const Outcome outcome = compare(op);
+      ++(outcome.found ? checked : refused);
+      if (!outcome.found) EXPECT_FALSE(plain) << op.key() << " has no plan: " << outcome.text;
+      if (outcome.found) EXPECT_LE(outcome.difference, tolerance(op)) << op.key() << " by " << outcome.text;
+      if (table)
+        table << '"' << op.key() << "\"," << (outcome.found ? "compared" : "refused") << ',' << outcome.difference
+              << ",\"" << outcome.text << "\"\n";
+    }
+  std::printf("%s: %d operations compared, %d refused, %d not reached in %g s\n", GetParam().name, checked, refused,
+              left, limit);
+  RecordProperty("compared", checked);
+  RecordProperty("not_reached", left);
+  EXPECT_GT(checked, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, GpuOperations,
+                         testing::Values(Kind{"fp32", Type::fp32, Math::fp32}, Kind{"tf32", Type::fp32, Math::tf32},
+                                         Kind{"bf16", Type::bf16, Math::half}, Kind{"fp16", Type::fp16, Math::half}),
+                         [](const auto& information) { return std::string(information.param.name); });
+
+}  // namespace
+}  // namespace ringtrain::cuda

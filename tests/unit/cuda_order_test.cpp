@@ -1,0 +1,335 @@
+// Order of commands in GPU programs: streams delayed as long as events allow, graphs, buckets on the watermark, frozen
+// arguments, memory as predicted; and faults planted in each, which have to be found.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "tests/unit/cuda_training.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+Task pictures(std::int64_t micro_batch = 2) {
+  return picture_task(small_resnet(18, 8, "imagenet", 40), 4, micro_batch, 2);
+}
+Task text(double dropout = 0.2) {
+  return text_task({.kind = "char_lstm", .hidden = 16, .layers = 3, .dropout = dropout}, 5, 9, 6, 3, true, 4);
+}
+std::vector<Task> tasks() {
+  return {pictures(), text()};
+}
+
+// Training with a reducer as the trainer has it: buckets below the watermark are read in a second stream while the
+// compute stream goes on.
+struct Reduced {
+  Curve curve;
+  std::vector<std::vector<float>> reduced;       // what the second stream saw, by step
+  std::vector<std::vector<std::int64_t>> marks;  // by step
+};
+
+Reduced train_reduced(HostDevice& device, const Task& task, BackendOptions options = {}) {
+  options.segment_elements = options.segment_elements == 0 ? 1024 : options.segment_elements;
+  Reduced result;
+  const auto backend = make_backend(device, options);
+  const Stream stream = device.make_stream(true);
+  const Event final = device.make_event(), reduced = device.make_event();
+  const std::int64_t size = task.table.size();
+  auto* seen = static_cast<float*>(device.allocate_host(size * 4));
+  std::int64_t done = 0;
+  const auto keep_reduced = [&] {
+    device.synchronize(reduced, {});
+    result.reduced.emplace_back(seen, seen + size);
+  };
+  Listener listener;
+  listener.before_step = [&](Program& program) {
+    poison_activations(device, program);
+    if (!result.marks.empty()) keep_reduced();
+    result.marks.emplace_back();
+    done = 0;
+  };
+  listener.ready = [&](const Vector& gradients, std::int64_t watermark) {
+    result.marks.back().push_back(watermark);
+    device.record(final, device.compute_stream());
+    device.wait(stream, final);
+    device.copy(seen + done, gradients.data() + done, (watermark - done) * 4, CopyKind::to_host, stream);
+    done = watermark;
+  };
+  listener.before_update = [&](const Vector&) { device.record(reduced, stream); };
+  result.curve = train(*backend, task, listener);
+  keep_reduced();
+  device.finish_all();
+  device.check_guards();
+  device.release_host(seen);
+  return result;
+}
+
+TEST(CudaOrder, StreamsThatAreDelayedAsLongAsEventsAllowGiveTheSameBits) {
+  for (Task task : tasks()) {
+    task.steps = 2;
+    HostDevice at_once;
+    const Reduced expected = train_reduced(at_once, task);
+    std::vector<RunOrder> orders = {{RunOrder::Kind::latest}};
+    for (std::uint64_t seed = 0; seed < 3; ++seed) orders.push_back({RunOrder::Kind::random, seed});
+    for (const RunOrder order : orders) {
+      HostDevice device({.order = order});
+      const Reduced actual = train_reduced(device, task);
+      expect_same_bits(expected.curve, actual.curve);
+      EXPECT_EQ(expected.reduced, actual.reduced);
+    }
+  }
+}
+
+TEST(CudaOrder, ReplayedGraphsGiveTheBitsOfPlainLaunches) {
+  for (const Task& task : tasks()) {
+    HostDevice plain, replaying;
+    const Reduced expected = train_reduced(plain, task, {.graphs = false});
+    const Reduced actual = train_reduced(replaying, task, {.graphs = true});
+    expect_same_bits(expected.curve, actual.curve);
+    const auto graphs = [](const HostDevice& device) {
+      return std::count_if(device.calls().begin(), device.calls().end(),
+                           [](const Call& call) { return call.kind == Call::Kind::graph; });
+    };
+    EXPECT_EQ(graphs(plain), 0);
+    EXPECT_GT(graphs(replaying), 4);
+  }
+}
+
+TEST(CudaOrder, GradientsBelowTheWatermarkAreFinal) {
+  for (const Task& task : tasks()) {
+    HostDevice device;
+    const Reduced r = train_reduced(device, task);
+    for (std::size_t step = 0; step < r.reduced.size(); ++step) {
+      EXPECT_EQ(r.reduced[step], r.curve.gradients[step]) << "step " << step;
+      EXPECT_GT(r.marks[step].size(), 2u) << "the backward pass is not cut at buckets";
+      EXPECT_TRUE(std::is_sorted(r.marks[step].begin(), r.marks[step].end()));
+      EXPECT_EQ(r.marks[step].back(), task.table.size());
+      EXPECT_EQ(r.marks[step], r.marks[0]);
+    }
+  }
+}
+
+// Kernels and plans of the compute stream in a step.
+std::vector<Call> work_of(const std::vector<Call>& calls) {
+  std::vector<Call> result;
+  for (const Call& call : calls)
+    if (call.kind == Call::Kind::kernel || call.kind == Call::Kind::dnn || call.kind == Call::Kind::rnn_forward ||
+        call.kind == Call::Kind::rnn_backward)
+      result.push_back(call);
+  return result;
+}
+
+TEST(CudaOrder, EveryStepLaunchesTheSameKernelsWithTheSameArguments) {
+  for (Task task : tasks()) {
+    task.steps = 5;
+    HostDevice device;
+    const auto backend = make_backend(device, {.graphs = false});
+    std::vector<std::vector<Call>> steps;
+    Listener listener;
+    listener.before_step = [&](Program&) {
+      steps.push_back(work_of(device.calls()));
+      device.clear_calls();
+    };
+    train(*backend, task, listener);
+    // Step 1 lies behind steps[1] and before steps[2]; two passes stage into the same two places in turn.
+    ASSERT_EQ(steps[2].size(), steps[4].size());
+    ASSERT_GT(steps[2].size(), 20u);
+    for (std::size_t i = 0; i < steps[2].size(); ++i)
+      ASSERT_TRUE(steps[2][i].same_work(steps[4][i])) << "call " << i << ": " << steps[2][i].name;
+  }
+}
+
+TEST(CudaOrder, ADeviceTakesTheMemoryThatThePlanSays) {
+  for (const Task& task : tasks())
+    for (const PassMode mode : {PassMode::training, PassMode::inference}) {
+      HostDevice device;
+      const auto backend = make_backend(device, {});
+      const auto program = backend->compile(task.graph, task.micro_batch, Precision::bf16, mode, task.group);
+      const std::int64_t before = device.allocated_bytes();
+      std::int64_t predicted = 0;
+      for (const MemoryItem& item : program->memory()) predicted += item.bytes;
+      program->allocate();
+      EXPECT_EQ(device.allocated_bytes() - before, predicted);
+      const std::int64_t taken = backend->allocated_bytes();
+      const auto vector = backend->make_vector(1000);
+      EXPECT_EQ(backend->allocated_bytes() - taken, 4000);
+    }
+}
+
+// ---- Planted faults -------------------------------------------------------------------------------------------------
+
+// What a fault does to a run: it is found when the device throws, or when results change.
+bool found(HostDevice& device, const Task& task, const Reduced& expected, BackendOptions options = {}) {
+  try {
+    const Reduced actual = train_reduced(device, task, std::move(options));
+    const Curve &a = actual.curve, &b = expected.curve;
+    for (std::size_t step = 0; step < expected.reduced.size(); ++step)
+      if (actual.reduced[step] != expected.reduced[step] || a.gradients[step] != b.gradients[step] ||
+          a.weights[step] != b.weights[step] || a.states[step] != b.states[step] ||
+          a.updates[step].gradient_norm != b.updates[step].gradient_norm || a.sums[step].loss != b.sums[step].loss)
+        return true;
+    return a.evaluated.loss != b.evaluated.loss || a.logits != b.logits;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+TEST(CudaFaults, EveryMissingWaitIsFound) {
+  for (Task task : {picture_task(small_resnet(18, 8, "small", 8), 8, 2, 2), text()}) {
+    task.steps = 2;
+    HostDevice sound;
+    const Reduced expected = train_reduced(sound, task);
+    std::vector<Call> waits;
+    for (const Call& call : sound.calls())
+      if (call.kind == Call::Kind::wait) waits.push_back(call);
+    std::map<std::size_t, int> of_stream;
+    for (std::size_t lost = 0; lost < waits.size(); ++lost) {
+      // What the host has waited for needs no other wait. Of each stream every third, to be quick.
+      if (!waits[lost].adds_order || of_stream[waits[lost].stream]++ % 3 != 0) continue;
+      HostDevice device;
+      std::size_t number = 0;
+      device.skip = [&](const Call& call) { return call.kind == Call::Kind::wait && number++ == lost; };
+      EXPECT_TRUE(found(device, task, expected))
+          << "without wait " << lost << " of " << waits.size() << ", of stream " << waits[lost].stream;
+    }
+    EXPECT_EQ(of_stream.size(), 4u) << "compute, copies of two programs, reducer";
+  }
+}
+
+// A kernel's name; of a plan its kind and what is fused, without its sizes.
+std::string kind_of(const Call& call) {
+  std::string result = call.name.substr(0, call.name.find(' '));
+  for (std::size_t plus = call.name.find(" +"); plus != std::string::npos; plus = call.name.find(" +", plus + 1))
+    result += call.name.substr(plus, call.name.find(' ', plus + 1) - plus);
+  return result;
+}
+
+TEST(CudaFaults, EveryMissingKernelIsFound) {
+  for (Task task : tasks()) {
+    task.steps = 1;
+    HostDevice sound;
+    const Reduced expected = train_reduced(sound, task, {.graphs = false});
+    const std::vector<Call> calls = work_of(sound.calls());
+    std::set<std::string> kinds;
+    for (const Call& call : calls) kinds.insert(kind_of(call));
+    for (const std::string& kind : kinds) {
+      HostDevice device;
+      bool lost = false;
+      device.skip = [&](const Call& call) { return kind_of(call) == kind && !std::exchange(lost, true); };
+      EXPECT_TRUE(found(device, task, expected, {.graphs = false})) << "without the first " << kind;
+    }
+  }
+}
+
+// Passes the StepState of the first launch of a kernel by value, as it were: later launches read a copy of it.
+class FreezingDevice : public HostDevice {
+ public:
+  void launch(const KernelLaunch& given, Stream stream) override {
+    KernelLaunch launch = given;
+    if (launch.kernel == Kernel::cross_entropy) {
+      CrossEntropyArguments arguments;
+      std::memcpy(&arguments, launch.arguments.data(), sizeof arguments);
+      if (frozen_ == nullptr) {
+        frozen_ = allocate(sizeof(StepState), "a frozen step state");
+        copy(frozen_, arguments.state, sizeof(StepState), CopyKind::on_device, stream);
+      }
+      arguments.state = static_cast<const StepState*>(frozen_);
+      std::memcpy(launch.arguments.data(), &arguments, sizeof arguments);
+    }
+    HostDevice::launch(launch, stream);
+  }
+  using HostDevice::launch;
+
+ private:
+  void* frozen_ = nullptr;
+};
+
+TEST(CudaFaults, AFrozenLossScaleIsFound) {
+  Task task = pictures(4);
+  task.precision = Precision::fp16;
+  // The loss scale changes between two trainings with the same program's kernels: here, from step to step by rows.
+  HostDevice sound;
+  FreezingDevice freezing;
+  for (HostDevice* device : {&sound, static_cast<HostDevice*>(&freezing)}) {
+    const auto backend = make_backend(*device, {});
+    const auto program = backend->compile(task.graph, 4, Precision::fp16, PassMode::training, 2);
+    const auto weights = backend->make_vector(task.table.size()), gradients = backend->make_vector(task.table.size());
+    backend->copy_from_host(task.weights, *weights, 0);
+    program->allocate();
+    program->set_weights(*weights);
+    const std::int64_t logits_bias = task.table.find("fc.bias").offset;
+    std::vector<float> first(1), third(1);
+    for (int step = 0; step < 3; ++step) {
+      program->run({task.inputs.data(), task.targets.data()},
+                   {.loss_scale = step < 2 ? 1.0f : 8.0f, .statistic_scale = 1});
+      program->backward(*gradients, false, {});
+      backend->copy_to_host(*gradients, logits_bias, step == 0 ? first : third);
+    }
+    if (device == &sound)
+      EXPECT_NEAR(third[0], 8 * first[0], 0.05 * std::abs(8 * first[0]));
+    else
+      EXPECT_NEAR(third[0], first[0], 0.05 * std::abs(first[0])) << "the fault was not planted";
+  }
+}
+
+// Gives two kernels of the backward pass in the wrong order.
+class SwappingDevice : public HostDevice {
+ public:
+  explicit SwappingDevice(Kernel held) : held_(held) {}
+  void launch(const KernelLaunch& given, Stream stream) override {
+    if (given.kernel == held_ && !kept_ && !done_) {
+      kept_ = std::make_unique<KernelLaunch>(given);
+      return;
+    }
+    HostDevice::launch(given, stream);
+    if (!kept_) return;
+    HostDevice::launch(*kept_, stream);
+    kept_.reset();
+    done_ = true;
+  }
+  using HostDevice::launch;
+
+ private:
+  Kernel held_;
+  std::unique_ptr<KernelLaunch> kept_;
+  bool done_ = false;
+};
+
+TEST(CudaFaults, CommandsInTheWrongOrderAreFound) {
+  Task task = pictures();
+  task.steps = 1;
+  HostDevice sound;
+  const Reduced expected = train_reduced(sound, task, {.graphs = false});
+  for (const Kernel kernel : {Kernel::norm_finalize, Kernel::norm_backward_finalize, Kernel::cross_entropy,
+                              Kernel::norm_apply, Kernel::squared_norm}) {
+    SwappingDevice device(kernel);
+    EXPECT_TRUE(found(device, task, expected, {.graphs = false})) << kernel_name(kernel);
+  }
+}
+
+// Writes a gradient once more at the end of the backward pass.
+TEST(CudaFaults, AGradientThatIsWrittenBehindItsWatermarkIsFound) {
+  const Task task = pictures();
+  HostDevice device;
+  const auto backend = make_backend(device, {.segment_elements = 1024});
+  const Stream stream = device.make_stream(true);
+  const Event final = device.make_event();
+  auto* seen = static_cast<float*>(device.allocate_host(task.table.size() * 4));
+  Listener listener;
+  std::int64_t done = 0;
+  listener.ready = [&](const Vector& gradients, std::int64_t watermark) {
+    device.record(final, device.compute_stream());
+    device.wait(stream, final);
+    device.copy(seen + done, gradients.data() + done, (watermark - done) * 4, CopyKind::to_host, stream);
+    done = watermark;
+  };
+  listener.before_update = [&](const Vector& gradients) {
+    device.zero(const_cast<float*>(gradients.data()), 4, device.compute_stream());
+  };
+  EXPECT_THROW(train(*backend, task, listener), Error);
+}
+
+}  // namespace
+}  // namespace ringtrain::cuda
