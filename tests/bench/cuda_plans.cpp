@@ -1,88 +1,79 @@
-// Which plans cuDNN makes for the models' layers on GPUs that are only described: writes results/cuda_plans_DEVICE.csv.
+// Which plans cuDNN makes for the models on GPUs that are only described, and which fusions the layers then take:
 //
 //   make bin/ringtrain build/bench/cuda_plans
-//   RINGTRAIN_EXECUTABLE=bin/ringtrain build/bench/cuda_plans h200 results/cuda_plans_h200.csv [processes]
+//   for d in a100 b200 h100 h200; do
+//     RINGTRAIN_EXECUTABLE=bin/ringtrain build/bench/cuda_plans $d results
+//   done
 //
-// Rows that the file has for the same graph and cuDNN are kept; the rest takes about 0.3 s a row, and stays in
-// build/cudnn-plans.txt as it comes.
+// writes results/cuda_plans_DEVICE.csv and results/cuda_fusions_DEVICE.csv. Answers that the first holds for the same
+// graph, description and cuDNN are kept; the rest takes about 0.3 s each, on two threads.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
-#include <mutex>
 #include <thread>
 
-#include "backend/cuda/described_device.h"
-#include "tests/unit/cuda_plan_table.h"
+#include "tests/unit/cuda_models.h"
 
 namespace ringtrain::cuda {
 namespace {
 
-int write_table(const std::string& device, const std::string& path, std::size_t processes) {
-  const DeviceDescription description = find_description(device);
-  const LayerOperations operations = model_operations();
-  const PlanTable kept = read_plan_table(path);
-  PlanCache cache("build/cudnn-plans.txt", description.json);  // of a run that was ended before
-  std::vector<PlanRow> rows(operations.all().size());
-  std::string version;
+void write_lines(const std::string& path, const char* header, const std::vector<std::string>& lines) {
+  std::ofstream out(path);
+  out << header << "\n";
+  for (const std::string& line : lines) out << line << "\n";
+  if (!out.flush()) throw Error(cat("cannot write ", path));
+}
+
+void record(const std::string& name, const std::string& folder) {
+  const std::string plans = cat(folder, "/cuda_plans_", name, ".csv");
+  const std::vector<PlannedModel> models = planned_models();
+  const std::size_t precisions = std::size(planned_precisions);
+  std::vector<std::vector<std::string>> lines(models.size() * precisions);
   std::atomic<std::size_t> next = 0;
-  std::mutex mutex;
+  std::string failure;
   const auto work = [&] {
-    PlanProcess process(description.name, description.json);
-    {
-      const std::lock_guard lock(mutex);
-      version = process.cudnn_version();
-    }
-    for (std::size_t i = next++; i < rows.size(); i = next++) {
-      if (i % 50 == 0) std::fprintf(stderr, "%s: %zu of %zu\n", device.c_str(), i, rows.size());
-      const DnnOperation& operation = operations.all()[i].operation;
-      PlanRow& row = rows[i];
-      row.key = operation.key();
-      row.graph = process.hash(operation);
-      const PlanRow* old = kept.find(row.key);
-      const bool same = old != nullptr && old->graph == row.graph && kept.cudnn == process.cudnn_version();
-      if (same) {
-        row.answer = old->answer;
-        continue;
+    const DeviceDescription description = find_description(name);
+    const std::unique_ptr<Device> device = make_described_device(description, plans);
+    for (std::size_t i = next++; i < lines.size(); i = next++) {
+      const PlannedModel& model = models[i / precisions];
+      const NamedPrecision& precision = planned_precisions[i % precisions];
+      try {
+        lines[i] = fusion_lines(*device, model, precision);
+      } catch (const Error& e) {
+        failure = e.what();
+        std::fprintf(stderr, "%s, %s: %s\n", model.name.c_str(), precision.name, e.what());
       }
-      {
-        const std::lock_guard lock(mutex);
-        if (const PlanAnswer* known = cache.find(process.cudnn_version(), row.graph, row.key)) {
-          row.answer = *known;
-          continue;
-        }
-      }
-      row.answer = process.plan(operation);
-      const std::lock_guard lock(mutex);
-      cache.add(process.cudnn_version(), row.graph, row.key, row.answer);
+      std::fprintf(stderr, "%s: %zu of %zu\n", name.c_str(), i + 1, lines.size());
     }
   };
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < processes; ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
+  std::thread other(work);
+  work();
+  other.join();
 
-  std::size_t found = 0;
-  std::ofstream out(path);
-  out << "# cuDNN's plans for the models' layers on a described " << device << "; made by: build/bench/cuda_plans "
-      << device << " " << path << "\n# cuDNN " << version
-      << "\noperation,graph,answer,workspace_bytes,engine or reason\n";
-  for (const PlanRow& row : rows) {
-    out << plan_table_row(row) << "\n";
-    found += row.answer.found;
-  }
-  std::printf("%s: %zu operations, %zu with a plan\n", path.c_str(), rows.size(), found);
-  return out.flush() ? 0 : 1;
+  std::vector<std::string> fusions;
+  for (const auto& part : lines) fusions.insert(fusions.end(), part.begin(), part.end());
+  write_lines(cat(folder, "/cuda_fusions_", name, ".csv"), fusion_header, fusions);
+  // Two threads may have asked the same; the order of asking is chance.
+  std::vector<std::string> answers = read_lines(plans);
+  std::sort(answers.begin(), answers.end());
+  answers.erase(std::unique(answers.begin(), answers.end()), answers.end());
+  std::erase(answers, plan_cache_header);
+  write_lines(plans, plan_cache_header, answers);
+  std::printf("%s: %zu answers, %zu choices\n", name.c_str(), answers.size(), fusions.size());
+  if (!failure.empty()) throw Error(failure);
 }
 
 }  // namespace
 }  // namespace ringtrain::cuda
 
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: %s DEVICE FILE.csv [processes]\n", argv[0]);
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: %s DEVICE FOLDER\n", argv[0]);
     return 2;
   }
   try {
-    return ringtrain::cuda::write_table(argv[1], argv[2], argc > 3 ? std::strtoul(argv[3], nullptr, 10) : 2);
+    ringtrain::cuda::record(argv[1], argv[2]);
+    return 0;
   } catch (const ringtrain::Error& e) {
     std::fprintf(stderr, "error: %s\n  %s\n", e.what(), e.hint().c_str());
     return 1;

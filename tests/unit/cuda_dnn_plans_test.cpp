@@ -5,9 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "backend/cuda/described_device.h"
 #include "base/version.h"
-#include "tests/unit/cuda_plan_table.h"
+#include "tests/unit/cuda_models.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -20,50 +19,91 @@ class CudaDnnPlans : public testing::TestWithParam<std::string> {
     root_ = root == nullptr ? "." : root;
     setenv("RINGTRAIN_EXECUTABLE", std::filesystem::absolute(root_ + "/bin/ringtrain").c_str(), 0);
   }
-  std::string recorded() const { return cat(root_, "/results/cuda_plans_", GetParam(), ".csv"); }
+  std::string recorded(const std::string& what) const {
+    return cat(root_, "/results/cuda_", what, "_", GetParam(), ".csv");
+  }
+  // What a row of the record says, by operation.
+  struct Row {
+    std::string cudnn;
+    std::uint64_t graph;
+    PlanAnswer answer;
+  };
+  std::map<std::string, Row> rows() const {
+    std::map<std::string, Row> all;
+    for (const std::string& line : read_lines(recorded("plans"))) {
+      std::vector<std::string> parts(1);
+      for (const char c : line)
+        if (c == ',')
+          parts.emplace_back();
+        else
+          parts.back() += c;
+      if (parts.size() != 7 || parts[0] == "cudnn") continue;
+      all[parts[3]] = {parts[0], std::strtoull(parts[2].c_str(), nullptr, 16),
+                       parse_answer(cat(parts[4], "\t", parts[5], "\t", parts[6]))};
+    }
+    return all;
+  }
+  std::string advice() const {
+    return cat("write the record again: build/bench/cuda_plans ", GetParam(), " ", root_, "/results");
+  }
 
   std::string root_;
 };
 
-TEST_P(CudaDnnPlans, TheRecordKnowsEveryOperationAsItsGraphIsNow) {
-  const PlanTable table = read_plan_table(recorded());
+// A fault in how a graph is written shows here for every operation of the models, without planning any.
+TEST_P(CudaDnnPlans, CudnnIsAskedWhatItWasAskedForTheRecord) {
   const DeviceDescription description = find_description(GetParam());
   PlanProcess process(description.name, description.json);
-  int stale = 0;
-  for (const LayerOperation& l : model_operations().all()) {
-    const PlanRow* row = table.find(l.operation.key());
-    if (row != nullptr && row->graph == process.hash(l.operation)) continue;
-    if (++stale <= 3) ADD_FAILURE() << l.operation.key() << (row ? ": another graph" : ": no row");
-  }
-  EXPECT_EQ(stale, 0) << "write the table again: build/bench/cuda_plans " << GetParam() << " " << recorded();
+  const std::map<std::string, Row> all = rows();
+  EXPECT_GT(all.size(), 300u);
+  int changed = 0;
+  for (const auto& [key, row] : all)
+    if (process.hash(parse_operation(key)) != row.graph && ++changed <= 3)
+      ADD_FAILURE() << key << " is another graph now";
+  EXPECT_EQ(changed, 0) << advice();
 }
 
-TEST_P(CudaDnnPlans, EveryPlainOperationFindsAPlanAndEveryRefusalHasAReason) {
-  const PlanTable table = read_plan_table(recorded());
-  for (const LayerOperation& l : model_operations().all()) {
-    const PlanRow* row = table.find(l.operation.key());
-    ASSERT_NE(row, nullptr) << l.operation.key();
-    if (l.plain) EXPECT_TRUE(row->answer.found) << row->key << ": " << row->answer.why;
-    EXPECT_FALSE((row->answer.found ? row->answer.engine : row->answer.why).empty()) << row->key;
-    EXPECT_EQ(row->answer.why.find("MISSING"), std::string::npos) << row->key << ": " << row->answer.why;
+TEST_P(CudaDnnPlans, RefusalsAreCudnnsAndNotTheStandInsAndEveryRefusalHasAReason) {
+  for (const auto& [key, row] : rows()) {
+    EXPECT_FALSE((row.answer.found ? row.answer.engine : row.answer.why).empty()) << key;
+    for (const char* foreign : {"PREREQUISITE_MISSING", "undefined symbol", "no answer"})
+      EXPECT_EQ(row.answer.why.find(foreign), std::string::npos) << key << ": " << row.answer.why;
   }
+}
+
+// Compiles every model in every precision on the described GPU: every layer finds a plan, and takes what is recorded.
+TEST_P(CudaDnnPlans, EveryLayerOfEveryModelFindsAPlanAndTakesTheRecordedFusion) {
+  if (rows().empty()) FAIL() << advice();
+  const std::string copy = cat(testing::TempDir(), "cuda_plans_", GetParam(), ".csv");
+  std::filesystem::copy_file(recorded("plans"), copy, std::filesystem::copy_options::overwrite_existing);
+  const std::size_t before = read_lines(copy).size();
+  const std::unique_ptr<Device> device = make_described_device(find_description(GetParam()), copy);
+  if (device->facts().cudnn_version != rows().begin()->second.cudnn)
+    GTEST_SKIP() << "the record is of cuDNN " << rows().begin()->second.cudnn;
+  std::vector<std::string> lines = {fusion_header};
+  for (const PlannedModel& model : planned_models())
+    for (const NamedPrecision& precision : planned_precisions) {
+      const std::vector<std::string> part = fusion_lines(*device, model, precision);
+      lines.insert(lines.end(), part.begin(), part.end());
+    }
+  EXPECT_EQ(lines, read_lines(recorded("fusions"))) << advice();
+  EXPECT_EQ(read_lines(copy).size(), before) << "operations that the record does not know; " << advice();
 }
 
 TEST_P(CudaDnnPlans, PlansAreMadeAsTheyWereRecorded) {
-  const PlanTable table = read_plan_table(recorded());
+  const std::map<std::string, Row> all = rows();
   const DeviceDescription description = find_description(GetParam());
   PlanProcess process(description.name, description.json);
   for (const char* key :
-       {"conv bf16 n32 c64 56x56 k64 r3 s1 p1", "dgrad bf16 n32 c128 56x56 k128 r3 s2 p1",
-        "wgrad bf16 n32 c256 14x14 k1024 r1 s1 p0", "conv bf16 n32 c64 56x56 k256 r1 s1 p0 +scale_bias_relu +sums"}) {
-    const PlanRow* row = table.find(key);
-    ASSERT_NE(row, nullptr) << key;
+       {"conv bf16 n256 c64 56x56 k64 r3 s1 p1", "dgrad bf16 n256 c128 56x56 k128 r3 s2 p1",
+        "wgrad bf16 n256 c256 14x14 k1024 r1 s1 p0", "conv bf16 n32 c64 56x56 k256 r1 s1 p0 +scale_bias_relu +sums"}) {
+    ASSERT_EQ(all.count(key), 1u) << key << ": " << advice();
+    const Row& row = all.at(key);
     const PlanAnswer now = process.plan(parse_operation(key));
-    EXPECT_EQ(now.found, row->answer.found) << key << ": " << now.why;
-    if (table.cudnn == process.cudnn_version()) {
-      PlanRow again{key, row->graph, now};
-      EXPECT_EQ(plan_table_row(again), plan_table_row(*row));
-    }
+    EXPECT_EQ(now.found, row.answer.found) << key << ": " << now.why;
+    if (row.cudnn != process.cudnn_version()) continue;
+    EXPECT_EQ(now.engine, row.answer.engine) << key;
+    EXPECT_EQ(now.workspace_bytes, row.answer.workspace_bytes) << key;
   }
 }
 
@@ -95,18 +135,23 @@ TEST_P(CudaDescribedDevice, AnswersComeFromTheCacheTheSecondTime) {
   std::ifstream in(file);
   std::string line;
   std::getline(in, line);
-  const std::size_t engine = line.rfind('\t');
-  std::ofstream(file) << line.substr(0, engine) << "\tan engine of the cache\n";
+  EXPECT_EQ(line, plan_cache_header);
+  std::getline(in, line);
+  std::ofstream(file) << line.substr(0, line.rfind(',')) << ",an engine of the cache\n";
   const auto second = make_described_device(description, file);
   ASSERT_NE(second->plan(operation), nullptr);
   EXPECT_EQ(second->plan(operation)->engine(), "an engine of the cache");
   EXPECT_EQ(second->plan(operation)->workspace_bytes(), planned->workspace_bytes());
 
-  // Of another device it says nothing.
-  DeviceDescription other = description;
-  other.json.insert(1, "\"x\":1,");
-  const PlanCache cache(file, other.json);
-  EXPECT_EQ(cache.find("9.19.0", 1, operation.key()), nullptr);
+  // Of another device, graph or cuDNN it says nothing.
+  PlanProcess process(description.name, description.json);
+  const std::uint64_t graph = process.hash(operation);
+  const std::string version = process.cudnn_version();
+  const PlanCache cache(file, description.json);
+  EXPECT_NE(cache.find(version, graph, operation.key()), nullptr);
+  EXPECT_EQ(cache.find(version, graph + 1, operation.key()), nullptr);
+  EXPECT_EQ(cache.find("9.18.0", graph, operation.key()), nullptr);
+  EXPECT_EQ(PlanCache(file, find_description("h100").json).find(version, graph, operation.key()), nullptr);
 }
 
 TEST_P(CudaDescribedDevice, CountsMemoryAndRunsNothing) {

@@ -1,10 +1,9 @@
-// The table of fusions and the size of a micro-batch, on a device that only answers. Needs no CUDA.
+// The table of fusions, on a device that only answers. Needs no CUDA.
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "backend/cuda/fusion.h"
-#include "backend/cuda/micro_batch.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
@@ -199,22 +198,6 @@ TEST(CudaFusionTable, ALineThatIsNotUnderstoodIsNamed) {
       EXPECT_NE(std::string(e.what()).find("line 2"), std::string::npos) << e.what();
     }
   }
-}
-
-TEST(CudaMicroBatch, IsTheLargestMultipleThatFits) {
-  for (const std::int64_t unit : {1, 7, 32})
-    for (const std::int64_t fixed : {0, 1000, 90000})
-      for (const std::int64_t budget : {500, 99999, 1234567})
-        for (const std::int64_t most : {32, 33, 4096}) {
-          int asked = 0;
-          // Weights and workspaces that do not grow, activations that do, and steps between.
-          const auto bytes = [&](std::int64_t n) { return ++asked, fixed + 97 * n + n / 100 * 512; };
-          std::int64_t expected = unit;
-          for (std::int64_t n = unit; n <= most; n += unit)
-            if (fixed + 97 * n + n / 100 * 512 <= budget) expected = n;
-          EXPECT_EQ(largest_micro_batch(unit, most, budget, bytes), expected) << unit << " " << fixed << " " << budget;
-          EXPECT_LE(asked, 12);
-        }
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ std::vector<std::string> described_device_names();
 // One of those, or a JSON file. Throws Error that says which there are.
 DeviceDescription find_description(const std::string& name_or_file);
 
-// `plan_cache`: a file that keeps cuDNN's answers; "": none. Throws Error where cuDNN or the stand-in driver is
-// missing.
+// `plan_cache`: a file that keeps cuDNN's answers (PlanCache); "": none. Throws Error where cuDNN or the stand-in
+// driver is missing.
 std::unique_ptr<Device> make_described_device(const DeviceDescription& description, const std::string& plan_cache);
 
 // What a rank's process holds on the GPU besides vectors and programs. Estimates, until a GPU has been asked.

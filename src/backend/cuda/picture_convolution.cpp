@@ -68,13 +68,14 @@ void ConvolutionLayer::choose() {
     way_ = choose_convolution_way(c_, *this, name_, x_, y_);
     x_.stored = way_.prologue == Prologue::none;
     x_.sums_come = way_.brings_sums();
-    if (way_.prologue != Prologue::none || way_.weight_prologue != Prologue::none)
-      x_.norm->norm().write_factors_as_type();
   }
   if (y_.statistics != nullptr) {
     sums_ = choose_sums_way(c_, *this, name_, way_, y_);
     if (sums_ != SumsWay::separate) y_.statistics->take_sums_of_convolution();
   }
+  // Only the specialised engines want the prologue's factors in the activations' type.
+  const bool specialised_forward = way_.prologue != Prologue::none && sums_ == SumsWay::specialised;
+  if (specialised_forward || way_.weight_prologue != Prologue::none) x_.norm->norm().write_factors_as_type();
 }
 
 Operand ConvolutionLayer::of_values(DnnRole role, Storage storage, const Value& shape, const DnnOperation& o,
@@ -94,8 +95,10 @@ void ConvolutionLayer::forward() {
   } else {
     const NormStatistics& norm = x_.norm->norm();
     operands.push_back(of_values(DnnRole::x, norm.x().data, x_, o));
-    operands.push_back(of_channels(DnnRole::scale, norm.scale_as_type(), c_.type, x_.width));
-    operands.push_back(of_channels(DnnRole::bias, norm.bias_as_type(), c_.type, x_.width));
+    const Type type = o.specialised ? c_.type : Type::fp32;
+    operands.push_back(
+        of_channels(DnnRole::scale, o.specialised ? norm.scale_as_type() : norm.scale(), type, x_.width));
+    operands.push_back(of_channels(DnnRole::bias, o.specialised ? norm.bias_as_type() : norm.bias(), type, x_.width));
   }
   if (sums_ != SumsWay::separate) {
     const Storage sums = y_.statistics->make_sums(1);

@@ -23,14 +23,20 @@ namespace {
 
 constexpr int answer_limit_seconds = 300;
 
-std::vector<std::string> split_tabs(const std::string& line) {
+std::vector<std::string> split(const std::string& line, char separator) {
   std::vector<std::string> parts(1);
   for (const char c : line)
-    if (c == '\t')
+    if (c == separator)
       parts.emplace_back();
     else
       parts.back() += c;
   return parts;
+}
+
+std::string hexadecimal(std::uint64_t number) {
+  std::ostringstream text;
+  text << std::hex << number;
+  return text.str();
 }
 
 }  // namespace
@@ -40,7 +46,7 @@ std::string to_line(const PlanAnswer& a) {
 }
 
 PlanAnswer parse_answer(const std::string& line) {
-  const std::vector<std::string> parts = split_tabs(line);
+  const std::vector<std::string> parts = split(line, '\t');
   if (parts.size() != 3 || (parts[0] != "found" && parts[0] != "refused"))
     throw Error(cat("'", line, "' is no answer of the planner"));
   PlanAnswer a;
@@ -91,7 +97,7 @@ void PlanProcess::start() {
     return;
   }
   if (!hello) throw Error(cat("the planner ", executable, " ", planner_command, " ", end_of_child()));
-  const std::vector<std::string> parts = split_tabs(*hello);
+  const std::vector<std::string> parts = split(*hello, '\t');
   stop();
   throw Error(cat("plans for ", name_, " cannot be made: ", parts.size() > 1 ? parts[1] : *hello),
               parts.size() > 2 ? parts[2] : "");
@@ -126,7 +132,11 @@ std::optional<std::string> PlanProcess::read_line() {
     pollfd ready = {from_child_, POLLIN, 0};
     const int count = poll(&ready, 1, answer_limit_seconds * 1000);
     if (count < 0 && errno == EINTR) continue;
-    if (count == 0) kill(child_, SIGKILL);
+    if (count == 0) {
+      stop();
+      throw Error(cat("cuDNN gave no answer about a plan within ", answer_limit_seconds, " s"),
+                  "Is this machine busy with something else? Try again.");
+    }
     char text[4096];
     const ssize_t bytes = read(from_child_, text, sizeof text);
     if (bytes < 0 && errno == EINTR) continue;
@@ -171,20 +181,21 @@ std::uint64_t PlanProcess::hash(const DnnOperation& operation) {
 }
 
 PlanCache::PlanCache(std::string file, const std::string& description)
-    : file_(std::move(file)), device_(std::to_string(fnv1a(description))) {
+    : file_(std::move(file)), device_(hexadecimal(fnv1a(description))) {
   std::ifstream in(file_);
   for (std::string line; std::getline(in, line);) {
-    const std::size_t end = line.rfind('|');  // an engine's name and cuDNN's reasons may hold anything else
-    if (end == std::string::npos || line.rfind("plan|", 0) != 0) continue;
+    const std::vector<std::string> parts = split(line, ',');
+    if (parts.size() != 7) continue;
     try {
-      answers_[line.substr(0, end)] = parse_answer(line.substr(end + 1));
-    } catch (const Error&) {  // cut short by a full disk: asked again
+      answers_[cat(parts[0], ",", parts[1], ",", parts[2], ",", parts[3])] =
+          parse_answer(cat(parts[4], "\t", parts[5], "\t", parts[6]));
+    } catch (const Error&) {  // the names of the columns, or cut short by a full disk
     }
   }
 }
 
 std::string PlanCache::name(const std::string& version, std::uint64_t graph, const std::string& key) const {
-  return cat("plan|", version, "|", device_, "|", graph, "|", key);
+  return cat(version, ",", device_, ",", hexadecimal(graph), ",", key);
 }
 
 const PlanAnswer* PlanCache::find(const std::string& version, std::uint64_t graph, const std::string& key) const {
@@ -196,28 +207,19 @@ void PlanCache::add(const std::string& version, std::uint64_t graph, const std::
   PlanAnswer kept = answer;
   for (std::string* text : {&kept.engine, &kept.why})
     for (char& c : *text)
-      if (c == '|') c = '/';
+      if (c == ',') c = ';';
   answers_[name(version, graph, key)] = kept;
   if (file_.empty()) return;
-  const std::string line = cat(name(version, graph, key), "|", to_line(kept), "\n");
+  std::error_code failed;
+  const std::filesystem::path folder = std::filesystem::path(file_).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, failed);
   const int out = open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (out < 0) return;  // a cache that cannot be written costs time, nothing else
-  [[maybe_unused]] const ssize_t written =
-      write(out, line.data(), line.size());  // at once: lines of processes do not mix
+  std::string line = lseek(out, 0, SEEK_END) == 0 ? cat(plan_cache_header, "\n") : "";
+  line += cat(name(version, graph, key), ",", kept.found ? "found" : "refused", ",", kept.workspace_bytes, ",",
+              kept.found ? kept.engine : kept.why, "\n");
+  [[maybe_unused]] const ssize_t written = write(out, line.data(), line.size());  // at once: processes do not mix lines
   close(out);
-}
-
-std::string default_plan_cache() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  std::filesystem::path folder = cache != nullptr && *cache != '\0' ? cache
-                                 : home != nullptr                  ? cat(home, "/.cache")
-                                                                    : "";
-  if (folder.empty()) return "";
-  folder /= "ringtrain";
-  std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
-  return failed ? "" : (folder / "cudnn-plans.txt").string();
 }
 
 }  // namespace ringtrain::cuda

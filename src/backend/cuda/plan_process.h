@@ -28,7 +28,7 @@ class PlanProcess {
 
   // Starts the child if need be. Throws Error where it has no cuDNN, no stand-in driver or no valid description.
   const std::string& cudnn_version();
-  // A crash or no answer within 300 s is an answer, too: refused, with the signal's name.
+  // A crash is an answer, too: refused, with the signal's name. Throws Error after 300 s without one.
   PlanAnswer plan(const DnnOperation& operation) { return answer_to("plan", operation); }
   PlanAnswer reload(const DnnOperation& operation) { return answer_to("reload", operation); }  // serialised and loaded
   std::uint64_t hash(const DnnOperation& operation);
@@ -47,7 +47,8 @@ class PlanProcess {
   int to_child_ = -1, from_child_ = -1;
 };
 
-// Answers by content: cuDNN's version, the device's description, the graph that cuDNN is told, and the key.
+// Answers by content: cuDNN's version, the device's description, the graph that cuDNN is told, and the key. The file is
+// a table: results/cuda_plans_*.csv are such files.
 class PlanCache {
  public:
   // Reads what is there; lines that are not understood are passed over. "": nothing is kept.
@@ -60,7 +61,7 @@ class PlanCache {
   std::string file_, device_;
   std::map<std::string, PlanAnswer> answers_;
 };
-// In $XDG_CACHE_HOME/ringtrain or ~/.cache/ringtrain; "" where neither can be made.
-std::string default_plan_cache();
+inline constexpr const char* plan_cache_header =
+    "cudnn,description,graph,operation,answer,workspace_bytes,engine or reason";
 
 }  // namespace ringtrain::cuda

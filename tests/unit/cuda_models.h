@@ -1,0 +1,76 @@
+// The models whose cuDNN plans are recorded for described GPUs: results/cuda_plans_DEVICE.csv holds cuDNN's answers (a
+// PlanCache), results/cuda_fusions_DEVICE.csv what each layer takes. Both are written by build/bench/cuda_plans.
+#pragma once
+
+#include <fstream>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/backend.h"
+#include "backend/cuda/described_device.h"
+#include "backend/cuda/plan_process.h"
+#include "base/error.h"
+#include "tests/unit/pictures.h"
+
+namespace ringtrain::cuda {
+
+struct PlannedModel {
+  std::string name;
+  Graph graph;
+  std::int64_t micro_batch = 256, group = 32;  // samples of a pass; those that batch norm normalises together
+};
+
+// Every model at the size of its paper. Batch norm over 32 as Goyal et al. have it, and over the whole pass.
+inline std::vector<PlannedModel> planned_models() {
+  const auto resnet_of = [](std::int64_t depth) { return small_resnet(depth, 64, "imagenet", 224, 0, 1000); };
+  SampleShape text;
+  text.sequence = 64;
+  text.vocabulary = 96;
+  std::vector<PlannedModel> models;
+  models.push_back({"resnet-50 n 32", resnet_of(50)});
+  models.push_back({"resnet-50 n 256", resnet_of(50), 256, 256});
+  models.push_back({"resnet-18", resnet_of(18)});
+  models.push_back({"resnet-34", resnet_of(34)});
+  models.push_back({"alexnet", alexnet({}, picture_shape(224, 1000), {}), 256, 0});
+  models.push_back({"cnn", cnn({}, picture_shape(32, 10), {}), 256, 0});
+  models.push_back({"char_lstm", char_lstm({}, text), 256, 0});
+  return models;
+}
+
+struct NamedPrecision {
+  const char* name;
+  Precision precision;
+};
+inline constexpr NamedPrecision planned_precisions[] = {
+    {"bf16", Precision::bf16}, {"fp16", Precision::fp16}, {"tf32", Precision::tf32}, {"fp32", Precision::fp32}};
+
+// Compiles a model for training and returns a line for each place where kernels could be joined:
+// model,precision,site,way,ways refused. Throws Error where a layer finds no plan.
+inline std::vector<std::string> fusion_lines(Device& device, const PlannedModel& model, const NamedPrecision& p) {
+  FusionTable fusions;
+  const std::unique_ptr<Backend> backend = make_backend(device, {.fusions = &fusions});
+  backend->compile(model.graph, model.micro_batch, p.precision, PassMode::training, model.group);
+  std::vector<std::string> lines;
+  for (const FusionChoice& c : fusions.choices()) {
+    std::string site = c.site, way = c.way;
+    for (std::string* text : {&site, &way})
+      for (char& letter : *text)
+        if (letter == ',') letter = ';';
+    lines.push_back(cat(model.name, ",", p.name, ",", site, ",", way, ",", c.refused.empty() ? "no" : "yes"));
+  }
+  return lines;
+}
+inline constexpr const char* fusion_header = "model,precision,site,way,ways before it refused";
+
+inline std::vector<std::string> read_lines(const std::string& path) {
+  std::vector<std::string> lines;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace ringtrain::cuda
