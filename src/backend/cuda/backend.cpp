@@ -55,17 +55,10 @@ class CudaBackend : public Backend {
   }
 
   std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) override {
-    const std::int64_t unit = std::max<std::int64_t>(1, demand.group), units = demand.rows / unit;
-    std::int64_t room = device_.facts().free_bytes - demand.vector_bytes;
-    room -= nccl_estimate_bytes;  // the context is already there
-    const std::int64_t least = least_bytes_per_sample(graph, precision);
-    for (std::int64_t parts = 1; parts <= units; ++parts) {
-      const std::int64_t samples = units / parts * unit;
-      // Programs are compiled only where they may fit: each takes cuDNN a while to plan.
-      if (units % parts == 0 && samples * least <= room && program_bytes(graph, samples, precision, demand) <= room)
-        return samples;
-    }
-    return unit;
+    // The context is already there.
+    const std::int64_t room = device_.facts().free_bytes - demand.vector_bytes - nccl_estimate_bytes;
+    return largest_micro_batch(demand, room, least_bytes_per_sample(graph, precision),
+                               [&](std::int64_t samples) { return program_bytes(graph, samples, precision, demand); });
   }
 
   bool on_device() const override { return true; }

@@ -1,5 +1,7 @@
 #include "backend/cuda/picture_convolution.h"
 
+#include <algorithm>
+
 #include "backend/cuda/picture_fusions.h"
 #include "backend/cuda/picture_norm.h"
 
@@ -73,17 +75,28 @@ void ConvolutionLayer::choose() {
     sums_ = choose_sums_way(c_, *this, name_, way_, y_);
     if (sums_ != SumsWay::separate) y_.statistics->take_sums_of_convolution();
   }
-  // Only the specialised engines want the prologue's factors in the activations' type.
-  const bool specialised_forward = way_.prologue != Prologue::none && sums_ == SumsWay::specialised;
-  if (specialised_forward || way_.weight_prologue != Prologue::none) x_.norm->norm().write_factors_as_type();
+  for (const DnnOperation& o : {forward_operation(way_, sums_), weight_operation(way_)})
+    if (wants_factors_as_type(o)) x_.norm->norm().write_factors_as_type();
 }
 
 Operand ConvolutionLayer::of_values(DnnRole role, Storage storage, const Value& shape, const DnnOperation& o,
                                     bool write) const {
   return {role, {storage, 0}, c_.bytes(shape) / launches(o), write};
 }
-Operand ConvolutionLayer::of_channels(DnnRole role, const Tensor& tensor, Type type, std::int64_t channels) const {
-  return {role, tensor, channels * bytes_of(type), false};
+
+bool ConvolutionLayer::wants_factors_as_type(const DnnOperation& o) const {
+  const std::vector<DnnTensor> tensors = o.tensors();
+  return c_.type != Type::fp32 && std::any_of(tensors.begin(), tensors.end(), [&](const DnnTensor& tensor) {
+           return tensor.role == DnnRole::scale && tensor.type == c_.type;
+         });
+}
+// The affine form of the norm that makes x, per channel and group.
+void ConvolutionLayer::add_factors(std::vector<Operand>& operands, const DnnOperation& o) const {
+  const NormStatistics& norm = x_.norm->norm();
+  const bool as_type = wants_factors_as_type(o);
+  const std::int64_t row = x_.width * bytes_of(as_type ? c_.type : Type::fp32);
+  operands.push_back({DnnRole::scale, as_type ? norm.scale_as_type() : norm.scale(), row});
+  operands.push_back({DnnRole::bias, as_type ? norm.bias_as_type() : norm.bias(), row});
 }
 
 void ConvolutionLayer::forward() {
@@ -93,12 +106,8 @@ void ConvolutionLayer::forward() {
   if (way_.prologue == Prologue::none) {
     operands.push_back(of_values(DnnRole::x, x_.data, x_, o));
   } else {
-    const NormStatistics& norm = x_.norm->norm();
-    operands.push_back(of_values(DnnRole::x, norm.x().data, x_, o));
-    const Type type = o.specialised ? c_.type : Type::fp32;
-    operands.push_back(
-        of_channels(DnnRole::scale, o.specialised ? norm.scale_as_type() : norm.scale(), type, x_.width));
-    operands.push_back(of_channels(DnnRole::bias, o.specialised ? norm.bias_as_type() : norm.bias(), type, x_.width));
+    operands.push_back(of_values(DnnRole::x, x_.norm->norm().x().data, x_, o));
+    add_factors(operands, o);
   }
   if (sums_ != SumsWay::separate) {
     const Storage sums = y_.statistics->make_sums(1);
@@ -135,12 +144,10 @@ void ConvolutionLayer::data_gradient(Storage dy, Storage again) {
     operands.push_back(of_values(DnnRole::norm_input, norm.x().data, x_, o));
     operands.push_back({DnnRole::sum, {x_.sums, 0}, 2 * row, true});
     operands.push_back({DnnRole::sum_other, {x_.sums, row}, 2 * row, true});
-    if (way_.data_epilogue == Epilogue::add_relu_sums) {
+    if (way_.data_epilogue == Epilogue::add_relu_sums)
       operands.push_back(of_values(DnnRole::output, x_.data, x_, o));
-    } else {
-      operands.push_back(of_channels(DnnRole::scale, norm.scale(), Type::fp32, x_.width));
-      operands.push_back(of_channels(DnnRole::bias, norm.bias(), Type::fp32, x_.width));
-    }
+    else
+      add_factors(operands, o);
     if (way_.data_epilogue == Epilogue::relu_sums_output)
       operands.push_back(of_values(DnnRole::output, again, x_, o, true));
   }
@@ -156,11 +163,7 @@ void ConvolutionLayer::weight_gradient(Storage dy, Storage input) {
   const Tensor dw = c_.home->add(parameter_, layout_);
   std::vector<Operand> operands = {
       of_values(DnnRole::x, input, x_, o), of_values(DnnRole::dy, dy, y_, o), {DnnRole::dw, dw, 0, true}};
-  if (way_.weight_prologue != Prologue::none) {
-    const NormStatistics& norm = x_.norm->norm();
-    operands.push_back({DnnRole::scale, norm.scale_as_type()});
-    operands.push_back({DnnRole::bias, norm.bias_as_type()});
-  }
+  if (way_.weight_prologue != Prologue::none) add_factors(operands, o);
   c_.operation(name_ + " weight gradient", o, 1, std::move(operands));
   c_.home->added();
 }

@@ -48,8 +48,9 @@ class ConvolutionLayer : public PictureLayer {
  private:
   DnnOperation operation(DnnKind kind, bool by_group) const;
   std::int64_t launches(const DnnOperation& o) const { return c_.samples / o.n; }
-  Operand of_channels(DnnRole role, const Tensor& tensor, Type type, std::int64_t channels) const;
   Operand of_values(DnnRole role, Storage storage, const Value& shape, const DnnOperation& o, bool write = false) const;
+  bool wants_factors_as_type(const DnnOperation& o) const;
+  void add_factors(std::vector<Operand>& operands, const DnnOperation& o) const;
   void data_gradient(Storage dy, Storage again);
   void weight_gradient(Storage dy, Storage input);
 
