@@ -165,12 +165,12 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo test test-unit test-mpi test-e2e bench bundle run clean format always
+.PHONY: all help setup demo test test-unit test-mpi test-e2e test-gpu bench bundle run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
 	@echo "                              install, build, train on names, invent new ones, draw the loss"
-	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e: one kind)"
+	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e, test-gpu: one kind)"
 	@echo "make run N=4 EXPERIMENT=configs/names.yaml [ARGS='stop.steps=20 ...']"
 	@echo "                              train on N ranks of this machine"
 	@echo "make [all]                    build bin/ringtrain and bin/ringtrain-data"
@@ -194,12 +194,12 @@ demo: setup
 
 test: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all tests
-	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e
+	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e gpu
 
 .PHONY: tests
 tests: $(TESTS)
 
-test-unit test-mpi test-e2e: test-%: all tests
+test-unit test-mpi test-e2e test-gpu: test-%: all tests
 	@PYTHON="$(PYTHON)" tests/run_tests $*
 
 N ?= 2

@@ -159,9 +159,9 @@ find_cuda() {
 
 command -v "$CXX" > /dev/null || fail "the compiler $CXX was not found" "Debian: apt-get install g++ (make setup does it) · modules: module load gcc · or set CXX."
 links source_location || fail "$CXX does not compile C++20 (<source_location>)" "GCC 11 or Clang 16 and newer do; set CXX."
-cuda_state=off cuda_nvcc="" cuda_cflags="" cuda_libs="" cuda_gencode="" cuda_versions=""
+cuda_state=off cuda_nvcc="" cuda_home="" cuda_cflags="" cuda_libs="" cuda_gencode="" cuda_versions=""
 find_cuda
-[ $cuda_state = on ] || cuda_cflags="" cuda_libs="" cuda_gencode=""
+[ $cuda_state = on ] || cuda_home="" cuda_cflags="" cuda_libs="" cuda_gencode=""
 
 # MPI: what its compiler wrapper would add.
 mpicxx=${MPI_HOME:+$MPI_HOME/bin/mpicxx}
@@ -236,7 +236,7 @@ case $("$CXX" -dumpmachine) in
   *) isas="baseline" isa_flags="-DRINGTRAIN_ONLY_BASELINE" ;;
 esac
 
-cat > "$output" << END
+cat > "$output" << END || exit 1
 # Written by .ci/configure.sh.
 MPI_CFLAGS := $mpi_cflags
 MPI_LIBS := $mpi_libs

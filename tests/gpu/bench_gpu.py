@@ -41,7 +41,7 @@ def parse(parser):
     options.ways = [way for way in options.ways.split(",") if way]
     options.deadline = time.monotonic() + 60 * options.minutes
     if options.tiny:
-        options.windows, options.window_seconds, options.warmup_seconds = 2, 0.05, 0.05
+        options.windows, options.window_seconds, options.warmup_seconds = 3, 0.2, 0.2
     if shutil.which(options.ringtrain) is None and not (ROOT / options.ringtrain).exists():
         fail(f"{options.ringtrain} does not exist: make, or name it with --ringtrain")
     WORK.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def figures(name, key, first, last, best, mine):
 
 
 def gpu_facts(machine, options):
-    facts = {"device": machine.get("device", "not reached"), "cuda": machine.get("cuda", ""), "cudnn of PyTorch": machine.get("cudnn", "")}
+    facts = {"command": " ".join([f"tests/gpu/{Path(sys.argv[0]).name}", *sys.argv[1:]]), "device": machine.get("device", "not reached"), "cuda": machine.get("cuda", ""), "cudnn of PyTorch": machine.get("cudnn", "")}
     for precision, reached in machine.get("ceilings", {}).items():
         facts[f"reached in {precision}"] = (f"matrix product {reached['flops'] / 1e12:.0f} TFLOP/s, "
                                             f"copy {reached['bytes_per_second'] / 1e12:.2f} TB/s")

@@ -43,6 +43,8 @@ def kernel_place(name):
 
 def command_place(part, name):
     """(layer, kind) of a command: layer1.0.bn3 backward -> layer1.0.conv3, norm backward."""
+    if "pool" in name:
+        return "fc" if "average" in name else "conv1", f"norm {part}"
     found = re.search(r"(layer\d\.\d+\.)?(conv\d|bn\d|downsample|fc)", name)
     if part == "weights" or not found:
         return "other", "other"
@@ -51,7 +53,7 @@ def command_place(part, name):
         return layer, "weight gradient"
     if "data gradient" in name:
         return layer, "data gradient"
-    is_norm = found[2].startswith("bn") or re.search(r"norm|downsample\.1|relu|pool|factors|sums", name)
+    is_norm = found[2].startswith("bn") or re.search(r"downsample\.1|relu|factors|sums", name)
     if part == "forward":
         return layer, "norm forward" if is_norm else "forward"
     return layer, "norm backward"

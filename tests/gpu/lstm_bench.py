@@ -101,7 +101,7 @@ def add_targets(row, case, machine):
 
 
 def millions(value):
-    return f"{value / 1e6:.2f}" if value else "-"
+    return f"{value / 1e6:.3g}" if value else "-"
 
 
 def table(rows, facts, ways):
@@ -110,7 +110,7 @@ def table(rows, facts, ways):
     lines += ["- millions of characters per second of whole training steps, medians; ratio to PyTorch's best way; bound: of a roofline"
               " at what this GPU reached (see tests/gpu/lstm_bench.py)", "",
               "| model | batch | precision | ringtrain | PyTorch | best way | ratio | target | bound | share | PyTorch's | target Mchar/s |"
-              + "".join(f" {way} |" for way in ways), "|---|" * 1 + "---|" * (11 + len(ways))]
+              + "".join(f" {way} |" for way in ways), "|---" * (12 + len(ways)) + "|"]
     for r in rows:
         positions = r["positions"]
         each = "".join(f" {millions(r.get(f'pytorch_{way}') * positions)} |" if isinstance(r.get(f"pytorch_{way}"), float)

@@ -236,19 +236,6 @@ inline void expect_equal_training(const Task& task, const Curve& expected, const
       EXPECT_EQ(actual.sums[step].correct5, expected.sums[step].correct5) << what;
     }
     const float *g = actual.gradients[step].data(), *wanted = expected.gradients[step].data();
-    if (getenv("SHOW")) {
-      double most = 0;
-      std::string who;
-      for (const Parameter& p : task.table.all()) {
-        double d = relative_difference(g + p.offset, wanted + p.offset, p.count);
-        if (!(d <= most)) most = d, who = p.name;
-      }
-      fprintf(stderr, "step %zu prec %d: loss %.1e whole %.1e worst %.1e (%s) weights %.1e norm %.2e applied %d\n",
-              step, (int)task.precision, std::abs(actual.sums[step].loss / expected.sums[step].loss - 1),
-              relative_difference(g, wanted, task.table.trained()), most, who.c_str(),
-              relative_difference(actual.weights[step].data(), expected.weights[step].data(), task.table.size()),
-              expected.updates[step].gradient_norm, actual.updates[step].applied);
-    }
     if (t.whole_gradient > 0) {
       EXPECT_LE(relative_difference(g, wanted, task.table.trained()), t.whole_gradient) << what;
     } else {

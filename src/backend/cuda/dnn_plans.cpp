@@ -401,6 +401,19 @@ std::uint64_t graph_hash(const DnnOperation& operation) {
   return fnv1a(cat(json["nodes"].dump(), json["tensors"].dump()));
 }
 
+std::string describe_gpu(int ordinal) {
+  cudnn_library();
+  fe::DeviceProperties properties;
+  properties.set_device_id(ordinal);
+  const std::string what = cat("the description of GPU ", ordinal);
+  check(properties.build(), what);
+  std::vector<std::uint8_t> json;
+  check(properties.serialize(json), what);
+  std::string text(json.begin(), json.end());
+  text.resize(std::min(text.size(), text.find('\0')));
+  return text;
+}
+
 std::string cudnn_version_text() {
   cudnn_library();
   const std::size_t version = fe::detail::get_backend_version();

@@ -64,6 +64,8 @@ class DnnPlanner {
 
 // Of everything that cuDNN is told of the operation: the same number, the same question. Needs no device.
 std::uint64_t graph_hash(const DnnOperation& operation);
+// A real GPU as cuDNN describes it: the JSON that for_description() takes. Throws Error.
+std::string describe_gpu(int ordinal);
 // Of the library that was loaded: "9.19.0".
 std::string cudnn_version_text();
 

@@ -14,6 +14,10 @@
 #include "base/error.h"
 #include "base/version.h"
 
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;
+}
+
 namespace ringtrain::cuda {
 namespace {
 
@@ -60,8 +64,7 @@ const LibraryRequest& driver_request() {
   static const LibraryRequest request = {"libcuda.so.1",
                                          {},
                                          "A GPU machine has it from NVIDIA's driver (nvidia-smi shows it; in a "
-                                         "container: --gpus all, --nv). Without a GPU "
-                                         "train on the CPU."};
+                                         "container: --gpus all, --nv). Without a GPU train on the CPU."};
   return request;
 }
 
@@ -153,8 +156,7 @@ void* cudnn_library() {
                                 "Set CUDNN_HOME to cuDNN 9 (module load cudnn), add its folder to "
                                 "RINGTRAIN_CUDA_LIBRARIES, or activate a Python "
                                 "environment that has the package nvidia-cudnn."});
-  static bool complete = false;
-  if (complete) return library;
+  if (cudnn_frontend::cudnn_dlhandle == library) return library;
   // cuDNN opens these by their bare names; those that are open already are found. What is missing it reports itself.
   using VersionFunction = std::size_t (*)();
   const auto version = reinterpret_cast<VersionFunction>(library_function(library, "cudnnGetCudartVersion"))();
@@ -167,7 +169,7 @@ void* cudnn_library() {
     add_matches(std::filesystem::path(library_file(other)).parent_path() / "libnvrtc-builtins.so.*", builtins);
     for (const std::string& file : builtins) dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
-  complete = true;
+  cudnn_frontend::cudnn_dlhandle = library;
   return library;
 }
 

@@ -34,3 +34,8 @@ void* cudnn_library();
 void* nccl_library();
 
 }  // namespace ringtrain::cuda
+
+namespace cudnn_frontend {
+// Where cuDNN's front end looks its functions up; set by cudnn_library().
+extern void* cudnn_dlhandle;
+}  // namespace cudnn_frontend

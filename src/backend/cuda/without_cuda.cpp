@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/dnn_plans.h"
 #include "backend/cuda/planner.h"
 #include "base/error.h"
 
@@ -19,6 +20,10 @@ std::unique_ptr<Device> make_runtime_device(int, const std::string&) {
 int run_planner() {
   std::printf("error\t%s\t%s.\n", what, advice);
   return 1;
+}
+
+std::string describe_gpu(int) {
+  throw Error(what, std::string(advice) + ".");
 }
 
 int visible_devices() {

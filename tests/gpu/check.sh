@@ -1,0 +1,9 @@
+#!/bin/bash
+# All that wants a GPU, in one command: tests/gpu/check.sh [--part 1|2|3] [--only NAME] [--list] (see check.py)
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+for python in ${PYTHON:-} python3 /usr/bin/python3 python; do
+  command -v "$python" > /dev/null && exec "$python" "$here/check.py" "$@"
+done
+echo "error: no python3 was found; set PYTHON" >&2
+exit 1
