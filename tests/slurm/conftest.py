@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from cluster import CannotRunHere, Cluster, Shop, e2e  # noqa: E402
 
-AT_ONCE = 4
+AT_ONCE = 5
 scenarios = {}
 
 

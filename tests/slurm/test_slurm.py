@@ -174,9 +174,9 @@ def test_slurm_accepts_every_batch_script(shop, whole):
 @together
 def test_a_script_that_is_started_without_sbatch_submits_itself_with_the_sites_settings(shop, whole):
     env = shop.site("export SBATCH_JOB_NAME=mine SBATCH_PARTITION=batch")
-    done = shop.cluster.run(SCRIPTS / "prep.sbatch", "--help", cwd=shop.folder, env=env)
+    done = shop.cluster.run(SCRIPTS / "prep.sbatch", "--ntasks-per-node=2", "names", "x.txt", cwd=shop.folder, env=env)
     job = Job(shop.cluster, done.stdout.split()[-1], shop.folder)
-    assert job.fields()["JobName"] == "mine", done.stdout + done.stderr
+    assert job.fields()["JobName"] == "mine" and job.fields()["NumTasks"] == "2", done.stdout + done.stderr
     assert "no --out PREFIX" in job.wait("FAILED").output()
 
 
