@@ -114,10 +114,17 @@ TEST(CudaOrder, GradientsBelowTheWatermarkAreFinal) {
 
 TEST(CudaOrder, CommandsReadAndWriteNothingButTheirRegions) {
   for (Task task : tasks())
-    for (const Precision precision : {Precision::fp32, Precision::fp16}) {
-      task.precision = precision;
+    for (const bool fused : {true, false}) {
+      task.precision = fused ? Precision::fp32 : Precision::fp16;
       task.steps = 2;
-      HostDevice plain, isolating({.isolate_commands = true});
+      HostDeviceOptions options;
+      if (!fused)
+        options.refuse_dnn = [](const DnnOperation& op) {
+          return op.prologue != Prologue::none || op.epilogue != Epilogue::none ? std::string("no engine") : "";
+        };
+      HostDevice plain(options);
+      options.isolate_commands = true;
+      HostDevice isolating(options);
       expect_same_bits(train_reduced(plain, task).curve, train_reduced(isolating, task).curve);
     }
 }
