@@ -35,17 +35,26 @@ def test_the_version_names_cuda_cudnn_nccl_and_the_kinds_of_gpu():
         assert part in line
 
 
+NOWHERE = [{"NCCL_HOME": "/nowhere"}, {"CUDNN_HOME": "/nowhere"}, {"CUDNN_FRONTEND_HOME": "/nowhere"}, {"CUDA_HOME": "/nowhere"},
+           {"CUDA_ARCHITECTURES": "1"}]
+
+
 @with_cuda
-@pytest.mark.parametrize("settings, named", [({"NCCL_HOME": "/nowhere"}, "NCCL_HOME"), ({"CUDNN_HOME": "/nowhere"}, "CUDNN_HOME"),
-                                             ({"CUDNN_FRONTEND_HOME": "/nowhere"}, "CUDNN_FRONTEND_HOME"),
-                                             ({"CUDA_HOME": "/nowhere"}, "CUDA_HOME"), ({"CUDA_ARCHITECTURES": "1"}, "CUDA_ARCHITECTURES")])
-def test_what_keeps_cuda_out_is_an_error_when_it_was_asked_for_and_else_a_reason(settings, named, tmp_path):
-    asked = run(".ci/configure.sh", tmp_path / "asked.mk", CUDA="1", **settings)
-    assert asked.returncode != 0 and named in asked.stderr, asked.stdout + asked.stderr
-    found = run(".ci/configure.sh", tmp_path / "found.mk", CUDA="auto", **settings)
-    assert found.returncode == 0, found.stderr
-    assert re.search(rf"^ *CUDA +off \(.*{named}", found.stdout, re.M), found.stdout
-    assert "CUDA_STATE := off" in (tmp_path / "found.mk").read_text()
+@pytest.mark.parametrize("settings", NOWHERE, ids=lambda settings: next(iter(settings)))
+def test_what_keeps_cuda_out_is_an_error_when_it_was_asked_for(settings, tmp_path):
+    done = run(".ci/configure.sh", tmp_path / "config.mk", CUDA="1", **settings)
+    assert done.returncode != 0 and next(iter(settings)) in done.stderr, done.stdout + done.stderr
+    assert not (tmp_path / "config.mk").exists()
+
+
+@pytest.mark.parametrize("settings", [{"NCCL_HOME": "/nowhere"}, {"CUDA_HOME": "/nowhere"}, {"CUDA": "0"}],
+                         ids=lambda settings: next(iter(settings)))
+def test_a_build_without_cuda_says_why(settings, tmp_path):
+    done = run(".ci/configure.sh", tmp_path / "config.mk", **{"CUDA": "auto", **settings})
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^ *CUDA +off \(.+\)$", done.stdout, re.M), done.stdout
+    config = (tmp_path / "config.mk").read_text()
+    assert "CUDA_STATE := off\n" in config and "CUDA_LIBS := \n" in config
 
 
 def test_only_the_files_of_the_gpu_see_its_headers():

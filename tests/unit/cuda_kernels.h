@@ -76,9 +76,10 @@ class TestMemory {
   void run(const KernelLaunch& launch) { run(std::vector{launch}); }
   void run(const std::vector<KernelLaunch>& launches) {
     const std::vector<std::byte> before(memory_.get(), memory_.get() + used_);
-    emulate_backwards(true);
-    for (const KernelLaunch& launch : launches) run_once(launch);
-    emulate_backwards(false);
+    {
+      const Backwards order;
+      for (const KernelLaunch& launch : launches) run_once(launch);
+    }
     const std::vector<std::byte> backwards(memory_.get(), memory_.get() + used_);
     std::copy(before.begin(), before.end(), memory_.get());
     for (const KernelLaunch& launch : launches) run_once(launch);
@@ -93,6 +94,11 @@ class TestMemory {
  private:
   static constexpr std::size_t capacity = std::size_t{64} << 20, guard_bytes = 64;
   static constexpr std::byte guard_value{0xa5};
+
+  struct Backwards {
+    Backwards() { emulate_backwards(true); }
+    ~Backwards() { emulate_backwards(false); }
+  };
 
   void guard() {
     guards_.push_back(used_);

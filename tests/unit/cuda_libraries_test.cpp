@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "backend/cuda/device.h"
 #include "backend/cuda/libraries.h"
 #include "backend/cuda/packed_plans.h"
 #include "base/error.h"
@@ -83,6 +84,13 @@ TEST_F(CudaLibraries, AFunctionThatALibraryLacksIsNamedWithItsFile) {
   const std::string error = message_of([] { library_function(open_library({"libm.so.6", {}, ""}), "cudnnCreate"); });
   expect_contains(error, "libm.so.6");
   expect_contains(error, "cudnnCreate");
+}
+
+TEST(RuntimeDevice, ThatIsNotThereIsAnErrorWithAdvice) {
+  if (visible_devices() > 0) GTEST_SKIP() << "this machine has a GPU";
+  const std::string error = message_of([] { make_runtime_device(0, ""); });
+  expect_contains(error, "rain on the CPU.]");
+  EXPECT_TRUE(visible_uuids().empty());
 }
 
 const PackedPlans plans = {{"conv a", {false, std::string("bytes\nwith\0lines", 16)}},

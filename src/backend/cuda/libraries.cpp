@@ -64,8 +64,7 @@ const LibraryRequest& driver_request() {
   static const LibraryRequest request = {"libcuda.so.1",
                                          {},
                                          "A GPU machine has it from NVIDIA's driver (nvidia-smi shows it; in a "
-                                         "container: --gpus all, --nv). Without a GPU "
-                                         "train on the CPU."};
+                                         "container: --gpus all, --nv). Without a GPU train on the CPU."};
   return request;
 }
 
