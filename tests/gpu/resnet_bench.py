@@ -17,10 +17,7 @@ import sys
 from pathlib import Path
 
 from bench_gpu import ROOT, WORK, ceiling, compare, fail, gpu_facts, make_parser, parse, run_ringtrain, time_is_up
-from bench_tools import about, call, write
-
-sys.path.insert(0, str(ROOT / "tests/bench"))
-from resnet_bench import MADE_UP  # noqa: E402  (of tests/bench)
+from bench_tools import MADE_UP, about, call, write
 
 BATCHES, CLASSES, PICTURES = [256, 512], 1000, 2048
 PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
