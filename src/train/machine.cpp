@@ -79,6 +79,16 @@ Machine make_planning_machine(int threads, const std::string& device) {
   return m;
 }
 
+std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host) {
+  const CommunicationConfig& c = experiment.communication;
+  if (c.library == "mpi") return make_staged_communicator(device, host);
+  return make_nccl_communicator(nccl_api(), device, host,
+                                {.algorithm = c.algorithm,
+                                 .gradient_type = gradient_type(c.gradient_type),
+                                 .max_ctas = static_cast<int>(c.max_ctas),
+                                 .timeout_seconds = 0.8 * c.timeout_seconds});
+}
+
 Machine make_machine(const Experiment& experiment, const Session& session, int threads) {
   const CommunicationConfig& c = experiment.communication;
   Machine m;
@@ -101,13 +111,7 @@ Machine make_machine(const Experiment& experiment, const Session& session, int t
   m.gpu = visible[static_cast<std::size_t>(ordinal)].substr(0, kUuidShown);
   m.device = cuda::make_runtime_device(
       ordinal, experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache);
-  std::unique_ptr<DeviceCommunicator> sums =
-      staged ? make_staged_communicator(*m.device, *m.host)
-             : make_nccl_communicator(nccl_api(), *m.device, *m.host,
-                                      {.algorithm = c.algorithm,
-                                       .gradient_type = gradient_type(c.gradient_type),
-                                       .max_ctas = static_cast<int>(c.max_ctas),
-                                       .timeout_seconds = 0.8 * c.timeout_seconds});
+  std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host);
   m.fusions = std::make_unique<cuda::FusionTable>(experiment.machine.search_seconds);
   DeviceCommunicator* communicator = sums.get();
   m.sums = std::move(sums);

@@ -299,9 +299,9 @@ def test_a_preempted_job_makes_room_with_a_checkpoint_is_queued_again_and_has_th
     job = shop.train("run", options=["--nodes=2", "--exclusive", f"--partition={partition}"])
     job.wait_for_step(shop.folder / "run", 3)
     shop.cluster.run("sbatch", "--nodes=2", "--exclusive", "--partition=urgent", "--wrap=true", cwd=shop.folder)
-    job.wait_for_restart()
+    said = "] Slurm queues the job again" if partition == "idle" else "] queued again"
+    until(lambda: said in job.output(), job.told)
     asked = e2e.last_step(shop.folder / "run")
-    assert ("Slurm queues the job again" if partition == "idle" else "] queued again") in job.output(), job.told()
     job.wait()
     assert f"resuming after step {asked} " in job.log(restart=1), job.told()
     e2e.assert_same_bits(shop.folder / "run", whole)
