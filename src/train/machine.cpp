@@ -95,8 +95,7 @@ Machine make_machine(const Experiment& experiment, const Session& session, int t
   m.host = make_mpi_communicator(static_cast<std::size_t>(c.chunk_kib) << 10);
   const std::vector<std::string> visible =
       experiment.machine.device == "cpu" ? std::vector<std::string>() : cuda::visible_uuids();
-  const bool staged = c.library == "mpi";
-  const bool may_share = staged || nccl_may_share_devices();
+  const bool may_share = c.library == "mpi" || nccl_may_share_devices();
   if (!takes_gpu(experiment.machine, visible.size(), *m.host)) {
     if (experiment.machine.device != "cpu") {
       // GPUs were given, and this program cannot see them: if they were shared, that is still the launcher's mistake.

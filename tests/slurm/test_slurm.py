@@ -26,7 +26,7 @@ def test_at_the_time_limit_a_checkpoint_is_made_within_kill_wait_and_the_job_goe
     job = shop.train("run", options=["--nodes=1", "--ntasks-per-node=1", "--time=1", "--signal=B:URG@1"],
                      env=shop.slow_checkpoints(), checkpoint__every_steps=1, stop__steps=10**6, stop__epochs=0)
     job.wait_for_restart()
-    assert "TIME LIMIT" in job.output() and "queued again" in job.output(), job.told()
+    assert "TIME LIMIT" in job.output() and "] queued again; " in job.output(), job.told()
     before = e2e.last_step(shop.folder / "run")
     job.wait_for_step(shop.folder / "run", before + 2)
     assert f"resuming after step {before} " in job.log(restart=1), job.told()
@@ -202,6 +202,19 @@ def test_pictures_are_converted_by_all_ranks_of_two_nodes_into_the_same_files(sh
 
 
 @together
+def test_preflight_measures_both_nodes_and_predict_reads_what_it_writes(shop, whole):
+    experiment = ROOT / "configs" / "names.yaml"
+    job = shop.submit(SCRIPTS / "preflight.sbatch", experiment, "--seconds=1", *shop.keys()).wait()
+    path = shop.folder / "logs" / f"preflight-{job.id}.json"
+    measured = json.loads(path.read_text())
+    assert measured["ranks"] == 4 and measured["step"]["parameters"] > 0 and measured["input"], job.told()
+    if shop.cluster.has_namespaces:
+        assert measured["hosts"] == ["node1", "node2"] and {"node", "network"} <= {c["scope"] for c in measured["comm"]}
+    predicted = shop.cluster.run(e2e.PROGRAM, "predict", experiment, "--ranks", "1..64", "--preflight", path, *shop.keys())
+    assert predicted.returncode == 0, predicted.stderr
+
+
+@together
 def test_slurm_accepts_every_batch_script(shop, whole):
     for script in sorted(SCRIPTS.glob("*.sbatch")):
         done = shop.cluster.run("sbatch", "--test-only", script, cwd=shop.folder)
@@ -299,7 +312,7 @@ def test_a_preempted_job_makes_room_with_a_checkpoint_is_queued_again_and_has_th
     job = shop.train("run", options=["--nodes=2", "--exclusive", f"--partition={partition}"])
     job.wait_for_step(shop.folder / "run", 3)
     shop.cluster.run("sbatch", "--nodes=2", "--exclusive", "--partition=urgent", "--wrap=true", cwd=shop.folder)
-    said = "] Slurm queues the job again" if partition == "idle" else "] queued again"
+    said = "] Slurm queues the job again" if partition == "idle" else "] queued again; "
     until(lambda: said in job.output(), job.told)
     asked = e2e.last_step(shop.folder / "run")
     job.wait()
