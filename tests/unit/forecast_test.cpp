@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "base/error.h"
 #include "bench/experiment_keys.h"
 
