@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "with_folder.h"
+#include "tests/unit/with_folder.h"
 
 namespace ringtrain {
 namespace {
