@@ -88,11 +88,20 @@ def test_the_last_words_and_the_record_name_the_signal_and_how_long_ago_it_came(
 
 @pytest.fixture(scope="module")
 def slow_disk(tmp_path_factory):
-    """A library that makes every sync of a file take a second, as a busy file system may."""
+    """A library that makes every sync of a checkpoint take a second, as a busy file system may."""
     folder = tmp_path_factory.mktemp("slow")
     source = folder / "slow.c"
-    source.write_text("#include <unistd.h>\n#include <sys/syscall.h>\n"
-                      "int fsync(int file) { usleep(1000000); return (int)syscall(SYS_fsync, file); }\n")
+    source.write_text("""
+        #include <stdio.h>
+        #include <string.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        int fsync(int file) {
+          char link[40], path[4096] = "";
+          snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+          if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "/step-")) usleep(1000000);
+          return (int)syscall(SYS_fsync, file);
+        }""")
     library = folder / "slow.so"
     subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", source, "-o", library], check=True)
     return library
