@@ -191,14 +191,15 @@ def test_pictures_are_converted_by_all_ranks_of_two_nodes_into_the_same_files(sh
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(picture, place)
     words = ["images", shop.folder / "pictures", "--validation", "0.3", "--broken", "skip", "--out"]
-    job = shop.submit(SCRIPTS / "prep.sbatch", *words, shop.folder / "data" / "job",
+    job = shop.submit(SCRIPTS / "prep.sbatch", *words, shop.folder / "job" / "pictures",
                       options=["--nodes=2", "--ntasks-per-node=2"]).wait()
     assert "4 rank(s)" in job.output(), job.told()
-    done = shop.cluster.run(e2e.CONVERTER, *words, shop.folder / "data" / "alone")
+    (shop.folder / "alone").mkdir()
+    done = shop.cluster.run(e2e.CONVERTER, *words, shop.folder / "alone" / "pictures")
     assert done.returncode == 0, done.stderr
-    files = sorted((shop.folder / "data").glob("*.h5"))
-    half = len(files) // 2
-    assert half == 2 and [file.read_bytes() for file in files[:half]] == [file.read_bytes() for file in files[half:]]
+    by_job, alone = (sorted((shop.folder / folder).glob("*.h5")) for folder in ("job", "alone"))
+    assert len(by_job) == 2 and [file.name for file in by_job] == [file.name for file in alone]
+    assert [file.read_bytes() for file in by_job] == [file.read_bytes() for file in alone]
 
 
 @together
