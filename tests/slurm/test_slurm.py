@@ -124,6 +124,16 @@ def test_a_task_of_an_array_is_queued_again_without_the_others(shop, whole):
 
 
 @together
+def test_where_jobs_are_not_requeued_the_job_ends_with_85_and_says_how_to_go_on(shop, whole):
+    job = shop.train("run", options=["--nodes=1", "--no-requeue"])
+    job.wait_for_step(shop.folder / "run", 3)
+    job.ask_for_checkpoint()
+    job.wait("FAILED")
+    assert job.fields()["ExitCode"] == "85:0", job.told()
+    assert "not queued again after all" in job.output() and f"run.dir={shop.folder}/run --resume" in job.output(), job.told()
+
+
+@together
 def test_the_jobs_of_a_chain_go_on_where_the_one_before_stopped_and_the_rest_is_removed(shop, whole):
     done = shop.cluster.run(SCRIPTS / "chain.sh", 3, "--nodes=2", SCRIPTS / "train.sbatch",
                             ROOT / "configs" / "names.yaml", *shop.keys("run"), cwd=shop.folder)
