@@ -10,7 +10,7 @@
 set -u
 [ $# -ge 2 ] || { echo "usage: slurm/stage.sh PREFIX FOLDER [KEEP_FREE_GB]" >&2; exit 2; }
 prefix=$1 folder=$2 keep_free=$(( ${3:-2} << 20 )) # KiB
-host=$(hostname -s)
+host=${SLURMD_NODENAME:-$(hostname -s)}
 warn() { echo "warning: $host: $*" >&2; }
 
 shopt -s nullglob

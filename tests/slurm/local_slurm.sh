@@ -77,6 +77,8 @@ install() {
   fi
   package_list | comm -13 "$log.before" - >> "$installed_by_us"
   rm -f "$log" "$log.before"
+  missing=$(missing_commands | xargs)
+  [ -z "$missing" ] || cannot "${packages[*]} are installed, and there is still no $missing"
 }
 
 # The first of `nodes`+1 free ports, different for every checkout so that several may test at once.
