@@ -53,7 +53,7 @@ missing_commands() {
 package_list() { dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' | sed -n 's/^ii *//p' | sort; }
 
 install() {
-  local missing policy=/usr/sbin/policy-rc.d log
+  local missing policy=/usr/sbin/policy-rc.d ours='' failed='' log
   missing=$(missing_commands | xargs)
   [ -n "$missing" ] || return 0
   [ "$1" = --install ] || cannot "there is no $missing; as root: $0 start --install"
@@ -65,12 +65,14 @@ install() {
   if [ ! -e $policy ]; then
     printf '#!/bin/sh\nexit 101\n' > $policy
     chmod 755 $policy
-    trap "rm -f $policy" EXIT
+    ours=yes
   fi
   say "installing ${packages[*]}"
   export DEBIAN_FRONTEND=noninteractive
   local get=(apt-get -o DPkg::Lock::Timeout=300 -y -q --no-install-recommends install "${packages[@]}")
-  if ! { "${get[@]}" || { apt-get -q update && "${get[@]}"; }; } > "$log" 2>&1; then
+  { "${get[@]}" || { apt-get -q update && "${get[@]}"; }; } > "$log" 2>&1 || failed=yes
+  [ -z $ours ] || rm -f $policy
+  if [ $failed ]; then
     tail -n 5 "$log" >&2
     rm -f "$log" "$log.before"
     cannot "apt-get could not install ${packages[*]}"
@@ -189,7 +191,8 @@ start() {
   install "${1:-}"
   rm -rf "$dir"
   mkdir -p "$dir/dev"
-  trap 'stop; exit 1' INT TERM
+  trap 'exit 1' INT TERM
+  trap '[ $? = 0 ] || stop >&2' EXIT
   mpi_environment=(OMPI_MCA_mpi_yield_when_idle=1)
   if [ "$UID" = 0 ]; then mpi_environment+=(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1); fi
   if [ "$namespaces" = auto ]; then namespaces=$(can_have_namespaces && echo yes || echo no); fi
@@ -211,7 +214,6 @@ start() {
   until all_idle; do
     if [ $SECONDS -gt $deadline ]; then
       tail -n 5 "$dir"/log/*.log >&2
-      stop
       fail "the nodes did not come up"
     fi
     sleep 0.1
@@ -221,7 +223,7 @@ start() {
       leash "$OWNER" "$dir" "$checkout/tests/slurm/local_slurm.sh" < /dev/null > /dev/null 2>&1 &
     echo $! > "$dir/run/leash.pid"
   fi
-  trap - INT TERM
+  trap - INT TERM EXIT
   say "$nodes nodes are up$([ $namespaces = yes ] && echo ', each with its own host name, /dev/shm and scratch'); now: . <($0 env)"
 }
 
