@@ -99,10 +99,10 @@ std::vector<Field> make_schema() {
       .means("Pictures only: training targets are (1 - s) x the label + s / classes (Szegedy et al. 2016). Evaluation "
              "uses the label alone. 0: off."),
 
-    FIELD(loss_scale.initial).above(0, 0x1p24)
-      .means("fp16 only: by how much gradients are enlarged in the backward pass (Micikevicius et al. 2018)."),
-    FIELD(loss_scale.growth_steps).unit("steps").from(0, step_limit)
-      .means("fp16 only: the scale is doubled after so many updates in a row without overflow, and halved at an overflow, "
+    FIELD(loss_scale.initial).above(0, 0x1p24).only_with("precision", {"fp16"})
+      .means("By how much gradients are enlarged in the backward pass (Micikevicius et al. 2018)."),
+    FIELD(loss_scale.growth_steps).unit("steps").from(0, step_limit).only_with("precision", {"fp16"})
+      .means("The scale is doubled after so many updates in a row without overflow, and halved at an overflow, "
              "whose update is skipped. 0: it stays, and an overflow ends the run."),
 
     FIELD(optimizer.kind).words({"sgd", "adam", "adamw"})
