@@ -22,11 +22,10 @@ class AnsweringDevice : public Device {
   std::set<std::string> refused;  // keys
   bool can_time = false;
   double clock = 0;
-  int plans = 0, trials = 0;
+  int trials = 0;
 
   const DeviceFacts& facts() const override { return facts_; }
   const DnnPlan* plan(const DnnOperation& operation, std::string* why) override {
-    ++plans;
     const bool found = refused.count(operation.key()) == 0;
     if (why != nullptr) *why = found ? "" : "no engine\tsupports\nit";
     return found ? &plan_ : nullptr;
