@@ -15,7 +15,7 @@ needed_by() { # files: the libraries that they need, as paths
 }
 
 # ---- Programs: stripped, behind links to the start script ----------------------------------------------------------
-for program in bin/ringtrain bin/ringtrain-data build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests; do
+for program in bin/ringtrain bin/ringtrain-data build/tests/unit_tests build/tests/gpu_tests; do
   [ -e "$program" ] || continue
   strip -o "$folder/programs/${program##*/}" "$program"
   up=$(dirname "$program" | sed 's/[^/][^/]*/../g')
@@ -74,7 +74,7 @@ ringtrain COMMIT, with everything but CUDA's libraries. No installation: unpack 
 CUDA's driver, cuDNN and NCCL are the machine's; when they are not found, name their folders in RINGTRAIN_CUDA_LIBRARIES.
 TEXT
 
-tar --sort=name --owner=0 --group=0 --numeric-owner -C build/bundle -cf - ringtrain-bundle | gzip -9 > "$archive"
+tar --sort=name --owner=0 --group=0 --numeric-owner -C build/bundle -cf - ringtrain-bundle | gzip -6 > "$archive"
 size=$(stat -c %s "$archive")
 echo "$archive: $((size / 1048576)) MiB packed, $(du -sm $folder | cut -f1) MiB unpacked"
 [ "$size" -le $((limit_mib * 1048576)) ] || { echo "error: the bundle is larger than $limit_mib MiB" >&2; exit 1; }

@@ -32,6 +32,9 @@ EXPERIMENT = {
     "run": {"threads": 1, "log_every_steps": 5},
 }
 
+# Ignored where the tests run in the background of a script, and what is ignored would be so in every process started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def environment(extra=None):
     """The caller's, without what a batch system or an outer run would tell the program."""

@@ -76,6 +76,8 @@ void run_on_gpu(const KernelLaunch& launch, std::span<std::byte> memory) {
   const auto bytes = static_cast<std::int64_t>(memory.size());
   const Event end = device.make_event();
   device.copy(copy, memory.data(), bytes, CopyKind::to_device, stream);
+  device.record(end, stream);
+  device.synchronize(end, [] {});  // the host device reads the places of tensors when it is given the launch
   device.launch(moved, stream);
   device.copy(memory.data(), copy, bytes, CopyKind::to_host, stream);
   device.record(end, stream);

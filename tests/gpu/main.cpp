@@ -11,15 +11,18 @@ namespace {
 
 const ringtrain::Session* the_session = nullptr;
 
-class NeedsGpu : public testing::Environment {
- public:
-  void SetUp() override {
-    const std::string reason = ringtrain::cuda::no_gpu();
-    if (!reason.empty()) GTEST_SKIP() << reason;
+// A listener, not an environment: GoogleTest 1.12 counts what an environment skips as passed.
+class NeedsGpu : public testing::EmptyTestEventListener {
+  void OnTestProgramStart(const testing::UnitTest&) override {
+    if (!missing_.empty()) return;
     ringtrain::cuda::run_kernel = ringtrain::cuda::run_on_gpu;
     const ringtrain::cuda::DeviceFacts& facts = ringtrain::cuda::gpu().facts();
     std::printf("%s, CUDA %s, cuDNN %s\n", facts.name.c_str(), facts.cuda_version.c_str(), facts.cudnn_version.c_str());
   }
+  void OnTestStart(const testing::TestInfo&) override {
+    if (!missing_.empty()) GTEST_SKIP() << missing_;
+  }
+  std::string missing_ = ringtrain::cuda::no_gpu();
 };
 
 }  // namespace
@@ -30,7 +33,7 @@ const ringtrain::Session& ringtrain::cuda::session() {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  testing::AddGlobalTestEnvironment(new NeedsGpu);
+  testing::UnitTest::GetInstance()->listeners().Append(new NeedsGpu);
   const ringtrain::Session session(&argc, &argv);
   the_session = &session;
   if (session.rank() != 0) testing::GTEST_FLAG(output) = "";  // a report is written once

@@ -2,6 +2,7 @@
 // too. Several ranks on one GPU need a different NCCL_HOSTID each (tests/gpu/rank.sh).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 

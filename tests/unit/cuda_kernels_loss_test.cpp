@@ -67,7 +67,7 @@ void matches(Type type, LossCase& k, float smoothing) {
       if (target >= 0 && j < k.classes) {
         const double share = s / k.classes + (j == target ? 1 - s : 0);
         loss -= share * (k.logit(row, j) - top - std::log(sum));
-        above += k.logit(row, j) > k.logit(row, target);
+        above += j < target ? k.logit(row, j) >= k.logit(row, target) : k.logit(row, j) > k.logit(row, target);
         e = 0.125 * (std::exp(k.logit(row, j) - top) / sum - share);
       }
       ASSERT_NEAR(k.gradient[row * k.stride + j], e, tolerance(type, e, 0.1)) << row << " " << j;

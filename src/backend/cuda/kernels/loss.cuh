@@ -19,11 +19,11 @@ __device__ __forceinline__ RowScore score_row(const CrossEntropyArguments& a, st
   const float* logits = a.logits + row * a.stride;
   const float at_target = logits[target];
   float top = -__builtin_inff(), total = 0;
-  int above = 0;  // classes with a larger logit; with NaN at the target: all of them
+  int above = 0;  // classes before the target, of equal logits the first first; with NaN at the target: all of them
   for (int j = lane; j < a.classes; j += 32) {
     top = maximum(top, logits[j]);
     total += logits[j];
-    above += !(logits[j] <= at_target);
+    above += j < target ? !(logits[j] < at_target) : !(logits[j] <= at_target);
   }
   top = warp_maximum(top);
   total = warp_sum(total);
