@@ -14,7 +14,7 @@ import re
 import statistics
 from pathlib import Path
 
-from bench_tools import (ROOT, WORK, about, call, chosen, make_parser, measure, parse, run_pytorch, run_ringtrain, way,
+from bench_tools import (MADE_UP, ROOT, WORK, about, call, chosen, make_parser, measure, parse, run_pytorch, run_ringtrain, way,
                          write)
 
 BATCH, SIZE, CLASSES = 16, 224, 1000
@@ -27,16 +27,6 @@ WAIT_TARGET, PRIMITIVES_TARGET = 0.01, 0.9
 # Multiplications of convolutions and dense layer, forward; the first convolution needs no gradient of its input.
 FORWARD, FIRST = 4_089_184_256, 64 * 112 * 112 * 3 * 7 * 7
 GFLOP_PER_IMAGE = 2 * (3 * FORWARD - FIRST) / 1e9
-
-MADE_UP = """
-import sys, numpy, PIL.Image
-dice = numpy.random.default_rng(1)
-for i in range(256):  # smooth noise of a photograph's size and bytes
-    coarse = PIL.Image.fromarray(dice.integers(0, 256, (24, 32, 3), dtype=numpy.uint8)).resize((500, 375), PIL.Image.BICUBIC)
-    noise = dice.integers(-12, 13, (375, 500, 3))
-    pixels = numpy.clip(numpy.asarray(coarse).astype(int) + noise, 0, 255).astype(numpy.uint8)
-    PIL.Image.fromarray(pixels).save(f"{sys.argv[1]}/c{i:04d}_made_up.JPEG", quality=90)
-"""
 
 
 def make_data(options):

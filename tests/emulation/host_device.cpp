@@ -254,7 +254,44 @@ void HostDevice::enqueue(std::size_t s, const std::vector<Node>& nodes) {
       const std::string race = races_.access(s, clock, node.name, node.regions);
       if (!race.empty()) throw Error(cat("race: ", race));
     }
-    queues_.give(s, node.work);
+    if (options_.isolate_commands)
+      queues_.give(s, [this, node] { run_isolated(node); });
+    else
+      queues_.give(s, node.work);
+  }
+}
+
+void HostDevice::run_isolated(const Node& node) const {
+  // body(region's bytes in this allocation, their offset).
+  const auto for_each_region = [&](std::uintptr_t at, const Allocation& allocation, auto body) {
+    for (const Region& region : node.regions)
+      if (number(region.begin) >= at && number(region.begin) < at + static_cast<std::uintptr_t>(allocation.bytes))
+        body(region, static_cast<std::size_t>(number(region.begin) - at), static_cast<std::size_t>(region.bytes));
+  };
+  std::map<std::uintptr_t, std::vector<char>> before;
+  for (const auto& [at, allocation] : allocations_) {
+    auto* memory = reinterpret_cast<char*>(at);
+    std::vector<char>& kept = before[at];
+    kept.assign(memory, memory + allocation.bytes);
+    std::memset(memory, unreadable, kept.size());
+    for_each_region(at, allocation, [&](const Region&, std::size_t offset, std::size_t bytes) {
+      std::memcpy(memory + offset, kept.data() + offset, bytes);
+    });
+  }
+  node.work();
+  for (const auto& [at, allocation] : allocations_) {
+    auto* memory = reinterpret_cast<char*>(at);
+    std::vector<char>& kept = before[at];
+    std::vector<char> expected(kept.size(), static_cast<char>(unreadable));
+    for (const bool written : {false, true})
+      for_each_region(at, allocation, [&](const Region& region, std::size_t offset, std::size_t bytes) {
+        if (region.write != written) return;
+        if (written) std::memcpy(kept.data() + offset, memory + offset, bytes);
+        std::memcpy(expected.data() + offset, kept.data() + offset, bytes);
+      });
+    if (std::memcmp(expected.data(), memory, kept.size()) != 0)
+      throw Error(cat(node.name, " writes to '", allocation.what, "' where it should not"));
+    std::memcpy(memory, kept.data(), kept.size());
   }
 }
 

@@ -52,6 +52,9 @@ struct HostDeviceOptions {
   std::function<std::string(const RnnOperation&)> refuse_rnn = {};
   std::int64_t memory_bytes = std::int64_t{1} << 32;
   bool check_races = true;  // an unordered access throws at the call that makes it
+  // Every command runs with NaNs in all memory but what its regions name, and may write nowhere else: checks the
+  // regions themselves. Slow.
+  bool isolate_commands = false;
 };
 
 class HostDevice : public Device {
@@ -135,6 +138,7 @@ class HostDevice : public Device {
   // Records the call and gives its work to the stream, or to the graph that is being captured.
   void give(Call call, std::function<void()> work);
   void enqueue(std::size_t stream, const std::vector<Node>& nodes);
+  void run_isolated(const Node& node) const;
   void check_addresses(const Call& call) const;
   bool owned(const Region& region) const;
   bool pinned(const void* memory, std::int64_t bytes) const;

@@ -17,12 +17,9 @@ import sys
 from pathlib import Path
 
 from bench_gpu import ROOT, WORK, ceiling, compare, fail, gpu_facts, make_parser, parse, run_ringtrain, time_is_up
-from bench_tools import about, call, write
+from bench_tools import MADE_UP, about, call, write
 
-sys.path.insert(0, str(ROOT / "tests/bench"))
-from resnet_bench import MADE_UP  # noqa: E402  (of tests/bench)
-
-BATCHES, CLASSES = [256, 512], 1000
+BATCHES, CLASSES, PICTURES = [256, 512], 1000, 2048
 PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
 # Images per second on an H200, and ratios.
 RATE_TARGET, RATIO_TARGET, INPUT_TARGET = 8000, 1.5, 0.98
@@ -43,7 +40,7 @@ def bound(batch, flops, bandwidth):
 
 
 def make_data(options, size):
-    """Two data sets of the same photographs: their JPEGs, and pixels of the final size. Returns what they are."""
+    """Two data sets of the same photographs: their JPEGs, and pixels of the final size. Returns their names and what they are."""
     photographs = Path(options.photographs) if options.photographs else PHOTOGRAPHS
     classes = photographs / "classes1000.txt"
     what = f"{len(list(photographs.glob('*.JPEG')))} photographs"
@@ -56,20 +53,30 @@ def make_data(options, size):
             photographs.mkdir(parents=True, exist_ok=True)
             call([options.python, "-c", MADE_UP, photographs])
             classes.write_text("".join(f"c{i:04d}\tclass_{i}\n" for i in range(CLASSES)))
-    pictures = sorted(path.name for path in photographs.glob("*.JPEG"))
-    listing = WORK / "photographs.txt"
-    listing.write_text("".join(f"{name} {name.split('_')[0]}\n" for name in pictures))
-    common = ["bin/ringtrain-data", "images", photographs, "--list", listing, "--class-list", classes, "--split", "train", "--broken", "skip"]
-    if not list(WORK.glob("real-train-*.h5")):
-        call([*common, "--out", WORK / "real"])
-    if not list(WORK.glob(f"raw{size}-train-*.h5")):
-        call([*common, "--out", WORK / f"raw{size}", "--size", size, "--encoding", "raw"])
-    return what
+    # Every picture several times, under names of its own: an epoch has to hold some batches.
+    pictures = sorted(photographs.glob("*.JPEG"))
+    times = 1 if options.tiny else -(-PICTURES // len(pictures))
+    folder, listing = WORK / f"{times}_times", WORK / "photographs.txt"
+    folder.mkdir(exist_ok=True)
+    lines = []
+    for picture in pictures:
+        for number in range(times):
+            link = folder / f"{picture.stem}_{number}.JPEG"
+            if not link.exists():
+                link.symlink_to(picture.resolve())
+            lines.append(f"{link.name} {picture.name.split('_')[0]}\n")
+    listing.write_text("".join(lines))
+    common = ["bin/ringtrain-data", "images", folder, "--list", listing, "--class-list", classes, "--split", "train", "--broken", "skip"]
+    if not list(WORK.glob(f"real{times}-train-*.h5")):
+        call([*common, "--out", WORK / f"real{times}"])
+    if not list(WORK.glob(f"raw{size}x{times}-train-*.h5")):
+        call([*common, "--out", WORK / f"raw{size}x{times}", "--size", size, "--encoding", "raw"])
+    return {"real": f"real{times}", "synthetic": f"raw{size}x{times}"}, f"{what}, each {times} times"
 
 
-def experiment(case, seconds):
+def experiment(case, data_sets, seconds):
     path = WORK / "gpu_resnet.yaml"
-    data = "real" if case["input"] == "real" else f"raw{case['size']}"
+    data = data_sets[case["input"]]
     augmentation = "random_resized_crop" if case["input"] == "real" else "none"
     path.write_text(f"""name: gpu_resnet_bench
 precision: {case['precision']}
@@ -96,7 +103,7 @@ def table(rows, facts, ways):
     for r in rows:
         each = "".join(f" {r.get(f'pytorch_{way}', '-')} |" for way in ways)
         lines.append(f"| {r['batch']} | {r['worker']} | {r['precision']} | {r['input']} | {r['ringtrain'] or r['ringtrain_failed']} | {r['pytorch'] or '-'} "
-                     f"| {r['pytorch_best_way']} | {r['ratio'] or '-'} | {r['bound']:,} | {r['share_of_bound'] or '-'} | {r['pytorch_share_of_bound'] or '-'} "
+                     f"| {r['pytorch_best_way']} | {r['ratio'] or '-'} | {r['bound'] or '-'} | {r['share_of_bound'] or '-'} | {r['pytorch_share_of_bound'] or '-'} "
                      f"| {r['input_wait_share']} | {r['pytorch_peak_mib']} |{each}")
     by_key = {(r["batch"], r["worker"], r["precision"], r["input"]): r["ringtrain"] for r in rows}
     pairs = [f"{by_key[key] / by_key[(*key[:3], 'synthetic')]:.3f} (batch {key[0]}, {key[2]})" for key in by_key
@@ -125,7 +132,7 @@ def main():
     parser.add_argument("--depth", type=int, default=50)
     options = parse(parser)
     size, depth = (32, 18) if options.tiny else (224, options.depth)
-    what = make_data(options, size)
+    data_sets, what = make_data(options, size)
     batches = [4] if options.tiny else options.batch or BATCHES
     cases = [{"depth": depth, "size": size, "batch": batch, "worker": batch, "precision": precision, "input": "synthetic", "threads": options.threads}
              for precision in options.precisions for batch in batches]
@@ -134,14 +141,15 @@ def main():
         cases += [{**case, "worker": options.worker} for case in cases if case["input"] == "synthetic"]
     # PyTorch has one kind of input and one kind of batch norm: each batch and precision is measured once.
     key = lambda case: (case["batch"], case["precision"])
-    measured, machine = [], {}
+    measured = []
     found, machine = compare("peer_resnet.py", key, cases,
-                             lambda case, step_seconds: run_ringtrain(lambda seconds: experiment(case, seconds), options, step_seconds),
+                             lambda case, step_seconds: run_ringtrain(lambda seconds: experiment(case, data_sets, seconds), options, step_seconds),
                              options, own_key=lambda case: (*key(case), case["worker"], case["input"]))
     for case, row in zip(cases, found):
-        top = bound(case["batch"], *ceiling(machine, case["precision"]))
-        measured.append({**case, **row, "bound": round(top), "share_of_bound": round(row["ringtrain"] / top, 3) if row["ringtrain"] else "",
-                         "pytorch_share_of_bound": round(row["pytorch"] / top, 3) if row["pytorch"] else "",
+        top = bound(case["batch"], *ceiling(machine, case["precision"])) if (depth, size) == (50, 224) else None
+        measured.append({**case, **row, "bound": round(top) if top else "",
+                         "share_of_bound": round(row["ringtrain"] / top, 3) if top and row["ringtrain"] else "",
+                         "pytorch_share_of_bound": round(row["pytorch"] / top, 3) if top and row["pytorch"] else "",
                          "ratio_target": RATIO_TARGET, "rate_target": RATE_TARGET})
     facts = about(options, machine.get("torch", "not reached"), **gpu_facts(machine, options),
                   input=f"{what}; PyTorch: random pixels in device memory")

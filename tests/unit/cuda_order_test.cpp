@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "tests/emulation/emulated_kernels.h"
 #include "tests/unit/cuda_training.h"
 
 namespace ringtrain::cuda {
@@ -108,6 +109,35 @@ TEST(CudaOrder, GradientsBelowTheWatermarkAreFinal) {
       EXPECT_EQ(r.marks[step].back(), task.table.size());
       EXPECT_EQ(r.marks[step], r.marks[0]);
     }
+  }
+}
+
+TEST(CudaOrder, CommandsReadAndWriteNothingButTheirRegions) {
+  for (Task task : tasks())
+    for (const bool fused : {true, false}) {
+      task.precision = fused ? Precision::fp32 : Precision::fp16;
+      task.steps = 2;
+      HostDeviceOptions options;
+      if (!fused)
+        options.refuse_dnn = [](const DnnOperation& op) {
+          return op.prologue != Prologue::none || op.epilogue != Epilogue::none ? std::string("no engine") : "";
+        };
+      HostDevice plain(options);
+      options.isolate_commands = true;
+      HostDevice isolating(options);
+      expect_same_bits(train_reduced(plain, task).curve, train_reduced(isolating, task).curve);
+    }
+}
+
+TEST(CudaOrder, ThreadsThatRunBackwardsGiveTheSameBits) {
+  for (Task task : tasks()) {
+    task.steps = 1;
+    HostDevice forwards, backwards;
+    const Reduced expected = train_reduced(forwards, task);
+    emulate_backwards(true);
+    const Reduced actual = train_reduced(backwards, task);
+    emulate_backwards(false);
+    expect_same_bits(expected.curve, actual.curve);
   }
 }
 

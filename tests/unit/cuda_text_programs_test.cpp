@@ -66,6 +66,23 @@ TEST_P(CudaText, SixteenBitTrainingIsWithinRoundingsOfFp32) {
 INSTANTIATE_TEST_SUITE_P(Models, CudaText, testing::ValuesIn(cases()),
                          [](const auto& information) { return information.param.name; });
 
+TEST(CudaTextPrograms, APassWithoutStateStartsFromZerosBehindOneThatCarriedIt) {
+  const Task task = task_of({"", 16, 2, 0, 5, 9, 6, 6, true});
+  HostDevice device;
+  const auto backend = make_backend(device, {});
+  const auto weights = backend->make_vector(task.table.size());
+  backend->copy_from_host(task.weights, *weights, 0);
+  const auto program = backend->compile(task.graph, 6, Precision::fp32, PassMode::training, 0);
+  program->allocate();
+  program->set_weights(*weights);
+  std::vector<float> state = task.state;
+  std::vector<double> losses;
+  for (float* carried : {static_cast<float*>(nullptr), state.data(), static_cast<float*>(nullptr)})
+    losses.push_back(program->run({task.inputs.data(), task.targets.data()}, {.state = carried}).loss);
+  EXPECT_NE(losses[0], losses[1]);
+  EXPECT_EQ(losses[0], losses[2]);
+}
+
 TEST(CudaTextPrograms, RefusedAlgorithmsFallBackToOthersWithTheSameTraining) {
   const Task task = task_of({"", 16, 3, 0.2, 5, 9, 6, 6, true});
   const Curve expected = train_on_host_device(task);

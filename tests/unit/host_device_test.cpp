@@ -239,6 +239,17 @@ TEST(HostDevice, FindsAddressesThatNobodyAllocatedAndWritesBehindTheEnd) {
   device.check_guards();
 }
 
+TEST(HostDevice, AnIsolatedCommandSeesOnlyItsRegionsAndWritesOnlyThere) {
+  HostDevice device({.isolate_commands = true});
+  auto* memory = static_cast<float*>(device.allocate(12, "three"));
+  const Stream stream = device.compute_stream();
+  device.give_work(stream, "one", {{memory, 4, true}}, [=] { memory[0] = std::isnan(memory[1]) ? 5.0f : 6.0f; });
+  EXPECT_EQ(memory[0], 5.0f) << "what it does not name is no number";
+  EXPECT_EQ(memory[1], 0.0f) << "and is as it was behind it";
+  EXPECT_THROW(device.give_work(stream, "wrong", {{memory, 4, true}}, [=] { memory[2] = 1; }), Error);
+  EXPECT_THROW(device.give_work(stream, "reader", {{memory, 4, false}}, [=] { memory[0] = 1; }), Error);
+}
+
 TEST(HostDevice, RefusedOperationsSayWhy) {
   HostDevice device({.refuse_dnn = [](const DnnOperation& op) {
     return op.epilogue == Epilogue::sums ? std::string("no engine") : std::string();
