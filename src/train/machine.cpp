@@ -44,9 +44,13 @@ cuda::Type gradient_type(const std::string& name) {
 
 void Machine::agree_on_fusions(const std::function<void()>& compile) {
   if (!fusions) return compile();
-  if (host->rank() == 0) compile();
+  const bool root = host->rank() == 0;
+  if (root) compile();
   fusions->load(broadcast_string(*host, fusions->text(), 0));
-  if (host->rank() != 0) compile();
+  const std::string plans = broadcast_string(*host, root ? device->packed_plans() : "", 0);
+  if (root) return;
+  device->take_plans(plans);
+  compile();
 }
 
 void Machine::keep_choices(const std::string& of_rank_0) {
