@@ -8,8 +8,13 @@ site=${RINGTRAIN_SITE:-$root/slurm/site.env}
 # shellcheck source=site.env
 . "$site"
 
-# Outside of a job the script submits itself, with the queue's settings of site.env.
-if [ -z "${SLURM_JOB_ID:-}" ]; then exec sbatch "$0" "$@"; fi
+# Outside of a job the script submits itself, with the queue's settings of site.env; sbatch's options come first.
+if [ -z "${SLURM_JOB_ID:-}" ]; then
+  case ${1:-} in '' | -h | --help) sed -n '2,/^$/s/^# \?//p' "$0"; exit 2 ;; esac
+  options=()
+  while [[ ${1:-} == --*=* ]]; do options+=("$1"); shift; done
+  exec sbatch ${options[@]+"${options[@]}"} "$0" "$@"
+fi
 
 # The last task of an array has the id of the whole array as its SLURM_JOB_ID: scontrol would take that for all tasks.
 job=$SLURM_JOB_ID

@@ -7,6 +7,7 @@
 #include "backend/cuda/described_device.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cluster/binding.h"
 #include "cluster/device_choice.h"
 #include "cluster/nccl_communicator.h"
 #include "cluster/staged_communicator.h"
@@ -14,6 +15,8 @@
 namespace ringtrain {
 
 namespace {
+
+constexpr std::size_t kUuidShown = 12;  // "GPU-1c2d3e4f"
 
 std::string default_plan_cache() {
   const auto below = [](const char* variable, const std::string& rest) {
@@ -86,13 +89,20 @@ Machine make_machine(const Experiment& experiment, const Session& session, int t
   m.host = make_mpi_communicator(static_cast<std::size_t>(c.chunk_kib) << 10);
   const std::vector<std::string> visible =
       experiment.machine.device == "cpu" ? std::vector<std::string>() : cuda::visible_uuids();
+  const bool staged = c.library == "mpi";
+  const bool may_share = staged || nccl_may_share_devices();
   if (!takes_gpu(experiment.machine, visible.size(), *m.host)) {
+    if (experiment.machine.device != "cpu") {
+      // GPUs were given, and this program cannot see them: if they were shared, that is still the launcher's mistake.
+      if (!may_share) check_visible_devices(session);
+      if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
+    }
     m.backend = make_cpu_backend(threads);
     return m;
   }
 
-  const bool staged = c.library == "mpi";
-  const int ordinal = choose_device(session, visible, staged || nccl_may_share_devices());
+  const int ordinal = choose_device(session, visible, may_share);
+  m.gpu = visible[static_cast<std::size_t>(ordinal)].substr(0, kUuidShown);
   m.device = cuda::make_runtime_device(
       ordinal, experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache);
   std::unique_ptr<DeviceCommunicator> sums =

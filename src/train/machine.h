@@ -20,6 +20,7 @@ struct Machine {
   std::unique_ptr<Communicator> host;  // MPI
   std::unique_ptr<Communicator> sums;  // of a device's vectors; null: the CPU computes
   std::unique_ptr<Backend> backend;
+  std::string gpu;  // the one that computes; on a CPU what CUDA_VISIBLE_DEVICES says, where that matters
 
   Communicator& communicator() const { return sums ? *sums : *host; }
 

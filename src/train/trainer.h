@@ -18,7 +18,9 @@
 
 namespace ringtrain {
 
-// What one rank would like to happen after this step. Summed over ranks with the gradients, so all act at once.
+// What one rank would like to happen after this step. Summed over ranks with the gradients, so all act at once: the
+// non-blocking sum of the step's counters carries it, no collective of its own is waited for. A signal that falls into
+// step k is read before step k + 1 and acted on after it, on all ranks.
 struct Requests {
   double signal = 0;  // this rank was asked to stop
   double save = 0;    // rank 0's clock says: checkpoint

@@ -135,6 +135,7 @@ MpiDefault=none
 ReturnToService=2
 KillWait=$kill_wait
 SlurmdTimeout=60
+MinJobAge=3600
 # Nodes may claim more cores and memory than this machine has.
 SlurmdParameters=config_overrides
 END

@@ -216,6 +216,7 @@ RunRecord example_record() {
                          "bad\xff"
                          "bytes"};
   record.hosts = {"n1", "n1", "n2"};
+  record.launcher = "srun --mpi=pmix";
   record.ranks = 3;
   record.versions = {{"MPI", "Open MPI 4.1.4"}};
   record.train_dataset = "data/names-train";
@@ -236,6 +237,7 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   EXPECT_EQ(start["commit"], "abc123");
   EXPECT_EQ(start["command_line"][2], "x y.yaml");
   EXPECT_EQ(start["hosts"], (Json{{"n1", {0, 1}}, {"n2", {2}}}));
+  EXPECT_EQ(start["launcher"], "srun --mpi=pmix");
   EXPECT_EQ(start["train"]["samples"], 1000);
   EXPECT_EQ(start["memory_bytes_per_rank"]["activations"], 1ll << 40);
   EXPECT_EQ(start["slurm"], (Json{{"SLURM_JOB_ID", "4711"}}));
