@@ -198,8 +198,9 @@ std::vector<Field> make_schema() {
       .means("NCCL: type in which gradients travel; they are kept in fp32."),
     FIELD(communication.max_ctas).how_it_runs().unit("thread blocks").from(0, 1024)
       .means("NCCL: how much of the GPU it may take. 0: its own choice."),
-    FIELD(communication.bucket_mib).how_it_runs().unit("MiB").above(0, 65536).also({"bucket", "bucket_cap_mb"})
-      .means("Gradients are averaged over the ranks in ranges of this size, each as soon as it is complete."),
+    FIELD(communication.bucket_mib).how_it_runs().unit("MiB").from(0, 65536).also({"bucket", "bucket_cap_mb"})
+      .means("Gradients are averaged over the ranks in ranges of this size, each as soon as it is complete. 0: 1 MiB "
+             "between CPUs, 16 MiB between GPUs."),
     FIELD(communication.chunk_kib).how_it_runs().unit("KiB").from(1, 1048576).means("Size of one message of the ring."),
     FIELD(communication.timeout_seconds).how_it_runs().unit("seconds").above(0, second_limit).also({"timeout"})
       .means("A step that takes longer ends the job, after printing where every rank stands."),

@@ -56,7 +56,7 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       program_(
           backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group)),
       reducer_(communicator, {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
-               static_cast<std::int64_t>(plan.experiment.communication.bucket_mib * (1 << 20) / sizeof(float))),
+               bucket_elements(plan.experiment.communication, backend.on_device())),
       overlap_{[this](std::int64_t watermark) { reducer_.ready(watermark); }, [this] { reducer_.poll(); }},
       carried_state_(plan.carries_state ? static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size())
                                         : 0),
