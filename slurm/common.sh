@@ -78,14 +78,17 @@ run_and_wait() {
   trap '' USR1 TERM
 }
 
-# Whether somebody has ended this job (scancel). At its time limit it is COMPLETING and gets SIGTERM as well.
-is_cancelled() {
-  local state reason
-  read -r state reason < <(squeue -h -t all -j "$job" -o '%T %r' 2> /dev/null)
-  case ${state:-} in
-    CANCELLED*) return 0 ;;
-    COMPLETING) [ "$reason" != TimeLimit ] ;;
-    *) return 1 ;;
+# Why the ranks were told to stop: prints cancelled (scancel), requeued (Slurm itself queues the job again: preemption,
+# a lost node), or limit (its time, or a signal ahead of that or of a preemption).
+why_stopped() {
+  local shown
+  shown=$(scontrol show job -o "$job" 2> /dev/null)
+  case $shown in
+    *" JobState=CANCELLED "*) echo cancelled ;;
+    *" JobState=COMPLETING Reason=TimeLimit "* | *" PreemptTime=2"*) echo limit ;;
+    *" JobState=COMPLETING "*" EndTime=Unknown "*) echo requeued ;;
+    *" JobState=COMPLETING "*) echo cancelled ;;
+    *) echo limit ;;
   esac
 }
 

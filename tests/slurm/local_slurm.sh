@@ -150,7 +150,15 @@ END
     mkdir -p "$dir/node$i"/{tmp,spool,scratch}
     chmod 1777 "$dir/node$i"/{tmp,scratch}
   done
-  echo "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE" >> "$SLURM_CONF"
+  cat >> "$SLURM_CONF" << END
+# Jobs of the idle partitions give way to urgent ones: queued again at once, or cancelled after a time of grace.
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=batch Nodes=ALL Default=YES PriorityTier=1 PreemptMode=OFF
+PartitionName=idle Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=idle_grace Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=30
+PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF
+END
   # Many sites give each job a folder on the node's own disk; and Open MPI has to be told what it runs on here.
   {
     printf '#!/bin/bash\n'

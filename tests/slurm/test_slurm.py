@@ -52,6 +52,9 @@ def test_a_job_that_is_signalled_in_mid_epoch_is_queued_again_and_has_the_same_c
     assert job.restarts() == 1, job.told()
     assert "resuming after step" in job.log(restart=1), job.told()
     e2e.assert_same_bits(shop.folder / "run", whole)
+    record = last_start(shop.folder / "run")
+    assert (record["slurm"]["SLURM_JOB_ID"], record["slurm"]["SLURM_RESTART_COUNT"]) == (job.id, "1")
+    assert record["hosts"] == {"node1": [0, 1], "node2": [2, 3]}
 
 
 @together
@@ -60,7 +63,7 @@ def test_signals_while_the_checkpoint_is_being_written_lose_nothing(shop, whole)
     job = shop.train("run", options=PAIRS, env=shop.slow_checkpoints(), checkpoint__every_steps=4)
 
     def under_way():
-        return [path.name for path in (run / "checkpoints").glob("*.h5.tmp")]
+        return [path.name for path in (run / "checkpoints").glob("step-*.h5.tmp")]
 
     first = until(under_way, job.told)
     job.ask_for_checkpoint()
@@ -81,6 +84,7 @@ def test_two_nodes_with_two_tasks_equal_mpirun_with_four_ranks(shop, whole):
     run = shop.folder / "results" / "names" / f"job-{job.id}"
     e2e.assert_same_bits(run, whole)
     assert last_start(run)["hosts"] == {"node1": [0, 1], "node2": [2, 3]}
+    assert f"Slurm job {job.id}, on node[1-2], started by srun --mpi=pmix" in job.log(), job.told()
 
 
 @together
@@ -146,8 +150,22 @@ def test_an_error_ends_the_job_once_with_the_reason_in_its_output(shop, whole):
 @together
 def test_without_pmix_there_is_one_error_with_advice_instead_of_singletons(shop, whole):
     job = shop.train("run", options=PAIRS, env=shop.site("SRUN_MPI=none")).wait("FAILED")
-    assert "--mpi=pmix" in job.output(), job.told()
+    assert "srun --mpi=pmix" in job.output(), job.told()
+    done = shop.cluster.run("srun", "--mpi=none", "--nodes=2", "--ntasks=4", e2e.PROGRAM, "train",
+                            ROOT / "configs" / "names.yaml", *shop.keys("run"))
+    assert done.returncode != 0 and "srun started 4 processes without PMIx" in done.stderr, done.stderr
     assert not (shop.folder / "run").exists()
+
+
+@together
+def test_ranks_that_were_bound_to_one_gpu_are_named(shop, whole):
+    if not shop.cluster.has_gpus:
+        pytest.skip("no device files for GPUs can be made here")
+    shared = shop.train("shared", options=["--nodes=2", "--gpus-per-node=1"], stop__steps=1).wait("FAILED")
+    assert "on node1, but 1 device (CUDA_VISIBLE_DEVICES=0): rank 1 is left without one" in shared.output() or \
+        "on node2, but 1 device (CUDA_VISIBLE_DEVICES=0): rank 3 is left without one" in shared.output(), shared.told()
+    for enough in "--gpus-per-node=2", "--gpus-per-task=1":
+        shop.train(f"enough{enough}", options=["--nodes=2", enough], stop__steps=1).wait()
 
 
 @together
@@ -247,11 +265,28 @@ def test_a_disk_that_alters_what_is_copied_is_not_read_from(shop, whole):
         assert "differs from what was read" in done.stderr and ("not to be trusted" in done.stderr) == (broken_times == 2)
 
 
-# ---- Alone, since it takes a node from the others --------------------------------------------------------------------
+# ---- Alone, since they take nodes from the others --------------------------------------------------------------------
 
-def test_a_job_that_loses_a_node_ends_is_queued_again_and_has_the_same_curve(running, shop, whole):
+@pytest.fixture
+def alone(running):
     for scenario in running.values():
         scenario.exception()  # wait for its end
+
+
+@pytest.mark.parametrize("partition", ["idle", "idle_grace"])
+def test_a_preempted_job_makes_room_with_a_checkpoint_is_queued_again_and_has_the_same_curve(alone, shop, whole, partition):
+    job = shop.train("run", options=["--nodes=2", "--exclusive", f"--partition={partition}"])
+    job.wait_for_step(shop.folder / "run", 3)
+    shop.cluster.run("sbatch", "--nodes=2", "--exclusive", "--partition=urgent", "--wrap=true", cwd=shop.folder)
+    job.wait_for_restart()
+    asked = e2e.last_step(shop.folder / "run")
+    assert ("Slurm queues the job again" if partition == "idle" else "] queued again") in job.output(), job.told()
+    job.wait()
+    assert f"resuming after step {asked} " in job.log(restart=1), job.told()
+    e2e.assert_same_bits(shop.folder / "run", whole)
+
+
+def test_a_job_that_loses_a_node_ends_is_queued_again_and_has_the_same_curve(alone, shop, whole):
     job = shop.train("run", options=PAIRS)
     job.wait_for_step(shop.folder / "run", 3)
     try:
