@@ -84,14 +84,23 @@ Machine make_planning_machine(int threads, const std::string& device) {
   return m;
 }
 
+std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host) {
+  const CommunicationConfig& c = experiment.communication;
+  if (c.library == "mpi") return make_staged_communicator(device, host);
+  return make_nccl_communicator(nccl_api(), device, host,
+                                {.algorithm = c.algorithm,
+                                 .gradient_type = gradient_type(c.gradient_type),
+                                 .max_ctas = static_cast<int>(c.max_ctas),
+                                 .timeout_seconds = 0.8 * c.timeout_seconds});
+}
+
 Machine make_machine(const Experiment& experiment, const Session& session, int threads) {
   const CommunicationConfig& c = experiment.communication;
   Machine m;
   m.host = make_mpi_communicator(static_cast<std::size_t>(c.chunk_kib) << 10);
   const std::vector<std::string> visible =
       experiment.machine.device == "cpu" ? std::vector<std::string>() : cuda::visible_uuids();
-  const bool staged = c.library == "mpi";
-  const bool may_share = staged || nccl_may_share_devices();
+  const bool may_share = c.library == "mpi" || nccl_may_share_devices();
   if (!takes_gpu(experiment.machine, visible.size(), *m.host)) {
     if (experiment.machine.device != "cpu") {
       // GPUs were given, and this program cannot see them: if they were shared, that is still the launcher's mistake.
@@ -112,13 +121,7 @@ Machine make_machine(const Experiment& experiment, const Session& session, int t
   options.segment_elements = bucket_elements(c, true);
   options.fusions = m.fusions.get();
   if (session.size() > 1 || c.library != "auto") {  // one rank has nothing to sum, and needs no NCCL
-    std::unique_ptr<DeviceCommunicator> sums =
-        staged ? make_staged_communicator(*m.device, *m.host)
-               : make_nccl_communicator(nccl_api(), *m.device, *m.host,
-                                        {.algorithm = c.algorithm,
-                                         .gradient_type = gradient_type(c.gradient_type),
-                                         .max_ctas = static_cast<int>(c.max_ctas),
-                                         .timeout_seconds = 0.8 * c.timeout_seconds});
+    std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host);
     options.allocate_reduced = [s = sums.get()](std::int64_t bytes) { return s->allocate(bytes); };
     options.release_reduced = [s = sums.get()](void* memory) { s->release(memory); };
     options.poll = [s = sums.get()] { s->poll(); };

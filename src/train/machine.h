@@ -36,6 +36,8 @@ struct Machine {
 // Collective over all ranks. Throws Error with advice where a GPU is asked for and is not there, or there are more
 // ranks than GPUs.
 Machine make_machine(const Experiment& experiment, const Session& session, int threads);
+// What sums vectors of this device over the ranks of `host`, as the experiment chooses. Collective over those.
+std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host);
 // For `plan`: a backend that compiles and counts memory. `device`: a GPU's name or description, "" for this CPU.
 Machine make_planning_machine(int threads, const std::string& device);
 
