@@ -10,6 +10,7 @@
 
 #include "../unit/with_environment.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/signals.h"
 #include "cluster/binding.h"
 #include "cluster/slurm_job.h"
