@@ -47,8 +47,7 @@ std::vector<ClockOffset> clock_offsets(const Session& session) {
         check_mpi(MPI_Sendrecv_replace(&theirs, 1, MPI_DOUBLE, other, 0, other, 0, comm, MPI_STATUS_IGNORE),
                   "MPI_Sendrecv_replace");
         const double answered = time_of_day();
-        if (answered - sent < offsets[h].round_trip)
-          offsets[h] = {theirs - (sent + answered) / 2, answered - sent};
+        if (answered - sent < offsets[h].round_trip) offsets[h] = {theirs - (sent + answered) / 2, answered - sent};
       }
     }
   } else if (first_rank_of(session.host(), session.hosts()) == session.rank()) {

@@ -174,7 +174,7 @@ Link scaled(Link link, double factor) {
   return link;
 }
 
-Range step_range(const StepWork& work, const Cluster& cluster, Topology topology, const Uncertainty& uncertainty) {
+StepRange step_range(const StepWork& work, const Cluster& cluster, Topology topology, const Uncertainty& uncertainty) {
   const auto seconds = [&](double direction) {
     const double compute = std::max(0.0, 1 + direction * uncertainty.compute);
     const double sums = std::max(0.0, 1 + direction * uncertainty.sums);
@@ -186,8 +186,7 @@ Range step_range(const StepWork& work, const Cluster& cluster, Topology topology
   };
   const StepTime low = seconds(-1), high = seconds(1);
   const double straggler = uncertainty.jitter * std::sqrt(2 * std::log(static_cast<double>(cluster.ranks)));
-  return {low.total() / (1 + uncertainty.model),
-          (high.total() + straggler * high.compute) * (1 + uncertainty.model)};
+  return {low.total() / (1 + uncertainty.model), (high.total() + straggler * high.compute) * (1 + uncertainty.model)};
 }
 
 }  // namespace ringtrain

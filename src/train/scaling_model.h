@@ -99,11 +99,11 @@ struct Uncertainty {
   double model = 0;              // relative: of steps that were measured and predicted
   double jitter = 0;             // standard deviation of one rank's step, relative
 };
-struct Range {
+struct StepRange {
   double low = 0, high = 0;  // seconds
 };
 // All errors at once in one direction, then the model's; the slowest of p ranks is later by jitter sqrt(2 ln p) (the
 // largest of p normal variables, bound from above).
-Range step_range(const StepWork& work, const Cluster& cluster, Topology topology, const Uncertainty& uncertainty);
+StepRange step_range(const StepWork& work, const Cluster& cluster, Topology topology, const Uncertainty& uncertainty);
 
 }  // namespace ringtrain

@@ -7,6 +7,7 @@ from cluster import ROOT, SCRIPTS, Job, e2e, until
 from conftest import together
 
 PAIRS = ["--nodes=2"]  # with the two tasks per node of train.sbatch: four ranks
+HOSTS = {"node1": [0, 1], "node2": [2, 3]}
 
 
 def last_start(run_dir):
@@ -25,7 +26,7 @@ def test_at_the_time_limit_a_checkpoint_is_made_within_kill_wait_and_the_job_goe
     job = shop.train("run", options=["--nodes=1", "--ntasks-per-node=1", "--time=1", "--signal=B:URG@1"],
                      env=shop.slow_checkpoints(), checkpoint__every_steps=1, stop__steps=10**6, stop__epochs=0)
     job.wait_for_restart()
-    assert "TIME LIMIT" in job.output() and "queued again" in job.output(), job.told()
+    assert "TIME LIMIT" in job.output() and "] queued again; " in job.output(), job.told()
     before = e2e.last_step(shop.folder / "run")
     job.wait_for_step(shop.folder / "run", before + 2)
     assert f"resuming after step {before} " in job.log(restart=1), job.told()
@@ -54,7 +55,7 @@ def test_a_job_that_is_signalled_in_mid_epoch_is_queued_again_and_has_the_same_c
     e2e.assert_same_bits(shop.folder / "run", whole)
     record = last_start(shop.folder / "run")
     assert (record["slurm"]["SLURM_JOB_ID"], record["slurm"]["SLURM_RESTART_COUNT"]) == (job.id, "1")
-    assert record["hosts"] == {"node1": [0, 1], "node2": [2, 3]}
+    assert not shop.cluster.has_namespaces or record["hosts"] == HOSTS
 
 
 @together
@@ -83,7 +84,7 @@ def test_two_nodes_with_two_tasks_equal_mpirun_with_four_ranks(shop, whole):
     job = shop.train(options=PAIRS).wait()
     run = shop.folder / "results" / "names" / f"job-{job.id}"
     e2e.assert_same_bits(run, whole)
-    assert last_start(run)["hosts"] == {"node1": [0, 1], "node2": [2, 3]}
+    assert not shop.cluster.has_namespaces or last_start(run)["hosts"] == HOSTS
     assert f"Slurm job {job.id}, on node[1-2], started by srun --mpi=pmix" in job.log(), job.told()
 
 
@@ -183,6 +184,37 @@ def test_names_are_converted_and_verified_by_prep(shop, whole):
 
 
 @together
+def test_pictures_are_converted_by_all_ranks_of_two_nodes_into_the_same_files(shop, whole):
+    pictures = sorted((ROOT / "tests" / "golden" / "images").glob("*.jpg"))
+    for number, picture in enumerate(pictures):
+        place = shop.folder / "pictures" / ("even" if number % 2 == 0 else "odd")
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture, place)
+    words = ["images", shop.folder / "pictures", "--validation", "0.3", "--broken", "skip", "--out"]
+    job = shop.submit(SCRIPTS / "prep.sbatch", *words, shop.folder / "data" / "job",
+                      options=["--nodes=2", "--ntasks-per-node=2"]).wait()
+    assert "4 rank(s)" in job.output(), job.told()
+    done = shop.cluster.run(e2e.CONVERTER, *words, shop.folder / "data" / "alone")
+    assert done.returncode == 0, done.stderr
+    files = sorted((shop.folder / "data").glob("*.h5"))
+    half = len(files) // 2
+    assert half == 2 and [file.read_bytes() for file in files[:half]] == [file.read_bytes() for file in files[half:]]
+
+
+@together
+def test_preflight_measures_both_nodes_and_predict_reads_what_it_writes(shop, whole):
+    experiment = ROOT / "configs" / "names.yaml"
+    job = shop.submit(SCRIPTS / "preflight.sbatch", experiment, "--seconds=1", *shop.keys()).wait()
+    path = shop.folder / "logs" / f"preflight-{job.id}.json"
+    measured = json.loads(path.read_text())
+    assert measured["ranks"] == 4 and measured["step"]["parameters"] > 0 and measured["input"], job.told()
+    if shop.cluster.has_namespaces:
+        assert measured["hosts"] == ["node1", "node2"] and {"node", "network"} <= {c["scope"] for c in measured["comm"]}
+    predicted = shop.cluster.run(e2e.PROGRAM, "predict", experiment, "--ranks", "1..64", "--preflight", path, *shop.keys())
+    assert predicted.returncode == 0, predicted.stderr
+
+
+@together
 def test_slurm_accepts_every_batch_script(shop, whole):
     for script in sorted(SCRIPTS.glob("*.sbatch")):
         done = shop.cluster.run("sbatch", "--test-only", script, cwd=shop.folder)
@@ -200,6 +232,8 @@ def test_a_script_that_is_started_without_sbatch_submits_itself_with_the_sites_s
 
 @together
 def test_every_node_gets_one_copy_that_its_ranks_share(shop, whole):
+    if not shop.cluster.has_namespaces:
+        pytest.skip("the virtual nodes have no disks of their own")
     job = shop.train("run", "--stage", options=PAIRS, stop__steps=3)
     scratch = f"scratch/{job.id}/ringtrain-"
     job.wait()
@@ -278,9 +312,9 @@ def test_a_preempted_job_makes_room_with_a_checkpoint_is_queued_again_and_has_th
     job = shop.train("run", options=["--nodes=2", "--exclusive", f"--partition={partition}"])
     job.wait_for_step(shop.folder / "run", 3)
     shop.cluster.run("sbatch", "--nodes=2", "--exclusive", "--partition=urgent", "--wrap=true", cwd=shop.folder)
-    job.wait_for_restart()
+    said = "] Slurm queues the job again" if partition == "idle" else "] queued again; "
+    until(lambda: said in job.output(), job.told)
     asked = e2e.last_step(shop.folder / "run")
-    assert ("Slurm queues the job again" if partition == "idle" else "] queued again") in job.output(), job.told()
     job.wait()
     assert f"resuming after step {asked} " in job.log(restart=1), job.told()
     e2e.assert_same_bits(shop.folder / "run", whole)

@@ -126,7 +126,8 @@ TEST(ScalingModel, OneRankHasNothingToWaitFor) {
   EXPECT_EQ(t.exposed, 0);
 }
 
-// The same timeline in slices of time: a queue of buckets, a channel, and a core that computes at the rate that is left.
+// The same timeline in slices of time: a queue of buckets, a channel, and a core that computes at the rate that is
+// left.
 double simulated_backward(const StepWork& w, const Cluster& c, double slice) {
   std::vector<std::int64_t> ends;
   for (std::int64_t e = 0; e < w.elements;) ends.push_back(e = std::min(e + w.bucket_elements, w.elements));
@@ -233,15 +234,15 @@ TEST(ScalingModel, ARangeHoldsThePredictionAndGrowsWithEveryUncertainty) {
   const StepWork w = some_work();
   const Cluster c = cluster(64, 8);
   const double expected = step_time(w, c, Topology::flat).total();
-  const Range certain = step_range(w, c, Topology::flat, {});
+  const StepRange certain = step_range(w, c, Topology::flat, {});
   EXPECT_DOUBLE_EQ(certain.low, expected);
   EXPECT_DOUBLE_EQ(certain.high, expected);
   for (const Uncertainty& u : {Uncertainty{.compute = 0.1}, Uncertainty{.model = 0.1}, Uncertainty{.jitter = 0.1}}) {
-    const Range range = step_range(w, c, Topology::flat, u);
+    const StepRange range = step_range(w, c, Topology::flat, u);
     EXPECT_LE(range.low, expected);
     EXPECT_GT(range.high, expected);
   }
-  const Range alone = step_range(w, cluster(1, 8), Topology::flat, {.jitter = 0.1});
+  const StepRange alone = step_range(w, cluster(1, 8), Topology::flat, {.jitter = 0.1});
   EXPECT_DOUBLE_EQ(alone.high, step_time(w, cluster(1, 8), Topology::flat).total()) << "nobody to wait for";
 }
 
