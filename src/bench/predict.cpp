@@ -134,6 +134,8 @@ int predict(const PredictArguments& arguments) {
   options.ranks_per_node = arguments.ranks_per_node;
   options.cores_per_node = arguments.cores_per_node;
   options.rows_per_rank = arguments.rows_per_rank;
+  if (arguments.latency_us > 0 && arguments.link_gbit == 0)
+    throw Error("--latency-us without --link-gbit", "state both: --latency-us 5 --link-gbit 100");
   if (arguments.link_gbit > 0) {
     const double alpha = 1e-6 * arguments.latency_us;
     options.network = {alpha, 8e-9 / arguments.link_gbit, alpha};

@@ -80,7 +80,8 @@ Preflight preflight_from(const Json& j) {
   j.at("ranks_per_node").get_to(p.ranks_per_node);
   for (const Json& c : j.value("comm", Json::array()))
     p.comm.push_back({c.at("scope"), {c.at("ranks"), c.at("bytes"), c.at("seconds"), c.value("sums", 1)}});
-  for (const auto& [scope, f] : j.value("fit", Json::object()).items()) {
+  const Json fits = j.value("fit", Json::object());
+  for (const auto& [scope, f] : fits.items()) {
     const double alpha = f.at("alpha");
     p.fit[scope] = {alpha, f.at("beta"), f.value("gap", alpha), f.value("error", 0.0)};
   }

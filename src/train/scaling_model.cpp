@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace ringtrain {
 
@@ -15,54 +16,60 @@ double traffic(int ranks) {
   return 2.0 * (ranks - 1) / ranks;
 }
 
-struct Sums {  // of the normal equations
-  double aa = 0, ab = 0, bb = 0, at = 0, bt = 0;
-};
+double middle(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto at = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
 
-double with_several(const Link& link, const SumSample& s) {
+double seconds_of(const Link& link, const SumSample& s) {
   const SumCost cost = ring_cost(link, s.ranks, static_cast<double>(s.bytes));
   return cost.alone() + (s.sums - 1) * cost.occupancy();
+}
+
+// seconds = a alpha + b beta by least squares, every equation divided by its seconds and multiplied by its weight.
+Link solve(const std::vector<SumSample>& samples, const std::vector<double>& weights) {
+  double aa = 0, ab = 0, bb = 0, at = 0, bt = 0;  // the normal equations
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const SumSample& s = samples[i];
+    const double a = messages(s.ranks) / s.seconds, b = traffic(s.ranks) * static_cast<double>(s.bytes) / s.seconds;
+    aa += weights[i] * a * a, ab += weights[i] * a * b, bb += weights[i] * b * b;
+    at += weights[i] * a, bt += weights[i] * b;
+  }
+  const double determinant = aa * bb - ab * ab;
+  if (determinant <= 1e-12 * aa * bb) return {0, bb > 0 ? bt / bb : 0};  // one size only
+  const double alpha = (at * bb - bt * ab) / determinant, beta = (bt * aa - at * ab) / determinant;
+  if (alpha < 0) return {0, bt / bb};
+  if (beta < 0) return {at / aa, 0};
+  return {alpha, beta};
 }
 
 }  // namespace
 
 Link fit_link(std::span<const SumSample> samples) {
-  // seconds = a alpha + b beta, every equation divided by its seconds.
-  Sums n;
-  for (const SumSample& s : samples) {
-    if (s.sums != 1 || s.ranks < 2) continue;
-    const double a = messages(s.ranks) / s.seconds, b = traffic(s.ranks) * static_cast<double>(s.bytes) / s.seconds;
-    n.aa += a * a, n.ab += a * b, n.bb += b * b, n.at += a, n.bt += b;
-  }
-  Link link;
-  const double determinant = n.aa * n.bb - n.ab * n.ab;
-  if (determinant > 1e-12 * n.aa * n.bb) {
-    link.alpha = (n.at * n.bb - n.bt * n.ab) / determinant;
-    link.beta = (n.bt * n.aa - n.at * n.ab) / determinant;
-  } else if (n.bb > 0) {
-    link.beta = n.bt / n.bb;  // one size only
-  }
-  if (link.alpha < 0) link = {0, n.bt / n.bb};
-  if (link.beta < 0) link = {n.at / n.aa, 0};
+  std::vector<SumSample> single, several;
+  for (const SumSample& s : samples)
+    if (s.ranks > 1) (s.sums > 1 ? several : single).push_back(s);
 
-  double gaps = 0, squares = 0;
-  int several = 0, single = 0;
-  for (const SumSample& s : samples) {
-    if (s.ranks < 2) continue;
-    if (s.sums > 1) {
-      Link without = link;
-      without.gap = 0;
-      const double left = (s.seconds - with_several(without, s)) / ((s.sums - 1) * messages(s.ranks));
-      gaps += std::clamp(left, 0.0, link.alpha);
-      ++several;
-    } else {
-      const double off = s.seconds / with_several(link, s) - 1;
-      squares += off * off;
-      ++single;
-    }
+  // Huber 1964: what is further off than most counts less, as measurements of a shared network often are.
+  std::vector<double> weights(single.size(), 1.0), off(single.size());
+  Link link;
+  for (int iteration = 0; iteration < 20; ++iteration) {
+    link = solve(single, weights);
+    for (std::size_t i = 0; i < single.size(); ++i)
+      off[i] = std::abs(1 - seconds_of(link, single[i]) / single[i].seconds);
+    const double bound = std::max(1.5 * middle(off), 1e-9);
+    for (std::size_t i = 0; i < single.size(); ++i) weights[i] = bound / std::max(off[i], bound);
   }
-  link.gap = several > 0 ? gaps / several : link.alpha;
-  link.error = single > 0 ? std::sqrt(squares / single) : 0;
+  link.error = middle(off);
+
+  std::vector<double> gaps;
+  for (const SumSample& s : several) {
+    const double without = seconds_of({link.alpha, link.beta, 0}, s);
+    gaps.push_back(std::clamp((s.seconds - without) / ((s.sums - 1) * messages(s.ranks)), 0.0, link.alpha));
+  }
+  link.gap = gaps.empty() ? link.alpha : middle(gaps);
   return link;
 }
 

@@ -12,7 +12,7 @@ namespace ringtrain {
 // alpha for each message, those behind it take gap + beta b (the gap of LogP, Culler et al. 1993).
 struct Link {
   double alpha = 0, beta = 0, gap = 0;  // seconds, seconds per byte, seconds; gap <= alpha
-  double error = 0;                     // of the fit: root mean square of (measured / fitted - 1)
+  double error = 0;                     // of the fit: median of |1 - fitted / measured|
 };
 
 // `sums` all-reduces of `bytes` each, started together, were done after `seconds`.
@@ -23,8 +23,8 @@ struct SumSample {
   int sums = 1;
 };
 
-// Least squares of the relative error over the ring's cost; nothing becomes negative. No samples of several sums: the
-// gap is alpha, one sum after the other.
+// The ring's cost by least squares of the relative error, outliers weighing less; nothing becomes negative. No samples
+// of several sums: the gap is alpha, one sum after the other.
 Link fit_link(std::span<const SumSample> samples);
 
 // Of one all-reduce: what its messages wait, what its bytes take, and how long it keeps the next one from starting.

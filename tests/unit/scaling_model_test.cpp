@@ -108,6 +108,18 @@ TEST(ScalingModel, AFitOfNoisySamplesSaysHowNoisyTheyAre) {
   EXPECT_NEAR(fit.error, 0.1, 0.02);
 }
 
+TEST(ScalingModel, AFitIsNotLedAstrayByOneSampleThatWasHeldUp) {
+  for (const double disturbance : {3.0, 100.0}) {
+    std::vector<SumSample> samples;
+    for (std::int64_t bytes = 4096; bytes <= 1 << 26; bytes *= 4)
+      samples.push_back({2, bytes, ring_cost(network_link, 2, static_cast<double>(bytes)).alone()});
+    samples[3].seconds *= disturbance;
+    const Link fit = fit_link(samples);
+    EXPECT_NEAR(fit.alpha, network_link.alpha, 1e-3 * network_link.alpha) << disturbance;
+    EXPECT_NEAR(fit.beta, network_link.beta, 1e-3 * network_link.beta) << disturbance;
+  }
+}
+
 TEST(ScalingModel, AFitOfOddSamplesHasNoNegativeTimes) {
   const std::vector<SumSample> faster_when_larger = {{2, 1000, 1e-3}, {2, 1'000'000, 1e-4}};
   const std::vector<SumSample> steeper_than_a_line = {{2, 1000, 1e-9}, {2, 1'000'000, 1e-3}};
