@@ -191,7 +191,7 @@ void check_visible_devices(const Session& session) {
     for (std::string device; std::getline(in, device, ',');) ranks[r].uuids.push_back("GPU " + device);
     if (ranks[r].uuids.empty()) return;  // it sees all of them, or is to see none
   }
-  choose_device(ranks, session.node_rank(), session.host(), false);
+  choose_together(ranks, session, false);
 }
 
 }  // namespace ringtrain

@@ -64,6 +64,12 @@ int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const st
   }
 }
 
+int choose_together(const std::vector<RankDevices>& ranks, const Session& session, bool may_share) {
+  // The last one first: where it is left without a device, so are all, and none goes on to make a folder.
+  choose_device(ranks, session.node_size() - 1, session.host(), may_share);
+  return choose_device(ranks, session.node_rank(), session.host(), may_share);
+}
+
 int choose_device(const Session& session, const std::vector<std::string>& visible_uuids, bool may_share) {
   std::string mine;
   for (const std::string& uuid : visible_uuids) mine += uuid + '\n';
@@ -74,7 +80,7 @@ int choose_device(const Session& session, const std::vector<std::string>& visibl
     list >> ranks[r].rank >> std::ws;
     for (std::string uuid; std::getline(list, uuid);) ranks[r].uuids.push_back(uuid);
   }
-  return choose_device(ranks, session.node_rank(), session.host(), may_share);
+  return choose_together(ranks, session, may_share);
 }
 
 bool nccl_may_share_devices() {

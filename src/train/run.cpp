@@ -98,7 +98,10 @@ class TrainingRun {
     }
     if (!found.knows_stop_cost) found.stop_cost = try_save(run_dir);
     stop_cost_ = found.stop_cost.value_or(StopCost{});
-    if (recorder_) recorder_->note(describe(stop_cost_, !found.knows_stop_cost));
+    if (recorder_) {
+      recorder_->note(describe(stop_cost_, !found.knows_stop_cost));
+      record_stop_cost(run_dir, stop_cost_);
+    }
     begin_ = now_seconds() - progress_.elapsed_seconds;
     last_save_ = step_begin_ = now_seconds();
   }
@@ -406,7 +409,6 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
   };
   try {
     run = std::make_unique<TrainingRun>(plan, std::move(found), run_dir, machine, threads, watchdog);
-    if (root) record_stop_cost(run_dir, run->stop_cost());
     const int code = run->run();
     if (root) record_stop_cost(run_dir, run->stop_cost());
     outcome(code == 0 ? "finished" : "stopped by " + stop_cause());

@@ -88,11 +88,20 @@ def test_the_last_words_and_the_record_name_the_signal_and_how_long_ago_it_came(
 
 @pytest.fixture(scope="module")
 def slow_disk(tmp_path_factory):
-    """A library that makes every sync of a file take three seconds, as a busy file system may."""
+    """A library that makes every sync of a checkpoint take a second, as a busy file system may."""
     folder = tmp_path_factory.mktemp("slow")
     source = folder / "slow.c"
-    source.write_text("#include <unistd.h>\n#include <sys/syscall.h>\n"
-                      "int fsync(int file) { usleep(3000000); return (int)syscall(SYS_fsync, file); }\n")
+    source.write_text("""
+        #include <stdio.h>
+        #include <string.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        int fsync(int file) {
+          char link[40], path[4096] = "";
+          snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+          if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "/step-")) usleep(1000000);
+          return (int)syscall(SYS_fsync, file);
+        }""")
     library = folder / "slow.so"
     subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", source, "-o", library], check=True)
     return library
@@ -102,7 +111,7 @@ def slow_disk(tmp_path_factory):
 def test_another_signal_while_the_checkpoint_is_being_written_loses_nothing(workshop, slow_disk, more):
     name, _, whom = more.partition(" to ")
     number = getattr(signal, "SIG" + name)
-    common = dict(ranks=2, checkpoint={"every_epochs": 0})
+    common = dict(ranks=2, checkpoint={"every_epochs": 0}, evaluate={"every_epochs": 0})
     run, job = workshop.start_training("run", stop__steps=ENDLESS, env={"LD_PRELOAD": str(slow_disk)}, **common)
     job.wait_for_step(run, 3)
     os.kill(job.process.pid, signal.SIGUSR1 if whom == "the job" and name == "USR1" else signal.SIGTERM)

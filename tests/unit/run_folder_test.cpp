@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
+#include "tests/unit/with_environment.h"
 #include "tests/unit/with_folder.h"
 #include "train/run_record.h"
 
@@ -185,6 +186,14 @@ TEST_F(RunFolderTest, WhereThereAreNoLocksTheTextTellsWhetherTheOwnerIsGone) {
   EXPECT_FALSE(lock_owner_is_gone(cat("some-other-host pid ", child))) << "cannot be seen from here";
   EXPECT_TRUE(lock_owner_is_gone(""));
   EXPECT_TRUE(lock_owner_is_gone("hal")) << "cut off while being written";
+}
+
+TEST(LockOwner, OfAnEarlierLifeOfThisJobIsGoneOnWhateverHostItWas) {
+  const WithEnvironment environment(Variables{{"SLURM_JOB_ID", "4711"}, {"SLURM_RESTART_COUNT", "2"}});
+  EXPECT_TRUE(lock_owner_is_gone("some-other-host pid 5 job 4711 restart 1"));
+  EXPECT_FALSE(lock_owner_is_gone("some-other-host pid 5 job 4711 restart 2")) << "another step of this life";
+  EXPECT_FALSE(lock_owner_is_gone("some-other-host pid 5 job 4712 restart 0")) << "another job";
+  EXPECT_FALSE(lock_owner_is_gone("some-other-host pid 5"));
 }
 
 // ---- Files

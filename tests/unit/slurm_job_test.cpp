@@ -2,34 +2,32 @@
 
 #include <gtest/gtest.h>
 
-#include "with_environment.h"
+#include "tests/unit/with_environment.h"
 
 namespace ringtrain {
 namespace {
 
 TEST(SlurmJob, OutsideSlurmThereIsNone) {
-  const WithEnvironment environment({});
+  const WithEnvironment environment(Variables{});
   EXPECT_FALSE(slurm_job().in_slurm());
 }
 
 TEST(SlurmJob, ATaskOfAnArrayIsNamedByArrayAndTaskAndNeverByTheBareId) {
-  const WithEnvironment environment({{"SLURM_JOB_ID", "4709"},  // the last task's is the array's
-                                     {"SLURM_ARRAY_JOB_ID", "4709"},
-                                     {"SLURM_ARRAY_TASK_ID", "3"},
-                                     {"SLURM_RESTART_COUNT", "2"},
-                                     {"SLURM_JOB_NODELIST", "node[1-2]"}});
+  const WithEnvironment environment(Variables{{"SLURM_JOB_ID", "4709"},  // the last task's is the array's
+                                              {"SLURM_ARRAY_JOB_ID", "4709"},
+                                              {"SLURM_ARRAY_TASK_ID", "3"},
+                                              {"SLURM_RESTART_COUNT", "2"},
+                                              {"SLURM_JOB_NODELIST", "node[1-2]"}});
   EXPECT_EQ(slurm_job().name(), "4709_3");
   EXPECT_EQ(describe(slurm_job(), "srun --mpi=pmix"),
             "Slurm job 4709_3, restart 2, on node[1-2], started by srun --mpi=pmix");
 }
 
 TEST(SlurmJob, AFirstStartWithoutArrayIsItsId) {
-  const WithEnvironment environment({{"SLURM_JOB_ID", "17"}});
+  const WithEnvironment environment(Variables{{"SLURM_JOB_ID", "17"}});
   EXPECT_EQ(describe(slurm_job(), "none"), "Slurm job 17");
   EXPECT_EQ(slurm_job().restarts, 0);
 }
-
-using Variables = std::map<std::string, std::string>;
 
 std::string launcher_of(const Variables& variables) {
   const WithEnvironment environment(variables);

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "with_folder.h"
+#include "tests/unit/with_folder.h"
 
 namespace ringtrain {
 namespace {
@@ -20,7 +20,7 @@ TEST(LeadTime, CoversTheCheckpointAndTwoStepsTwice) {
 
 TEST(LeadTime, IsSaidWithWhatItWasMadeOf) {
   EXPECT_EQ(describe({{100 << 20, 1.25}, 0.5}, false),
-            "a stop waits for two steps of 0.5 s and the checkpoint (100.0 MiB in 1.2 s, as recorded): under Slurm "
+            "a stop waits for two steps of 0.5 s and the checkpoint (100 MiB in 1.2 s, as recorded): under Slurm "
             "--signal=USR1@20 or more");
   const std::string first = describe({{100 << 20, 40}, 0}, true);
   expect_contains(first, "40 s, trial write");

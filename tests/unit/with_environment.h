@@ -9,10 +9,12 @@
 
 namespace ringtrain {
 
+using Variables = std::map<std::string, std::string>;
+
 // Takes away what a launcher or a batch system says, and says `variables` instead.
 class WithEnvironment {
  public:
-  explicit WithEnvironment(const std::map<std::string, std::string>& variables) {
+  explicit WithEnvironment(const Variables& variables) {
     for (const char* name :
          {"SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_JOB_NODELIST",
           "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
