@@ -86,7 +86,7 @@ why_stopped() {
   case $shown in
     *" JobState=CANCELLED "*) echo cancelled ;;
     *" JobState=COMPLETING Reason=TimeLimit "* | *" PreemptTime=2"*) echo limit ;;
-    *" JobState=COMPLETING "*" EndTime=Unknown "*) echo requeued ;;
+    *" Restarts=$((restart + 1)) "*) echo requeued ;;
     *" JobState=COMPLETING "*) echo cancelled ;;
     *) echo limit ;;
   esac

@@ -28,7 +28,7 @@ struct ForecastRow {
 struct ForecastOptions {
   std::int64_t ranks_per_node = 0, cores_per_node = 0;  // 0: as measured
   std::int64_t rows_per_rank = 0;                       // of weak scaling; 0: as measured
-  Link network;                                         // where it was not measured; beta 0: not stated
+  Link network = {};                                    // where it was not measured; beta 0: not stated
 };
 
 class Forecast {

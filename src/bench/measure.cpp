@@ -32,7 +32,7 @@ double Runs::jitter() const {
   return median(each);
 }
 
-Runs timed_runs(Communicator& host, double seconds, int most, const std::function<void()>& work) {
+Runs timed_runs(Communicator& host, double seconds, int most, TooSlow too_slow, const std::function<void()>& work) {
   const auto run = [&] {
     host.barrier();
     const double begin = now_seconds();
@@ -45,7 +45,7 @@ Runs timed_runs(Communicator& host, double seconds, int most, const std::functio
   host.sum(std::span(&estimate, 1));
   estimate /= host.size();
   const int fits = static_cast<int>(std::min<double>(most, seconds / std::max(estimate, 1e-9)));
-  const int count = fits < 1 ? 0 : std::max(3, fits);
+  const int count = fits < 1 && too_slow == TooSlow::give_up ? 0 : std::max(5, fits);
 
   std::vector<float> mine(static_cast<std::size_t>(count)), all;
   for (float& t : mine) t = static_cast<float>(run());

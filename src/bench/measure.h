@@ -28,9 +28,10 @@ struct Runs {
   double jitter() const;  // standard deviation of a rank's runs by its median: the median of all ranks'
 };
 
-// Collective: as many runs as fit into `seconds`, after one to warm up; at least 3, at most `most`, and none when one
-// would take longer than `seconds` by itself.
-Runs timed_runs(Communicator& host, double seconds, int most, const std::function<void()>& work);
+// Collective: as many runs as fit into `seconds`, after two to warm up and to see how long one takes; at least 5, at
+// most `most`. Where one takes longer than all of `seconds`: none, if they are to be given up.
+enum class TooSlow { run_anyway, give_up };
+Runs timed_runs(Communicator& host, double seconds, int most, TooSlow too_slow, const std::function<void()>& work);
 
 // The largest or smallest value of each host's ranks, in the order of distinct hosts.
 std::vector<double> by_host(const BenchContext& context, const std::vector<double>& of_rank, bool largest);

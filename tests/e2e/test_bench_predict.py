@@ -1,9 +1,12 @@
 """What a job's nodes give, and what follows for other numbers of ranks."""
 import csv
 import json
+import subprocess
 from xml.etree import ElementTree
 
 import pytest
+
+from conftest import LAUNCHER, PROGRAM, Job
 
 QUICK = ["--seconds", "0.3"]
 
@@ -104,3 +107,25 @@ def test_a_mistake_is_one_sentence(workshop, preflight, words, expected):
     result = workshop.run(*[names.get(word, word) for word in words], ranks=0, cwd=workshop.folder.parent)
     assert result.code not in (0, 85) and expected in result.err, result
     assert result.err.count("ringtrain: error") == 1, result
+
+
+def test_several_nodes_are_measured_inside_between_and_over_all(workshop):
+    """Two nodes by name only: each pair of ranks sees a host name of its own."""
+    host = "hostname n$((${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} / 2)) && exec \"$@\""
+    if subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode != 0:
+        pytest.skip("no right to give processes a host name (unshare --uts)")
+    file = workshop.folder / "preflight.json"
+    env = {"OMPI_MCA_btl_vader_backing_directory": str(workshop.folder)}
+    job = Job([LAUNCHER, 4, "unshare", "--uts", "sh", "-c", host, "-", PROGRAM, "bench", "comm", "input",
+               workshop.experiment(), "--link-gbit", "10", "--seconds", "1", "--json", file], workshop.folder / "job", env)
+    workshop.jobs.append(job)
+    result = job.wait(120)
+    assert result.code == 0, result
+    measured = json.loads(file.read_text())
+    assert measured["hosts"] == ["n0", "n1"] and measured["ranks_per_node"] == 2
+    ranks = {(s["scope"], s["ranks"]) for s in measured["comm"]}
+    assert ranks == {("node", 2), ("network", 2), ("all", 4)}, ranks
+    assert measured["fit"].keys() == {"node", "network", "all"}
+    assert [i["host"] for i in measured["input"]] == ["n0", "n1"]
+    assert len(measured["clock_skew_seconds"]) == 2 and abs(measured["clock_skew_seconds"][1]) < 1
+    assert "% of the link" in result.out, result

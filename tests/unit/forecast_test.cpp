@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "base/error.h"
 #include "bench/experiment_keys.h"
 
@@ -104,7 +106,9 @@ TEST(Forecast, WhatCrowdedRanksMeasuredIsNotTakenForTheirSpeed) {
 }
 
 TEST(Forecast, RanksThatSlowEachOtherDownAreInterpolated) {
-  const Forecast f(experiment(), {with_links(measured(1), false), measured(3, 1.4)}, {.cores_per_node = 8});
+  Preflight alone = with_links(measured(1), false), three_ranks = measured(3, 1.4);
+  alone.step.cores_per_node = three_ranks.step.cores_per_node = 8;
+  const Forecast f(experiment(), {alone, three_ranks}, {});
   const double one = f.row(Scaling::weak, Topology::flat, 1).step.compute;
   const double two = f.row(Scaling::weak, Topology::flat, 2).step.compute;
   const double three = f.row(Scaling::weak, Topology::flat, 3).step.compute;
