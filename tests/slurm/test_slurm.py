@@ -124,6 +124,16 @@ def test_a_task_of_an_array_is_queued_again_without_the_others(shop, whole):
 
 
 @together
+def test_where_jobs_are_not_requeued_the_job_ends_with_85_and_says_how_to_go_on(shop, whole):
+    job = shop.train("run", options=["--nodes=1", "--no-requeue"])
+    job.wait_for_step(shop.folder / "run", 3)
+    job.ask_for_checkpoint()
+    job.wait("FAILED")
+    assert job.fields()["ExitCode"] == "85:0", job.told()
+    assert "not queued again after all" in job.output() and f"run.dir={shop.folder}/run --resume" in job.output(), job.told()
+
+
+@together
 def test_the_jobs_of_a_chain_go_on_where_the_one_before_stopped_and_the_rest_is_removed(shop, whole):
     done = shop.cluster.run(SCRIPTS / "chain.sh", 3, "--nodes=2", SCRIPTS / "train.sbatch",
                             ROOT / "configs" / "names.yaml", *shop.keys("run"), cwd=shop.folder)
@@ -191,14 +201,15 @@ def test_pictures_are_converted_by_all_ranks_of_two_nodes_into_the_same_files(sh
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(picture, place)
     words = ["images", shop.folder / "pictures", "--validation", "0.3", "--broken", "skip", "--out"]
-    job = shop.submit(SCRIPTS / "prep.sbatch", *words, shop.folder / "data" / "job",
+    job = shop.submit(SCRIPTS / "prep.sbatch", *words, shop.folder / "job" / "pictures",
                       options=["--nodes=2", "--ntasks-per-node=2"]).wait()
     assert "4 rank(s)" in job.output(), job.told()
-    done = shop.cluster.run(e2e.CONVERTER, *words, shop.folder / "data" / "alone")
+    (shop.folder / "alone").mkdir()
+    done = shop.cluster.run(e2e.CONVERTER, *words, shop.folder / "alone" / "pictures")
     assert done.returncode == 0, done.stderr
-    files = sorted((shop.folder / "data").glob("*.h5"))
-    half = len(files) // 2
-    assert half == 2 and [file.read_bytes() for file in files[:half]] == [file.read_bytes() for file in files[half:]]
+    by_job, alone = (sorted((shop.folder / folder).glob("*.h5")) for folder in ("job", "alone"))
+    assert len(by_job) == 2 and [file.name for file in by_job] == [file.name for file in alone]
+    assert [file.read_bytes() for file in by_job] == [file.read_bytes() for file in alone]
 
 
 @together
