@@ -35,6 +35,8 @@ TEST_F(StopCostTest, OfTheNewestStartThatHasItIsFoundAgain) {
   record_start(folder_.string(), {});
   EXPECT_FALSE(recorded_stop_cost(folder_.string()));
   record_stop_cost(folder_.string(), {{4096, 1.5}, 0});
+  record_start(folder_.string(), {});
+  record_stop_cost(folder_.string(), {{4096, 1.75}, 0});
   record_stop_cost(folder_.string(), {{4096, 2.5}, 0.25});
   record_start(folder_.string(), {});  // killed before it had measured anything
   const std::optional<StopCost> cost = recorded_stop_cost(folder_.string());
