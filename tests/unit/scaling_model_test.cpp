@@ -73,6 +73,8 @@ TEST(ScalingModel, WithOneRankPerNodeOrOneNodeTheTopologiesAreTheSame) {
   for (const Cluster& c : {cluster(16, 1), cluster(8, 8), cluster(3, 8)})
     EXPECT_EQ(sum_cost(c, Topology::flat, 1e6).alone(), sum_cost(c, Topology::hierarchical, 1e6).alone());
   EXPECT_EQ(sum_cost(cluster(1, 8), Topology::flat, 1e6).alone(), 0);
+  EXPECT_EQ(sum_cost(cluster(16, 1), Topology::flat, 1e6).alone(), ring_cost(network_link, 16, 1e6).alone());
+  EXPECT_EQ(sum_cost(cluster(8, 8), Topology::flat, 1e6).alone(), ring_cost(node_link, 8, 1e6).alone());
 }
 
 TEST(ScalingModel, ManyRanksPayForLatencyInTheFlatRingAndLessInTheHierarchicalOne) {
@@ -196,6 +198,22 @@ TEST(ScalingModel, AGradientThatIsFinalOnlyAtTheEndHidesNothing) {
   EXPECT_NEAR(step_time(w, c, Topology::flat).exposed, 1.5 * 4e7 * 1e-10, 1e-9);
 }
 
+TEST(ScalingModel, AWatermarkThatRisesWithEachBucketIsThatOfNoPoints) {
+  StepWork even = some_work(), stepped = some_work();
+  even.bucket_elements = stepped.bucket_elements = even.elements / 2;
+  stepped.watermark = {{0.5, 0.5}, {1.0, 1.0}};
+  const Cluster c = {2, 2, {0, 1e-10, 0}, {}};
+  EXPECT_DOUBLE_EQ(step_time(stepped, c, Topology::flat).exposed, step_time(even, c, Topology::flat).exposed);
+  EXPECT_GT(step_time(even, c, Topology::flat).exposed, 1e-3);
+}
+
+TEST(ScalingModel, TheCountersOfAStepTakeARoundForEachDoublingOfRanks) {
+  StepWork w = some_work();
+  w.elements = 0;
+  EXPECT_NEAR(step_time(w, cluster(8, 8), Topology::flat).exposed, 3 * 2e-6, 1e-12);
+  EXPECT_NEAR(step_time(w, cluster(64, 8), Topology::flat).exposed, 3 * 2e-6 + 3 * 5e-6, 1e-12);
+}
+
 TEST(ScalingModel, AnEarlyWatermarkHidesMoreThanALateOne) {
   StepWork early = some_work(), late = some_work();
   early.watermark = {{0.1, 0.9}, {1.0, 1.0}};
@@ -231,6 +249,8 @@ TEST(ScalingModel, APassBetweenMeasuredSizesIsOnTheLineThroughThem) {
   EXPECT_NEAR(pass_at(measured, 4).forward, 1.4, 1e-12) << "the line's constant part stays";
   EXPECT_NEAR(pass_at(measured, 128).forward, 14.8, 1e-12) << "in proportion";
   EXPECT_NEAR(pass_at(std::span(measured).first(1), 4).backward, 1.4, 1e-12) << "one size: in proportion";
+  const std::vector<PassTime> curved = {{8, 1, 1}, {16, 2, 2}, {32, 8, 8}};
+  EXPECT_NEAR(pass_at(curved, 24).forward, 5, 1e-12) << "the neighbours' line";
   const std::vector<PassTime> bent = {{8, 1, 1}, {16, 3, 3}};
   EXPECT_NEAR(pass_at(bent, 4).forward, 0.5, 1e-12) << "never less than in proportion";
 }
@@ -249,11 +269,18 @@ TEST(ScalingModel, ARangeHoldsThePredictionAndGrowsWithEveryUncertainty) {
   const StepRange certain = step_range(w, c, Topology::flat, {});
   EXPECT_DOUBLE_EQ(certain.low, expected);
   EXPECT_DOUBLE_EQ(certain.high, expected);
-  for (const Uncertainty& u : {Uncertainty{.compute = 0.1}, Uncertainty{.model = 0.1}, Uncertainty{.jitter = 0.1}}) {
-    const StepRange range = step_range(w, c, Topology::flat, u);
-    EXPECT_LE(range.low, expected);
-    EXPECT_GT(range.high, expected);
-  }
+  const StepRange model = step_range(w, c, Topology::flat, {.model = 0.25});
+  EXPECT_DOUBLE_EQ(model.low, expected / 1.25);
+  EXPECT_DOUBLE_EQ(model.high, expected * 1.25);
+  const StepRange sums = step_range(w, c, Topology::flat, {.sums = 0.3});
+  EXPECT_LT(sums.low, expected);
+  EXPECT_GT(sums.high, expected);
+  const StepRange jitter = step_range(w, c, Topology::flat, {.jitter = 0.1});
+  EXPECT_DOUBLE_EQ(jitter.low, expected);
+  EXPECT_GT(jitter.high, expected);
+  const StepRange one_rank = step_range(w, cluster(1, 8), Topology::flat, {.compute = 0.1});
+  EXPECT_DOUBLE_EQ(one_rank.low, 0.9 * step_time(w, cluster(1, 8), Topology::flat).total());
+  EXPECT_DOUBLE_EQ(one_rank.high, 1.1 * step_time(w, cluster(1, 8), Topology::flat).total());
   const StepRange alone = step_range(w, cluster(1, 8), Topology::flat, {.jitter = 0.1});
   EXPECT_DOUBLE_EQ(alone.high, step_time(w, cluster(1, 8), Topology::flat).total()) << "nobody to wait for";
 }
