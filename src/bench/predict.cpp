@@ -166,7 +166,9 @@ int predict(const PredictArguments& arguments) {
     if (p.step.model != forecast.base().model)
       throw Error(cat("a step of another model to compare with: ", p.step.model));
     const Forecast::Comparison c = comparisons.emplace_back(forecast.compare(p.step));
-    points.push_back({c.ranks, static_cast<double>(p.step.rows_per_rank * p.step.ranks) / c.measured});
+    // The lines are of nodes with so many ranks: a measurement of fuller nodes would lie beside them.
+    if (c.ranks_on_node == std::min(c.ranks, forecast.ranks_per_node()))
+      points.push_back({c.ranks, static_cast<double>(p.step.rows_per_rank * p.step.ranks) / c.measured});
     char line[200];
     std::snprintf(line, sizeof line,
                   "measured on %d ranks (%d a node), %s: %.3f ms; predicted %.3f ms (%.3f .. %.3f), off by %+.1f %%",
