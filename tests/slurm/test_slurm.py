@@ -181,7 +181,8 @@ def test_ranks_that_were_bound_to_one_gpu_are_named(shop, whole):
 
 @together
 def test_sbatch_without_the_users_environment_trains_as_well(shop, whole):
-    job = shop.train("run", options=["--nodes=2", "--export=NONE"], stop__steps=2).wait()
+    site = shop.site('RINGTRAIN=(env "$root/bin/ringtrain")')["RINGTRAIN_SITE"]  # env is found by PATH only
+    job = shop.train("run", options=["--nodes=2", f"--export=RINGTRAIN_SITE={site}"], stop__steps=2).wait()
     assert e2e.last_step(shop.folder / "run") == 2, job.told()
 
 
