@@ -1,16 +1,19 @@
 // The command line, and the one place where errors end the job.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <sstream>
 
 #include "backend/cuda/planner.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/version.h"
+#include "bench/bench.h"
 #include "cluster/session.h"
 #include "train/run.h"
 
@@ -46,6 +49,18 @@ const char* usage =
     "  ringtrain import FILE.safetensors EXPERIMENT.yaml [key.path=value ...] [--out CHECKPOINT.h5]\n"
     "      Checks the weights against the experiment's model and makes a run of them, at step 0, to evaluate or to\n"
     "      train --resume.\n"
+    "  ringtrain bench comm|input|step ... [EXPERIMENT.yaml] [key.path=value ...] [--json FILE] [--seconds S] "
+    "[--link-gbit G]\n"
+    "      Measures what the ranks of this job have: all-reduce, reading the data set, a training step (10 s each); "
+    "also "
+    "the\n"
+    "      nodes' clocks and versions, and which node is slow. comm needs no experiment. --json adds to a file.\n"
+    "  ringtrain predict EXPERIMENT.yaml [--ranks 1..4096] [--preflight FILE,...] [--check FILE,...] [key.path=value "
+    "...]\n"
+    "                    [--ranks-per-node N] [--cores-per-node N] [--rows-per-rank N] [--latency-us L --link-gbit G]\n"
+    "                    [--csv FILE] [--json FILE] [--svg FILE]\n"
+    "      Throughput and efficiency on other numbers of ranks, from what bench --json has written (preflight.json).\n"
+    "      --check: measurements to compare with. --latency-us, --link-gbit: a network that was not measured.\n"
     "  ringtrain --version | --help\n"
     "\n"
     "All keys: configs/README.md\n";
@@ -85,6 +100,20 @@ class Arguments {
       throw Error(cat(name, " is ", value, "; expected a whole number"), "ringtrain --help");
     return static_cast<std::int64_t>(value);
   }
+  // The values of a list: "a,b".
+  std::vector<std::string> list(const std::string& name, const std::string& fallback) {
+    std::vector<std::string> values;
+    std::istringstream text(option(name, fallback));
+    for (std::string value; std::getline(text, value, ',');) values.push_back(value);
+    return values;
+  }
+  // The words at the beginning that are among these.
+  std::vector<std::string> words(std::initializer_list<const char*> known) {
+    std::vector<std::string> found;
+    while (!all_.empty() && std::find(known.begin(), known.end(), all_[0]) != known.end())
+      found.push_back(take(0, 1, std::string(all_[0])));
+    return found;
+  }
   // The first argument that no option took.
   std::string file(const std::string& command, const std::string& what) {
     if (all_.empty() || all_[0].rfind("--", 0) == 0)
@@ -92,7 +121,7 @@ class Arguments {
     return take(0, 1, std::string(all_[0]));
   }
   // What no option took: one path, then overrides.
-  ExperimentArguments experiment(const std::string& command) const {
+  ExperimentArguments experiment(const std::string& command, bool needed = true) const {
     ExperimentArguments e;
     for (const std::string& a : all_) {
       if (a.rfind("--", 0) == 0) throw Error(cat("ringtrain ", command, ": unknown option ", a), "ringtrain --help");
@@ -105,7 +134,8 @@ class Arguments {
         throw Error(cat("ringtrain ", command, ": '", a, "' is a second file; expected key.path=value"),
                     "ringtrain --help");
     }
-    if (e.path.empty()) throw Error(cat("ringtrain ", command, " needs an experiment file"), "ringtrain --help");
+    if (e.path.empty() && (needed || !e.overrides.empty()))
+      throw Error(cat("ringtrain ", command, " needs an experiment file"), "ringtrain --help");
     return e;
   }
 
@@ -185,8 +215,37 @@ int run(int argc, char** argv) {
     i.experiment = arguments.experiment(command);
     return import_weights(i);
   }
-  throw Error(cat("unknown command '", command, "'; expected train, plan, evaluate, export, import or sample"),
-              "ringtrain --help");
+  if (command == "bench") {
+    Session session(&argc, &argv);
+    set_log_rank(session.rank(), session.host());
+    BenchArguments b;
+    b.kinds = arguments.words({"comm", "input", "step"});
+    if (b.kinds.empty()) throw Error("ringtrain bench needs one or more of comm, input and step", "ringtrain --help");
+    b.json = arguments.option("--json", "");
+    b.seconds = arguments.number("--seconds", b.seconds, 0.01);
+    b.link_gbit = arguments.number("--link-gbit", 0, 0);
+    b.experiment = arguments.experiment(command, b.kinds != std::vector<std::string>{"comm"});
+    return bench(b, session);
+  }
+  if (command == "predict") {
+    PredictArguments p;
+    p.ranks = arguments.option("--ranks", p.ranks);
+    p.preflight = arguments.list("--preflight", "preflight.json");
+    p.check = arguments.list("--check", "");
+    p.ranks_per_node = arguments.integer("--ranks-per-node", 0, 1);
+    p.cores_per_node = arguments.integer("--cores-per-node", 0, 1);
+    p.rows_per_rank = arguments.integer("--rows-per-rank", 0, 1);
+    p.latency_us = arguments.number("--latency-us", 0, 0);
+    p.link_gbit = arguments.number("--link-gbit", 0, 0);
+    p.csv = arguments.option("--csv", "");
+    p.json = arguments.option("--json", "");
+    p.svg = arguments.option("--svg", "");
+    p.experiment = arguments.experiment(command);
+    return predict(p);
+  }
+  throw Error(
+      cat("unknown command '", command, "'; expected train, plan, evaluate, export, import, sample, bench or predict"),
+      "ringtrain --help");
 }
 
 // An error that all ranks see (a bad file) is printed once: the others give rank 0 time to end the job, which reaches

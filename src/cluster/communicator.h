@@ -77,5 +77,7 @@ std::string broadcast_string(Communicator& communicator, std::string text, int r
 // sends 2 (p - 1) / p x bytes (Patarasuk and Yuan 2009); cut into chunks that travel as a pipeline.
 // `chunk_bytes`: size of a message. Messages' element counts stay below `max_count` (INT_MAX; smaller in tests).
 std::unique_ptr<Communicator> make_mpi_communicator(std::size_t chunk_bytes, std::size_t max_count = 0x7fffffff);
+// One ring for each value of `group`, in the order of the ranks. Collective over all ranks; null where it is negative.
+std::unique_ptr<Communicator> make_group_communicator(std::size_t chunk_bytes, int group);
 
 }  // namespace ringtrain

@@ -61,7 +61,7 @@ struct CounterSum {
 
 class MpiRing final : public Communicator {
  public:
-  MpiRing(std::size_t chunk_bytes, std::size_t max_count);
+  MpiRing(MPI_Comm comm, std::size_t chunk_bytes, std::size_t max_count);  // takes the MPI communicator
   ~MpiRing() override;
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -120,8 +120,7 @@ class PendingSum final : public Pending {
   PartsLeft left_;
 };
 
-MpiRing::MpiRing(std::size_t chunk_bytes, std::size_t max_count) {
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+MpiRing::MpiRing(MPI_Comm comm, std::size_t chunk_bytes, std::size_t max_count) : comm_(comm) {
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
@@ -392,7 +391,16 @@ void MpiRing::barrier() {
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi_communicator(std::size_t chunk_bytes, std::size_t max_count) {
-  return std::make_unique<MpiRing>(chunk_bytes, max_count);
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  return std::make_unique<MpiRing>(comm, chunk_bytes, max_count);
+}
+
+std::unique_ptr<Communicator> make_group_communicator(std::size_t chunk_bytes, int group) {
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(MPI_COMM_WORLD, group < 0 ? MPI_UNDEFINED : group, 0, &comm), "MPI_Comm_split");
+  if (comm == MPI_COMM_NULL) return nullptr;
+  return std::make_unique<MpiRing>(comm, chunk_bytes, 0x7fffffff);
 }
 
 }  // namespace ringtrain

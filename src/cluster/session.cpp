@@ -48,11 +48,13 @@ void advise_at_exit() {
   if (initializing.load()) std::fprintf(stderr, "ringtrain: MPI could not start: %s\n", kLauncherAdvice);
 }
 
-// srun without any PMI: Open MPI 5 would start each rank alone in a world of its own.
+// srun without any PMI: Open MPI 5 would start each rank alone in a world of its own, and Open MPI 4 ends even one
+// rank.
 void check_launcher(const std::string& launcher, int tasks) {
 #ifdef OPEN_MPI
-  if (launcher == "srun" && tasks > 1)
-    throw Error(cat("srun started ", tasks, " processes without PMIx: MPI cannot bring them together"),
+  if (launcher == "srun" && (tasks > 1 || OMPI_MAJOR_VERSION < 5))
+    throw Error(cat("srun started ", tasks, tasks == 1 ? " process" : " processes", " without PMIx: MPI cannot ",
+                    tasks == 1 ? "start in it" : "bring them together"),
                 kLauncherAdvice);
 #else
   static_cast<void>(launcher), static_cast<void>(tasks);  // others have ways of their own to ask Slurm

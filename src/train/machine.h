@@ -24,7 +24,7 @@ struct Machine {
 
   Communicator& communicator() const { return sums ? *sums : *host; }
 
-  // Rank 0 runs `compile`, which fills its table of fusions; then every rank has that table. Collective.
+  // Rank 0 runs `compile`, which fills its table of fusions and makes cuDNN's plans; then every rank has those. Collective.
   void agree_on_fusions(const std::function<void()>& compile);
   // What a resumed run finds again to continue bit for bit: the table of fusions, "" on a CPU.
   std::string choices() const { return fusions ? fusions->text() : ""; }
@@ -36,6 +36,8 @@ struct Machine {
 // Collective over all ranks. Throws Error with advice where a GPU is asked for and is not there, or there are more
 // ranks than GPUs.
 Machine make_machine(const Experiment& experiment, const Session& session, int threads);
+// What sums vectors of this device over the ranks of `host`, as the experiment chooses. Collective over those.
+std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host);
 // For `plan`: a backend that compiles and counts memory. `device`: a GPU's name or description, "" for this CPU.
 Machine make_planning_machine(int threads, const std::string& device);
 

@@ -1,0 +1,141 @@
+// `ringtrain bench comm`: all-reduces of growing size within nodes, between nodes and over all ranks.
+#include <algorithm>
+#include <cstdio>
+
+#include "backend/cuda/device.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "bench/measure.h"
+
+namespace ringtrain {
+
+namespace {
+
+constexpr std::int64_t smallest_bytes = 4096, largest_bytes = 64 << 20;
+constexpr int sums_together = 16;
+
+// A ring among some of the ranks, and a vector where it sums.
+class Ring {
+ public:
+  Ring(const BenchContext& context, int group)
+      : device_(context.machine.device.get()),
+        host_(make_group_communicator(static_cast<std::size_t>(context.experiment.communication.chunk_kib) << 10,
+                                      group)) {
+    if (!host_) return;
+    if (device_ == nullptr) {
+      memory_.resize(largest_bytes / sizeof(float));
+      values_ = memory_;
+      return;
+    }
+    sums_ = make_sums(context.experiment, *device_, *host_);
+    values_ = {static_cast<float*>(sums_->allocate(largest_bytes)), largest_bytes / sizeof(float)};
+    done_ = device_->make_event();
+  }
+  ~Ring() {
+    if (sums_) sums_->release(values_.data());
+  }
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  int size() const { return host_ ? host_->size() : 0; }
+
+  // Starts them together and waits for all.
+  void sum(std::int64_t bytes, int count) {
+    if (!host_) return;
+    Communicator& c = sums_ ? *sums_ : *host_;
+    const auto length = static_cast<std::size_t>(bytes) / sizeof(float);
+    std::vector<std::unique_ptr<Pending>> pending;
+    for (int i = 0; i < count; ++i)
+      pending.push_back(c.start_sum(values_.subspan(static_cast<std::size_t>(i) * length, length)));
+    for (const auto& p : pending) p->finish();
+    if (device_ == nullptr) return;
+    device_->record(done_, device_->compute_stream());
+    device_->synchronize(done_, [&c] { c.poll(); });
+  }
+
+ private:
+  cuda::Device* device_;
+  std::unique_ptr<Communicator> host_;
+  std::unique_ptr<DeviceCommunicator> sums_;
+  std::vector<float> memory_;
+  std::span<float> values_;
+  cuda::Event done_;
+};
+
+double bus_bandwidth(const SumSample& s) {
+  return 2.0 * (s.ranks - 1) / s.ranks * static_cast<double>(s.bytes) / s.seconds;
+}
+
+void print(const Preflight& result, double link_gbit) {
+  char line[160];
+  for (const CommSample& c : result.comm) {
+    if (c.sample.sums > 1) continue;
+    const double bandwidth = bus_bandwidth(c.sample);
+    std::snprintf(line, sizeof line, "  %-8s %4d ranks %10lld bytes %12.1f us %8.3f GB/s", c.scope.c_str(),
+                  c.sample.ranks, static_cast<long long>(c.sample.bytes), c.sample.seconds * 1e6, bandwidth / 1e9);
+    std::string text = line;
+    if (link_gbit > 0 && c.scope != "node") {
+      std::snprintf(line, sizeof line, "  %3.0f %% of the link", 100 * bandwidth * 8e-9 / link_gbit);
+      text += line;
+    }
+    log_info(text);
+  }
+  for (const auto& [scope, f] : result.fit) {
+    std::snprintf(line, sizeof line,
+                  "  %-8s %.1f us a message (%.1f us behind another), %.3f GB/s, fitted within %.0f %%", scope.c_str(),
+                  f.alpha * 1e6, f.gap * 1e6, f.beta > 0 ? 1e-9 / f.beta : 0.0, 100 * f.error);
+    log_info(std::string(line));
+  }
+}
+
+}  // namespace
+
+void bench_comm(const BenchContext& context, Preflight& result) {
+  Communicator& host = *context.machine.host;
+  if (host.size() == 1) {
+    log_info("comm: one rank, nothing to communicate");
+    return;
+  }
+  const std::vector<std::string>& hosts = context.session.hosts();
+  const auto first_of_node =
+      static_cast<int>(std::find(hosts.begin(), hosts.end(), context.session.host()) - hosts.begin());
+  const bool several_nodes = context.hosts.size() > 1;
+  const bool alone_on_nodes = host.size() == std::ssize(context.hosts);
+  struct Scope {
+    std::string name;
+    int group;  // of this rank
+  };
+  std::vector<Scope> scopes;
+  if (!alone_on_nodes) scopes.push_back({"node", first_of_node});
+  if (several_nodes) scopes.push_back({"network", context.session.rank() == first_of_node ? 0 : -1});
+  if (several_nodes && !alone_on_nodes) scopes.push_back({"all", 0});
+
+  log_info("comm: all-reduce, bus bandwidth = 2 (p - 1) / p x bytes / seconds");
+  for (const Scope& scope : scopes) {
+    Ring ring(context, scope.group);
+    const std::vector<double> sizes = gathered(host, ring.size());
+    const int ranks = context.root() ? static_cast<int>(*std::max_element(sizes.begin(), sizes.end())) : 0;
+    const double seconds = context.arguments.seconds / static_cast<double>(scopes.size()) / 9;
+    std::vector<double> largest;  // of each rank, seconds for the largest size
+    std::vector<SumSample> samples;
+    const auto measure = [&](std::int64_t bytes, int sums) {
+      const Runs runs = timed_runs(host, seconds, 200, TooSlow::give_up, [&] { ring.sum(bytes, sums); });
+      if (runs.of_rank.empty()) return;
+      samples.push_back({ranks, bytes, runs.slowest(), sums});
+      if (sums > 1) return;
+      largest.clear();
+      for (std::size_t r = 0; r < runs.of_rank.size(); ++r) largest.push_back(runs.rank_median(r));
+    };
+    measure(smallest_bytes, sums_together);
+    for (std::int64_t bytes = smallest_bytes; bytes <= largest_bytes; bytes *= 4) measure(bytes, 1);
+    if (!context.root()) continue;
+    for (const SumSample& s : samples) result.comm.push_back({scope.name, s});
+    result.fit[scope.name] = fit_link(samples);
+    if (scope.name != "node" || !several_nodes) continue;
+    for (const SlowHost& s : slow_hosts(context.hosts, by_host(context, largest, true), "all-reduce in the node", true))
+      result.slow.push_back(s);
+  }
+  if (context.root()) print(result, context.arguments.link_gbit);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,203 @@
+#include "bench/forecast.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <sstream>
+
+#include "base/error.h"
+#include "bench/experiment_keys.h"
+#include "config/batch_plan.h"
+#include "train/run_plan.h"
+
+namespace ringtrain {
+
+namespace {
+
+constexpr const char* measure_advice = "ringtrain bench comm input step EXPERIMENT.yaml --json preflight.json";
+
+// Linear between measured points, the nearest one beyond them.
+template <class Value>
+double between(const std::vector<StepMeasurement>& steps, int ranks_on_node, const Value& value) {
+  const auto after = std::find_if(steps.begin(), steps.end(),
+                                  [&](const StepMeasurement& s) { return s.ranks_per_node >= ranks_on_node; });
+  if (after == steps.end()) return value(steps.back());
+  if (after == steps.begin()) return value(*after);
+  const StepMeasurement &a = *std::prev(after), &b = *after;
+  const double x = static_cast<double>(ranks_on_node - a.ranks_per_node) / (b.ranks_per_node - a.ranks_per_node);
+  return value(a) + x * (value(b) - value(a));
+}
+
+double own_crowding(const StepMeasurement& s) {
+  return s.on_device ? 1 : crowding(s.ranks_per_node, s.threads, s.cores_per_node);
+}
+
+double measured_seconds(const StepMeasurement& s) {
+  return s.input_seconds > 0 ? s.input_seconds : s.seconds;
+}
+
+}  // namespace
+
+const char* scaling_name(Scaling scaling) {
+  return scaling == Scaling::strong ? "strong" : "weak";
+}
+const char* topology_name(Topology topology) {
+  return topology == Topology::flat ? "flat" : "hierarchical";
+}
+
+Forecast::Forecast(const Experiment& experiment, const std::vector<Preflight>& measured, const ForecastOptions& options)
+    : experiment_(experiment) {
+  const std::string keys = model_keys(experiment);
+  for (const Preflight& p : measured) {
+    if (!p.has_step) continue;
+    if (p.step.model != keys)
+      throw Error(cat("the measured step is of another model: ", p.step.model, "; the experiment has ", keys),
+                  measure_advice);
+    std::erase_if(steps_, [&](const StepMeasurement& s) { return s.ranks_per_node == p.step.ranks_per_node; });
+    steps_.push_back(p.step);
+  }
+  if (steps_.empty()) throw Error("no step was measured", measure_advice);
+  std::ranges::sort(steps_, {}, &StepMeasurement::ranks_per_node);
+  for (const Preflight& p : measured) {
+    // Of cores that ranks share the links were measured too slow.
+    const StepMeasurement& s = p.has_step ? p.step : steps_.back();
+    const double own = s.on_device ? 1 : crowding(p.ranks_per_node, s.threads, s.cores_per_node);
+    if (p.fit.contains("node")) node_ = scaled(p.fit.at("node"), 1 / own), has_node_ = true;
+    if (p.fit.contains("network")) network_ = p.fit.at("network"), has_network_ = true;
+    ranks_per_node_ = std::max(ranks_per_node_, p.ranks_per_node);
+    for (const InputRate& rate : p.input) {
+      const double of_rank = rate.samples_per_second / p.ranks_per_node;
+      if (loader_rate_ == 0 || of_rank < loader_rate_) loader_rate_ = of_rank;
+    }
+  }
+  if (!has_network_ && options.network.beta > 0) network_ = options.network, has_network_ = true;
+  if (!has_network_ && has_node_) network_ = node_, network_is_assumed_ = true;
+  if (!has_node_) node_ = network_;
+  if (options.ranks_per_node > 0) ranks_per_node_ = static_cast<int>(options.ranks_per_node);
+  cores_per_node_ = options.cores_per_node > 0 ? static_cast<int>(options.cores_per_node) : base().cores_per_node;
+  rows_per_rank_ = options.rows_per_rank > 0 ? options.rows_per_rank : base().rows_per_rank;
+  fit();
+}
+
+// A GPU's sums leave its computing alone (but for some of its multiprocessors); the ring of a CPU is the computing
+// core's own work, all of it unless a measured step says otherwise.
+void Forecast::fit() {
+  busy_ = base().on_device ? 0 : 1;
+  double fitted = 0;
+  int count = 0;
+  for (const StepMeasurement& s : steps_) {
+    if (s.ranks == 1 || !(has_node_ || has_network_)) continue;
+    StepWork w = work(s.rows_per_rank, s.micro_batch, s.accumulation, s.ranks_per_node);
+    w.update = s.update, w.input = 0;  // s.seconds has no data set
+    fitted += fit_busy(w, cluster(s.ranks, s.ranks_per_node), Topology::flat, s.seconds);
+    ++count;
+  }
+  busy_is_fitted_ = count > 0;
+  if (count > 0) busy_ = fitted / count;
+
+  double squares = 0;
+  for (const StepMeasurement& s : steps_) {
+    uncertainty_.jitter = std::max(uncertainty_.jitter, s.jitter);
+    if (s.ranks > 1 && !(has_node_ || has_network_)) continue;
+    const Comparison c = compare(s);
+    const double off = c.measured / c.predicted - 1;
+    squares += off * off / static_cast<double>(steps_.size());
+  }
+  uncertainty_.compute = uncertainty_.jitter;
+  uncertainty_.sums = std::max(node_.error, network_.error);
+  uncertainty_.model = std::sqrt(squares);
+}
+
+StepWork Forecast::work(std::int64_t rows, std::int64_t micro_batch, std::int64_t accumulation,
+                        int ranks_on_node) const {
+  const auto at_node = [&](const auto& value) {
+    const double factor = base().on_device ? 1 : crowding(ranks_on_node, base().threads, cores_per_node_);
+    return factor *
+           between(steps_, ranks_on_node, [&](const StepMeasurement& s) { return value(s) / own_crowding(s); });
+  };
+  const auto micro = static_cast<double>(micro_batch);
+  StepWork w;
+  w.forward = at_node([&](const StepMeasurement& s) { return pass_at(s.passes, micro).forward; });
+  w.backward = at_node([&](const StepMeasurement& s) { return pass_at(s.passes, micro).backward; });
+  w.update = at_node([](const StepMeasurement& s) { return s.update; });
+  // What the data set adds to a step beside waiting: its threads take the computing ones' time.
+  w.update += static_cast<double>(rows) * at_node([](const StepMeasurement& s) {
+                return s.input_seconds > 0 ? std::max(0.0, s.input_seconds - s.input_wait - s.seconds) /
+                                                 static_cast<double>(s.rows_per_rank)
+                                           : 0.0;
+              });
+  w.input = loader_rate_ > 0 ? static_cast<double>(rows) / loader_rate_ : 0;
+  w.accumulation = accumulation;
+  w.elements = base().elements;
+  w.bucket_elements = bucket_elements(experiment_.communication, base().on_device);
+  w.element_bytes = base().element_bytes;
+  w.busy = busy_;
+  w.watermark = base().watermark;
+  return w;
+}
+
+Cluster Forecast::cluster(int ranks, int ranks_per_node) const {
+  const int on_node = std::min(ranks, ranks_per_node);
+  const double factor = base().on_device ? 1 : crowding(on_node, base().threads, cores_per_node_);
+  return {ranks, ranks_per_node, scaled(node_, factor), scaled(network_, factor)};
+}
+
+ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
+  if (ranks > 1 && !has_node_ && !has_network_)
+    throw Error("no all-reduce was measured, so nothing can be said of more than one rank", measure_advice);
+  ForecastRow r;
+  r.scaling = scaling, r.topology = topology, r.ranks = ranks;
+  const auto seconds_of = [&](int count, ForecastRow* into) {
+    BatchConfig batch = experiment_.batch;
+    if (scaling == Scaling::weak) {
+      // Of the virtual workers only that they fit matters to the speed.
+      batch.global = rows_per_rank_ * count;
+      if (rows_per_rank_ % batch.worker != 0) batch.worker = rows_per_rank_;
+    }
+    const BatchPlan plan = batch_plan(batch, count, base().micro_batch, base().whole_workers);
+    const Cluster c = cluster(count, ranks_per_node_);
+    const StepWork w = work(plan.rows_per_rank, plan.micro_batch, plan.accumulation, c.ranks_on_node());
+    if (into != nullptr) {
+      into->nodes = c.nodes();
+      into->global_batch = plan.global, into->rows_per_rank = plan.rows_per_rank, into->micro_batch = plan.micro_batch;
+      into->step = step_time(w, c, topology);
+      into->range = step_range(w, c, topology, uncertainty_);
+    }
+    return static_cast<double>(plan.global) / step_time(w, c, topology).total();  // samples per second
+  };
+  r.efficiency = seconds_of(ranks, &r) / (ranks * seconds_of(1, nullptr));
+  return r;
+}
+
+Forecast::Comparison Forecast::compare(const StepMeasurement& s) const {
+  const Cluster c = cluster(s.ranks, s.ranks_per_node);
+  StepWork w = work(s.rows_per_rank, s.micro_batch, s.accumulation, c.ranks_on_node());
+  if (s.input_seconds == 0) w.input = 0;
+  return {s.ranks, c.ranks_on_node(), measured_seconds(s), step_time(w, c, Topology::flat).total(),
+          step_range(w, c, Topology::flat, uncertainty_)};
+}
+
+std::vector<int> parse_ranks(const std::string& text) {
+  const auto number = [&](std::string_view part) {
+    int value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (error != std::errc() || end != part.data() + part.size() || value < 1 || value > 1 << 24)
+      throw Error(cat("--ranks is '", text, "'; expected 1..4096 (doubling) or a list such as 1,2,48"),
+                  "ringtrain --help");
+    return value;
+  };
+  std::vector<int> ranks;
+  if (const auto dots = text.find(".."); dots != std::string::npos) {
+    const int first = number(std::string_view(text).substr(0, dots));
+    const int last = number(std::string_view(text).substr(dots + 2));
+    for (int r = first; r < last; r *= 2) ranks.push_back(r);
+    ranks.push_back(last);
+    return ranks;
+  }
+  std::istringstream list(text);
+  for (std::string part; std::getline(list, part, ',');) ranks.push_back(number(part));
+  if (ranks.empty()) number("");
+  return ranks;
+}
+
+}  // namespace ringtrain

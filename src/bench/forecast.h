@@ -1,0 +1,77 @@
+// From measurements to a table of predictions: chooses what of the measured enters the scaling model for so many ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/preflight.h"
+#include "config/experiment.h"
+
+namespace ringtrain {
+
+// strong: the experiment's batch on more ranks. weak: the batch grows with the ranks, each keeps its rows.
+enum class Scaling { strong, weak };
+const char* scaling_name(Scaling scaling);
+const char* topology_name(Topology topology);
+
+struct ForecastRow {
+  Scaling scaling = Scaling::strong;
+  Topology topology = Topology::flat;
+  int ranks = 1, nodes = 1;
+  std::int64_t global_batch = 0, rows_per_rank = 0, micro_batch = 0;
+  StepTime step;
+  StepRange range;
+  double efficiency = 0;  // samples/s by those of as many single ranks
+  double samples_per_second() const { return static_cast<double>(global_batch) / step.total(); }
+};
+
+struct ForecastOptions {
+  std::int64_t ranks_per_node = 0, cores_per_node = 0;  // 0: as measured
+  std::int64_t rows_per_rank = 0;                       // of weak scaling; 0: as measured
+  Link network = {};                                    // where it was not measured; beta 0: not stated
+};
+
+class Forecast {
+ public:
+  // Throws Error when nothing was measured, or another model than the experiment's.
+  Forecast(const Experiment& experiment, const std::vector<Preflight>& measured, const ForecastOptions& options);
+
+  // Throws Error where the experiment's batch does not go onto so many ranks.
+  ForecastRow row(Scaling scaling, Topology topology, int ranks) const;
+
+  // A measured training step (or, where it had no data set, a step on the same input), and what the model says of it.
+  struct Comparison {
+    int ranks = 1, ranks_on_node = 1;
+    double measured = 0, predicted = 0;  // seconds
+    StepRange range;
+  };
+  Comparison compare(const StepMeasurement& measured) const;
+
+  double busy() const { return busy_; }
+  bool busy_is_fitted() const { return busy_is_fitted_; }
+  bool network_is_assumed() const { return network_is_assumed_; }  // the node's own figures stand for it
+  const Uncertainty& uncertainty() const { return uncertainty_; }
+  int ranks_per_node() const { return ranks_per_node_; }
+  int cores_per_node() const { return cores_per_node_; }
+  const StepMeasurement& base() const { return steps_.back(); }
+
+ private:
+  StepWork work(std::int64_t rows, std::int64_t micro_batch, std::int64_t accumulation, int ranks_on_node) const;
+  Cluster cluster(int ranks, int ranks_per_node) const;
+  void fit();
+
+  const Experiment experiment_;
+  std::vector<StepMeasurement> steps_;  // ascending in ranks per node, one each
+  Link node_, network_;                 // of ranks that have their cores for themselves
+  bool has_node_ = false, has_network_ = false, network_is_assumed_ = false, busy_is_fitted_ = false;
+  int ranks_per_node_ = 1, cores_per_node_ = 1;
+  std::int64_t rows_per_rank_ = 0;
+  double loader_rate_ = 0;  // samples per second of one rank; 0: not measured
+  double busy_ = 0;
+  Uncertainty uncertainty_;
+};
+
+// "1..4096": doubling, and the last; "1,2,48": these. Throws Error.
+std::vector<int> parse_ranks(const std::string& text);
+
+}  // namespace ringtrain

@@ -1,0 +1,118 @@
+// `ringtrain bench input`: what the file system and the loaders of every node deliver, all nodes at the same time.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/table.h"
+#include "bench/measure.h"
+#include "train/run_plan.h"
+#include "train/start.h"
+
+namespace ringtrain {
+
+namespace {
+
+constexpr std::int64_t block_bytes = 4 << 20, most_bytes = std::int64_t{1} << 30;
+
+class File {
+ public:
+  explicit File(const std::string& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (descriptor_ < 0)
+      throw Error(cat(path, " cannot be opened: ", std::strerror(errno)), "every node must see the data set");
+  }
+  ~File() { ::close(descriptor_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  // From storage, as far as the kernel lets go of what it keeps in memory.
+  std::int64_t read(std::int64_t offset, std::vector<char>& into) const {
+    ::posix_fadvise(descriptor_, offset, std::ssize(into), POSIX_FADV_DONTNEED);
+    const ssize_t bytes = ::pread(descriptor_, into.data(), into.size(), offset);
+    if (bytes < 0) throw Error(cat(path_, " cannot be read: ", std::strerror(errno)), "check the file system");
+    return bytes;
+  }
+
+ private:
+  std::string path_;
+  int descriptor_;
+};
+
+// Blocks of the data set's files in a random order of this rank's own: bytes per second.
+double read_rate(const DatasetIndex& index, int rank, double seconds) {
+  std::vector<std::pair<std::size_t, std::int64_t>> blocks;  // shard, offset
+  for (std::size_t s = 0; s < index.shards.size(); ++s)
+    for (std::int64_t at = 0; at < static_cast<std::int64_t>(index.shards[s].file_bytes); at += block_bytes)
+      blocks.emplace_back(s, at);
+  std::vector<char> block(block_bytes);
+  std::int64_t bytes = 0;
+  const double begin = now_seconds();
+  double now = begin;
+  for (std::uint64_t i = 0; now - begin < seconds && bytes < most_bytes; ++i) {
+    const double x = random_uniform(static_cast<std::uint64_t>(rank) + 1, i);
+    const auto [shard, offset] = blocks.at(static_cast<std::size_t>(x * static_cast<double>(blocks.size())));
+    bytes += File(index.shards[shard].path).read(offset, block);
+    now = now_seconds();
+  }
+  return static_cast<double>(bytes) / (now - begin);
+}
+
+double loader_rate(const RunPlan& plan, int rank, double seconds) {
+  Loader loader(make_dataset(plan.train), for_rank(plan.train_loader, rank));
+  loader.seek(0, 0);
+  // What was filled ahead before the clock starts does not count.
+  for (std::int64_t i = 0; i < plan.train_loader.prefetch + 1; ++i) loader.next();
+  std::int64_t passes = 0;
+  const double begin = now_seconds();
+  double now = begin;
+  while (now - begin < seconds) {
+    loader.next();
+    ++passes;
+    now = now_seconds();
+  }
+  return static_cast<double>(passes * plan.batch.micro_batch) / (now - begin);
+}
+
+// The sum over the ranks of each host.
+std::vector<double> host_sums(const BenchContext& context, const std::vector<double>& of_rank) {
+  std::vector<double> sums(context.hosts.size());
+  for (std::size_t r = 0; r < of_rank.size(); ++r) {
+    const auto at = std::find(context.hosts.begin(), context.hosts.end(), context.session.hosts()[r]);
+    sums[static_cast<std::size_t>(at - context.hosts.begin())] += of_rank[r];
+  }
+  return sums;
+}
+
+}  // namespace
+
+void bench_input(const BenchContext& context, Preflight& result) {
+  Communicator& host = *context.machine.host;
+  const double seconds = context.arguments.seconds / 2;
+  const DatasetIndex index = shared_index(context.experiment.data.train, host);
+  host.barrier();
+  const std::vector<double> reads = gathered(host, read_rate(index, host.rank(), seconds));
+  const RunPlan plan = make_run_plan(context.experiment, index, nullptr, host.size(), *context.machine.backend);
+  host.barrier();
+  const std::vector<double> samples = gathered(host, loader_rate(plan, host.rank(), seconds));
+  if (!context.root()) return;
+
+  const std::vector<double> bytes_of = host_sums(context, reads), samples_of = host_sums(context, samples);
+  log_info("input: ", index.prefix, ", every node at the same time");
+  for (std::size_t h = 0; h < context.hosts.size(); ++h) {
+    result.input.push_back({context.hosts[h], bytes_of[h], samples_of[h]});
+    log_info("  ", context.hosts[h], ": ", readable_bytes(bytes_of[h]), "/s from the files, ",
+             with_thousands(std::llround(samples_of[h])), " samples/s from the loaders");
+  }
+  for (const auto& [values, what] : {std::pair(bytes_of, "reading files"), std::pair(samples_of, "loading samples")})
+    for (const SlowHost& s : slow_hosts(context.hosts, values, what, false)) result.slow.push_back(s);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,82 @@
+#include "bench/measure.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/clock.h"
+
+namespace ringtrain {
+
+double Runs::slowest() const {
+  if (of_rank.empty()) return 0;
+  std::vector<double> slowest = of_rank.front();
+  for (const auto& times : of_rank)
+    for (std::size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], times[i]);
+  return median(slowest);
+}
+
+double Runs::rank_median(std::size_t rank) const {
+  return median(of_rank.at(rank));
+}
+
+double Runs::jitter() const {
+  std::vector<double> each;
+  for (std::size_t r = 0; r < of_rank.size(); ++r) {
+    // From the middle half, so that one interruption does not stand for all runs: 1.35 deviations wide.
+    std::vector<double> sorted = of_rank[r];
+    if (sorted.size() < 4) continue;
+    std::sort(sorted.begin(), sorted.end());
+    const double width = sorted[sorted.size() * 3 / 4] - sorted[sorted.size() / 4];
+    each.push_back(width / 1.35 / rank_median(r));
+  }
+  return median(each);
+}
+
+Runs timed_runs(Communicator& host, double seconds, int most, TooSlow too_slow, const std::function<void()>& work) {
+  const auto run = [&] {
+    host.barrier();
+    const double begin = now_seconds();
+    work();
+    return now_seconds() - begin;
+  };
+  host.barrier();
+  run();
+  double estimate = run();
+  host.sum(std::span(&estimate, 1));
+  estimate /= host.size();
+  const int fits = static_cast<int>(std::min<double>(most, seconds / std::max(estimate, 1e-9)));
+  const int count = fits < 1 && too_slow == TooSlow::give_up ? 0 : std::max(5, fits);
+
+  std::vector<float> mine(static_cast<std::size_t>(count)), all;
+  for (float& t : mine) t = static_cast<float>(run());
+  if (host.rank() == 0) all.resize(mine.size() * static_cast<std::size_t>(host.size()));
+  host.gather(mine, all, 0);
+  Runs runs;
+  if (host.rank() != 0 || count == 0) return runs;
+  for (std::size_t r = 0; r < static_cast<std::size_t>(host.size()); ++r) {
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(r * mine.size());
+    runs.of_rank.emplace_back(first, first + count);
+  }
+  return runs;
+}
+
+std::vector<double> by_host(const BenchContext& context, const std::vector<double>& of_rank, bool largest) {
+  std::vector<double> values(context.hosts.size());
+  std::vector<bool> seen(values.size());
+  for (std::size_t r = 0; r < of_rank.size(); ++r) {
+    const auto at = std::find(context.hosts.begin(), context.hosts.end(), context.session.hosts()[r]);
+    const auto h = static_cast<std::size_t>(at - context.hosts.begin());
+    if (!seen[h] || (of_rank[r] > values[h]) == largest) values[h] = of_rank[r];
+    seen[h] = true;
+  }
+  return values;
+}
+
+std::vector<double> gathered(Communicator& host, double mine) {
+  const auto value = static_cast<float>(mine);
+  std::vector<float> all(host.rank() == 0 ? static_cast<std::size_t>(host.size()) : 0);
+  host.gather(std::span(&value, 1), all, 0);
+  return {all.begin(), all.end()};
+}
+
+}  // namespace ringtrain

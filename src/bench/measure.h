@@ -1,0 +1,45 @@
+// What the benchmarks share.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/preflight.h"
+#include "train/machine.h"
+
+namespace ringtrain {
+
+struct BenchContext {
+  const BenchArguments& arguments;
+  const Session& session;
+  const Experiment& experiment;
+  Machine& machine;
+  int threads = 1;
+  std::vector<std::string> hosts;  // distinct
+  bool root() const { return session.rank() == 0; }
+};
+
+// Seconds of a work that was done several times, all ranks starting together. Whole on rank 0, empty elsewhere.
+struct Runs {
+  std::vector<std::vector<double>> of_rank;  // [rank][run]
+  double slowest() const;                    // median over the runs of the slowest rank's time
+  double rank_median(std::size_t rank) const;
+  double jitter() const;  // standard deviation of a rank's runs by its median: the median of all ranks'
+};
+
+// Collective: as many runs as fit into `seconds`, after two to warm up and to see how long one takes; at least 5, at
+// most `most`. Where one takes longer than all of `seconds`: none, if they are to be given up.
+enum class TooSlow { run_anyway, give_up };
+Runs timed_runs(Communicator& host, double seconds, int most, TooSlow too_slow, const std::function<void()>& work);
+
+// The largest or smallest value of each host's ranks, in the order of distinct hosts.
+std::vector<double> by_host(const BenchContext& context, const std::vector<double>& of_rank, bool largest);
+// One number of every rank, on rank 0.
+std::vector<double> gathered(Communicator& host, double mine);
+
+void bench_comm(const BenchContext& context, Preflight& result);
+void bench_input(const BenchContext& context, Preflight& result);
+void bench_step(const BenchContext& context, Preflight& result);
+
+}  // namespace ringtrain

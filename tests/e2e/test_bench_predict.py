@@ -1,0 +1,131 @@
+"""What a job's nodes give, and what follows for other numbers of ranks."""
+import csv
+import json
+import subprocess
+from xml.etree import ElementTree
+
+import pytest
+
+from conftest import LAUNCHER, PROGRAM, Job
+
+QUICK = ["--seconds", "0.3"]
+
+
+def bench(workshop, file, *words, ranks=1):
+    result = workshop.run("bench", *words, *QUICK, "--json", file, ranks=ranks)
+    assert result.code == 0, result
+    return json.loads(file.read_text()), result
+
+
+@pytest.fixture
+def preflight(workshop):
+    """A file of measurements that were never made: 1 ms + 0.1 ms a sample forward, twice that backward, 2 ranks a node."""
+    file = workshop.folder / "preflight.json"
+    bench(workshop, file, "step", workshop.experiment())
+    measured = json.loads(file.read_text())
+    passes = [{"micro_batch": m, "forward": 1e-3 + 1e-4 * m, "backward": 2e-3 + 2e-4 * m} for m in (8, 32)]
+    measured.update(ranks=2, ranks_per_node=2, fit={"node": {"alpha": 1e-6, "beta": 1e-10},
+                                                    "network": {"alpha": 1e-5, "beta": 1e-9}})
+    measured["step"].update(passes=passes, micro_batch=32, rows_per_rank=32, accumulation=1, update=1e-3, jitter=0.01,
+                            seconds=13.6e-3, input_seconds=0, threads=1, cores_per_node=2, ranks=1, ranks_per_node=1)
+    file.write_text(json.dumps(measured))
+    return file
+
+
+def test_all_kinds_are_measured_into_one_file(workshop):
+    file = workshop.folder / "preflight.json"
+    experiment = workshop.experiment()
+    comm, result = bench(workshop, file, "comm", ranks=2)
+    assert comm["ranks"] == comm["ranks_per_node"] == 2 and len(comm["hosts"]) == 1
+    assert {s["scope"] for s in comm["comm"]} == {"node"} and all(s["seconds"] > 0 for s in comm["comm"])
+    assert comm["fit"]["node"]["beta"] > 0 and comm["fit"]["node"]["alpha"] >= 0
+    assert comm["clock_skew_seconds"] == [0] and comm["versions_equal"]
+    assert "GB/s" in result.out
+    both, _ = bench(workshop, file, "input", "step", experiment, ranks=2)
+    assert both["comm"] == comm["comm"], "what was not measured again stays"
+    assert both["input"][0]["host"] == comm["hosts"][0] and both["input"][0]["bytes_per_second"] > 0
+    assert both["input"][0]["samples_per_second"] > 0
+    step = both["step"]
+    assert step["micro_batch"] * step["accumulation"] == step["rows_per_rank"] == 16
+    assert 0 < step["forward"] + step["backward"] < step["seconds"] * 10 and step["parameters"] > 0
+    assert step["watermark"][-1][1] == 1, "the last point is the whole gradient"
+
+
+def test_a_file_of_another_job_is_not_added_to(workshop):
+    file = workshop.folder / "preflight.json"
+    bench(workshop, file, "comm", ranks=2)
+    alone, _ = bench(workshop, file, "step", workshop.experiment(), ranks=1)
+    assert "comm" not in alone and alone["ranks"] == 1
+
+
+def test_what_bench_writes_predict_reads(workshop):
+    file, experiment = workshop.folder / "preflight.json", workshop.experiment()
+    bench(workshop, file, "comm", "input", "step", experiment, ranks=2)
+    result = workshop.run("predict", experiment, "--ranks", "1..4096", "--preflight", file, "--check", file, ranks=0)
+    assert result.code == 0, result
+    assert "4096" in result.out and "not fitted" in result.out, result
+    assert "no network was measured" in result.err, result
+
+
+def test_predictions_are_the_same_in_table_csv_json_and_picture(workshop, preflight):
+    out = {kind: workshop.folder / f"predicted.{kind}" for kind in ("csv", "json", "svg")}
+    options = [word for kind, path in out.items() for word in (f"--{kind}", path)]
+    result = workshop.run("predict", workshop.experiment(), "--ranks", "1..64", "--preflight", preflight, *options, ranks=0)
+    assert result.code == 0, result
+    rows = list(csv.DictReader(out["csv"].open()))
+    assert rows and len(rows) == len(json.loads(out["json"].read_text())["rows"])
+    weak = [r for r in rows if (r["scaling"], r["topology"]) == ("weak", "flat")]
+    assert [int(r["ranks"]) for r in weak] == [1, 2, 4, 8, 16, 32, 64]
+    assert float(weak[0]["step_seconds"]) == pytest.approx(13.6e-3)
+    for row in rows:
+        assert float(row["samples_per_second"]) == pytest.approx(int(row["global_batch"]) / float(row["step_seconds"]), rel=1e-3)
+        assert float(row["step_seconds_low"]) <= float(row["step_seconds"]) <= float(row["step_seconds_high"])
+        assert int(row["nodes"]) == (int(row["ranks"]) + 1) // 2
+    efficiency = [float(r["efficiency"]) for r in weak]
+    assert efficiency == sorted(efficiency, reverse=True) and efficiency[0] == 1
+    assert ElementTree.parse(out["svg"]).getroot().tag.endswith("svg")
+
+
+def test_the_experiments_batch_ends_at_its_virtual_workers_and_says_so(workshop, preflight):
+    result = workshop.run("predict", workshop.experiment(), "--ranks", "1..16", "--preflight", preflight, ranks=0)
+    assert result.code == 0 and "not on 8, 16 ranks" in result.out, result
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["bench"], "comm, input and step"),
+    (["bench", "speed", "a.yaml"], "comm, input and step"),
+    (["bench", "step"], "experiment"),
+    (["predict"], "experiment"),
+    (["predict", "EXPERIMENT"], "ringtrain bench"),
+    (["predict", "EXPERIMENT", "--preflight", "EXPERIMENT"], "JSON"),
+    (["predict", "EXPERIMENT", "--preflight", "PREFLIGHT", "--ranks", "many"], "many"),
+    (["predict", "EXPERIMENT", "--preflight", "PREFLIGHT", "model.hidden=24"], "model.hidden=24"),
+    (["predict", "EXPERIMENT", "--preflight", "PREFLIGHT", "--latency-us", "5"], "--link-gbit"),
+])
+def test_a_mistake_is_one_sentence(workshop, preflight, words, expected):
+    names = {"EXPERIMENT": workshop.experiment(), "PREFLIGHT": preflight}
+    result = workshop.run(*[names.get(word, word) for word in words], ranks=0, cwd=workshop.folder.parent)
+    assert result.code not in (0, 85) and expected in result.err, result
+    assert result.err.count("ringtrain: error") == 1, result
+
+
+def test_several_nodes_are_measured_inside_between_and_over_all(workshop):
+    """Two nodes by name only: each pair of ranks sees a host name of its own."""
+    host = "hostname n$((${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} / 2)) && exec \"$@\""
+    if subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode != 0:
+        pytest.skip("no right to give processes a host name (unshare --uts)")
+    file = workshop.folder / "preflight.json"
+    env = {"OMPI_MCA_btl_vader_backing_directory": str(workshop.folder)}
+    job = Job([LAUNCHER, 4, "unshare", "--uts", "sh", "-c", host, "-", PROGRAM, "bench", "comm", "input",
+               workshop.experiment(), "--link-gbit", "10", "--seconds", "1", "--json", file], workshop.folder / "job", env)
+    workshop.jobs.append(job)
+    result = job.wait(120)
+    assert result.code == 0, result
+    measured = json.loads(file.read_text())
+    assert measured["hosts"] == ["n0", "n1"] and measured["ranks_per_node"] == 2
+    ranks = {(s["scope"], s["ranks"]) for s in measured["comm"]}
+    assert ranks == {("node", 2), ("network", 2), ("all", 4)}, ranks
+    assert measured["fit"].keys() == {"node", "network", "all"}
+    assert [i["host"] for i in measured["input"]] == ["n0", "n1"]
+    assert len(measured["clock_skew_seconds"]) == 2 and abs(measured["clock_skew_seconds"][1]) < 1
+    assert "% of the link" in result.out, result

@@ -1,0 +1,242 @@
+// From measurements to predictions: what is chosen, scaled and refused; and the file between bench and predict.
+#include "bench/forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/error.h"
+#include "bench/experiment_keys.h"
+
+namespace ringtrain {
+namespace {
+
+Experiment experiment() {
+  Experiment e;
+  e.name = "forecast";
+  e.batch.global = 256;
+  e.batch.worker = 16;
+  return e;
+}
+
+// One rank with a core of two: passes of 8 and 32 samples, 1 ms + 0.1 ms a sample forward, twice that backward.
+Preflight measured(int ranks, double slower = 1) {
+  Preflight p;
+  p.version = "1.0";
+  p.hosts = {"a"};
+  p.ranks = p.ranks_per_node = ranks;
+  p.has_step = true;
+  StepMeasurement& s = p.step;
+  s.model = model_keys(experiment());
+  s.micro_batch = 32, s.rows_per_rank = 256 / ranks, s.accumulation = s.rows_per_rank / 32;
+  for (const double m : {8.0, 32.0}) s.passes.push_back({m, slower * (1e-3 + 1e-4 * m), slower * (2e-3 + 2e-4 * m)});
+  s.forward = s.passes.back().forward, s.backward = s.passes.back().backward, s.update = 1e-3;
+  s.seconds = static_cast<double>(s.accumulation) * (s.forward + s.backward) + s.update;
+  s.parameters = 999'000, s.elements = 1'000'000, s.bucket_mib = 1;
+  s.ranks = s.ranks_per_node = ranks;
+  s.threads = 1, s.cores_per_node = 2;
+  return p;
+}
+
+Preflight with_links(Preflight p, bool network) {
+  p.fit["node"] = {1e-6, 1e-10, 1e-6};
+  if (network) p.fit["network"] = {1e-5, 1e-9, 1e-6};
+  return p;
+}
+
+std::string refusal(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& e) {
+    return cat(e.what(), " | ", e.hint());
+  }
+  return "no error";
+}
+
+TEST(Forecast, OneRankIsWhatWasMeasured) {
+  const Forecast f(experiment(), {measured(1)}, {});
+  const ForecastRow row = f.row(Scaling::strong, Topology::flat, 1);
+  EXPECT_NEAR(row.step.total(), measured(1).step.seconds, 1e-12);
+  EXPECT_DOUBLE_EQ(row.efficiency, 1);
+  EXPECT_EQ(row.global_batch, 256);
+}
+
+TEST(Forecast, StrongScalingKeepsTheBatchAndWeakScalingTheRows) {
+  const Forecast f(experiment(), {with_links(measured(1), true)}, {.ranks_per_node = 4, .cores_per_node = 4});
+  for (const int ranks : {2, 4, 16}) {
+    const ForecastRow strong = f.row(Scaling::strong, Topology::flat, ranks);
+    EXPECT_EQ(strong.global_batch, 256);
+    EXPECT_EQ(strong.rows_per_rank, 256 / ranks);
+    EXPECT_EQ(strong.nodes, (ranks + 3) / 4);
+    const ForecastRow weak = f.row(Scaling::weak, Topology::flat, ranks);
+    EXPECT_EQ(weak.rows_per_rank, 256);
+    EXPECT_EQ(weak.global_batch, 256 * ranks);
+    EXPECT_LT(weak.efficiency, 1);
+    EXPECT_LT(strong.efficiency, weak.efficiency) << "the same sums for less computing";
+  }
+}
+
+TEST(Forecast, StrongScalingEndsAtTheVirtualWorkers) {
+  const Forecast f(experiment(), {with_links(measured(1), true)}, {});
+  EXPECT_NO_THROW(f.row(Scaling::strong, Topology::flat, 16));
+  EXPECT_NE(refusal([&] { f.row(Scaling::strong, Topology::flat, 32); }), "no error");
+  EXPECT_NO_THROW(f.row(Scaling::weak, Topology::flat, 4096));
+}
+
+TEST(Forecast, RanksThatShareCoresTakeTurns) {
+  const Forecast roomy(experiment(), {with_links(measured(1), false)}, {.ranks_per_node = 4, .cores_per_node = 4});
+  const Forecast crowded(experiment(), {with_links(measured(1), false)}, {.ranks_per_node = 4, .cores_per_node = 2});
+  const auto seconds = [](const Forecast& f) { return f.row(Scaling::weak, Topology::flat, 4).step.total(); };
+  EXPECT_NEAR(seconds(crowded), 2 * seconds(roomy), 1e-9);
+  EXPECT_NEAR(roomy.row(Scaling::weak, Topology::flat, 2).step.total(),
+              crowded.row(Scaling::weak, Topology::flat, 2).step.total(), 1e-12);
+}
+
+TEST(Forecast, WhatCrowdedRanksMeasuredIsNotTakenForTheirSpeed) {
+  Preflight crowded = with_links(measured(4, 2), false);  // 4 ranks on 2 cores: everything takes twice as long
+  crowded.step.update *= 2;
+  crowded.fit["node"] = scaled(crowded.fit["node"], 2);
+  crowded.step.seconds = 0;
+  Preflight roomy = with_links(measured(4), false);
+  roomy.step.cores_per_node = 4;
+  roomy.step.seconds = 0;
+  const ForecastRow a = Forecast(experiment(), {crowded}, {.cores_per_node = 4}).row(Scaling::weak, Topology::flat, 4);
+  const ForecastRow b = Forecast(experiment(), {roomy}, {}).row(Scaling::weak, Topology::flat, 4);
+  EXPECT_NEAR(a.step.total(), b.step.total(), 1e-9);
+}
+
+TEST(Forecast, RanksThatSlowEachOtherDownAreInterpolated) {
+  Preflight alone = with_links(measured(1), false), three_ranks = measured(3, 1.4);
+  alone.step.cores_per_node = three_ranks.step.cores_per_node = 8;
+  const Forecast f(experiment(), {alone, three_ranks}, {});
+  const double one = f.row(Scaling::weak, Topology::flat, 1).step.compute;
+  const double two = f.row(Scaling::weak, Topology::flat, 2).step.compute;
+  const double three = f.row(Scaling::weak, Topology::flat, 3).step.compute;
+  EXPECT_GT(two, one);
+  EXPECT_LT(two, three);
+}
+
+TEST(Forecast, AStepOfSeveralRanksSaysHowBusyItsSumsKeepTheCore) {
+  const Preflight alone = with_links(measured(1), false);
+  EXPECT_EQ(Forecast(experiment(), {alone}, {}).busy(), 1);
+  EXPECT_FALSE(Forecast(experiment(), {alone}, {}).busy_is_fitted());
+  Preflight gpu = alone;
+  gpu.step.on_device = true;
+  EXPECT_EQ(Forecast(experiment(), {gpu}, {}).busy(), 0);
+
+  Preflight two = with_links(measured(2), false);
+  two.step.seconds += 1e-4;  // most of the 400 us that the sums take is hidden
+  const Forecast fitted(experiment(), {alone, two}, {});
+  EXPECT_TRUE(fitted.busy_is_fitted());
+  EXPECT_LT(fitted.busy(), 0.5);
+  EXPECT_NEAR(fitted.compare(two.step).predicted, two.step.seconds, 1e-7);
+}
+
+TEST(Forecast, WhatTheDataSetAddsIsPartOfTheStep) {
+  Preflight p = measured(1);
+  p.step.input_seconds = p.step.seconds * 1.1;
+  EXPECT_NEAR(Forecast(experiment(), {p}, {}).row(Scaling::strong, Topology::flat, 1).step.total(),
+              p.step.input_seconds, 1e-12);
+}
+
+TEST(Forecast, ASlowLoaderLimitsTheStep) {
+  Preflight p = measured(1);
+  p.input = {{"a", 1e9, 1000}};
+  EXPECT_NEAR(Forecast(experiment(), {p}, {}).row(Scaling::strong, Topology::flat, 1).step.total(), 0.256, 1e-12);
+}
+
+TEST(Forecast, ANetworkIsMeasuredOrStatedOrAssumedAndSaysSo) {
+  const ForecastOptions options = {.ranks_per_node = 1, .network = {1e-4, 1e-8, 1e-4}};
+  const auto seconds = [](const Forecast& f) { return f.row(Scaling::weak, Topology::flat, 64).step.total(); };
+  const Forecast assumed(experiment(), {with_links(measured(1), false)}, {.ranks_per_node = 1});
+  const Forecast stated(experiment(), {with_links(measured(1), false)}, options);
+  const Forecast known(experiment(), {with_links(measured(1), true)}, options);
+  EXPECT_TRUE(assumed.network_is_assumed());
+  EXPECT_FALSE(stated.network_is_assumed());
+  EXPECT_LT(seconds(assumed), seconds(known));
+  EXPECT_LT(seconds(known), seconds(stated)) << "what was measured counts";
+}
+
+TEST(Forecast, NothingIsPredictedFromNothingOrFromAnotherModel) {
+  EXPECT_NE(refusal([] { Forecast(experiment(), {}, {}); }).find("ringtrain bench"), std::string::npos);
+  Experiment other = experiment();
+  other.model.hidden = 999;
+  EXPECT_NE(refusal([&] { Forecast(other, {measured(1)}, {}); }).find("model.hidden=999"), std::string::npos);
+  const Forecast no_sums(experiment(), {measured(1)}, {});
+  EXPECT_NE(refusal([&] { no_sums.row(Scaling::weak, Topology::flat, 2); }), "no error");
+}
+
+TEST(Forecast, RanksAreARangeThatDoublesOrAList) {
+  EXPECT_EQ(parse_ranks("1..4096").size(), 13u);
+  EXPECT_EQ(parse_ranks("3..20"), (std::vector<int>{3, 6, 12, 20}));
+  EXPECT_EQ(parse_ranks("4..4"), (std::vector<int>{4}));
+  EXPECT_EQ(parse_ranks("1,2,48"), (std::vector<int>{1, 2, 48}));
+  for (const char* wrong : {"", "0..4", "x", "1..", "1,,2", "1.5"})
+    EXPECT_NE(refusal([&] { parse_ranks(wrong); }), "no error") << wrong;
+}
+
+TEST(Preflight, AFileSaysWhatWasMeasured) {
+  Preflight p = with_links(measured(2, 1.5), true);
+  p.comm = {{"node", {2, 4096, 1e-5}}, {"network", {2, 4096, 2e-5, 16}}};
+  p.input = {{"a", 1e9, 5e4}};
+  p.step.watermark = {{0.5, 0.25}, {1, 1}};
+  p.clock_skew_seconds = {0, 0.25};
+  p.slow = {{"a", "computing", 1.5}};
+  const std::string text = p.to_json();
+  EXPECT_EQ(parse_preflight(text, "p.json").to_json(), text);
+}
+
+TEST(Preflight, AFileOfTheContractAloneIsEnoughForLinksAndOldNames) {
+  const Preflight p = parse_preflight(
+      R"({"version": "1", "hosts": ["n1"], "ranks": 2, "ranks_per_node": 2,
+          "comm": [{"scope": "node", "ranks": 2, "bytes": 4, "seconds": 1e-6}],
+          "fit": {"node": {"alpha": 2e-6, "beta": 1e-10}}, "clock_skew_seconds": [0.0]})",
+      "p.json");
+  EXPECT_EQ(p.comm.at(0).sample.sums, 1);
+  EXPECT_EQ(p.fit.at("node").gap, 2e-6) << "one sum after the other";
+  EXPECT_FALSE(p.has_step);
+}
+
+TEST(Preflight, ABadFileIsNamed) {
+  for (const char* text : {"", "[]", "{}", R"({"version": 3})"})
+    EXPECT_NE(refusal([&] { parse_preflight(text, "p.json"); }).find("p.json"), std::string::npos) << text;
+  EXPECT_NE(refusal([] { read_preflight("/nowhere.json"); }).find("/nowhere.json"), std::string::npos);
+}
+
+TEST(Preflight, AKindThatWasNotMeasuredAgainStaysUnlessTheJobIsAnother) {
+  Preflight earlier = with_links(measured(2), false);
+  earlier.comm = {{"node", {2, 4096, 1e-5}}};
+  earlier.slow = {{"a", "computing", 1.5}};
+  Preflight again;
+  again.hosts = {"a"};
+  again.ranks = 2;
+  again.input = {{"a", 1, 2}};
+  Preflight same = again;
+  same.keep_from(earlier);
+  EXPECT_TRUE(same.has_step);
+  EXPECT_EQ(same.comm.size(), 1u);
+  EXPECT_EQ(same.fit.count("node"), 1u);
+  EXPECT_EQ(same.input.at(0).samples_per_second, 2);
+  EXPECT_EQ(same.slow.size(), 1u);
+  Preflight other = again;
+  other.hosts = {"b"};
+  other.keep_from(earlier);
+  EXPECT_FALSE(other.has_step);
+  EXPECT_TRUE(other.comm.empty());
+}
+
+TEST(Preflight, AHostIsSlowWhenItIsATenthWorseThanTheMedian) {
+  const std::vector<std::string> hosts = {"a", "b", "c", "d", "e"};
+  const auto names = [&](const std::vector<double>& values, bool more_is_worse) {
+    std::string text;
+    for (const SlowHost& s : slow_hosts(hosts, values, "x", more_is_worse)) text += s.host;
+    return text;
+  };
+  EXPECT_EQ(names({1, 1.05, 1, 1.5, 0.5}, true), "d");
+  EXPECT_EQ(names({1, 1.05, 1, 1.5, 0.5}, false), "e");
+  EXPECT_EQ(names({1, 1, 1, 1, 1}, true), "");
+  EXPECT_EQ(names({1, 1, 1, 1, 0}, false), "e") << "nothing at all";
+}
+
+}  // namespace
+}  // namespace ringtrain
