@@ -14,7 +14,8 @@ Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& commun
       watchdog_(watchdog),
       program_(backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::inference)),
       loader_plan_(for_rank(plan.validation_loader, communicator.rank())),
-      loader_(make_dataset(plan.validation), loader_plan_) {
+      loader_(make_dataset(plan.validation), loader_plan_),
+      pinned_(backend, loader_.ring()) {
   program_->allocate();
   if (plan.carries_state)
     carried_state_.resize(static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size()));

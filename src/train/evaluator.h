@@ -45,6 +45,7 @@ class Evaluator {
   LoaderPlan loader_plan_;
   Loader loader_;
   std::vector<float> carried_state_;
+  Pinned pinned_;
 };
 
 }  // namespace ringtrain

@@ -11,6 +11,7 @@
 #include "cluster/device_choice.h"
 #include "cluster/nccl_communicator.h"
 #include "cluster/staged_communicator.h"
+#include "train/run_plan.h"
 
 namespace ringtrain {
 
@@ -47,9 +48,13 @@ cuda::Type gradient_type(const std::string& name) {
 
 void Machine::agree_on_fusions(const std::function<void()>& compile) {
   if (!fusions) return compile();
-  if (host->rank() == 0) compile();
+  const bool root = host->rank() == 0;
+  if (root) compile();
   fusions->load(broadcast_string(*host, fusions->text(), 0));
-  if (host->rank() != 0) compile();
+  const std::string plans = broadcast_string(*host, root ? device->packed_plans() : "", 0);
+  if (root) return;
+  device->take_plans(plans);
+  compile();
 }
 
 void Machine::keep_choices(const std::string& of_rank_0) {
@@ -62,7 +67,7 @@ std::string Machine::identity() const {
   if (!device) return "";
   const cuda::DeviceFacts& facts = device->facts();
   std::string text = cat(facts.name, ", CUDA ", facts.cuda_version, ", cuDNN ", facts.cudnn_version);
-  for (const auto& [what, value] : sums->record()) text += cat(", ", what, " ", value);
+  for (const auto& [what, value] : communicator().record()) text += cat(", ", what, " ", value);
   return text;
 }
 
@@ -110,17 +115,19 @@ Machine make_machine(const Experiment& experiment, const Session& session, int t
   m.gpu = visible[static_cast<std::size_t>(ordinal)].substr(0, kUuidShown);
   m.device = cuda::make_runtime_device(
       ordinal, experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache);
-  std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host);
   m.fusions = std::make_unique<cuda::FusionTable>(experiment.machine.search_seconds);
-  DeviceCommunicator* communicator = sums.get();
-  m.sums = std::move(sums);
-  m.backend = cuda::make_backend(
-      *m.device, {.graphs = experiment.machine.graphs,
-                  .segment_elements = static_cast<std::int64_t>(c.bucket_mib * (1 << 20) / sizeof(float)),
-                  .fusions = m.fusions.get(),
-                  .allocate_reduced = [communicator](std::int64_t bytes) { return communicator->allocate(bytes); },
-                  .release_reduced = [communicator](void* memory) { communicator->release(memory); },
-                  .poll = [communicator] { communicator->poll(); }});
+  cuda::BackendOptions options;
+  options.graphs = experiment.machine.graphs;
+  options.segment_elements = bucket_elements(c, true);
+  options.fusions = m.fusions.get();
+  if (session.size() > 1 || c.library != "auto") {  // one rank has nothing to sum, and needs no NCCL
+    std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host);
+    options.allocate_reduced = [s = sums.get()](std::int64_t bytes) { return s->allocate(bytes); };
+    options.release_reduced = [s = sums.get()](void* memory) { s->release(memory); };
+    options.poll = [s = sums.get()] { s->poll(); };
+    m.sums = std::move(sums);
+  }
+  m.backend = cuda::make_backend(*m.device, std::move(options));
   return m;
 }
 

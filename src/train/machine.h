@@ -24,7 +24,7 @@ struct Machine {
 
   Communicator& communicator() const { return sums ? *sums : *host; }
 
-  // Rank 0 runs `compile`, which fills its table of fusions; then every rank has that table. Collective.
+  // Rank 0 runs `compile`, which fills its table of fusions and makes cuDNN's plans; then every rank has those. Collective.
   void agree_on_fusions(const std::function<void()>& compile);
   // What a resumed run finds again to continue bit for bit: the table of fusions, "" on a CPU.
   std::string choices() const { return fusions ? fusions->text() : ""; }

@@ -82,6 +82,7 @@ class Trainer {
   GradientReducer reducer_;
   BackwardHooks overlap_;  // launches buckets while the last micro-step's backward pass runs
   std::vector<float> carried_state_;
+  Pinned pinned_;
   std::uint64_t dropout_key_;
   std::optional<MicroBatch> staged_;  // what the program's next forward pass takes
   std::int64_t step_ = 0;
