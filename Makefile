@@ -41,7 +41,7 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
   $(if $(wildcard tests/gpu/*.cpp),build/tests/gpu_tests)
 
 # These need no libraries, so nothing is looked for (`make setup` installs what the others look for).
-SIMPLE_GOALS := help setup demo test clean format
+SIMPLE_GOALS := help setup demo test test-slurm clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all that is built depends on it.
   INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL HDF5 DNNL YAML_CPP JPEG PNG JSON GTEST,$(v)=$($(v)_HOME))
@@ -165,12 +165,13 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo test test-unit test-mpi test-e2e test-gpu bench bundle run clean format always
+.PHONY: all help setup demo test test-unit test-mpi test-e2e test-gpu test-slurm bench bundle run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
 	@echo "                              install, build, train on names, invent new ones, draw the loss"
 	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e, test-gpu: one kind)"
+	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (root, or Slurm's packages)"
 	@echo "make run N=4 EXPERIMENT=configs/names.yaml [ARGS='stop.steps=20 ...']"
 	@echo "                              train on N ranks of this machine"
 	@echo "make [all]                    build bin/ringtrain and bin/ringtrain-data"
@@ -194,7 +195,11 @@ demo: setup
 
 test: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all tests
-	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e gpu
+	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e gpu slurm
+
+test-slurm: setup
+	@$(MAKE) --no-print-directory $(ALL_CORES) all
+	@PYTHON="$(PYTHON)" tests/run_tests slurm
 
 .PHONY: tests
 tests: $(TESTS)

@@ -15,7 +15,7 @@ needed_by() { # files: the libraries that they need, as paths
 }
 
 # ---- Programs: stripped, behind links to the start script ----------------------------------------------------------
-for program in bin/ringtrain bin/ringtrain-data build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests; do
+for program in bin/ringtrain bin/ringtrain-data build/tests/unit_tests build/tests/gpu_tests; do
   [ -e "$program" ] || continue
   strip -o "$folder/programs/${program##*/}" "$program"
   up=$(dirname "$program" | sed 's/[^/][^/]*/../g')

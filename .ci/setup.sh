@@ -6,6 +6,11 @@ packages="g++ make pkg-config git libopenmpi-dev openmpi-bin libhdf5-dev libyaml
 
 cd "$(dirname "$0")/.." || exit 1
 
+# Where there is CUDA, the build fetches cuDNN's front end from PyPI (.ci/cudnn_frontend.sh).
+if [ "${CUDA:-auto}" != 0 ] && command -v "${CUDA_HOME:+$CUDA_HOME/bin/}nvcc" > /dev/null; then
+  python3 -m pip --version > /dev/null 2>&1 || packages+=" python3-pip"
+fi
+
 if command -v dpkg-query > /dev/null; then
   # shellcheck disable=SC2086
   installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' $packages 2> /dev/null | sed -n 's/ installed$//p')

@@ -40,8 +40,8 @@ case $version in
   *) ;; # MPICH and its kin oversubscribe, run as root and leave ranks unbound without being told
 esac
 # Open MPI answers SIGINT and SIGTERM with SIGKILL for all ranks a second later, which can be too soon for a checkpoint.
-# SIGUSR1 it only forwards. So mpirun gets a process group of its own (Ctrl-C does not reach it), and both become SIGUSR1
-# here; a second one ends the job at once.
+# SIGUSR1 and SIGUSR2 it only forwards. So mpirun gets a process group of its own (Ctrl-C does not reach it), and both
+# become SIGUSR1 here, a second one SIGUSR2 (to end at once, unless a checkpoint is being written), a third one kills.
 set -m
 leash=() # a kill -9 of this script ends mpirun too
 setpriv --pdeathsig TERM true 2> /dev/null && leash=(setpriv --pdeathsig TERM)
@@ -50,7 +50,8 @@ job=$!
 signals=0
 stop() {
   signals=$((signals + 1))
-  if [ $signals = 1 ]; then kill -USR1 $job 2> /dev/null || true; else kill -TERM $job 2> /dev/null || true; fi
+  case $signals in 1) signal=USR1 ;; 2) signal=USR2 ;; *) signal=TERM ;; esac
+  kill -$signal $job 2> /dev/null || true
 }
 trap stop INT TERM HUP
 trap 'kill -USR1 $job 2> /dev/null || true' USR1

@@ -2,6 +2,7 @@
 // flat vectors that a training step needs. No layer, trainer or policy knows which backend it is.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -156,6 +157,24 @@ class Backend {
   virtual std::vector<MemoryItem> overhead() const = 0;
   // Bytes taken so far by vectors and programs.
   virtual std::int64_t allocated_bytes() const = 0;
+};
+
+// Host memory that is pinned for as long as this lives.
+class Pinned {
+ public:
+  Pinned(Backend& backend, std::vector<std::span<const std::byte>> memory)
+      : backend_(backend), memory_(std::move(memory)) {
+    for (const auto& piece : memory_) backend_.pin(piece);
+  }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  ~Pinned() {
+    for (const auto& piece : memory_) backend_.unpin(piece);
+  }
+
+ private:
+  Backend& backend_;
+  std::vector<std::span<const std::byte>> memory_;
 };
 
 // The CPU backend on `threads` threads.

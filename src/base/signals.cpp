@@ -13,16 +13,18 @@ constexpr double kRepeatSeconds = 1.0;
 
 // Lock-free, hence safe in a handler.
 std::atomic<int> requested{0};
-std::atomic<double> first_stop_time{0};
+std::atomic<double> first_time{0};
+std::atomic<bool> held{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
 
 extern "C" void on_signal(int signal_number) {
-  int none = 0;
-  requested.compare_exchange_strong(none, signal_number);
-  if (signal_number == SIGUSR1) return;
   const double now = now_seconds();
-  double unset = 0;
-  if (first_stop_time.compare_exchange_strong(unset, now) || now - unset < kRepeatSeconds) return;
+  double first = 0;
+  first_time.compare_exchange_strong(first, now);  // before the flag: who sees that finds the time, too
+  int none = 0;
+  if (requested.compare_exchange_strong(none, signal_number)) return;
+  if (signal_number != SIGINT && signal_number != SIGUSR2) return;
+  if (held.load() || now - first < kRepeatSeconds) return;
   std::signal(signal_number, SIG_DFL);
   std::raise(signal_number);  // delivered when this handler returns
 }
@@ -34,7 +36,7 @@ void install_signal_handlers() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;  // a read or write under way must not fail with EINTR
   sigemptyset(&action.sa_mask);
-  for (const int signal_number : {SIGTERM, SIGUSR1, SIGINT})
+  for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT})
     if (sigaction(signal_number, &action, nullptr) != 0) throw Error(cat("cannot catch signal ", signal_number));
   // A terminal that closes stops the run like Ctrl-C, unless it was started with nohup.
   struct sigaction before {};
@@ -43,8 +45,33 @@ void install_signal_handlers() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
+void hold_signals() {
+  held.store(true);
+}
+
 int requested_signal() {
-  return requested.load(std::memory_order_relaxed);
+  return requested.load();
+}
+
+double seconds_since_signal() {
+  return requested_signal() != 0 ? now_seconds() - first_time.load() : 0;
+}
+
+std::string signal_name(int signal_number) {
+  switch (signal_number) {
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGUSR1:
+      return "SIGUSR1";
+    case SIGUSR2:
+      return "SIGUSR2";
+    case SIGINT:
+      return "SIGINT";
+    case SIGHUP:
+      return "SIGHUP";
+    default:
+      return cat("signal ", signal_number);
+  }
 }
 
 }  // namespace ringtrain

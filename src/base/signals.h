@@ -2,14 +2,26 @@
 // what mpirun forwards) and SIGINT only set a flag, which the training loop reads once a step.
 #pragma once
 
+#include <string>
+
 namespace ringtrain {
 
 // SIGHUP too, unless it is ignored (nohup); SIGPIPE is ignored. Call before MPI_Init: a signal that comes during
-// start-up must not kill the rank. A second SIGINT or SIGTERM kills as usual; repeats within a second do not count,
-// since launchers send the same signal along several ways.
+// start-up must not kill the rank. What comes after the first changes nothing: Slurm repeats SIGTERM, and sends SIGUSR1
+// and then SIGTERM, and whoever does not want to wait has SIGKILL. Only a second Ctrl-C (or SIGUSR2, which mpirun
+// forwards, unlike Ctrl-C) kills as usual, until hold_signals(); repeats within a second do not count, since launchers
+// send the same signal along several ways.
 void install_signal_handlers();
 
-// The first signal received (SIGTERM, SIGUSR1, SIGINT or SIGHUP), 0 if none.
+// From now on nothing but SIGKILL ends this process early: the checkpoint of the first signal is being written.
+void hold_signals();
+
+// The first signal received (SIGTERM, SIGUSR1, SIGUSR2, SIGINT or SIGHUP), 0 if none.
 int requested_signal();
+// Since it came; 0 if none has.
+double seconds_since_signal();
+
+// "SIGTERM"; "signal 9" for one that is none of the above.
+std::string signal_name(int signal_number);
 
 }  // namespace ringtrain

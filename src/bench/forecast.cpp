@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "bench/experiment_keys.h"
 #include "config/batch_plan.h"
+#include "train/run_plan.h"
 
 namespace ringtrain {
 
@@ -128,8 +129,7 @@ StepWork Forecast::work(std::int64_t rows, std::int64_t micro_batch, std::int64_
   w.input = loader_rate_ > 0 ? static_cast<double>(rows) / loader_rate_ : 0;
   w.accumulation = accumulation;
   w.elements = base().elements;
-  w.bucket_elements =
-      std::max<std::int64_t>(1, static_cast<std::int64_t>(experiment_.communication.bucket_mib * (1 << 20) / 4));
+  w.bucket_elements = bucket_elements(experiment_.communication, base().on_device);
   w.element_bytes = base().element_bytes;
   w.busy = busy_;
   w.watermark = base().watermark;

@@ -22,10 +22,6 @@ namespace {
 
 constexpr std::size_t watermark_points = 64;
 
-std::int64_t bucket_elements(const Experiment& e) {
-  return static_cast<std::int64_t>(e.communication.bucket_mib * (1 << 20) / sizeof(float));
-}
-
 // The parts of a step as the trainer has them, on random input.
 class SyntheticStep {
  public:
@@ -36,7 +32,7 @@ class SyntheticStep {
         gradients_(backend_.make_vector(plan.parameters.size(), true)),
         optimizer_(plan.experiment.optimizer, plan.parameters, backend_),
         reducer_(machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
-                 bucket_elements(plan.experiment)) {
+                 bucket_elements(plan.experiment.communication, backend_.on_device())) {
     std::vector<float> flat(static_cast<std::size_t>(weights_->size()));
     initialize(plan.parameters, plan.experiment.seed, flat);
     backend_.copy_from_host(flat, *weights_, 0);
@@ -212,7 +208,7 @@ void bench_step(const BenchContext& context, Preflight& result) {
   s.rows_per_rank = plan.batch.rows_per_rank;
   s.parameters = plan.parameters.count();
   s.elements = plan.parameters.size();
-  s.bucket_mib = e.communication.bucket_mib;
+  s.bucket_mib = static_cast<double>(bucket_elements(e.communication, backend.on_device()) * 4) / (1 << 20);
   s.element_bytes = backend.on_device() && e.communication.gradient_type != "fp32" ? 2 : 4;
   s.ranks = host.size();
   s.ranks_per_node = result.ranks_per_node;

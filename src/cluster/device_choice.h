@@ -21,6 +21,9 @@ struct RankDevices {
 // Throws Error that names host, ranks and device where there are too few, or none.
 int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const std::string& host, bool may_share);
 
+// The same for this rank of the session's node; the error is thrown on all ranks of the node alike.
+int choose_together(const std::vector<RankDevices>& ranks, const Session& session, bool may_share);
+
 // The same for this rank, with what all ranks of the node see. Collective over the job.
 int choose_device(const Session& session, const std::vector<std::string>& visible_uuids, bool may_share);
 

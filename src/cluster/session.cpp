@@ -1,15 +1,11 @@
 #include "cluster/session.h"
 
-#include <fcntl.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <csignal>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,26 +13,19 @@
 #include <thread>
 
 #include "base/error.h"
+#include "cluster/binding.h"
+#include "cluster/gather_texts.h"
 #include "cluster/mpi_check.h"
+#include "cluster/slurm_job.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t kMaxCpus = 8192;
-constexpr std::size_t kMaskBytes = kMaxCpus / 8;
-
 // For rank_label() from any thread: written once, before the flag.
 char label_text[300] = "";
 std::atomic<bool> label_is_set{false};
 std::atomic<int> ranks_of_job{0};
-
-int environment_count(const char* name) {
-  const char* text = std::getenv(name);
-  int value = 0;
-  if (text != nullptr) std::from_chars(text, text + std::strlen(text), value);
-  return value;
-}
 
 // Without a launcher Open MPI 4 would start a daemon (orted) for this one process: 0.2 s, and fatal where it is
 // missing.
@@ -46,40 +35,61 @@ void prepare_start_without_launcher() {
   setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
 }
 
-std::vector<std::uint8_t> affinity_mask() {
-  std::vector<std::uint8_t> mask(kMaskBytes, 0);
-  if (sched_getaffinity(0, mask.size(), reinterpret_cast<cpu_set_t*>(mask.data())) != 0) mask[0] = 1;
-  return mask;
+constexpr const char* kLauncherAdvice =
+    "the launcher and the MPI library do not fit together. Under Slurm: srun --mpi=pmix (srun --mpi=list shows what "
+    "there is), or mpirun inside the allocation; load the module of the MPI that this program was built with, and use "
+    "the mpirun of the same module";
+
+// Open MPI ends the process inside MPI_Init when srun offers a PMI that it was not built for; its message names
+// configure's options and not the user's.
+std::atomic<bool> initializing{false};
+
+void advise_at_exit() {
+  if (initializing.load()) std::fprintf(stderr, "ringtrain: MPI could not start: %s\n", kLauncherAdvice);
 }
 
-// A CPU in the masks of k ranks counts as 1/k for each of them.
-double share_of_cpus(const std::vector<std::uint8_t>& masks, std::size_t ranks, std::size_t me) {
-  double share = 0;
-  for (std::size_t cpu = 0; cpu < kMaxCpus; ++cpu) {
-    const auto has = [&](std::size_t r) { return (masks[r * kMaskBytes + cpu / 8] >> (cpu % 8)) & 1; };
-    if (!has(me)) continue;
-    int users = 0;
-    for (std::size_t r = 0; r < ranks; ++r) users += has(r);
-    share += 1.0 / users;
-  }
-  return share;
+// srun without any PMI: Open MPI 5 would start each rank alone in a world of its own, and Open MPI 4 ends even one
+// rank.
+void check_launcher(const std::string& launcher, int tasks) {
+#ifdef OPEN_MPI
+  if (launcher == "srun" && (tasks > 1 || OMPI_MAJOR_VERSION < 5))
+    throw Error(cat("srun started ", tasks, tasks == 1 ? " process" : " processes", " without PMIx: MPI cannot ",
+                    tasks == 1 ? "start in it" : "bring them together"),
+                kLauncherAdvice);
+#else
+  static_cast<void>(launcher), static_cast<void>(tasks);  // others have ways of their own to ask Slurm
+#endif
 }
+
+// The ranks that share this rank's memory, in the order of their ranks in the job. Collective over the job.
+class NodeCommunicator {
+ public:
+  explicit NodeCommunicator(int rank) {
+    check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node_),
+              "MPI_Comm_split_type");
+  }
+  ~NodeCommunicator() { MPI_Comm_free(&node_); }
+  NodeCommunicator(const NodeCommunicator&) = delete;
+  NodeCommunicator& operator=(const NodeCommunicator&) = delete;
+  MPI_Comm get() const { return node_; }
+
+ private:
+  MPI_Comm node_ = MPI_COMM_NULL;
+};
 
 }  // namespace
 
-int launched_tasks() {
-  // A launcher of MPI says its number itself; Slurm's variables in its ranks may be those of its daemon, or of an
-  // salloc around a deliberate `mpirun -n 1`. In a batch script SLURM_NTASKS is set too, but not SLURM_STEP_NUM_TASKS.
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-    if (std::getenv(name) != nullptr) return environment_count(name);
-  return 1;
-}
-
 Session::Session(int* argc, char*** argv) {
+  launcher_ = launcher_name();
+  const int tasks = launched_tasks();
+  check_launcher(launcher_, tasks);
   prepare_start_without_launcher();
+  std::atexit(advise_at_exit);
+  initializing.store(true);
   // The main thread alone communicates. The watchdog's MPI_Abort is the exception, and abort_job does not rely on it.
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  initializing.store(false);
   if (provided < MPI_THREAD_FUNNELED)
     throw Error("this MPI library does not allow threads", "use a build of MPI with at least MPI_THREAD_FUNNELED");
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
@@ -89,38 +99,29 @@ Session::Session(int* argc, char*** argv) {
   MPI_Get_processor_name(name, &length);
   host_.assign(name, static_cast<std::size_t>(length));
 
-  const int tasks = launched_tasks();
-  if (size_ == 1 && tasks > 1)
-    throw Error(cat(tasks, " processes were started, but MPI sees only this one: each would train alone"),
-                cat("the launcher and the MPI library (", mpi_version(),
-                    ") do not fit together. Under Slurm: srun "
-                    "--mpi=pmix (srun --mpi=list shows what there is), or mpirun inside the allocation; load the "
-                    "module of the MPI that this program was built with, and use the mpirun of the same module"));
+  if (size_ < tasks)
+    throw Error(cat(tasks, " processes were started, but MPI sees ",
+                    size_ == 1 ? "only this one: each would train alone" : cat("only ", size_, " of them")),
+                cat(kLauncherAdvice, " (this program runs with ", mpi_version(), ")"));
 
   std::snprintf(label_text, sizeof label_text, "rank %d on %s", rank_, host_.c_str());
   label_is_set.store(true, std::memory_order_release);
   ranks_of_job.store(size_, std::memory_order_relaxed);
+  hosts_ = gather_texts(host_, MPI_COMM_WORLD);
 
-  std::vector<char> names(static_cast<std::size_t>(size_) * sizeof name);
-  check_mpi(MPI_Allgather(name, sizeof name, MPI_CHAR, names.data(), sizeof name, MPI_CHAR, MPI_COMM_WORLD),
-            "MPI_Allgather");
-  for (std::size_t r = 0; r < static_cast<std::size_t>(size_); ++r) hosts_.emplace_back(&names[r * sizeof name]);
-
-  MPI_Comm node = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node),
-            "MPI_Comm_split_type");
-  MPI_Comm_rank(node, &node_rank_);
-  MPI_Comm_size(node, &node_size_);
-  const std::vector<std::uint8_t> mask = affinity_mask();
-  const auto node_ranks = static_cast<std::size_t>(node_size_);
-  std::vector<std::uint8_t> masks(node_ranks * kMaskBytes);
-  check_mpi(MPI_Allgather(mask.data(), kMaskBytes, MPI_BYTE, masks.data(), kMaskBytes, MPI_BYTE, node),
-            "MPI_Allgather");
-  MPI_Comm_free(&node);
-  const double share = share_of_cpus(masks, node_ranks, static_cast<std::size_t>(node_rank_)) + 1e-6;
+  const NodeCommunicator node(rank_);
+  MPI_Comm_rank(node.get(), &node_rank_);
+  MPI_Comm_size(node.get(), &node_size_);
+  std::vector<std::vector<int>> cpus;
+  for (const std::string& text : gather_texts(cpu_list(own_cpus()), node.get())) cpus.push_back(parse_cpu_list(text));
+  const double share = share_of_cpus(cpus, static_cast<std::size_t>(node_rank_)) + 1e-6;
   available_threads_ = std::max(1, static_cast<int>(share));
   oversubscribed_ = share < 1;
   node_is_oversubscribed.store(oversubscribed_, std::memory_order_relaxed);
+}
+
+std::vector<std::string> Session::gather_on_node(const std::string& mine) const {
+  return gather_texts(mine, NodeCommunicator(rank_).get());
 }
 
 Session::~Session() {

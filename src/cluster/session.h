@@ -9,7 +9,8 @@ namespace ringtrain {
 // MPI_Init_thread (FUNNELED: only the main thread communicates) .. MPI_Finalize. One per process.
 class Session {
  public:
-  // Throws Error when MPI's size contradicts Slurm's task count (N singletons under srun without PMI), with advice.
+  // Throws Error, with advice, when MPI has fewer ranks than the launcher has started (N singletons under srun without
+  // PMIx).
   Session(int* argc, char*** argv);
   ~Session();  // MPI_Finalize, unless an exception is in flight
   int rank() const { return rank_; }
@@ -18,6 +19,10 @@ class Session {
   int node_size() const { return node_size_; }
   const std::string& host() const { return host_; }
   const std::vector<std::string>& hosts() const { return hosts_; }  // of every rank, in rank order
+
+  const std::string& launcher() const { return launcher_; }  // launcher_name()
+  // A text of each rank of this node, by node rank. Collective over the job.
+  std::vector<std::string> gather_on_node(const std::string& mine) const;
 
   // CPUs of this rank: its affinity mask, shared out evenly when several ranks of the node have the same mask
   // (unbound ranks). At least 1.
@@ -29,12 +34,9 @@ class Session {
  private:
   int rank_ = 0, size_ = 1, node_rank_ = 0, node_size_ = 1, available_threads_ = 1;
   bool oversubscribed_ = false;
-  std::string host_;
+  std::string host_, launcher_;
   std::vector<std::string> hosts_;
 };
-
-// Processes that the launcher (mpirun, or srun for a job step) says it started; 1 without one. Reads the environment.
-int launched_tasks();
 
 // Ends every rank of the job with this exit code; does not return, cannot hang (after 3 s the process exits by itself).
 [[noreturn]] void abort_job(int exit_code);

@@ -125,7 +125,7 @@ struct CommunicationConfig {
   std::string algorithm = "auto";      // nccl: auto | ring | tree
   std::string gradient_type = "fp32";  // nccl: fp32 | bf16 | fp16
   std::int64_t max_ctas = 0;           // nccl: thread blocks that it may take; 0: its own choice
-  double bucket_mib = 1;               // gradients are reduced in ranges of this size
+  double bucket_mib = 0;               // gradients are reduced in ranges of this size; 0: 1 of CPUs, 16 of GPUs
   std::int64_t chunk_kib = 128;        // messages of the ring
   double timeout_seconds = 600;        // a step that takes longer ends the job
   bool operator==(const CommunicationConfig&) const = default;

@@ -99,10 +99,10 @@ std::vector<Field> make_schema() {
       .means("Pictures only: training targets are (1 - s) x the label + s / classes (Szegedy et al. 2016). Evaluation "
              "uses the label alone. 0: off."),
 
-    FIELD(loss_scale.initial).above(0, 0x1p24)
-      .means("fp16 only: by how much gradients are enlarged in the backward pass (Micikevicius et al. 2018)."),
-    FIELD(loss_scale.growth_steps).unit("steps").from(0, step_limit)
-      .means("fp16 only: the scale is doubled after so many updates in a row without overflow, and halved at an overflow, "
+    FIELD(loss_scale.initial).above(0, 0x1p24).only_with("precision", {"fp16"})
+      .means("By how much gradients are enlarged in the backward pass (Micikevicius et al. 2018)."),
+    FIELD(loss_scale.growth_steps).unit("steps").from(0, step_limit).only_with("precision", {"fp16"})
+      .means("The scale is doubled after so many updates in a row without overflow, and halved at an overflow, "
              "whose update is skipped. 0: it stays, and an overflow ends the run."),
 
     FIELD(optimizer.kind).words({"sgd", "adam", "adamw"})
@@ -198,8 +198,9 @@ std::vector<Field> make_schema() {
       .means("NCCL: type in which gradients travel; they are kept in fp32."),
     FIELD(communication.max_ctas).how_it_runs().unit("thread blocks").from(0, 1024)
       .means("NCCL: how much of the GPU it may take. 0: its own choice."),
-    FIELD(communication.bucket_mib).how_it_runs().unit("MiB").above(0, 65536).also({"bucket", "bucket_cap_mb"})
-      .means("Gradients are averaged over the ranks in ranges of this size, each as soon as it is complete."),
+    FIELD(communication.bucket_mib).how_it_runs().unit("MiB").from(0, 65536).also({"bucket", "bucket_cap_mb"})
+      .means("Gradients are averaged over the ranks in ranges of this size, each as soon as it is complete. 0: 1 MiB "
+             "between CPUs, 16 MiB between GPUs."),
     FIELD(communication.chunk_kib).how_it_runs().unit("KiB").from(1, 1048576).means("Size of one message of the ring."),
     FIELD(communication.timeout_seconds).how_it_runs().unit("seconds").above(0, second_limit).also({"timeout"})
       .means("A step that takes longer ends the job, after printing where every rank stands."),

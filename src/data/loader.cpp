@@ -327,6 +327,10 @@ void Loader::seek(std::int64_t epoch, std::int64_t step) {
 const MicroBatch& Loader::next() {
   return state_->next();
 }
+std::vector<std::span<const std::byte>> Loader::ring() const {
+  return {std::as_bytes(std::span(state_->all_inputs)), std::as_bytes(std::span(state_->all_targets))};
+}
+
 double Loader::waited_seconds() const {
   return state_->waited_seconds;
 }

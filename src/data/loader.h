@@ -62,6 +62,8 @@ class Loader {
   void seek(std::int64_t epoch, std::int64_t step);
   // The next micro-batch, in order, across epochs; valid until the next call. Throws what a loader thread threw.
   const MicroBatch& next();
+  // The memory of all micro-batches, for devices that copy from it.
+  std::vector<std::span<const std::byte>> ring() const;
   double waited_seconds() const;  // total time next() has waited
   // Exactly the ring; for pictures also what their records take at most while they wait for decoding.
   static std::int64_t memory_bytes(const DatasetIndex& index, const LoaderPlan& plan);

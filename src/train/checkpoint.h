@@ -46,6 +46,14 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
 // all others are damaged or gone. Damaged ones are reported through `warnings`.
 std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings);
 
+// What a checkpoint takes, and how long its writing (with the reading back) has taken.
+struct CheckpointCost {
+  std::int64_t bytes = 0;
+  double seconds = 0;
+};
+// Writes a checkpoint into the folder of checkpoints, and removes it again.
+CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint);
+
 // Writes in a background thread while training goes on; rank 0 owns one. The thread calls no MPI.
 class CheckpointWriter {
  public:
@@ -56,8 +64,9 @@ class CheckpointWriter {
   // down to `keep` (best.h5 apart), and those of later steps, which a resumed run has passed over as damaged.
   // `best`: write best.h5 as well.
   void start(Checkpoint checkpoint, bool best);
-  void finish();        // waits; throws what the writing threw
-  bool failed() const;  // the last write failed; the next start() or finish() will say how. Never blocks.
+  void finish();                   // waits; throws what the writing threw
+  CheckpointCost slowest() const;  // of all that have been written; after finish()
+  bool failed() const;             // the last write failed; the next start() or finish() will say how. Never blocks.
 
  private:
   struct State;

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "data/hdf5.h"
@@ -59,24 +60,39 @@ void require_finite(const Checkpoint& checkpoint) {
   }
 }
 
-void write_all(const std::string& run_dir, std::int64_t keep, const Checkpoint& checkpoint, bool best) {
-  require_finite(checkpoint);
-  const std::string path = checkpoint_path(run_dir, checkpoint.step);
+CheckpointCost write_timed(const std::string& path, const Checkpoint& checkpoint) {
+  const double begin = now_seconds();
   std::error_code code;
   fs::create_directories(fs::path(path).parent_path(), code);
   if (code) throw Error(cat(fs::path(path).parent_path().string(), ": cannot make the folder: ", code.message()));
   write_checkpoint(path, checkpoint);
+  return {static_cast<std::int64_t>(fs::file_size(path, code)), now_seconds() - begin};
+}
+
+CheckpointCost write_all(const std::string& run_dir, std::int64_t keep, const Checkpoint& checkpoint, bool best) {
+  require_finite(checkpoint);
+  const std::string path = checkpoint_path(run_dir, checkpoint.step);
+  const CheckpointCost cost = write_timed(path, checkpoint);
   if (best) publish_copy(path, run_dir + "/checkpoints/best.h5");
   remove_old(run_dir, checkpoint.step, keep);
+  return cost;
 }
 
 }  // namespace
+
+CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint) {
+  const std::string path = run_dir + "/checkpoints/trial.h5";
+  const CheckpointCost cost = write_timed(path, checkpoint);
+  ::unlink(path.c_str());
+  return cost;
+}
 
 struct CheckpointWriter::State {
   std::string run_dir;
   std::int64_t keep = 1;
   std::thread thread;
   std::exception_ptr error;  // set by the thread, read after join()
+  CheckpointCost slowest;    // the same
   std::atomic<bool> failed = false;
 
   void join() {
@@ -103,7 +119,8 @@ void CheckpointWriter::start(Checkpoint checkpoint, bool best) {
   finish();
   state_->thread = std::thread([state = state_.get(), best, checkpoint = std::move(checkpoint)] {
     try {
-      write_all(state->run_dir, state->keep, checkpoint, best);
+      const CheckpointCost cost = write_all(state->run_dir, state->keep, checkpoint, best);
+      if (cost.seconds > state->slowest.seconds) state->slowest = cost;
     } catch (...) {
       state->error = std::current_exception();
       state->failed = true;
@@ -115,6 +132,10 @@ void CheckpointWriter::finish() {
   state_->join();
   state_->failed = false;
   if (state_->error) std::rethrow_exception(std::exchange(state_->error, nullptr));
+}
+
+CheckpointCost CheckpointWriter::slowest() const {
+  return state_->slowest;
 }
 
 bool CheckpointWriter::failed() const {

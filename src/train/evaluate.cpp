@@ -180,7 +180,7 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
   Evaluator::AfterPass after_pass;
   if (!arguments.logits.empty())
     after_pass = [&](const MicroBatch& batch, const Program& program) { samples.add(batch, program); };
-  const Evaluation result = evaluator.run(*weights, 0, after_pass);
+  const Evaluation result = evaluator.run(*weights, 0, after_pass, {}).value();
   watchdog.step_finished(0);
   if (root) report(source, plan, result, arguments.json);
   if (!arguments.logits.empty()) samples.write(arguments.logits);

@@ -14,22 +14,32 @@ Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& commun
       watchdog_(watchdog),
       program_(backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::inference)),
       loader_plan_(for_rank(plan.validation_loader, communicator.rank())),
-      loader_(make_dataset(plan.validation), loader_plan_) {
+      loader_(make_dataset(plan.validation), loader_plan_),
+      pinned_(backend, loader_.ring()) {
   program_->allocate();
   if (plan.carries_state)
     carried_state_.resize(static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size()));
 }
 
-Evaluation Evaluator::run(const Vector& weights, std::int64_t step, const AfterPass& after_pass) {
+std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t step, const AfterPass& after_pass,
+                                         const WantsToLeave& wants_to_leave) {
   const double begin = now_seconds();
   const std::int64_t passes = steps_per_epoch(plan_.validation, loader_plan_) * plan_.batch.accumulation;
   const std::int64_t state_of_pass = plan_.batch.micro_batch * plan_.graph.state_size();
   program_->set_weights(weights);
   loader_.seek(0, 0);
   LossSums sums;
+  double leavers = 0;
+  std::unique_ptr<Pending> agreement;
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     watchdog_.enter(step, Phase::evaluation);
     watchdog_.alive();
+    if (wants_to_leave) {
+      if (agreement) wait(*agreement);
+      if (leavers > 0) return std::nullopt;
+      leavers = wants_to_leave() ? 1 : 0;
+      agreement = communicator_.start_sum(std::span<double>(&leavers, 1));
+    }
     const MicroBatch& batch = loader_.next();
     if (batch.valid_rows == 0) continue;
     PassContext context;
@@ -40,6 +50,7 @@ Evaluation Evaluator::run(const Vector& weights, std::int64_t step, const AfterP
     sums += program_->run({batch.inputs.data(), batch.targets.data()}, context);
     if (after_pass) after_pass(batch, *program_);
   }
+  if (agreement) wait(*agreement);
   std::array<double, 4> totals = {sums.loss, static_cast<double>(sums.correct), static_cast<double>(sums.correct5),
                                   static_cast<double>(sums.targets)};
   communicator_.sum(std::span<double>(totals));
@@ -47,8 +58,8 @@ Evaluation Evaluator::run(const Vector& weights, std::int64_t step, const AfterP
   if (counted == 0)
     throw Error(cat("the validation set ", plan_.validation.prefix, " has no target that counts"),
                 "check it with ringtrain-data verify");
-  return {totals[0] / counted, totals[1] / counted, totals[2] / counted, static_cast<std::int64_t>(counted),
-          now_seconds() - begin};
+  return Evaluation{totals[0] / counted, totals[1] / counted, totals[2] / counted, static_cast<std::int64_t>(counted),
+                    now_seconds() - begin};
 }
 
 }  // namespace ringtrain

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backend/backend.h"
@@ -27,8 +28,14 @@ class Evaluator {
   // Takes the memory of the inference program; opens no file before the first evaluation.
   Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog);
   using AfterPass = std::function<void(const MicroBatch&, const Program&)>;
-  // Collective. The result has the same bits on all ranks. `after_pass` sees this rank's passes in order.
-  Evaluation run(const Vector& weights, std::int64_t step, const AfterPass& after_pass = {});
+  // Whether this rank would rather leave; asked before each pass. The ranks agree by a sum that is started before one
+  // pass and acted on before the next: nobody waits for it, and all leave at the same pass. Empty (on all ranks): to
+  // the end.
+  using WantsToLeave = std::function<bool()>;
+  // Collective. The result has the same bits on all ranks; nothing when a rank wanted to leave. `after_pass` sees this
+  // rank's passes in order.
+  std::optional<Evaluation> run(const Vector& weights, std::int64_t step, const AfterPass& after_pass,
+                                const WantsToLeave& wants_to_leave);
 
  private:
   const RunPlan& plan_;
@@ -38,6 +45,7 @@ class Evaluator {
   LoaderPlan loader_plan_;
   Loader loader_;
   std::vector<float> carried_state_;
+  Pinned pinned_;
 };
 
 }  // namespace ringtrain

@@ -7,13 +7,17 @@
 #include "backend/cuda/described_device.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cluster/binding.h"
 #include "cluster/device_choice.h"
 #include "cluster/nccl_communicator.h"
 #include "cluster/staged_communicator.h"
+#include "train/run_plan.h"
 
 namespace ringtrain {
 
 namespace {
+
+constexpr std::size_t kUuidShown = 12;  // "GPU-1c2d3e4f"
 
 std::string default_plan_cache() {
   const auto below = [](const char* variable, const std::string& rest) {
@@ -44,9 +48,13 @@ cuda::Type gradient_type(const std::string& name) {
 
 void Machine::agree_on_fusions(const std::function<void()>& compile) {
   if (!fusions) return compile();
-  if (host->rank() == 0) compile();
+  const bool root = host->rank() == 0;
+  if (root) compile();
   fusions->load(broadcast_string(*host, fusions->text(), 0));
-  if (host->rank() != 0) compile();
+  const std::string plans = broadcast_string(*host, root ? device->packed_plans() : "", 0);
+  if (root) return;
+  device->take_plans(plans);
+  compile();
 }
 
 void Machine::keep_choices(const std::string& of_rank_0) {
@@ -59,7 +67,7 @@ std::string Machine::identity() const {
   if (!device) return "";
   const cuda::DeviceFacts& facts = device->facts();
   std::string text = cat(facts.name, ", CUDA ", facts.cuda_version, ", cuDNN ", facts.cudnn_version);
-  for (const auto& [what, value] : sums->record()) text += cat(", ", what, " ", value);
+  for (const auto& [what, value] : communicator().record()) text += cat(", ", what, " ", value);
   return text;
 }
 
@@ -92,25 +100,34 @@ Machine make_machine(const Experiment& experiment, const Session& session, int t
   m.host = make_mpi_communicator(static_cast<std::size_t>(c.chunk_kib) << 10);
   const std::vector<std::string> visible =
       experiment.machine.device == "cpu" ? std::vector<std::string>() : cuda::visible_uuids();
+  const bool may_share = c.library == "mpi" || nccl_may_share_devices();
   if (!takes_gpu(experiment.machine, visible.size(), *m.host)) {
+    if (experiment.machine.device != "cpu") {
+      // GPUs were given, and this program cannot see them: if they were shared, that is still the launcher's mistake.
+      if (!may_share) check_visible_devices(session);
+      if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
+    }
     m.backend = make_cpu_backend(threads);
     return m;
   }
 
-  const int ordinal = choose_device(session, visible, c.library == "mpi" || nccl_may_share_devices());
+  const int ordinal = choose_device(session, visible, may_share);
+  m.gpu = visible[static_cast<std::size_t>(ordinal)].substr(0, kUuidShown);
   m.device = cuda::make_runtime_device(
       ordinal, experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache);
-  std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host);
   m.fusions = std::make_unique<cuda::FusionTable>(experiment.machine.search_seconds);
-  DeviceCommunicator* communicator = sums.get();
-  m.sums = std::move(sums);
-  m.backend = cuda::make_backend(
-      *m.device, {.graphs = experiment.machine.graphs,
-                  .segment_elements = static_cast<std::int64_t>(c.bucket_mib * (1 << 20) / sizeof(float)),
-                  .fusions = m.fusions.get(),
-                  .allocate_reduced = [communicator](std::int64_t bytes) { return communicator->allocate(bytes); },
-                  .release_reduced = [communicator](void* memory) { communicator->release(memory); },
-                  .poll = [communicator] { communicator->poll(); }});
+  cuda::BackendOptions options;
+  options.graphs = experiment.machine.graphs;
+  options.segment_elements = bucket_elements(c, true);
+  options.fusions = m.fusions.get();
+  if (session.size() > 1 || c.library != "auto") {  // one rank has nothing to sum, and needs no NCCL
+    std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host);
+    options.allocate_reduced = [s = sums.get()](std::int64_t bytes) { return s->allocate(bytes); };
+    options.release_reduced = [s = sums.get()](void* memory) { s->release(memory); };
+    options.poll = [s = sums.get()] { s->poll(); };
+    m.sums = std::move(sums);
+  }
+  m.backend = cuda::make_backend(*m.device, std::move(options));
   return m;
 }
 

@@ -20,10 +20,11 @@ struct Machine {
   std::unique_ptr<Communicator> host;  // MPI
   std::unique_ptr<Communicator> sums;  // of a device's vectors; null: the CPU computes
   std::unique_ptr<Backend> backend;
+  std::string gpu;  // the one that computes; on a CPU what CUDA_VISIBLE_DEVICES says, where that matters
 
   Communicator& communicator() const { return sums ? *sums : *host; }
 
-  // Rank 0 runs `compile`, which fills its table of fusions; then every rank has that table. Collective.
+  // Rank 0 runs `compile`, which fills its table of fusions and makes cuDNN's plans; then every rank has those. Collective.
   void agree_on_fusions(const std::function<void()>& compile);
   // What a resumed run finds again to continue bit for bit: the table of fusions, "" on a CPU.
   std::string choices() const { return fusions ? fusions->text() : ""; }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -22,6 +23,7 @@
 #include "train/run_record.h"
 #include "train/snapshot.h"
 #include "train/start.h"
+#include "train/stop_time.h"
 #include "train/trainer.h"
 
 namespace ringtrain {
@@ -35,6 +37,8 @@ struct Found {
   Progress progress;
   std::int64_t micro_batch = 0;
   bool same_machine = true;
+  std::optional<StopCost> stop_cost;  // rank 0: as an earlier start measured it
+  bool knows_stop_cost = false;       // on all ranks
 };
 
 Found find_checkpoint(const std::string& run_dir, bool resume, const Machine& machine, int threads) {
@@ -53,15 +57,21 @@ Found find_checkpoint(const std::string& run_dir, bool resume, const Machine& ma
                            found.checkpoint->texts.at("machine") == machine.identity();
     }
   }
+  if (communicator.rank() == 0 && resume) found.stop_cost = recorded_stop_cost(run_dir);
   Progress& p = found.progress;
-  std::array<double, 7> numbers = {
-      static_cast<double>(p.step),           p.elapsed_seconds,      p.best_loss,
-      static_cast<double>(p.best_step),      p.has_best ? 1.0 : 0.0, static_cast<double>(p.evaluated_step),
-      static_cast<double>(found.micro_batch)};
+  std::array<double, 8> numbers = {static_cast<double>(p.step),
+                                   p.elapsed_seconds,
+                                   p.best_loss,
+                                   static_cast<double>(p.best_step),
+                                   p.has_best ? 1.0 : 0.0,
+                                   static_cast<double>(p.evaluated_step),
+                                   static_cast<double>(found.micro_batch),
+                                   found.stop_cost ? 1.0 : 0.0};
   communicator.broadcast(std::as_writable_bytes(std::span(numbers)), 0);
   p = {static_cast<std::int64_t>(numbers[0]), numbers[1],      numbers[2],
        static_cast<std::int64_t>(numbers[3]), numbers[4] != 0, static_cast<std::int64_t>(numbers[5])};
   found.micro_batch = static_cast<std::int64_t>(numbers[6]);
+  found.knows_stop_cost = numbers[7] != 0;
   return found;
 }
 
@@ -86,6 +96,12 @@ class TrainingRun {
       if (lines == 0) lines = std::max<std::int64_t>(1, plan.schedule.steps_per_epoch / 20);
       recorder_ = std::make_unique<Recorder>(run_dir, progress_.step, plan.schedule.total_steps, lines);
     }
+    if (!found.knows_stop_cost) found.stop_cost = try_save(run_dir);
+    stop_cost_ = found.stop_cost.value_or(StopCost{});
+    if (recorder_) {
+      recorder_->note(describe(stop_cost_, !found.knows_stop_cost));
+      record_stop_cost(run_dir, stop_cost_);
+    }
     begin_ = now_seconds() - progress_.elapsed_seconds;
     last_save_ = step_begin_ = now_seconds();
   }
@@ -93,7 +109,6 @@ class TrainingRun {
   // Returns the exit code.
   int run() {
     bool stop = at_last_step();
-    bool signal = false;
     if (stop && recorder_) recorder_->note(cat("nothing to do: the run has its ", progress_.step, " steps"));
     // A signal leaves no time for an evaluation that is due at its step: the resumed run makes up for it.
     if (progress_.step > 0 && evaluation_due(stop) && evaluate(stop)) save(true);
@@ -103,19 +118,26 @@ class TrainingRun {
       progress_.elapsed_seconds = now_seconds() - begin_;
       record(report);
 
-      signal = report.requests.signal > 0;
+      if (report.requests.signal > 0) prepare_to_leave();
       if (report.requests.fail > 0 && writer_) writer_->finish();  // throws what went wrong
-      stop = signal || report.requests.stop > 0 || at_last_step();
-      const bool improved = !signal && evaluation_due(stop) && evaluate(stop);
+      stop = leaving_ || report.requests.stop > 0 || at_last_step();
+      const bool improved = !leaving_ && evaluation_due(stop) && evaluate(stop);
       if (stop || improved || report.requests.save > 0 || checkpoint_due()) save(improved);
       step_begin_ = now_seconds();
     }
     if (writer_) writer_->finish();
     if (recorder_) recorder_->finish();
-    return signal ? exit_checkpointed : 0;
+    return leaving_ ? exit_checkpointed : 0;
   }
 
   const Progress& progress() const { return progress_; }
+  // Rank 0: as this start has measured it, or the start before where it has written or trained nothing.
+  StopCost stop_cost() const {
+    StopCost cost = stop_cost_;
+    if (writer_->slowest().bytes > 0) cost.checkpoint = writer_->slowest();
+    if (steps_ > 0) cost.step_seconds = step_seconds_ / static_cast<double>(steps_);
+    return cost;
+  }
   // Of rank 0's steps: the share of their time that they waited for input.
   double input_share() const { return step_seconds_ > 0 ? waited_seconds_ / step_seconds_ : 0; }
   std::vector<double> last_accuracies() const { return recorder_->last_accuracies(); }  // rank 0
@@ -131,6 +153,12 @@ class TrainingRun {
     if (c.every_seconds > 0 && now_seconds() - last_save_ >= c.every_seconds) r.save = 1;
     if (writer_->failed()) r.fail = 1;
     return r;
+  }
+
+  // All ranks alike. From here on only the checkpoint matters.
+  void prepare_to_leave() {
+    leaving_ = true;
+    hold_signals();
   }
 
   bool at_last_step() const { return plan_.schedule.total_steps > 0 && progress_.step >= plan_.schedule.total_steps; }
@@ -173,12 +201,21 @@ class TrainingRun {
     recorder_->step(s);
     waited_seconds_ += r.times.input;
     step_seconds_ += s.seconds;
+    ++steps_;
   }
 
-  // Returns whether this is the best so far; sets `stop` when the target is reached.
+  // Returns whether this is the best so far; sets `stop` when the target is reached. A signal ends it half-way: the
+  // resumed run begins with it.
   bool evaluate(bool& stop) {
-    const Evaluation e = evaluator_->run(trainer_.weights(), progress_.step);
+    const std::optional<Evaluation> whole =
+        evaluator_->run(trainer_.weights(), progress_.step, {}, [] { return requested_signal() != 0; });
     watchdog_.step_finished(progress_.step);
+    if (!whole) {
+      prepare_to_leave();
+      stop = true;
+      return false;
+    }
+    const Evaluation& e = *whole;
     progress_.evaluated_step = progress_.step;
     const bool finite = std::isfinite(e.loss);
     if (!finite && recorder_)
@@ -200,16 +237,31 @@ class TrainingRun {
     return improved && plan_.experiment.checkpoint.best;
   }
 
+  Checkpoint snapshot() {
+    Checkpoint c = take_snapshot(trainer_, plan_, progress_, communicator_);
+    c.numbers["threads"] = threads_;
+    c.texts["machine"] = machine_.identity();
+    c.texts["fusions"] = machine_.choices();
+    return c;
+  }
+
+  // What a checkpoint costs here, before the first one is needed.
+  StopCost try_save(const std::string& run_dir) {
+    watchdog_.enter(progress_.step, Phase::checkpoint);
+    const Checkpoint trial = snapshot();
+    StopCost cost;
+    if (writer_) cost.checkpoint = try_write(run_dir, trial);
+    watchdog_.step_finished(progress_.step);
+    return cost;
+  }
+
   void save(bool best) {
     watchdog_.enter(progress_.step, Phase::checkpoint);
     progress_.elapsed_seconds = now_seconds() - begin_;
-    Checkpoint snapshot = take_snapshot(trainer_, plan_, progress_, communicator_);
-    snapshot.numbers["threads"] = threads_;
-    snapshot.texts["machine"] = machine_.identity();
-    snapshot.texts["fusions"] = machine_.choices();
+    Checkpoint checkpoint = snapshot();
     if (writer_) {
       recorder_->flush();
-      writer_->start(std::move(snapshot), best);
+      writer_->start(std::move(checkpoint), best);
     }
     last_save_ = now_seconds();
     watchdog_.step_finished(progress_.step);
@@ -228,11 +280,20 @@ class TrainingRun {
   std::unique_ptr<Recorder> recorder_;
   double begin_ = 0, last_save_ = 0, step_begin_ = 0;
   double waited_seconds_ = 0, step_seconds_ = 0;
+  std::int64_t steps_ = 0;
+  bool leaving_ = false;  // on a signal
+  StopCost stop_cost_;    // rank 0: as known at the start
 };
 
 std::string percent(double share) {
   char text[16];
   std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
+  return text;
+}
+
+std::string tenths(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", seconds);
   return text;
 }
 
@@ -261,6 +322,7 @@ RunRecord run_record(const RunPlan& plan, const ExperimentArguments& arguments, 
   r.command_line = arguments.command_line;
   r.versions = library_versions();
   r.hosts = session.hosts();
+  r.launcher = session.launcher();
   r.ranks = session.size();
   r.threads = threads;
   r.instruction_set = build_instruction_sets();
@@ -282,6 +344,11 @@ RunRecord run_record(const RunPlan& plan, const ExperimentArguments& arguments, 
   r.parameters = plan.parameters.count();
   for (const MemoryItem& item : memory) r.memory_bytes.emplace_back(item.what, item.bytes);
   return r;
+}
+
+// Of this rank; the signal may have come to others only.
+std::string stop_cause() {
+  return requested_signal() != 0 ? signal_name(requested_signal()) : "a signal to another rank";
 }
 
 }  // namespace
@@ -312,6 +379,7 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
   if (root) folder = std::make_unique<RunFolder>(run_dir, resume);  // errors come before any folder is made
 
   const Progress from = found.progress;
+  log_job(session, machine.gpu);
   if (root) {
     write_info_line(describe_run(plan, machine.backend->describe(), memory));
     log_info("run folder: ", run_dir);
@@ -342,9 +410,12 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
   try {
     run = std::make_unique<TrainingRun>(plan, std::move(found), run_dir, machine, threads, watchdog);
     const int code = run->run();
-    outcome(code == 0 ? "finished" : cat("stopped by signal ", requested_signal()));
+    if (root) record_stop_cost(run_dir, run->stop_cost());
+    outcome(code == 0 ? "finished" : "stopped by " + stop_cause());
     if (root) {
       const Progress& p = run->progress();
+      if (requested_signal() != 0 && code != 0)
+        log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
       log_info(code == 0 ? "finished" : "stopped on request, with a checkpoint", " after step ", p.step, " and ",
                std::llround(p.elapsed_seconds), " s",
                p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "cluster/slurm_job.h"
 #include "data/hdf5.h"
 
 namespace ringtrain {
@@ -118,7 +119,9 @@ int take_lock(const std::string& path) {
     ::close(lock);
     refuse(path, owner);
   }
-  const std::string text = cat(this_host(), " pid ", ::getpid(), "\n");
+  const SlurmJob job = slurm_job();
+  const std::string text = cat(this_host(), " pid ", ::getpid(),
+                               job.in_slurm() ? cat(" job ", job.id, " restart ", job.restarts) : "", "\n");
   if (::ftruncate(lock, 0) != 0 || ::pwrite(lock, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
     const int reason = errno;
     ::close(lock);
@@ -230,6 +233,11 @@ bool lock_owner_is_gone(const std::string& text) {
   std::string host, word;
   pid_t pid = 0;
   if (!(words >> host >> word >> pid) || pid <= 0) return true;  // cut off while being written: its writer died
+  // Slurm has seen the end of an earlier life of this job before it started this one.
+  std::string id;
+  int restarts = 0;
+  const SlurmJob job = slurm_job();
+  if (words >> word >> id >> word >> restarts && id == job.id && restarts < job.restarts) return true;
   return host == this_host() && ::kill(pid, 0) != 0 && errno == ESRCH;
 }
 

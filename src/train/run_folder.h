@@ -33,8 +33,9 @@ class RunFolder {
 // Replaces `path` with `text` through a temporary file, sync and rename. On failure `path` is as it was before.
 void write_file_atomically(const std::string& path, const std::string& text);
 
-// Whether the text of a lock file ("host pid 1234") names a process of this host that is gone. Other hosts' processes
-// cannot be seen and count as alive; an empty text is a released lock.
+// Whether the text of a lock file ("host pid 1234", under Slurm with "job 4711 restart 0") names a process of this
+// host, or an earlier life of this requeued job, that is gone. Other hosts' processes cannot be seen and count as
+// alive; an empty text is a released lock.
 bool lock_owner_is_gone(const std::string& text);
 
 }  // namespace ringtrain

@@ -198,6 +198,11 @@ std::string experiment_id(const Experiment& experiment) {
   return text;
 }
 
+std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device) {
+  const double mib = communication.bucket_mib > 0 ? communication.bucket_mib : on_device ? 16 : 1;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(mib * (1 << 20) / sizeof(float)));
+}
+
 LoaderPlan for_rank(LoaderPlan plan, int rank) {
   plan.first_row = rank * plan.rows;
   return plan;

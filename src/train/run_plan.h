@@ -47,6 +47,9 @@ DatasetIndex stated_index(const Experiment& experiment, const std::string& prefi
 // machine, number of ranks, folder or file name.
 std::string experiment_id(const Experiment& experiment);
 
+// Values in a range of gradients that is reduced by itself.
+std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device);
+
 LoaderPlan for_rank(LoaderPlan plan, int rank);
 
 // What makes weights fit a model: every tensor's name and shape, and the vocabulary that its rows stand for.

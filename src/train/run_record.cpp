@@ -81,6 +81,7 @@ Json start_to_json(const RunRecord& record) {
   put(json, "commit", record.commit);
   put(json, "build_flags", record.build_flags);
   if (!record.versions.empty()) json["versions"] = record.versions;
+  put(json, "launcher", record.launcher);
   put(json, "ranks", record.ranks);
   put(json, "threads_per_rank", record.threads);
   if (!record.hosts.empty()) json["hosts"] = hosts_to_json(record.hosts);
@@ -118,6 +119,32 @@ void record_start(const std::string& run_dir, const RunRecord& record) {
   }
   starts.push_back(start_to_json(record));
   write_record(run_dir, {{"name", record.name}, {"outcome", "running"}, {"starts", starts}});
+}
+
+void record_stop_cost(const std::string& run_dir, const StopCost& cost) {
+  Json json = read_record(run_dir);
+  if (!json.is_object() || json["starts"].empty()) return;
+  Json& stop = json["starts"].back()["stop_cost"];
+  stop = {{"checkpoint_bytes", cost.checkpoint.bytes}, {"checkpoint_seconds", cost.checkpoint.seconds}};
+  if (cost.step_seconds > 0) stop["step_seconds"] = cost.step_seconds;
+  write_record(run_dir, json);
+}
+
+std::optional<StopCost> recorded_stop_cost(const std::string& run_dir) {
+  const Json json = read_record(run_dir);
+  if (!json.is_object()) return std::nullopt;
+  const Json& starts = json["starts"];
+  for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
+    if (!start->is_object() || !start->contains("stop_cost")) continue;
+    const Json& stop = (*start)["stop_cost"];
+    const auto number = [&](const char* key) {
+      return stop.contains(key) && stop[key].is_number() ? stop[key].get<double>() : 0.0;
+    };
+    if (number("checkpoint_bytes") == 0) continue;
+    return StopCost{{static_cast<std::int64_t>(number("checkpoint_bytes")), number("checkpoint_seconds")},
+                    number("step_seconds")};
+  }
+  return std::nullopt;
 }
 
 void record_end(const std::string& run_dir, const RunOutcome& outcome) {

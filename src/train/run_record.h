@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "config/batch_plan.h"
+#include "train/checkpoint.h"
 
 namespace ringtrain {
 
@@ -18,6 +20,7 @@ struct RunRecord {
   std::vector<std::string> command_line;
   std::map<std::string, std::string> versions;  // library -> version
   std::vector<std::string> hosts;               // of every rank, in rank order; stored as host -> ranks
+  std::string launcher;                         // launcher_name()
   std::int64_t ranks = 0;
   std::int64_t threads = 0;  // per rank
   std::string cpu, instruction_set, backend, precision, communicator;
@@ -31,7 +34,7 @@ struct RunRecord {
 };
 
 struct RunOutcome {
-  std::string outcome = "finished";  // or "stopped by SIGTERM", or the text of the error
+  std::string outcome = "finished";  // or "stopped by SIGTERM after 1.2 s", or the text of the error
   std::int64_t step = 0;
   double elapsed_seconds = 0;    // of the run, earlier parts included
   std::string best_metric = "";  // empty when there is none
@@ -43,6 +46,16 @@ struct RunOutcome {
 // The file's top level repeats the newest one's outcome: "name", "outcome" ("running" until the end), "starts".
 // A run.json that cannot be read is moved to run.json.damaged with a warning, never a reason not to run.
 void record_start(const std::string& run_dir, const RunRecord& record);
+
+// What a request to stop waits for: the end of a step, the next one, and a checkpoint. Measured at a start by a trial
+// write, at its end by what has been written.
+struct StopCost {
+  CheckpointCost checkpoint;
+  double step_seconds = 0;  // 0: not measured yet
+};
+void record_stop_cost(const std::string& run_dir, const StopCost& cost);  // in the last start
+// As the newest start that has it says; nothing when there is none.
+std::optional<StopCost> recorded_stop_cost(const std::string& run_dir);
 
 // Completes the last start. Safe to call while an exception is handled; throws Error when the file cannot be written.
 void record_end(const std::string& run_dir, const RunOutcome& outcome);

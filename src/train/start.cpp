@@ -1,6 +1,8 @@
 #include "train/start.h"
 
 #include "base/log.h"
+#include "cluster/binding.h"
+#include "cluster/slurm_job.h"
 #include "config/reader.h"
 
 namespace ringtrain {
@@ -30,6 +32,18 @@ int thread_count(const Experiment& experiment, const Session& session) {
     log_warning("run.threads is ", wanted, ", but a rank has ", available, available == 1 ? " CPU" : " CPUs",
                 " in its affinity mask: its threads will take turns");
   return wanted;
+}
+
+void log_job(const Session& session, const std::string& gpu) {
+  const std::vector<RankBinding> bindings = gather_bindings(session, gpu);
+  if (session.rank() != 0) return;
+  if (const SlurmJob job = slurm_job(); job.in_slurm()) log_info(describe(job, session.launcher()));
+  for (const std::string& line : describe_bindings(bindings)) log_info(line);
+  for (const std::string& sentence : shared_cores(bindings))
+    log_warning(
+        sentence, ": they take turns. Give each its own (srun --cpus-per-task, which srun takes from ",
+        "SRUN_CPUS_PER_TASK since Slurm 22.05; mpirun --map-by slot:PE=N --bind-to core), or start fewer ranks ",
+        "on a node");
 }
 
 }  // namespace ringtrain

@@ -18,4 +18,8 @@ DatasetIndex shared_index(const std::string& prefix, Communicator& communicator)
 // run.threads, or what the rank's affinity mask allows; warns when it is more.
 int thread_count(const Experiment& experiment, const Session& session);
 
+// Says on rank 0 which job this is and where its ranks are, and warns where they share cores. Collective over the job.
+// `gpu`: of this rank.
+void log_job(const Session& session, const std::string& gpu);
+
 }  // namespace ringtrain

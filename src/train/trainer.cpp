@@ -35,6 +35,12 @@ class StepClock {
   std::int64_t step_;
 };
 
+using Pieces = std::vector<std::span<const std::byte>>;
+Pieces with(Pieces pieces, const std::vector<float>& values) {
+  if (!values.empty()) pieces.push_back(std::as_bytes(std::span(values)));
+  return pieces;
+}
+
 }  // namespace
 
 Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader)
@@ -50,12 +56,13 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       program_(
           backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group)),
       reducer_(communicator, {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
-               static_cast<std::int64_t>(plan.experiment.communication.bucket_mib * (1 << 20) / sizeof(float))),
+               bucket_elements(plan.experiment.communication, backend.on_device())),
       overlap_{[this](std::int64_t watermark) { reducer_.ready(watermark); }, [this] { reducer_.poll(); }},
+      carried_state_(plan.carries_state ? static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size())
+                                        : 0),
+      pinned_(backend, with(loader.ring(), carried_state_)),
       dropout_key_(random_key(plan.experiment.seed, RandomPurpose::dropout)) {
   program_->allocate();
-  if (plan.carries_state)
-    carried_state_.assign(static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size()), 0.0f);
 }
 
 void Trainer::start_at(std::int64_t finished_steps) {

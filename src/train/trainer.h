@@ -18,7 +18,9 @@
 
 namespace ringtrain {
 
-// What one rank would like to happen after this step. Summed over ranks with the gradients, so all act at once.
+// What one rank would like to happen after this step. Summed over ranks with the gradients, so all act at once: the
+// non-blocking sum of the step's counters carries it, no collective of its own is waited for. A signal that falls into
+// step k is read before step k + 1 and acted on after it, on all ranks.
 struct Requests {
   double signal = 0;  // this rank was asked to stop
   double save = 0;    // rank 0's clock says: checkpoint
@@ -80,6 +82,7 @@ class Trainer {
   GradientReducer reducer_;
   BackwardHooks overlap_;  // launches buckets while the last micro-step's backward pass runs
   std::vector<float> carried_state_;
+  Pinned pinned_;
   std::uint64_t dropout_key_;
   std::optional<MicroBatch> staged_;  // what the program's next forward pass takes
   std::int64_t step_ = 0;

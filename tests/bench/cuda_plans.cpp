@@ -35,8 +35,8 @@ void record(const std::string& name, const std::string& folder) {
     const DeviceDescription description = find_description(name);
     const std::unique_ptr<Device> device = make_described_device(description, plans);
     for (std::size_t i = next++; i < lines.size(); i = next++) {
-      const PlannedModel& model = models[i / precisions];
-      const NamedPrecision& precision = planned_precisions[i % precisions];
+      const PlannedModel& model = models[i % models.size()];
+      const NamedPrecision& precision = planned_precisions[i / models.size()];
       try {
         lines[i] = fusion_lines(*device, model, precision);
       } catch (const Error& e) {

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 GPU_TESTS, RINGTRAIN, DATA_TOOL = ROOT / "build/tests/gpu_tests", ROOT / "bin/ringtrain", ROOT / "bin/ringtrain-data"
 PART_SECONDS = {1: 480, 2: 600, 3: 420}
 SHOWN_LINES = 25
+HOST_DEVICE = os.environ.get("RINGTRAIN_TEST_DEVICE") == "host"  # tries the checks themselves, on a CPU
 
 
 class Skip(Exception):
@@ -41,6 +42,8 @@ class Run:
         self.gpu = self.find_gpu()
 
     def find_gpu(self):
+        if HOST_DEVICE:
+            return "none; the host device tries the checks"
         try:
             listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
             return listed.stdout.splitlines()[0].strip() if listed.returncode == 0 and listed.stdout.strip() else ""
@@ -123,6 +126,8 @@ def ranks(count, filter_):
 def script(name, *options):
     def check(run, seconds):
         run.need_gpu()
+        if HOST_DEVICE:
+            raise Skip("a comparison needs a GPU")
         program = ROOT / "tests/gpu" / name
         if not program.exists():
             raise Skip(f"no {name}")
@@ -171,7 +176,7 @@ data: {{train: {prefix}-train}}
 batch: {{global: 64, worker: 16}}
 checkpoint: {{every_steps: 5, keep: 3}}
 """)
-    return [RINGTRAIN, "train", file, f"run.dir={run.scratch / folder}", "machine.device=cuda", *more]
+    return [RINGTRAIN, "train", file, f"run.dir={run.scratch / folder}", f"machine.device={'cpu' if HOST_DEVICE else 'cuda'}", *more]
 
 
 def exported(run, folder):
@@ -222,6 +227,8 @@ def shared_gpu(run, seconds):
 def sanitizer(tool):
     def check(run, seconds):
         run.need_gpu()
+        if HOST_DEVICE:
+            raise Skip("a sanitizer needs a GPU")
         program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
         if not program:
             raise Skip("no compute-sanitizer")

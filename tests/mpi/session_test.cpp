@@ -9,9 +9,13 @@
 #include <cstdlib>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/signals.h"
+#include "cluster/binding.h"
+#include "cluster/slurm_job.h"
 #include "cluster/watchdog.h"
 #include "mpi_tests.h"
+#include "tests/unit/with_environment.h"
 
 namespace ringtrain {
 namespace {
@@ -38,6 +42,64 @@ TEST(Session, ThreadsOfRanksWithTheSameMaskDoNotExceedTheMask) {
   }
 }
 
+TEST(Session, TextsOfAnyLengthComeFromAllRanksOfTheNodeInTheirOrder) {
+  const auto text = [](int rank) {
+    return std::string(static_cast<std::size_t>(rank * 1000), 'a') + std::to_string(rank);
+  };
+  const std::vector<std::string> texts = session().gather_on_node(text(session().rank()));
+  ASSERT_EQ(static_cast<int>(texts.size()), session().node_size());
+  EXPECT_EQ(texts[static_cast<std::size_t>(session().node_rank())], text(session().rank()));
+  if (session().node_size() < session().size()) return;
+  for (int r = 0; r < session().size(); ++r) EXPECT_EQ(texts[static_cast<std::size_t>(r)], text(r));
+}
+
+TEST(Bindings, OfAllRanksReachRankZeroInOrderWithTheirHosts) {
+  const std::vector<RankBinding> ranks = gather_bindings(session(), "GPU-" + std::to_string(session().rank()));
+  if (session().rank() != 0) {
+    EXPECT_TRUE(ranks.empty());
+    return;
+  }
+  ASSERT_EQ(static_cast<int>(ranks.size()), session().size());
+  EXPECT_EQ(ranks[0].cpus, own_cpus());
+  EXPECT_EQ(ranks[0].cores, cores_of(own_cpus()));
+  for (int r = 0; r < session().size(); ++r) {
+    const RankBinding& rank = ranks[static_cast<std::size_t>(r)];
+    EXPECT_EQ(rank.rank, r);
+    EXPECT_EQ(rank.gpus, "GPU-" + std::to_string(r));
+    EXPECT_EQ(rank.host, session().hosts()[static_cast<std::size_t>(r)]);
+    EXPECT_FALSE(rank.cpus.empty());
+  }
+}
+
+// What each rank of a node may see, and whether the check of all of them says something.
+std::string visible_devices_error(const std::string& mine) {
+  const WithEnvironment environment(Variables{{"CUDA_VISIBLE_DEVICES", mine}});
+  try {
+    check_visible_devices(session());
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(VisibleDevices, EachRankItsOwnOrAllOfThemIsRight) {
+  std::string all = "0";
+  for (int r = 1; r < session().node_size(); ++r) all += "," + std::to_string(r);
+  EXPECT_EQ(visible_devices_error(all), "");
+  EXPECT_EQ(visible_devices_error(std::to_string(session().node_rank())), "");
+  EXPECT_EQ(visible_devices_error(""), "");
+}
+
+TEST(VisibleDevices, RanksOnOneDeviceAreNamedWithTheirHost) {
+  const std::string error = visible_devices_error("0");
+  if (session().node_size() == 1) {
+    EXPECT_EQ(error, "");
+    return;
+  }
+  for (const std::string& word : {session().host(), std::string("CUDA_VISIBLE_DEVICES=0"), std::string("GPU 0 (rank ")})
+    EXPECT_NE(error.find(word), std::string::npos) << error;
+}
+
 TEST(Session, NodeRanksAreDistinctAndTheLabelNamesRankAndHost) {
   EXPECT_GE(session().node_rank(), 0);
   EXPECT_LT(session().node_rank(), session().node_size());
@@ -46,42 +108,22 @@ TEST(Session, NodeRanksAreDistinctAndTheLabelNamesRankAndHost) {
   EXPECT_EQ(Session::mpi_version().find('\n'), std::string::npos);
 }
 
-// Sets variables for the length of a test.
-class Environment {
- public:
-  Environment() {
-    for (const char* name : kNames)
-      if (const char* value = std::getenv(name)) saved_.emplace_back(name, value), unsetenv(name);
-  }
-  ~Environment() {
-    for (const char* name : kNames) unsetenv(name);
-    for (const auto& [name, value] : saved_) setenv(name.c_str(), value.c_str(), 1);
-  }
-
- private:
-  static constexpr const char* kNames[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
-                                           "SLURM_PROCID"};
-  std::vector<std::pair<std::string, std::string>> saved_;
-};
-
 TEST(LaunchedTasks, OneWithoutALauncher) {
-  const Environment environment;
+  const WithEnvironment environment(Variables{});
   EXPECT_EQ(launched_tasks(), 1);
 }
 
 TEST(LaunchedTasks, SlurmStepsCountButAnAllocationAloneDoesNot) {
-  const Environment environment;
-  setenv("SLURM_NTASKS", "4", 1);  // inside salloc or a batch script
-  setenv("SLURM_PROCID", "0", 1);
+  // Inside salloc or a batch script.
+  const WithEnvironment environment(Variables{{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}});
   EXPECT_EQ(launched_tasks(), 1);
-  setenv("SLURM_STEP_NUM_TASKS", "4", 1);  // a task of srun
+  const WithEnvironment step(Variables{{"SLURM_STEP_NUM_TASKS", "4"}});  // a task of srun
   EXPECT_EQ(launched_tasks(), 4);
 }
 
 TEST(LaunchedTasks, MpirunInsideAnAllocationIsBelieved) {
-  const Environment environment;
-  setenv("SLURM_STEP_NUM_TASKS", "4", 1);
-  setenv("OMPI_COMM_WORLD_SIZE", "1", 1);  // a deliberate mpirun -n 1
+  // A deliberate mpirun -n 1.
+  const WithEnvironment environment(Variables{{"SLURM_STEP_NUM_TASKS", "4"}, {"OMPI_COMM_WORLD_SIZE", "1"}});
   EXPECT_EQ(launched_tasks(), 1);
 }
 
@@ -104,7 +146,7 @@ void pass_seconds(double seconds) {
 }
 
 TEST(Signals, TheFirstOneSetsAFlagAndDoesNotKill) {
-  for (const int signal_number : {SIGTERM, SIGUSR1, SIGINT}) {
+  for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) {
     EXPECT_EQ(fate_of_child([&] {
                 install_signal_handlers();
                 if (requested_signal() != 0) _exit(1);
@@ -115,27 +157,48 @@ TEST(Signals, TheFirstOneSetsAFlagAndDoesNotKill) {
   }
 }
 
-TEST(Signals, RepeatsWithinASecondAndLaterUserSignalsDoNotKill) {
+TEST(Signals, RepeatsWithinASecondDoNotKill) {
   EXPECT_EQ(fate_of_child([] {
               install_signal_handlers();
-              raise(SIGTERM);
-              raise(SIGTERM);
               raise(SIGINT);
-              pass_seconds(1.1);
-              raise(SIGUSR1);
-              _exit(requested_signal() == SIGTERM ? 0 : 2);
+              raise(SIGINT);
+              raise(SIGUSR2);
+              _exit(requested_signal() == SIGINT ? 0 : 2);
             }),
             0);
 }
 
-TEST(Signals, ASecondStopLaterKills) {
-  EXPECT_EQ(fate_of_child([] {
-              install_signal_handlers();
-              raise(SIGTERM);
-              pass_seconds(1.1);
-              raise(SIGINT);
-            }),
-            128 + SIGINT);
+TEST(Signals, WhatSlurmRepeatsNeverKills) {
+  for (const int signal_number : {SIGTERM, SIGUSR1}) {
+    EXPECT_EQ(fate_of_child([&] {
+                install_signal_handlers();
+                raise(SIGUSR1);
+                pass_seconds(1.1);
+                raise(signal_number);
+                _exit(requested_signal() == SIGUSR1 && seconds_since_signal() >= 1.1 ? 0 : 2);
+              }),
+              0);
+  }
+}
+
+TEST(Signals, ASecondCtrlCLaterKillsUnlessACheckpointIsBeingWritten) {
+  for (const int signal_number : {SIGINT, SIGUSR2})
+    for (const bool writing : {false, true}) {
+      EXPECT_EQ(fate_of_child([&] {
+                  install_signal_handlers();
+                  raise(SIGTERM);
+                  if (writing) hold_signals();
+                  pass_seconds(1.1);
+                  raise(signal_number);
+                }),
+                writing ? 0 : 128 + signal_number);
+    }
+}
+
+TEST(Signals, HaveNames) {
+  EXPECT_EQ(signal_name(SIGTERM), "SIGTERM");
+  EXPECT_EQ(signal_name(SIGUSR1), "SIGUSR1");
+  EXPECT_EQ(signal_name(SIGKILL), "signal 9");
 }
 
 TEST(Watchdog, StaysQuietWhileStepsFinishAndLeavesTogether) {

@@ -109,13 +109,15 @@ TEST(CudaKernelsLoss, SumsGrowOverPasses) {
   EXPECT_EQ(k.sums->targets, 3000 + 2 * 16);
 }
 
-TEST(CudaKernelsLoss, ATargetThatTiesIsCorrectAsOnTheCpu) {
-  LossCase k(Type::fp32, 1, 1, 7, 7);
-  k.targets[0] = 6;
-  for (int j = 0; j < 7; ++j) k.logits.set(j, 1);
-  ASSERT_NO_FATAL_FAILURE(k.memory.run(launch_of(Type::fp32, k.a)));
-  EXPECT_EQ(k.sums->correct, 1001);
-  EXPECT_EQ(k.sums->correct5, 2001);
+TEST(CudaKernelsLoss, OfEqualLogitsTheFirstIsTheAnswerAsOnTheCpu) {
+  for (int target = 0; target < 7; ++target) {
+    LossCase k(Type::fp32, 1, 1, 7, 7);
+    k.targets[0] = target;
+    for (int j = 0; j < 7; ++j) k.logits.set(j, 1);
+    ASSERT_NO_FATAL_FAILURE(k.memory.run(launch_of(Type::fp32, k.a)));
+    EXPECT_EQ(k.sums->correct, target == 0 ? 1001 : 1000) << target;
+    EXPECT_EQ(k.sums->correct5, target < 5 ? 2001 : 2000) << target;
+  }
 }
 
 TEST(CudaKernelsLoss, ANaNIsNeverCorrectAndShowsInTheLoss) {

@@ -126,6 +126,29 @@ TEST(CudaFusions, EveryWayToComputeALayerGivesTheSameTraining) {
   }
 }
 
+TEST(CudaFusions, EveryWayIsWithinRoundingsInSixteenBits) {
+  Task task = picture_task(small_resnet(50, 8, "small", 16), 4, 4, 4);
+  task.steps = 1;
+  const Curve expected = train_on_cpu(task);
+  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+    const double unit = precision == Precision::bf16 ? 8 : 1;
+    task.precision = precision;
+    std::size_t ways = 1;
+    for (std::size_t way = 0; way < ways; ++way) {
+      FusionTable table;
+      table.load(forced_table(task, way, ways));
+      SCOPED_TRACE(cat("way ", way, " in ", precision_name(precision)));
+      expect_equal_training(task, expected, train_on_host_device(task, {}, {.fusions = &table}),
+                            {.loss = 2e-3 * unit,
+                             .gradients = 0,
+                             .weights = 1e-3 * unit,
+                             .logits = 1e-2 * unit,
+                             .whole_gradient = unit > 1 ? 0.42 : 0.012});
+    }
+    EXPECT_GT(ways, 1u);
+  }
+}
+
 TEST(CudaFusions, ARefusedFusionFallsBackAndTheTableSaysSo) {
   const Task task = small_task();
   FusionTable table;

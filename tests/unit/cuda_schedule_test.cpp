@@ -175,6 +175,19 @@ TEST(CudaSchedule, GraphsAreReplayedFromTheThirdRunOfAVariantOnAndPlainCommandsN
   EXPECT_EQ(count("work"), 5) << "without graphs";
 }
 
+TEST(CudaSchedule, ACommandsTrafficIsWhatItUsesUnlessItSaysOtherwise) {
+  Recorded r;
+  const Storage a = r.schedule.buffer("a", 100), b = r.schedule.buffer("b", 30);
+  r.schedule.workspace(1000);
+  r.add("both", {{a, true}, {b, true}, {r.schedule.workspace(), true}});
+  r.add("in place", {{a}, {a, true}});
+  r.schedule.add({.name = "says so", .uses = {{a}}, .issue = {}, .bytes = 7});
+  r.schedule.plan(ParameterTable(), 0);
+  EXPECT_EQ(r.schedule.commands()[0].bytes, 130);
+  EXPECT_EQ(r.schedule.commands()[1].bytes, 200);
+  EXPECT_EQ(r.schedule.commands()[2].bytes, 7);
+}
+
 TEST(CudaSchedule, CommunicationIsPolledOftenWhileCommandsAreIssued) {
   HostDevice device;
   Recorded r;

@@ -49,6 +49,7 @@ TEST(DeviceChoice, MoreRanksThanDevicesIsAnErrorWithAdvice) {
   unsetenv("CUDA_VISIBLE_DEVICES");
   EXPECT_NE(error.find("3 ranks on node17, but 2 devices (CUDA_VISIBLE_DEVICES=0,3): rank 6"), std::string::npos)
       << error;
+  EXPECT_NE(error.find("taken are GPU-a (rank 4), GPU-b (rank 5)"), std::string::npos) << error;
   EXPECT_NE(error.find("communication.library: mpi"), std::string::npos) << error;
   EXPECT_EQ(choose_device({{4, two}, {5, two}, {6, two}}, 1, "node17", false), 1);  // the others go on
 }

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
+#include "tests/unit/with_environment.h"
 #include "tests/unit/with_folder.h"
 #include "train/run_record.h"
 
@@ -187,6 +188,14 @@ TEST_F(RunFolderTest, WhereThereAreNoLocksTheTextTellsWhetherTheOwnerIsGone) {
   EXPECT_TRUE(lock_owner_is_gone("hal")) << "cut off while being written";
 }
 
+TEST(LockOwner, OfAnEarlierLifeOfThisJobIsGoneOnWhateverHostItWas) {
+  const WithEnvironment environment(Variables{{"SLURM_JOB_ID", "4711"}, {"SLURM_RESTART_COUNT", "2"}});
+  EXPECT_TRUE(lock_owner_is_gone("some-other-host pid 5 job 4711 restart 1"));
+  EXPECT_FALSE(lock_owner_is_gone("some-other-host pid 5 job 4711 restart 2")) << "another step of this life";
+  EXPECT_FALSE(lock_owner_is_gone("some-other-host pid 5 job 4712 restart 0")) << "another job";
+  EXPECT_FALSE(lock_owner_is_gone("some-other-host pid 5"));
+}
+
 // ---- Files
 // --------------------------------------------------------------------------------------------------------------
 
@@ -216,6 +225,7 @@ RunRecord example_record() {
                          "bad\xff"
                          "bytes"};
   record.hosts = {"n1", "n1", "n2"};
+  record.launcher = "srun --mpi=pmix";
   record.ranks = 3;
   record.versions = {{"MPI", "Open MPI 4.1.4"}};
   record.train_dataset = "data/names-train";
@@ -236,6 +246,7 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   EXPECT_EQ(start["commit"], "abc123");
   EXPECT_EQ(start["command_line"][2], "x y.yaml");
   EXPECT_EQ(start["hosts"], (Json{{"n1", {0, 1}}, {"n2", {2}}}));
+  EXPECT_EQ(start["launcher"], "srun --mpi=pmix");
   EXPECT_EQ(start["train"]["samples"], 1000);
   EXPECT_EQ(start["memory_bytes_per_rank"]["activations"], 1ll << 40);
   EXPECT_EQ(start["slurm"], (Json{{"SLURM_JOB_ID", "4711"}}));

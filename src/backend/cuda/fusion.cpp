@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <numeric>
 #include <sstream>
 #include <utility>
 
@@ -81,34 +82,35 @@ std::size_t FusionTable::choose(Device& device, const FusionSite& site) {
         return i;
       }
 
+  // By bytes, first come first. Where nothing will be timed, the first with plans is the one.
+  std::vector<std::size_t> order(site.ways.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return site.ways[a].bytes < site.ways[b].bytes; });
+  const bool timed = spent_ < limit_ && device.time([](Stream) {}, 1) >= 0;
   std::vector<std::size_t> possible;
-  for (std::size_t i = 0; i < site.ways.size(); ++i) {
+  for (const std::size_t i : order) {
     const std::string why = refusal(device, site.ways[i]);
     if (why.empty())
       possible.push_back(i);
     else
       choice.refused += cat(choice.refused.empty() ? "" : "; ", in_one_field(why));
+    if (!timed && !possible.empty()) break;
   }
   if (possible.empty())
     throw Error(cat(site.name, " cannot be computed on ", device.facts().name, ": ", choice.refused),
                 "Another precision may do: precision: fp32.");
 
+  // The guess is judged by time only beside another: alone it needs none.
   std::size_t best = possible.front();
-  for (const std::size_t i : possible)
-    if (site.ways[i].bytes < site.ways[best].bytes) best = i;
-  const std::size_t guess = best;
   for (const std::size_t i : possible) {
-    // The guess is judged by time only beside another: alone it needs none.
-    if (possible.size() < 2 || !site.ways[i].trial || spent_ + watch.seconds() >= limit_) continue;
+    if (!timed || possible.size() < 2 || !site.ways[i].trial || spent_ + watch.seconds() >= limit_) continue;
     const double seconds = device.time([&](Stream stream) { site.ways[i].trial(device, stream); }, trial_repetitions);
-    if (seconds < 0) break;
     if (choice.seconds == 0 || seconds < choice.seconds) {
       best = i;
       choice.seconds = seconds;
     }
   }
-  // The time limit may have come between the first way and the guess: then nothing was compared.
-  if (choice.seconds == 0) best = guess;
   spent_ += watch.seconds();
 
   choice.way = site.ways[best].name;

@@ -157,11 +157,12 @@ void* cudnn_library() {
                                 "RINGTRAIN_CUDA_LIBRARIES, or activate a Python "
                                 "environment that has the package nvidia-cudnn."});
   if (cudnn_frontend::cudnn_dlhandle == library) return library;
-  // cuDNN opens these by their bare names; those that are open already are found. What is missing it reports itself.
+  // cuDNN and its front end open these by their bare names; those that are open already are found. What is missing it
+  // reports itself.
   using VersionFunction = std::size_t (*)();
   const auto version = reinterpret_cast<VersionFunction>(library_function(library, "cudnnGetCudartVersion"))();
   const std::string major = std::to_string(version / 1000);
-  for (const char* name : {"libnvrtc.so.", "libcublasLt.so.", "libcublas.so."}) {
+  for (const char* name : {"libcudart.so.", "libnvrtc.so.", "libcublasLt.so.", "libcublas.so."}) {
     void* other = try_library({name + major, {"CUDA_HOME"}, ""});
     if (other == nullptr || std::string(name) != "libnvrtc.so.") continue;
     // The compiler opens its built-in functions by a name that has its minor version.

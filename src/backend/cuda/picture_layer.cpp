@@ -28,7 +28,9 @@ void PictureContext::operation(std::string name, const DnnOperation& operation, 
 
   // In the order of the operation's tensors.
   std::vector<Operand> ordered;
+  double bytes = 0;
   for (const DnnTensor& tensor : operation.tensors()) {
+    bytes += static_cast<double>(tensor.elements() * bytes_of(tensor.type) * launches);
     if (tensor.role == DnnRole::alpha) {
       ordered.push_back({DnnRole::alpha, {}});
       continue;
@@ -43,15 +45,16 @@ void PictureContext::operation(std::string name, const DnnOperation& operation, 
     std::vector<void*> addresses(ordered.size());
     for (std::int64_t launch = 0; launch < launches; ++launch) {
       for (std::size_t i = 0; i < ordered.size(); ++i)
-        addresses[i] =
-            ordered[i].role == DnnRole::alpha ? static_cast<void*>(&one) : at<char>(ordered[i].tensor) + launch * ordered[i].step_bytes;
+        addresses[i] = ordered[i].role == DnnRole::alpha ? static_cast<void*>(&one)
+                                                         : at<char>(ordered[i].tensor) + launch * ordered[i].step_bytes;
       d.run(*plan, addresses, at(program->schedule().workspace()), stream);
     }
   };
   schedule.add({.name = std::move(name),
                 .uses = std::move(uses),
                 .issue = issue,
-                .flops = operation.flops() * static_cast<double>(launches)});
+                .flops = operation.flops() * static_cast<double>(launches),
+                .bytes = bytes});
 }
 
 void PictureContext::send_gradient(Value& value, Storage part) const {

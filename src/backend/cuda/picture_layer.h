@@ -62,7 +62,6 @@ struct PictureContext {
 
   std::int64_t groups() const { return samples / group; }
   std::int64_t bytes(const Value& v) const { return samples * v.elements() * bytes_of(v.type); }
-  std::int64_t group_bytes(const Value& v) const { return bytes(v) / groups(); }
 
   Storage buffer(const std::string& what, std::int64_t bytes) const { return program->schedule().buffer(what, bytes); }
   template <class T = void>

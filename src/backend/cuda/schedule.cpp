@@ -85,8 +85,18 @@ void Schedule::cut_segments(const std::vector<std::int64_t>& marks, std::int64_t
   }
 }
 
+// What a command moves at least: everything that it uses, once.
+void Schedule::count_bytes() {
+  for (Command& command : commands_) {
+    if (command.bytes > 0) continue;
+    for (const Access& use : command.uses)
+      if (use.storage != workspace()) command.bytes += static_cast<double>(item(use.storage).bytes);
+  }
+}
+
 void Schedule::plan(const ParameterTable& table, std::int64_t segment_elements) {
   find_lifetimes();
+  count_bytes();
   for (Item& storage : storages_) {
     if (storage.bytes == 0) continue;
     if (storage.lasting)

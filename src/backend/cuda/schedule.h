@@ -26,7 +26,7 @@ struct Command {
   // Gives the work to the stream. Looks addresses up with Schedule::at(). `accumulate`: a later micro-step.
   std::function<void(Device&, Stream, bool accumulate)> issue;
   std::vector<std::string> finishes = {};  // parameters whose gradients are then final
-  double flops = 0, bytes = 0;             // for tables; 0: not counted
+  double flops = 0, bytes = 0;             // for tables; bytes 0: plan() adds up the storages that it uses
   bool replayed = true;                    // false: its arguments differ from pass to pass, so it is never captured
 };
 
@@ -86,6 +86,7 @@ class Schedule {
   const Item& item(Storage storage) const { return storages_[static_cast<std::size_t>(storage)]; }
   Part part_of(std::size_t command) const;
   void find_lifetimes();
+  void count_bytes();
   std::vector<std::int64_t> watermarks(const ParameterTable& table) const;  // by command
   void cut_segments(const std::vector<std::int64_t>& marks, std::int64_t segment_elements);
   void run_segment(Device& device, Segment& segment, bool accumulate, bool graphs, const BackwardHooks* hooks);

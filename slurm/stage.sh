@@ -1,0 +1,82 @@
+#!/bin/bash
+# Copies a data set's shards to this node's own disk; train.sbatch runs it once on every node.
+#
+#   slurm/stage.sh PREFIX FOLDER [KEEP_FREE_GB]
+#
+# Every copy is compared with the original by size and checksum (of what was read against what is on the disk), and made
+# again when it differs. Copies of an earlier job are taken when they are still what they were. Where a copy cannot be
+# had (no space, or a disk that alters what it is given) the folder gets a link to the original and a warning is
+# printed: training then reads that shard over the network, and the path is the same on all nodes.
+set -u
+[ $# -ge 2 ] || { echo "usage: slurm/stage.sh PREFIX FOLDER [KEEP_FREE_GB]" >&2; exit 2; }
+prefix=$1 folder=$2 keep_free=$(( ${3:-2} << 20 )) # KiB
+host=$(hostname -s)
+warn() { echo "warning: $host: $*" >&2; }
+
+shopt -s nullglob
+shards=("$prefix"-[0-9]*-of-[0-9]*.h5)
+case $prefix in *.h5) shards=("$prefix") ;; esac
+if [ ! -r "${shards[0]:-}" ]; then
+  echo "error: $host: no shards $prefix-*-of-*.h5 that can be read" >&2
+  exit 1
+fi
+mkdir -p "$folder" 2> /dev/null
+if [ ! -w "$folder" ]; then
+  echo "error: $host: cannot write to $folder: see NODE_SCRATCH in slurm/site.env" >&2
+  exit 1
+fi
+# Two jobs on one node may want the same data set.
+exec 9> "$folder/.lock"
+flock 9 2> /dev/null || warn "no locks in $folder: another job that stages the same data there may get in the way"
+
+free() { df --output=avail -k "$folder" | tail -n 1; }
+checksum() { b2sum < "$1" | cut -d' ' -f1; }
+# What the original is now: a copy of what it was earlier must not be taken for it.
+identity() { stat -L -c '%s %Y' "$1"; }
+
+# Whether the copy is as its note says, and the note is about this original.
+is_good() {
+  local note
+  note=$(cat "$2.checked" 2> /dev/null) || return
+  [ -f "$2" ] && [ ! -L "$2" ] && [ "${note% *}" = "$(identity "$1")" ] &&
+    [ "$(stat -c %s "$2")" = "${note%% *}" ] && [ "$(checksum "$2")" = "${note##* }" ]
+}
+
+copy() {
+  local what read
+  rm -f "$2" "$2.checked"
+  what=$(identity "$1")
+  read=$(tee "$2.part" < "$1" | b2sum | cut -d' ' -f1)
+  sync "$2.part"
+  if [ "$(stat -c %s "$2.part")" = "${what% *}" ] && [ "$(checksum "$2.part")" = "$read" ]; then
+    echo "$what $read" > "$2.checked" && mv "$2.part" "$2" && return
+  fi
+  rm -f "$2.part" "$2.checked"
+  return 1
+}
+
+start=$SECONDS copied=0 kept=0 linked=0 bytes=0
+for shard in "${shards[@]}"; do
+  target=$folder/$(basename "$shard")
+  size=$(stat -L -c %s "$shard")
+  if is_good "$shard" "$target"; then
+    kept=$((kept + 1))
+    continue
+  fi
+  [ ! -f "$target.checked" ] || warn "$target is not what it was when it was copied (or the original is not): it is copied again"
+  rm -f "$target" "$target.checked"
+  if [ $(($(free) - size / 1024)) -lt "$keep_free" ]; then
+    [ $linked -gt 0 ] || warn "no space for $shard in $folder: it has $(($(free) >> 20)) GiB free and keeps $((keep_free >> 20)); read from where it is"
+  elif copy "$shard" "$target"; then
+    copied=$((copied + 1)) bytes=$((bytes + size))
+    continue
+  elif warn "the copy of $shard in $folder differs from what was read; once more" && copy "$shard" "$target"; then
+    copied=$((copied + 1)) bytes=$((bytes + size))
+    continue
+  else
+    warn "the second copy differs, too: the disk of $folder is not to be trusted; $shard is read from where it is"
+  fi
+  ln -sfn "$(realpath "$shard")" "$target" || exit
+  linked=$((linked + 1))
+done
+echo "$host: staged $prefix to $folder: $copied copied ($((bytes >> 20)) MiB, $((SECONDS - start)) s), $kept there already, $linked linked"

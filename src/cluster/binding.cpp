@@ -1,0 +1,197 @@
+#include "cluster/binding.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "cluster/device_choice.h"
+#include "cluster/gather_texts.h"
+#include "cluster/session.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr int kMaxCpus = 8192;
+constexpr std::size_t kNamesShown = 4, kRanksShown = 8;
+
+bool overlap(const std::vector<int>& a, const std::vector<int>& b) {
+  std::vector<int> common;
+  std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(common));
+  return !common.empty();
+}
+
+template <class List, class Text>
+std::string joined(const List& list, const std::string& separator, std::size_t shown, const Text& text) {
+  std::string result;
+  for (std::size_t i = 0; i < list.size() && i < shown; ++i) result += (i > 0 ? separator : "") + text(list[i]);
+  return list.size() > shown ? cat(result, separator, "... (", list.size(), ")") : result;
+}
+
+// "0-3 | 4-7", or the one text that all have.
+std::string per_rank(const std::vector<std::string>& texts) {
+  const bool same = std::ranges::all_of(texts, [&](const std::string& t) { return t == texts.front(); });
+  if (same) return texts.size() > 1 ? texts.front() + " for all" : texts.front();
+  return joined(texts, " | ", kRanksShown, [](const std::string& t) { return t.empty() ? "none" : t; });
+}
+
+using Node = std::vector<const RankBinding*>;
+
+// In the order of their first ranks.
+std::vector<Node> nodes_of(const std::vector<RankBinding>& ranks) {
+  std::vector<Node> nodes;
+  std::map<std::string, std::size_t> place;
+  for (const RankBinding& r : ranks) {
+    const auto [at, is_new] = place.try_emplace(r.host, nodes.size());
+    if (is_new) nodes.emplace_back();
+    nodes[at->second].push_back(&r);
+  }
+  return nodes;
+}
+
+// Sets of ranks that are linked by cores that they share.
+std::vector<Node> groups_of(const Node& node) {
+  std::vector<Node> groups;
+  for (const RankBinding* rank : node) {
+    Node linked = {rank};
+    std::erase_if(groups, [&](const Node& group) {
+      const bool meets = std::ranges::any_of(group, [&](const auto* g) { return overlap(g->cores, rank->cores); });
+      if (meets) linked.insert(linked.begin(), group.begin(), group.end());
+      return meets;
+    });
+    groups.push_back(std::move(linked));
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::vector<int> own_cpus() {
+  std::vector<std::uint8_t> mask(kMaxCpus / 8, 0);
+  if (sched_getaffinity(0, mask.size(), reinterpret_cast<cpu_set_t*>(mask.data())) != 0) mask[0] = 1;
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < kMaxCpus; ++cpu)
+    if ((mask[static_cast<std::size_t>(cpu / 8)] >> (cpu % 8)) & 1) cpus.push_back(cpu);
+  return cpus;
+}
+
+std::vector<int> cores_of(const std::vector<int>& cpus) {
+  std::set<int> cores;
+  for (const int cpu : cpus) {
+    std::ifstream siblings(cat("/sys/devices/system/cpu/cpu", cpu, "/topology/thread_siblings_list"));
+    int first = cpu;
+    cores.insert(siblings >> first ? first : cpu);
+  }
+  return {cores.begin(), cores.end()};
+}
+
+std::string cpu_list(const std::vector<int>& cpus) {
+  std::string text;
+  for (std::size_t i = 0, end = 0; i < cpus.size(); i = end) {
+    for (end = i + 1; end < cpus.size() && cpus[end] == cpus[end - 1] + 1;) ++end;
+    text += cat(text.empty() ? "" : ",", cpus[i]);
+    if (end - i > 1) text += cat("-", cpus[end - 1]);
+  }
+  return text;
+}
+
+std::vector<int> parse_cpu_list(const std::string& text) {
+  std::vector<int> cpus;
+  std::istringstream ranges(text);
+  for (std::string range; std::getline(ranges, range, ',');) {
+    std::istringstream in(range);
+    int first = 0, last = 0;
+    char dash = 0;
+    if (!(in >> first)) continue;
+    if (!(in >> dash >> last)) last = first;
+    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+double share_of_cpus(const std::vector<std::vector<int>>& cpus_of_ranks, std::size_t me) {
+  std::map<int, int> users;
+  for (const std::vector<int>& cpus : cpus_of_ranks)
+    for (const int cpu : cpus) ++users[cpu];
+  double share = 0;
+  for (const int cpu : cpus_of_ranks[me]) share += 1.0 / users[cpu];
+  return share;
+}
+
+std::vector<RankBinding> gather_bindings(const Session& session, const std::string& gpus) {
+  const std::vector<int> own = own_cpus();
+  const std::vector<std::string> texts =
+      gather_texts(cat(cpu_list(own), '\n', cpu_list(cores_of(own)), '\n', gpus), MPI_COMM_WORLD);
+  if (session.rank() != 0) return {};
+  std::vector<RankBinding> ranks(texts.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    std::istringstream in(texts[r]);
+    std::string cpus, cores;
+    std::getline(in, cpus);
+    std::getline(in, cores);
+    std::getline(in, ranks[r].gpus);
+    ranks[r].rank = static_cast<int>(r);
+    ranks[r].host = session.hosts()[r];
+    ranks[r].cpus = parse_cpu_list(cpus);
+    ranks[r].cores = parse_cpu_list(cores);
+  }
+  return ranks;
+}
+
+std::vector<std::string> describe_bindings(const std::vector<RankBinding>& ranks) {
+  std::vector<std::string> kinds;
+  std::map<std::string, std::vector<std::string>> hosts_of;
+  for (const Node& node : nodes_of(ranks)) {
+    std::vector<std::string> cpus, gpus;
+    for (const RankBinding* r : node) {
+      cpus.push_back(cpu_list(r->cpus));
+      gpus.push_back(r->gpus);
+    }
+    std::string kind = cat(node.size(), node.size() == 1 ? " rank" : " ranks", ", CPUs ", per_rank(cpus));
+    if (std::ranges::any_of(gpus, [](const std::string& g) { return !g.empty(); })) kind += ", GPUs " + per_rank(gpus);
+    if (!hosts_of.contains(kind)) kinds.push_back(kind);
+    hosts_of[kind].push_back(node.front()->host);
+  }
+  std::vector<std::string> lines;
+  for (const std::string& kind : kinds)
+    lines.push_back(joined(hosts_of[kind], ", ", kNamesShown, [](const std::string& h) { return h; }) + ": " + kind);
+  return lines;
+}
+
+std::vector<std::string> shared_cores(const std::vector<RankBinding>& ranks) {
+  std::vector<std::string> sentences;
+  for (const Node& node : nodes_of(ranks))
+    for (const Node& group : groups_of(node)) {
+      std::set<int> cores;
+      for (const RankBinding* r : group) cores.insert(r->cores.begin(), r->cores.end());
+      const bool same = std::ranges::all_of(group, [&](const auto* r) { return r->cores == group.front()->cores; });
+      if (same && group.size() <= cores.size()) continue;
+      const std::string who = joined(group, ", ", 4 * kRanksShown, [](const auto* r) { return cat(r->rank); });
+      std::vector<std::string> masks;
+      for (const RankBinding* r : group) masks.push_back(cpu_list(r->cpus));
+      sentences.push_back(cat("ranks ", who, " on ", group.front()->host, " share ", cores.size(),
+                              cores.size() == 1 ? " core" : " cores", " (CPUs ", per_rank(masks), ")"));
+    }
+  return sentences;
+}
+
+void check_visible_devices(const Session& session) {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::vector<std::string> lists = session.gather_on_node(cat(session.rank(), ' ', visible ? visible : ""));
+  std::vector<RankDevices> ranks(lists.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    std::istringstream in(lists[r]);
+    in >> ranks[r].rank >> std::ws;
+    for (std::string device; std::getline(in, device, ',');) ranks[r].uuids.push_back("GPU " + device);
+    if (ranks[r].uuids.empty()) return;  // it sees all of them, or is to see none
+  }
+  choose_together(ranks, session, false);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,66 @@
+#include "cluster/slurm_job.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace ringtrain {
+namespace {
+
+bool is_set(const char* name) {
+  return std::getenv(name) != nullptr;
+}
+
+std::string text_of(const char* name) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? text : "";
+}
+
+int count_of(const char* name) {
+  const std::string text = text_of(name);
+  int value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+}  // namespace
+
+std::string SlurmJob::name() const {
+  return array_job.empty() ? id : cat(array_job, "_", array_task);
+}
+
+SlurmJob slurm_job() {
+  SlurmJob job;
+  job.id = text_of("SLURM_JOB_ID");
+  job.array_job = text_of("SLURM_ARRAY_JOB_ID");
+  job.array_task = text_of("SLURM_ARRAY_TASK_ID");
+  job.restarts = count_of("SLURM_RESTART_COUNT");
+  job.nodes = text_of("SLURM_JOB_NODELIST");
+  return job;
+}
+
+std::string describe(const SlurmJob& job, const std::string& launcher) {
+  return cat("Slurm job ", job.name(), job.restarts > 0 ? cat(", restart ", job.restarts) : "",
+             job.nodes.empty() ? "" : ", on " + job.nodes, launcher == "none" ? "" : ", started by " + launcher);
+}
+
+std::string launcher_name() {
+  // mpirun starts its daemons with srun, and the ranks inherit what that has set: srun comes last.
+  if (is_set("OMPI_COMM_WORLD_SIZE")) return "mpirun";
+  if (is_set("HYDI_CONTROL_FD") || is_set("MPI_LOCALNRANKS")) return "mpiexec";  // Hydra: MPICH, Intel MPI
+  if (!is_set("SLURM_STEP_NUM_TASKS")) return is_set("PMI_RANK") || is_set("PMIX_RANK") ? "mpiexec" : "none";
+  if (is_set("PMIX_RANK")) return "srun --mpi=pmix";
+  return is_set("PMI_RANK") || is_set("PMI_FD") ? "srun --mpi=pmi2" : "srun";
+}
+
+int launched_tasks() {
+  // A launcher of MPI says its number itself; Slurm's variables in its ranks may be those of its daemon, or of an
+  // salloc around a deliberate `mpirun -n 1`. In a batch script SLURM_NTASKS is set too, but not SLURM_STEP_NUM_TASKS.
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (is_set(name)) return count_of(name);
+  return 1;
+}
+
+}  // namespace ringtrain

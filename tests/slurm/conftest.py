@@ -1,0 +1,69 @@
+"""One local cluster for all tests. What can run beside other jobs does (`together`): a requeued job waits most of its time."""
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster import CannotRunHere, Cluster, Shop, e2e  # noqa: E402
+
+AT_ONCE = 5
+scenarios = {}
+
+
+def stop_on_request(number, frame):
+    raise KeyboardInterrupt  # so that the cluster is stopped
+
+
+signal.signal(signal.SIGTERM, stop_on_request)
+
+
+def together(scenario):
+    """A test whose body starts with all the others that are marked like this, in the order of the file."""
+    def test(running):
+        running[scenario.__name__].result()
+    test.__name__ = scenario.__name__
+    test.__doc__ = scenario.__doc__
+    scenarios[scenario.__name__] = scenario
+    return test
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    for program in e2e.PROGRAM, e2e.CONVERTER:
+        assert program.exists(), f"{program} is missing: make all"
+    try:
+        started = Cluster()
+    except CannotRunHere as reason:
+        pytest.skip(str(reason))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def names(tmp_path_factory, cluster):
+    return e2e.make_names(tmp_path_factory.mktemp("names") / "names", 400)
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory, cluster, names):
+    """The names experiment without any interruption, started with mpirun -n 4 and no Slurm."""
+    shop = Shop(cluster, tmp_path_factory.mktemp("whole") / "shop", names)
+    done = cluster.run(e2e.LAUNCHER, 4, e2e.PROGRAM, "train", e2e.ROOT / "configs" / "names.yaml", *shop.keys("run"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return shop.folder / "run"
+
+
+@pytest.fixture(scope="session")
+def running(request, tmp_path_factory, cluster, names, whole):
+    folder = tmp_path_factory.mktemp("together")
+    chosen = [item.originalname for item in request.session.items if item.originalname in scenarios]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {name: pool.submit(scenarios[name], Shop(cluster, folder / name, names), whole) for name in chosen}
+
+
+@pytest.fixture
+def shop(tmp_path, cluster, names):
+    return Shop(cluster, tmp_path / "shop", names)

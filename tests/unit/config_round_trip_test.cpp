@@ -1,0 +1,109 @@
+// What the writer writes, the reader reads.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "config/reader.h"
+#include "config/schema.h"
+
+namespace ringtrain {
+namespace {
+
+const std::string good =
+    "name: study\n"
+    "data:\n"
+    "  train: some/train\n"
+    "batch:\n"
+    "  global: 64\n"
+    "  worker: 16\n"
+    "stop: {epochs: 10}\n";
+
+TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
+  // Together these give every key another value than its default.
+  const std::vector<std::vector<std::string>> variants = {
+      {},
+      {"name=null", "seed=18446744073709551615", "precision=bf16", "model.hidden=7", "model.layers=1",
+       "model.dropout=0.30000000000000004", "data.train=a \"b\"\\c: #d/ä", "data.validation=- 1", "data.order=streams",
+       "data.sequence=50", "data.blanks=masked", "data.loader_threads=3", "data.prefetch=9", "batch.micro=8"},
+      {"name=1.50", "optimizer.kind=sgd", "optimizer.momentum=0.875", "optimizer.nesterov=true",
+       "optimizer.weight_decay=3.0517578125e-5", "optimizer.decay_norm_and_bias=true", "optimizer.clip_norm=0.1",
+       "learning_rate.base=0.1", "learning_rate.base_batch=32", "learning_rate.scaling=linear",
+       "learning_rate.warmup_epochs=1.5", "learning_rate.schedule=step", "learning_rate.milestones=[2,3.1,1e1]",
+       "learning_rate.factor=0.97", "stop.epochs=12", "run.dir=true"},
+      {"optimizer.kind=adamw",
+       "optimizer.beta1=0.8",
+       "optimizer.beta2=0.95",
+       "optimizer.epsilon=1e-6",
+       "learning_rate.warmup_steps=5",
+       "learning_rate.warmup_from=zero",
+       "learning_rate.schedule=polynomial",
+       "learning_rate.power=1",
+       "learning_rate.end=1e-5",
+       "stop.steps=1000000000000",
+       "stop.seconds=0.5",
+       "stop.target_metric=validation_accuracy",
+       "stop.target_value=0.75",
+       "data.validation=v",
+       "evaluate.every_epochs=0.25",
+       "evaluate.every_steps=10",
+       "checkpoint.every_epochs=0",
+       "checkpoint.every_steps=3",
+       "checkpoint.every_seconds=600",
+       "checkpoint.keep=5",
+       "checkpoint.best=false",
+       "machine.device=cpu",
+       "machine.graphs=false",
+       "machine.search_seconds=5",
+       "machine.plan_cache=plans",
+       "communication.library=mpi",
+       "communication.algorithm=tree",
+       "communication.gradient_type=bf16",
+       "communication.max_ctas=8",
+       "communication.bucket_mib=0.5",
+       "communication.chunk_kib=64",
+       "communication.timeout_seconds=5",
+       "run.id=on",
+       "run.log_every_steps=2",
+       "run.threads=3"},
+      {"model.kind=resnet",
+       "model.depth=18",
+       "model.width=32",
+       "model.stem=small",
+       "model.zero_gamma=false",
+       "model.norm_momentum=0.01",
+       "data.image_size=64",
+       "data.resize=72",
+       "data.crop_area=[0.2,0.9]",
+       "data.crop_ratio=[0.5,2]",
+       "data.flip=false",
+       "data.mean=[0.5,0.5,0.5]",
+       "data.std=[0.2,0.2,0.2]",
+       "data.train_samples=1281167",
+       "data.validation_samples=50000",
+       "data.classes=1000",
+       "data.reads=16",
+       "loss.label_smoothing=0.1",
+       "optimizer.kind=sgd",
+       "optimizer.rate_in_momentum=true",
+       "optimizer.momentum_correction=true",
+       "precision=fp16",
+       "loss_scale.initial=128",
+       "loss_scale.growth_steps=0"},
+      {"data.augmentation=pad_crop", "data.pad=8"},
+  };
+  std::set<std::string_view> changed;
+  for (const auto& overrides : variants) {
+    const Experiment experiment = parse_experiment(good, "exp.yaml", overrides);
+    const std::string yaml = to_yaml(experiment);
+    EXPECT_TRUE(parse_experiment(yaml, "resolved.yaml", {}) == experiment) << yaml;
+    for (const Field& field : schema())
+      if (value_text(field, experiment) != value_text(field, Experiment())) changed.insert(field.key);
+  }
+  for (const Field& field : schema())
+    EXPECT_TRUE(changed.contains(field.key) || field.words_.size() == 1) << field.key << " was not tried";
+}
+
+}  // namespace
+}  // namespace ringtrain

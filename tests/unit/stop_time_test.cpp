@@ -1,0 +1,79 @@
+#include "train/stop_time.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/unit/with_folder.h"
+
+namespace ringtrain {
+namespace {
+
+TEST(LeadTime, CoversTheCheckpointAndTwoStepsTwice) {
+  for (const double checkpoint : {0.01, 1.0, 7.5, 300.0})
+    for (const double step : {0.0, 0.2, 30.0}) {
+      const int lead = lead_seconds({{1000, checkpoint}, step});
+      EXPECT_GE(lead, 2 * (checkpoint + 2 * step) + 10);
+      EXPECT_LT(lead, 2 * (checkpoint + 2 * step) + 20);
+      EXPECT_EQ(lead % 10, 0);
+    }
+}
+
+TEST(LeadTime, IsSaidWithWhatItWasMadeOf) {
+  EXPECT_EQ(describe({{100 << 20, 1.25}, 0.5}, false),
+            "a stop waits for two steps of 0.5 s and the checkpoint (100 MiB in 1.2 s, as recorded): under Slurm "
+            "--signal=USR1@20 or more");
+  const std::string first = describe({{100 << 20, 40}, 0}, true);
+  expect_contains(first, "40 s, trial write");
+  expect_contains(first, "--signal=USR1@90 or more, and four times a step's seconds on top");
+  expect_contains(first, "the 30 s that SIGTERM usually leaves are too few");
+}
+
+class StopCostTest : public WithFolder {};
+
+TEST_F(StopCostTest, OfTheNewestStartThatHasItIsFoundAgain) {
+  EXPECT_FALSE(recorded_stop_cost(folder_.string()));
+  record_start(folder_.string(), {});
+  EXPECT_FALSE(recorded_stop_cost(folder_.string()));
+  record_stop_cost(folder_.string(), {{4096, 1.5}, 0});
+  record_start(folder_.string(), {});
+  record_stop_cost(folder_.string(), {{4096, 1.75}, 0});
+  record_stop_cost(folder_.string(), {{4096, 2.5}, 0.25});
+  record_start(folder_.string(), {});  // killed before it had measured anything
+  const std::optional<StopCost> cost = recorded_stop_cost(folder_.string());
+  ASSERT_TRUE(cost);
+  EXPECT_EQ(cost->checkpoint.bytes, 4096);
+  EXPECT_EQ(cost->checkpoint.seconds, 2.5);
+  EXPECT_EQ(cost->step_seconds, 0.25);
+}
+
+TEST_F(StopCostTest, OfADamagedRecordIsNotKnown) {
+  std::ofstream(path("run.json")) << R"({"starts": [3, {"stop_cost": "?"}]})";
+  EXPECT_FALSE(recorded_stop_cost(folder_.string()));
+}
+
+TEST_F(StopCostTest, ATrialWriteMeasuresACheckpointAndLeavesNone) {
+  Checkpoint checkpoint;
+  checkpoint.step = 7;
+  checkpoint.arrays.push_back({"weights/a", {1000}, std::vector<float>(1000, 1.0f)});
+  const CheckpointCost cost = try_write(folder_.string(), checkpoint);
+  EXPECT_GT(cost.bytes, 4000);
+  EXPECT_GT(cost.seconds, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(path("checkpoints")));
+  write_checkpoint(path("same.h5"), checkpoint);
+  EXPECT_EQ(cost.bytes, static_cast<std::int64_t>(std::filesystem::file_size(path("same.h5"))));
+}
+
+TEST_F(StopCostTest, TheWriterKnowsItsSlowestWrite) {
+  CheckpointWriter writer(folder_.string(), 2);
+  EXPECT_EQ(writer.slowest().bytes, 0);
+  Checkpoint checkpoint;
+  checkpoint.step = 1;
+  checkpoint.arrays.push_back({"weights/a", {10}, std::vector<float>(10, 1.0f)});
+  writer.start(checkpoint, false);
+  writer.finish();
+  EXPECT_GT(writer.slowest().bytes, 0);
+  EXPECT_GT(writer.slowest().seconds, 0);
+}
+
+}  // namespace
+}  // namespace ringtrain
