@@ -127,15 +127,12 @@ class SyntheticStep {
   std::vector<float> state_;
 };
 
-// Quarters of the micro-batch, as far as they hold whole groups. A device would have to find plans for each.
+// Quarters of the micro-batch, down to one group of batch norm. A device would have to find plans for each.
 std::vector<std::int64_t> micro_batches(const RunPlan& plan, bool on_device) {
   std::vector<std::int64_t> sizes = {plan.batch.micro_batch};
   const std::int64_t unit = std::max<std::int64_t>(1, plan.norm_group);
-  while (!on_device && sizes.size() < 4) {
-    const std::int64_t next = sizes.back() / 4 / unit * unit;
-    if (next < unit) break;
-    sizes.push_back(next);
-  }
+  while (!on_device && sizes.size() < 4 && sizes.back() > unit)
+    sizes.push_back(std::max(unit, sizes.back() / 4 / unit * unit));
   return sizes;
 }
 
