@@ -182,16 +182,16 @@ Link scaled(Link link, double factor) {
 }
 
 StepRange step_range(const StepWork& work, const Cluster& cluster, Topology topology, const Uncertainty& uncertainty) {
-  const auto seconds = [&](double direction) {
-    const double compute = std::max(0.0, 1 + direction * uncertainty.compute);
-    const double sums = std::max(0.0, 1 + direction * uncertainty.sums);
+  const auto seconds = [&](bool slower) {
+    const double compute = slower ? 1 + uncertainty.compute : 1 / (1 + uncertainty.compute);
+    const double sums = slower ? 1 + uncertainty.sums : 1 / (1 + uncertainty.sums);
     StepWork w = work;
     w.forward *= compute, w.backward *= compute, w.update *= compute, w.input *= compute;
     Cluster c = cluster;
     c.node = scaled(c.node, sums), c.network = scaled(c.network, sums);
     return step_time(w, c, topology);
   };
-  const StepTime low = seconds(-1), high = seconds(1);
+  const StepTime low = seconds(false), high = seconds(true);
   const double straggler = uncertainty.jitter * std::sqrt(2 * std::log(static_cast<double>(cluster.ranks)));
   return {low.total() / (1 + uncertainty.model), (high.total() + straggler * high.compute) * (1 + uncertainty.model)};
 }
