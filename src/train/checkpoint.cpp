@@ -231,6 +231,16 @@ std::optional<std::int64_t> step_of_file(const std::string& file_name) {
 
 }  // namespace
 
+std::string Checkpoint::text_or(const std::string& name, std::string absent) const {
+  const auto found = texts.find(name);
+  return found == texts.end() ? absent : found->second;
+}
+
+double Checkpoint::number_or(const std::string& name, double absent) const {
+  const auto found = numbers.find(name);
+  return found == numbers.end() ? absent : found->second;
+}
+
 const NamedArray& Checkpoint::array(const std::string& name) const {
   const auto found = std::find_if(arrays.begin(), arrays.end(), [&](const NamedArray& a) { return a.name == name; });
   if (found == arrays.end()) {

@@ -22,7 +22,11 @@ struct Checkpoint {
   std::map<std::string, double> numbers;     // "best_value", "elapsed_seconds", "samples", ...
   std::vector<NamedArray> arrays;
   const NamedArray& array(const std::string& name) const;  // throws Error naming what is missing
-  // The same, and its shape must be the model's: throws Error "checkpoint of another model: ..." with both shapes.
+  // What earlier versions did not write has a value that means the same as its absence.
+  std::string text_or(const std::string& name, std::string absent) const;
+  double number_or(const std::string& name, double absent) const;
+  // The same as array(name), and its shape must be the model's: throws Error "checkpoint of another model: ..." with
+  // both shapes.
   const NamedArray& array(const std::string& name, const std::vector<std::int64_t>& shape) const;
 };
 

@@ -54,7 +54,7 @@ Found find_checkpoint(const std::string& run_dir, bool resume, const Machine& ma
       found.micro_batch = static_cast<std::int64_t>(found.checkpoint->numbers.at("micro_batch"));
       found.same_machine = found.checkpoint->numbers.at("ranks") == communicator.size() &&
                            found.checkpoint->numbers.at("threads") == threads &&
-                           found.checkpoint->texts.at("machine") == machine.identity();
+                           found.checkpoint->text_or("machine", "") == machine.identity();
     }
   }
   if (communicator.rank() == 0 && resume) found.stop_cost = recorded_stop_cost(run_dir);
@@ -367,7 +367,7 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
   Machine machine = make_machine(experiment, session, threads);
   const std::string run_dir = root ? run_folder_path(experiment, resume) : "";
   Found found = find_checkpoint(run_dir, resume, machine, threads);
-  machine.keep_choices(found.checkpoint ? found.checkpoint->texts.at("fusions") : "");
+  machine.keep_choices(found.checkpoint ? found.checkpoint->text_or("fusions", "") : "");
   RunPlan plan;
   std::vector<MemoryItem> memory;
   machine.agree_on_fusions([&] {

@@ -205,7 +205,7 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
   }
   std::array<double, 2> scale = {0, 0};
   if (root && checkpoint != nullptr)
-    scale = {checkpoint->numbers.at("loss_scale"), checkpoint->numbers.at("loss_scale_steps")};
+    scale = {checkpoint->number_or("loss_scale", 0), checkpoint->number_or("loss_scale_steps", 0)};
   communicator.broadcast(std::as_writable_bytes(std::span(scale)), 0);
   if (scale[0] > 0) trainer.loss_scale().resume(static_cast<float>(scale[0]), static_cast<std::int64_t>(scale[1]));
   trainer.start_at(progress.step);
