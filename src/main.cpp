@@ -165,7 +165,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (command == "train" || command == "plan") {
-    if (command == "train") install_signal_handlers();
+    if (command == "train") catch_signals();
     Session session(&argc, &argv);
     set_log_rank(session.rank(), session.host());
     const bool resume = command == "train" && arguments.flag("--resume");

@@ -1,7 +1,11 @@
 #include "base/signals.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <atomic>
-#include <csignal>
+#include <system_error>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -11,38 +15,48 @@ namespace {
 
 constexpr double kRepeatSeconds = 1.0;
 
-// Lock-free, hence safe in a handler.
 std::atomic<int> requested{0};
 std::atomic<double> first_time{0};
 std::atomic<bool> held{false};
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
 
-extern "C" void on_signal(int signal_number) {
+void receive(int signal_number) {
   const double now = now_seconds();
-  double first = 0;
-  first_time.compare_exchange_strong(first, now);  // before the flag: who sees that finds the time, too
-  int none = 0;
-  if (requested.compare_exchange_strong(none, signal_number)) return;
+  if (requested.load() == 0) {
+    first_time.store(now);  // before the flag: who sees that finds the time, too
+    requested.store(signal_number);
+    return;
+  }
   if (signal_number != SIGINT && signal_number != SIGUSR2) return;
-  if (held.load() || now - first < kRepeatSeconds) return;
-  std::signal(signal_number, SIG_DFL);
-  std::raise(signal_number);  // delivered when this handler returns
+  if (held.load() || now - first_time.load() < kRepeatSeconds) return;
+  signal(signal_number, SIG_DFL);
+  sigset_t it;
+  sigemptyset(&it);
+  sigaddset(&it, signal_number);
+  pthread_sigmask(SIG_UNBLOCK, &it, nullptr);
+  raise(signal_number);
+}
+
+[[noreturn]] void wait_for_signals(sigset_t expected) {
+  for (int signal_number = 0;;)
+    if (sigwait(&expected, &signal_number) == 0) receive(signal_number);
 }
 
 }  // namespace
 
-void install_signal_handlers() {
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;  // a read or write under way must not fail with EINTR
-  sigemptyset(&action.sa_mask);
-  for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT})
-    if (sigaction(signal_number, &action, nullptr) != 0) throw Error(cat("cannot catch signal ", signal_number));
+void catch_signals() {
+  // A reader of the log that goes away (train | head) must not take the run with it.
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t expected;
+  sigemptyset(&expected);
+  for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) sigaddset(&expected, signal_number);
   // A terminal that closes stops the run like Ctrl-C, unless it was started with nohup.
   struct sigaction before {};
-  if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
-  // A reader of the log that goes away (train | head) must not take the run with it.
-  std::signal(SIGPIPE, SIG_IGN);
+  if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaddset(&expected, SIGHUP);
+  if (const int code = pthread_sigmask(SIG_BLOCK, &expected, nullptr); code != 0)
+    throw Error(cat("signals cannot be caught: ", std::system_category().message(code)));
+  // What the parent ignored would never come: shells do that with SIGINT for a command behind an &.
+  for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) signal(signal_number, SIG_DFL);
+  std::thread(wait_for_signals, expected).detach();
 }
 
 void hold_signals() {

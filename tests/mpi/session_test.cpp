@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -145,24 +146,50 @@ void pass_seconds(double seconds) {
   while (now_seconds() - start < seconds) usleep(10'000);
 }
 
+// To this process, as launchers do: another thread takes it, and not at once.
+void send(int signal_number) {
+  kill(getpid(), signal_number);
+  for (int i = 0; i < 500 && requested_signal() == 0; ++i) pass_seconds(0.01);
+  pass_seconds(0.05);
+}
+
 TEST(Signals, TheFirstOneSetsAFlagAndDoesNotKill) {
   for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) {
     EXPECT_EQ(fate_of_child([&] {
-                install_signal_handlers();
+                catch_signals();
                 if (requested_signal() != 0) _exit(1);
-                raise(signal_number);
+                send(signal_number);
                 _exit(requested_signal() == signal_number ? 0 : 2);
               }),
               0);
   }
 }
 
+TEST(Signals, InterruptNoThreadThatComputes) {
+  const auto blocks_all = [] {
+    sigset_t blocked;
+    pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+    bool all = true;
+    for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP})
+      all = all && sigismember(&blocked, signal_number) == 1;
+    return all;
+  };
+  EXPECT_EQ(fate_of_child([&] {
+              signal(SIGHUP, SIG_DFL);  // not what nohup left
+              catch_signals();
+              bool also_there = false;
+              std::thread([&] { also_there = blocks_all(); }).join();
+              _exit(blocks_all() && also_there ? 0 : 2);
+            }),
+            0);
+}
+
 TEST(Signals, RepeatsWithinASecondDoNotKill) {
   EXPECT_EQ(fate_of_child([] {
-              install_signal_handlers();
-              raise(SIGINT);
-              raise(SIGINT);
-              raise(SIGUSR2);
+              catch_signals();
+              send(SIGINT);
+              send(SIGINT);
+              send(SIGUSR2);
               _exit(requested_signal() == SIGINT ? 0 : 2);
             }),
             0);
@@ -171,10 +198,10 @@ TEST(Signals, RepeatsWithinASecondDoNotKill) {
 TEST(Signals, WhatSlurmRepeatsNeverKills) {
   for (const int signal_number : {SIGTERM, SIGUSR1}) {
     EXPECT_EQ(fate_of_child([&] {
-                install_signal_handlers();
-                raise(SIGUSR1);
+                catch_signals();
+                send(SIGUSR1);
                 pass_seconds(1.1);
-                raise(signal_number);
+                send(signal_number);
                 _exit(requested_signal() == SIGUSR1 && seconds_since_signal() >= 1.1 ? 0 : 2);
               }),
               0);
@@ -185,11 +212,12 @@ TEST(Signals, ASecondCtrlCLaterKillsUnlessACheckpointIsBeingWritten) {
   for (const int signal_number : {SIGINT, SIGUSR2})
     for (const bool writing : {false, true}) {
       EXPECT_EQ(fate_of_child([&] {
-                  install_signal_handlers();
-                  raise(SIGTERM);
+                  catch_signals();
+                  send(SIGTERM);
                   if (writing) hold_signals();
                   pass_seconds(1.1);
-                  raise(signal_number);
+                  send(signal_number);
+                  pass_seconds(writing ? 0 : 10);
                 }),
                 writing ? 0 : 128 + signal_number);
     }
