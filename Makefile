@@ -195,7 +195,7 @@ demo: setup
 
 test: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all tests
-	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e gpu
+	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e gpu slurm
 
 test-slurm: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all

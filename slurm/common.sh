@@ -49,6 +49,9 @@ choose_launcher() {
   fi
   case $LAUNCHER in
     srun)
+      # Slurm's other way to let all ranks wait for each other, a tree, now and then lets some go before all have come
+      # (22.05): the ranks that are behind then die inside MPI_Init.
+      export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
       launch=(srun ${mpi:+--mpi="$mpi"} --kill-on-bad-exit=0 ${SRUN_OPTIONS[@]+"${SRUN_OPTIONS[@]}"})
       launch_one=(srun ${mpi:+--mpi="$mpi"} --nodes=1 --ntasks=1 --ntasks-per-node=1)
       ;;
