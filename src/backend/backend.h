@@ -81,7 +81,8 @@ class Program {
   virtual std::int64_t micro_batch() const = 0;
   virtual std::vector<MemoryItem> memory() const = 0;
   virtual void allocate() = 0;
-  // Refreshes the program's own blocked or 16-bit copies; call after every change of the weights.
+  // Refreshes the program's own blocked or 16-bit copies; call after every change of the weights. Backend::update()
+  // does it for the program that it is given.
   virtual void set_weights(const Vector& weights) = 0;
   // Begins to move the next pass's input to the device; the buffers stay untouched until its forward() has returned.
   // At most one pass ahead of forward().
@@ -119,6 +120,7 @@ struct Update {
   float loss_scale = 1;                 // by which the gradients are too large
   std::int64_t trained = 0;             // elements; the statistics lie behind them
   float norm_momentum = 0;              // running = (1 - momentum) running + momentum x this step's
+  Program* program = nullptr;           // of training: its copies of the weights, set before, follow them; null: none
 };
 struct UpdateResult {
   double gradient_norm = 0;  // before clipping and decay, loss scale removed; summed in double, the same bits each time

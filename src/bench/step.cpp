@@ -74,8 +74,7 @@ class SyntheticStep {
   // At a rate that moves no weight: the work is the same. Not 0, which momentum correction would divide by.
   void update() {
     const auto momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
-    optimizer_.update(*weights_, *gradients_, {1e-30, 1e-30}, 0, 1, momentum);
-    program_->set_weights(*weights_);
+    optimizer_.update(*weights_, *gradients_, {1e-30, 1e-30}, 0, 1, momentum, program_.get());
   }
   void step() {
     reducer_.begin();

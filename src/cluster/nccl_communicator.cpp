@@ -20,7 +20,9 @@ using cuda::Type;
 
 constexpr std::int64_t kPage = 2 << 20;  // of NCCL's allocator
 
-// What decides about the order in which NCCL adds. It must be the same on all ranks, or they wait for each other.
+// What decides about the order in which NCCL adds, beside its version and the topology: NCCL tells nobody which
+// algorithm and how many channels it has chosen, but from the same it chooses the same. It must be the same on all
+// ranks, or they wait for each other.
 constexpr const char* kVariables[] = {
     "NCCL_ALGO",     "NCCL_PROTO",    "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
     "NCCL_MAX_CTAS", "NCCL_NTHREADS", "NCCL_BUFFSIZE",      "NCCL_NVLS_ENABLE",   "NCCL_COLLNET_ENABLE"};
@@ -73,6 +75,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     bool by_nccl = false;
   };
 
+  void take_kept();
   void choose_algorithm(const std::string& algorithm);
   void compare_records();
   void start();
@@ -120,10 +123,26 @@ NcclCommunicator::NcclCommunicator(const NcclApi& api, cuda::Device& device, Com
                                    const NcclOptions& options)
     : api_(api), device_(device), host_(host), options_(options) {
   api_.get_version(&version_);
+  take_kept();
   choose_algorithm(options.algorithm);
   compare_records();
   stream_ = device_.make_stream(true);
   start();
+}
+
+// Before NCCL reads its variables. NCCL_ALGO was made from communication.algorithm, so it goes with that.
+void NcclCommunicator::take_kept() {
+  const auto algorithm = options_.kept.find("algorithm");
+  const bool same_algorithm = algorithm != options_.kept.end() && algorithm->second == options_.algorithm;
+  std::string taken;
+  for (const std::string name : kVariables) {
+    const auto kept = options_.kept.find(name);
+    if (kept == options_.kept.end() || std::getenv(name.c_str()) != nullptr) continue;
+    if (name == "NCCL_ALGO" && !same_algorithm) continue;
+    setenv(name.c_str(), kept->second.c_str(), 1);
+    taken += cat(" ", name, "=", kept->second);
+  }
+  if (!taken.empty() && rank() == 0) log_info("as at the run's start:", taken);
 }
 
 void NcclCommunicator::choose_algorithm(const std::string& algorithm) {

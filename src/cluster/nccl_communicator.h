@@ -10,6 +10,7 @@
 // errors and the ranks that do not come.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,8 @@ struct NcclOptions {
   std::string algorithm = "auto";  // ring | tree | auto: NCCL's choice, or NCCL_ALGO where the user has set it
   // What travels. 16 bit: each bucket is rounded into a second buffer before the sum and comes back as fp32.
   cuda::Type gradient_type = cuda::Type::fp32;
+  // record() of the run's first start: its NCCL_ variables are taken again where the user sets no others now.
+  std::map<std::string, std::string> kept = {};
   int max_ctas = 0;  // blocks that NCCL may run, the rest of the GPU computes; 0: NCCL's choice
   // For the start, and for a sum from when this rank's part is ready. Less than the watchdog's, which names no bucket.
   double timeout_seconds = 480;

@@ -25,7 +25,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parame
 }
 
 UpdateResult Optimizer::update(Vector& weights, const Vector& gradients, Rates rates, std::int64_t step,
-                               float loss_scale, float norm_momentum) {
+                               float loss_scale, float norm_momentum, Program* program) {
   UpdateRule rule;
   rule.kind = config_.kind == "sgd"    ? OptimizerKind::sgd
               : config_.kind == "adam" ? OptimizerKind::adam
@@ -47,7 +47,8 @@ UpdateResult Optimizer::update(Vector& weights, const Vector& gradients, Rates r
                           .clip_norm = config_.clip_norm,
                           .loss_scale = loss_scale,
                           .trained = trained_,
-                          .norm_momentum = norm_momentum},
+                          .norm_momentum = norm_momentum,
+                          .program = program},
                          weights, gradients, state_);
 }
 

@@ -22,9 +22,9 @@ class Optimizer {
   };
   // Update number `step` (from 0). The gradient is `loss_scale` x the mean over the global batch; behind the trained
   // elements it holds this step's statistics, of which the running ones take `norm_momentum`. Nothing changes where
-  // the gradient is not finite.
+  // the gradient is not finite. The copies of the weights that `program` has follow them.
   UpdateResult update(Vector& weights, const Vector& gradients, Rates rates, std::int64_t step, float loss_scale,
-                      float norm_momentum);
+                      float norm_momentum, Program* program = nullptr);
 
   static std::vector<std::string> state_names(
       const OptimizerConfig& config);  // sgd: momentum; adam: exp_avg, exp_avg_sq

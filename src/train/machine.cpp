@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "backend/cuda/backend.h"
 #include "backend/cuda/described_device.h"
@@ -51,16 +52,27 @@ void Machine::agree_on_fusions(const std::function<void()>& compile) {
   const bool root = host->rank() == 0;
   if (root) compile();
   fusions->load(broadcast_string(*host, fusions->text(), 0));
-  const std::string plans = broadcast_string(*host, root ? device->packed_plans() : "", 0);
+  plans = broadcast_string(*host, root ? device->packed_plans() : "", 0);
   if (root) return;
-  device->take_plans(plans);
+  device->take_plans(std::exchange(plans, ""));
   compile();
 }
 
-void Machine::keep_choices(const std::string& of_rank_0) {
+RunChoices Machine::choices() const {
+  if (!device) return {};
+  const cuda::DeviceFacts& facts = device->facts();
+  return {facts.name, facts.cudnn_version, communicator().record(), plans};
+}
+
+void Machine::take_choices(const std::string& fusions_of_rank_0, const RunChoices& kept) {
   if (!fusions) return;
-  const std::string kept = broadcast_string(*host, of_rank_0, 0);
-  if (!kept.empty()) fusions->load(kept);
+  const std::string table = broadcast_string(*host, fusions_of_rank_0, 0);
+  if (!table.empty()) fusions->load(table);
+  if (host->rank() != 0 || kept.device.empty()) return;
+  const cuda::DeviceFacts& facts = device->facts();
+  if (kept.fit(facts)) return device->take_plans(kept.plans);
+  log_info("the run's plans were chosen for ", kept.device, " with cuDNN ", kept.cudnn, "; for ", facts.name,
+           " with cuDNN ", facts.cudnn_version, " they are searched anew");
 }
 
 std::string Machine::identity() const {
@@ -84,17 +96,19 @@ Machine make_planning_machine(int threads, const std::string& device) {
   return m;
 }
 
-std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host) {
+std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
+                                              const RunChoices& kept) {
   const CommunicationConfig& c = experiment.communication;
   if (c.library == "mpi") return make_staged_communicator(device, host);
   return make_nccl_communicator(nccl_api(), device, host,
                                 {.algorithm = c.algorithm,
                                  .gradient_type = gradient_type(c.gradient_type),
+                                 .kept = kept.communication,
                                  .max_ctas = static_cast<int>(c.max_ctas),
                                  .timeout_seconds = 0.8 * c.timeout_seconds});
 }
 
-Machine make_machine(const Experiment& experiment, const Session& session, int threads) {
+Machine make_machine(const Experiment& experiment, const Session& session, int threads, const RunChoices& kept) {
   const CommunicationConfig& c = experiment.communication;
   Machine m;
   m.host = make_mpi_communicator(static_cast<std::size_t>(c.chunk_kib) << 10);
@@ -121,7 +135,7 @@ Machine make_machine(const Experiment& experiment, const Session& session, int t
   options.segment_elements = bucket_elements(c, true);
   options.fusions = m.fusions.get();
   if (session.size() > 1 || c.library != "auto") {  // one rank has nothing to sum, and needs no NCCL
-    std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host);
+    std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host, kept);
     options.allocate_reduced = [s = sums.get()](std::int64_t bytes) { return s->allocate(bytes); };
     options.release_reduced = [s = sums.get()](void* memory) { s->release(memory); };
     options.poll = [s = sums.get()] { s->poll(); };

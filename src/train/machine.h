@@ -11,6 +11,7 @@
 #include "cluster/communicator.h"
 #include "cluster/session.h"
 #include "config/experiment.h"
+#include "train/run_choices.h"
 
 namespace ringtrain {
 
@@ -24,20 +25,27 @@ struct Machine {
 
   Communicator& communicator() const { return sums ? *sums : *host; }
 
-  // Rank 0 runs `compile`, which fills its table of fusions and makes cuDNN's plans; then every rank has those. Collective.
+  // Rank 0 runs `compile`, which fills its table of fusions and makes cuDNN's plans; then every rank has those.
+  // Collective.
   void agree_on_fusions(const std::function<void()>& compile);
-  // What a resumed run finds again to continue bit for bit: the table of fusions, "" on a CPU.
-  std::string choices() const { return fusions ? fusions->text() : ""; }
-  void keep_choices(const std::string& of_rank_0);  // collective, before agree_on_fusions()
+  std::string plans;  // rank 0: cuDNN's, as the others were given them
+  // What a resumed run finds again to continue bit for bit: the table of fusions, "" on a CPU, for its checkpoints, and
+  // what lies beside them.
+  std::string fusion_choices() const { return fusions ? fusions->text() : ""; }
+  RunChoices choices() const;
+  // Collective, before agree_on_fusions(). Plans are taken where they are for this device type and cuDNN; else a line
+  // says so.
+  void take_choices(const std::string& fusions_of_rank_0, const RunChoices& kept);
   // What bits depend on besides ranks and threads; "" on a CPU.
   std::string identity() const;
 };
 
 // Collective over all ranks. Throws Error with advice where a GPU is asked for and is not there, or there are more
-// ranks than GPUs.
-Machine make_machine(const Experiment& experiment, const Session& session, int threads);
+// ranks than GPUs. `kept`: of the run that is resumed.
+Machine make_machine(const Experiment& experiment, const Session& session, int threads, const RunChoices& kept = {});
 // What sums vectors of this device over the ranks of `host`, as the experiment chooses. Collective over those.
-std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host);
+std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
+                                              const RunChoices& kept = {});
 // For `plan`: a backend that compiles and counts memory. `device`: a GPU's name or description, "" for this CPU.
 Machine make_planning_machine(int threads, const std::string& device);
 

@@ -241,7 +241,7 @@ class TrainingRun {
     Checkpoint c = take_snapshot(trainer_, plan_, progress_, communicator_);
     c.numbers["threads"] = threads_;
     c.texts["machine"] = machine_.identity();
-    c.texts["fusions"] = machine_.choices();
+    c.texts["fusions"] = machine_.fusion_choices();
     return c;
   }
 
@@ -364,10 +364,12 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
   const DatasetIndex* validation = experiment.data.validation.empty() ? nullptr : &validation_index;
 
   const int threads = thread_count(experiment, session);
-  Machine machine = make_machine(experiment, session, threads);
-  const std::string run_dir = root ? run_folder_path(experiment, resume) : "";
+  std::string run_dir = root && resume ? run_folder_path(experiment, resume) : "";
+  const RunChoices kept = share_choices(root && resume ? read_choices(run_dir) : RunChoices(), *start);
+  Machine machine = make_machine(experiment, session, threads, kept);
+  if (root && !resume) run_dir = run_folder_path(experiment, resume);  // made only once there is a machine
   Found found = find_checkpoint(run_dir, resume, machine, threads);
-  machine.keep_choices(found.checkpoint ? found.checkpoint->text_or("fusions", "") : "");
+  machine.take_choices(found.checkpoint ? found.checkpoint->text_or("fusions", "") : "", kept);
   RunPlan plan;
   std::vector<MemoryItem> memory;
   machine.agree_on_fusions([&] {
@@ -398,6 +400,7 @@ int train(const ExperimentArguments& arguments, bool resume, Session& session) {
     }
     if (more) write_file_atomically(run_dir + "/experiment.yaml", to_yaml(experiment));
     record_start(run_dir, run_record(plan, arguments, session, threads, machine, memory, from.step));
+    if (more && machine.device) write_choices(run_dir, machine.choices());
   }
 
   std::unique_ptr<TrainingRun> run;

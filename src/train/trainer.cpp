@@ -157,10 +157,9 @@ void Trainer::update(StepReport& report) {
   if (std::isfinite(report.loss)) {
     const auto norm_momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
     const UpdateResult result =
-        optimizer_.update(*weights_, *gradients_, rates, step_, loss_scale_.value(), norm_momentum);
+        optimizer_.update(*weights_, *gradients_, rates, step_, loss_scale_.value(), norm_momentum, program_.get());
     report.gradient_norm = result.gradient_norm;
     report.applied = result.applied;
-    program_->set_weights(*weights_);
     if (loss_scale_.advance(result.applied)) return;
   }
   throw Error(cat("step ", step_ + 1, ": loss ", report.loss, ", gradient norm ", report.gradient_norm,

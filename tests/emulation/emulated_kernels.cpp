@@ -12,6 +12,7 @@
 #include "backend/cuda/kernels/pool.cuh"
 #include "backend/cuda/kernels/sequence.cuh"
 #include "backend/cuda/kernels/tensors.cuh"
+#include "backend/cuda/kernels/update.cuh"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
@@ -34,6 +35,7 @@ bool needs_fibers(Kernel kernel) {
     case Kernel::copy_tensors_home:
     case Kernel::squared_norm:
     case Kernel::squared_norm_total:
+    case Kernel::update:
       return true;
     default:
       return false;

@@ -133,14 +133,17 @@ void list(const CrossEntropyArguments& a, Regions& r, Kernel) {
   r.write_own(a.finished, 1);
   r.read_own(a.state, 1);
 }
+void expect_sizes(const TensorPlace& p, int number, int count) {
+  if (p.outer <= 0 || p.inner <= 0 || p.taps <= 0 || p.padded < p.inner)
+    throw Error(
+        cat("tensor ", number, " of ", count, " of a copy has no sizes: were the places written before its launch?"));
+}
 void list(const CopyTensorsArguments& a, Regions& r, Kernel kernel) {
   const bool home = kernel == Kernel::copy_tensors_home;
   r.read_own(a.places, a.count);
   for (int i = 0; i < a.count; ++i) {
     const TensorPlace& p = a.places[i];
-    if (p.outer <= 0 || p.inner <= 0 || p.taps <= 0 || p.padded < p.inner)
-      throw Error(
-          cat("tensor ", i, " of ", a.count, " of a copy has no sizes: were the places written before its launch?"));
+    expect_sizes(p, i, a.count);
     const std::int64_t own = p.outer * p.taps * p.padded;
     r.add(a.flat + p.flat_offset, p.outer * p.inner * p.taps * 4, home);
     const auto* base = static_cast<const char*>(a.own);
@@ -177,10 +180,19 @@ void list(const SquaredNormTotalArguments& a, Regions& r, Kernel) {
 void list(const UpdateArguments& a, Regions& r, Kernel) {
   r.read_own(a.rule, 1);
   r.read_own(a.scalars, 1);
-  r.read_own(a.ranges, a.range_count);
-  r.write_own(a.weights, a.count);
-  r.read_own(a.gradients, a.count);
-  for (const float* p : a.state) r.write_own(p, a.count);
+  r.read_own(a.places, a.count);
+  for (int i = 0; i < a.count; ++i) {
+    const UpdatePlace& place = a.places[i];
+    const TensorPlace& p = place.tensor;
+    expect_sizes(p, i, a.count);
+    const std::int64_t flat = p.outer * p.inner * p.taps, own = p.outer * p.taps * p.padded;
+    r.write_own(a.weights + p.flat_offset, flat);
+    r.read_own(a.gradients + p.flat_offset, flat);
+    for (const float* state : a.state)
+      if (state != nullptr) r.write_own(state + p.flat_offset, flat);
+    const std::int64_t each = place.own_is_fp32 ? 4 : r.element_bytes();
+    if (place.own != nullptr) r.add(static_cast<char*>(place.own) + p.own_offset * each, own * each, true);
+  }
 }
 void list(const AverageArguments& a, Regions& r, Kernel) {
   r.write_own(a.weights, a.count);

@@ -1,4 +1,8 @@
 // Copies between the flat vector and a program's layouts, and the optimizer's kernels.
+#include <algorithm>
+
+#include "backend/cuda/update_places.h"
+#include "base/error.h"
 #include "cuda_kernels.h"
 
 namespace ringtrain::cuda {
@@ -139,6 +143,20 @@ TEST(CudaKernelsFlat, TooLargeForFp16IsInfinite) {
   EXPECT_TRUE(std::isnan(to[2]));
 }
 
+// An update's places in device memory, and how many blocks they take.
+struct DevicePlaces {
+  UpdatePlace* data;
+  int count;
+  std::int64_t blocks;
+};
+DevicePlaces device_places(TestMemory& memory, std::vector<UpdatePlace> places) {
+  const auto count = static_cast<int>(places.size());
+  const std::int64_t blocks = place_blocks(places.data(), count);
+  auto* data = memory.make<UpdatePlace>(count);
+  std::copy(places.begin(), places.end(), data);
+  return {data, count, blocks};
+}
+
 struct NormCase {
   TestMemory memory;
   Array values;
@@ -195,14 +213,24 @@ TEST(CudaKernelsFlat, AnOverflowSkipsTheUpdate) {
     const double before = weights[17];
     auto* rule = k.memory.make<UpdateRule>(1);
     *rule = {.learning_rate = 1};
-    auto* range = k.memory.make<UpdateRange>(1);
-    *range = {0, 5000, 0};
-    ASSERT_NO_FATAL_FAILURE(k.memory.run(
-        {launch_of(UpdateArguments{
-             rule, k.scalars, range, 1, 5000, weights.floats(), k.values.floats(), {momentum.floats(), nullptr}}),
-         launch_of(AverageArguments{weights.floats(), momentum.floats(), k.scalars, 5000, 0.5f})}));
+    const Array copy = k.memory.array(Type::bf16, 5000).fill(7);
+    const UpdateRange range{0, 5000, 0};
+    const WeightCopy copied{{.outer = 1, .inner = 5000, .taps = 1, .padded = 5000}, copy.data, false};
+    const DevicePlaces places = device_places(k.memory, update_places({&range, 1}, {&copied, 1}));
+    ASSERT_NO_FATAL_FAILURE(
+        k.memory.run({launch_of(Type::bf16,
+                                UpdateArguments{rule,
+                                                k.scalars,
+                                                places.data,
+                                                places.count,
+                                                weights.floats(),
+                                                k.values.floats(),
+                                                {momentum.floats(), nullptr}},
+                                places.blocks),
+                      launch_of(AverageArguments{weights.floats(), momentum.floats(), k.scalars, 5000, 0.5f})}));
     EXPECT_EQ(weights[17], before);
     EXPECT_EQ(momentum[17], 3);
+    EXPECT_EQ(copy[17], 7);
   }
 }
 
@@ -232,8 +260,7 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
         // A gap, ends inside four elements, a range inside one vector, one over several chunks, one beyond the count.
         const std::vector<UpdateRange> ranges = {
             {2, 3, 0.5f}, {3, 11, 0}, {64, 9001, 0.1f}, {9001, 9002, 0.2f}, {9990, 10000, 0}};
-        auto* on_device = memory.make<UpdateRange>(static_cast<std::int64_t>(ranges.size()));
-        std::copy(ranges.begin(), ranges.end(), on_device);
+        const DevicePlaces places = device_places(memory, update_places(ranges, {}));
         std::vector<float> ew(w.floats(), w.floats() + n), em(m.floats(), m.floats() + n),
             ev(v.floats(), v.floats() + n);
         for (const UpdateRange& range : ranges)
@@ -245,14 +272,15 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
                                                : adam_update(r, ew[i], g.floats()[i], em[i], ev[i]);
           }
         ASSERT_NO_FATAL_FAILURE(
-            memory.run(launch_of(UpdateArguments{rule,
+            memory.run(launch_of(Type::fp32,
+                                 UpdateArguments{rule,
                                                  scalars,
-                                                 on_device,
-                                                 static_cast<int>(ranges.size()),
-                                                 n,
+                                                 places.data,
+                                                 places.count,
                                                  w.floats(),
                                                  g.floats(),
-                                                 {m.floats(), kind == OptimizerKind::sgd ? nullptr : v.floats()}})));
+                                                 {m.floats(), kind == OptimizerKind::sgd ? nullptr : v.floats()}},
+                                 places.blocks)));
         for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
           ASSERT_NEAR(w.floats()[i], ew[i], 1e-6f * (1 + std::abs(ew[i]))) << i;
           ASSERT_NEAR(m.floats()[i], em[i], 1e-6f * (1 + std::abs(em[i]))) << i;
@@ -262,6 +290,83 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
           }
         }
       }
+}
+
+// The one kernel does what an update without copies and a copy of all tensors do.
+TEST(CudaKernelsFlat, AnUpdateWritesTheCopiesOfWhatTheWeightsBecome) {
+  for (const Type own : all_types)
+    for (const Type kernel_type : all_types)
+      for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adamw}) {
+        if (own != kernel_type && own != Type::fp32) continue;
+        SCOPED_TRACE(testing::Message() << type_name(kernel_type) << ", own " << type_name(own));
+        CopyCase k(own, false);
+        const std::int64_t n = k.flat.count;
+        TestMemory& memory = k.memory;
+        const Array g = memory.array(Type::fp32, n).normal(2);
+        auto* rule = memory.make<UpdateRule>(1);
+        *rule = {.kind = kind, .learning_rate = 0.1f, .momentum = 0.9f, .beta1 = 0.9f, .beta2 = 0.99f};
+        auto* scalars = memory.make<UpdateScalars>(1);
+        *scalars = {.gradient_scale = 0.25f, .applied = 1};
+        std::vector<WeightCopy> copies;
+        for (const TensorPlace& place : k.places) copies.push_back({place, k.own.data, own == Type::fp32});
+        std::ranges::reverse(copies);  // in no particular order
+        const UpdateRange range{0, n, 0.5f};
+        const DevicePlaces joined = device_places(memory, update_places({&range, 1}, copies)),
+                           alone = device_places(memory, update_places({&range, 1}, {}));
+        const Array expected = memory.array(Type::fp32, n);
+        Array states[2][2];
+        const auto launch = [&](const Array& weights, int which, Type type, const DevicePlaces& places) {
+          weights.normal(1);
+          for (int i = 0; i < 2; ++i) states[which][i] = memory.array(Type::fp32, n).fill(0.5);
+          return launch_of(type,
+                           UpdateArguments{rule,
+                                           scalars,
+                                           places.data,
+                                           places.count,
+                                           weights.floats(),
+                                           g.floats(),
+                                           {states[which][0].floats(),
+                                            kind == OptimizerKind::sgd ? nullptr : states[which][1].floats()}},
+                           places.blocks);
+        };
+        k.own.fill(0);
+        ASSERT_NO_FATAL_FAILURE(memory.run(launch(k.flat, 0, kernel_type, joined)));
+        ASSERT_NO_FATAL_FAILURE(memory.run(launch(expected, 1, Type::fp32, alone)));
+        for (std::int64_t i = 0; i < n; ++i) {
+          ASSERT_EQ(k.flat[i], expected[i]) << i;
+          for (int s = 0; s < 2; ++s) ASSERT_EQ(states[0][s][i], states[1][s][i]) << i;
+        }
+        std::int64_t wrong = 0;
+        k.each([&](std::int64_t flat, std::int64_t at) {
+          wrong += k.own[at] != (flat < 0 ? 0 : static_cast<double>(rounded(own, k.flat[flat])));
+        });
+        EXPECT_EQ(wrong, 0);
+      }
+}
+
+TEST(CudaKernelsFlat, PlacesOfAnUpdateCoverItsRangesOnce) {
+  const auto copy = [](std::int64_t flat, std::int64_t outer, int inner, int taps) {
+    return WeightCopy{{.flat_offset = flat, .outer = outer, .inner = inner, .taps = taps, .padded = inner}};
+  };
+  const std::vector<UpdateRange> ranges = {{64, 200, 0.5f}, {200, 256, 0}, {300, 400, 0.1f}};
+  const auto places = update_places(ranges, std::vector{copy(300, 10, 10, 1), copy(64, 2, 3, 9), copy(128, 1, 72, 1)});
+  std::int64_t done = 0;
+  for (const UpdatePlace& place : places) {
+    const TensorPlace& p = place.tensor;
+    EXPECT_GE(p.flat_offset, done);
+    for (std::int64_t i = p.flat_offset; i < p.flat_offset + p.outer * p.inner * p.taps; ++i) {
+      const auto range = std::ranges::find_if(ranges, [&](const UpdateRange& r) { return i >= r.begin && i < r.end; });
+      ASSERT_NE(range, ranges.end()) << i;
+      EXPECT_EQ(place.weight_decay, range->weight_decay) << i;
+    }
+    done = p.flat_offset + p.outer * p.inner * p.taps;
+  }
+  std::int64_t elements = 0;
+  for (const UpdatePlace& place : places) elements += place.tensor.outer * place.tensor.inner * place.tensor.taps;
+  EXPECT_EQ(elements, 136 + 56 + 100);
+  for (const WeightCopy& wrong : {copy(190, 1, 20, 1), copy(60, 1, 10, 1), copy(270, 1, 10, 1), copy(400, 1, 1, 1)})
+    EXPECT_THROW(update_places(ranges, {&wrong, 1}), Error) << wrong.place.flat_offset;
+  EXPECT_THROW(update_places(ranges, std::vector{copy(64, 1, 20, 1), copy(80, 1, 10, 1)}), Error);
 }
 
 TEST(CudaKernelsFlat, AveragesMoveTowardsTheMeans) {

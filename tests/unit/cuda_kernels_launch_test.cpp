@@ -2,6 +2,7 @@
 #include <set>
 
 #include "backend/cuda/kernels/list.h"
+#include "backend/cuda/update_places.h"
 #include "base/error.h"
 #include "cuda_kernels.h"
 #include "tests/emulation/cuda_emulation.h"
@@ -86,7 +87,10 @@ TEST(CudaKernelsLaunch, CountsBeyond32BitsAreCovered) {
   const std::int64_t count = (std::int64_t{1} << 33) + 1;
   const KernelLaunch add = launch_of(Type::bf16, add_of(count));
   EXPECT_GE(std::int64_t{add.shape.grid_x} * add.shape.block * 8, count);
-  const KernelLaunch update = launch_of(with<UpdateArguments>([&](UpdateArguments& a) { a.count = count; }));
+  const UpdateRange all{0, count, 0};
+  std::vector<UpdatePlace> whole = update_places({&all, 1}, {});
+  const KernelLaunch update = launch_of(Type::bf16, with<UpdateArguments>([](UpdateArguments& a) { a.count = 1; }),
+                                        place_blocks(whole.data(), 1));
   EXPECT_GE(std::int64_t{update.shape.grid_x} * 4096, count);
   TensorPlace places[2] = {{.outer = std::int64_t{1} << 20, .inner = 1 << 13, .padded = 1 << 13},
                            {.outer = 1, .inner = 1, .padded = 1}};

@@ -107,8 +107,8 @@ class Training {
     update.ranges = ranges;
     update.loss_scale = loss_scale;
     update.trained = table_.trained();
+    update.program = program_.get();
     const UpdateResult result = backend_.update(update, *weights_, *gradients_, momentum_);
-    program_->set_weights(*weights_);
     inference_->set_weights(*weights_);
     return result.applied;
   }

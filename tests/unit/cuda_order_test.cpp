@@ -67,6 +67,70 @@ Reduced train_reduced(HostDevice& device, const Task& task, BackendOptions optio
   return result;
 }
 
+// What the training program multiplies with, bit for bit.
+std::vector<std::vector<std::byte>> copies_of(const ProgramBase& program) {
+  std::vector<std::vector<std::byte>> result;
+  for (const WeightCopy& copy : *program.weight_copies()) {
+    const std::int64_t each = copy.own_is_fp32 ? 4 : bytes_of(program.type());
+    const TensorPlace& p = copy.place;
+    const auto* from = static_cast<const std::byte*>(copy.own) + p.own_offset * each;
+    result.emplace_back(from, from + p.outer * p.taps * p.padded * each);
+  }
+  return result;
+}
+
+TEST(CudaOrder, TheUpdateLeavesTheCopiesThatSetWeightsWouldMake) {
+  for (Task task : {pictures(), text()})
+    for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16})
+      for (const bool overflows : {false, true}) {
+        task.precision = precision;
+        SCOPED_TRACE(testing::Message() << precision_name(precision) << overflows);
+        HostDevice device;
+        const auto backend = make_backend(device, {});
+        const std::int64_t size = task.table.size();
+        const auto weights = backend->make_vector(size), gradients = backend->make_vector(size, true);
+        backend->copy_from_host(task.weights, *weights, 0);
+        Optimizer optimizer({.kind = "adam", .weight_decay = 1e-3}, task.table, *backend);
+        const auto program =
+            backend->compile(task.graph, task.micro_batch, task.precision, PassMode::training, task.group);
+        program->allocate();
+        program->set_weights(*weights);
+        const auto& base = dynamic_cast<const ProgramBase&>(*program);
+        device.finish_all();
+        const auto before = copies_of(base);
+        std::vector<float> gradient(static_cast<std::size_t>(size), overflows ? INFINITY : 0.5f);
+        backend->copy_from_host(gradient, *gradients, 0);
+        for (int step = 0; step < 2; ++step)
+          EXPECT_EQ(optimizer.update(*weights, *gradients, {0.1, 0.1}, step, 1, 0.1f, program.get()).applied,
+                    !overflows);
+        device.finish_all();
+        const auto updated = copies_of(base);
+        EXPECT_EQ(updated == before, overflows);
+        program->set_weights(*weights);
+        device.finish_all();
+        EXPECT_EQ(updated, copies_of(base));
+      }
+}
+
+TEST(CudaOrder, StepsCopyNoWeights) {
+  for (Task task : tasks()) {
+    task.precision = Precision::bf16;
+    task.steps = 3;
+    HostDevice device;
+    train_reduced(device, task, {.graphs = false});
+    std::int64_t copies = 0, updates = 0, at_first_update = -1;
+    for (const Call& call : device.calls()) {
+      if (call.name == "copy_tensors_in") ++copies;
+      if (call.name == "update" && ++updates == 1) at_first_update = copies;
+      if (call.name == "update" && updates == 3) {
+        EXPECT_EQ(copies, at_first_update);
+      }
+    }
+    EXPECT_EQ(updates, 3);
+    EXPECT_GT(at_first_update, 0);
+  }
+}
+
 TEST(CudaOrder, StreamsThatAreDelayedAsLongAsEventsAllowGiveTheSameBits) {
   for (Task task : tasks()) {
     task.steps = 2;

@@ -10,6 +10,7 @@
 
 #include "backend/cuda/backend.h"
 #include "backend/cuda/program_base.h"
+#include "base/error.h"
 #include "models/models.h"
 #include "optim/optimizer.h"
 #include "tests/emulation/host_device.h"
@@ -167,8 +168,7 @@ inline Curve train(Backend& backend, const Task& task, const Listener& listener 
     if (listener.before_update) listener.before_update(*gradients);
     curve.gradients.push_back(fetch(*gradients));
     curve.updates.push_back(
-        optimizer.update(*weights, *gradients, {task.rate, task.rate}, step, task.overflow_scale, 0.1f));
-    program->set_weights(*weights);
+        optimizer.update(*weights, *gradients, {task.rate, task.rate}, step, task.overflow_scale, 0.1f, program.get()));
     curve.weights.push_back(fetch(*weights));
     curve.states.push_back(state);
   }

@@ -369,6 +369,35 @@ TEST_F(NcclCommunicator, TheAlgorithmIsToldToNcclUnlessTheUserHasChosen) {
   }
 }
 
+TEST_F(NcclCommunicator, AResumedRunTakesItsVariablesUnlessTheUserSetsOthers) {
+  std::map<std::string, std::string> first;
+  {
+    setenv("NCCL_PROTO", "Simple", 1);
+    setenv("NCCL_MIN_NCHANNELS", "8", 1);
+    Rank rank({.algorithm = "tree"});
+    first = rank.communicator->record();
+    EXPECT_EQ(first.at("NCCL_PROTO"), "Simple");
+  }
+  const auto clear = [] {
+    for (const char* name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS"}) unsetenv(name);
+  };
+  clear();
+  {
+    Rank resumed({.algorithm = "tree", .kept = first});
+    EXPECT_EQ(resumed.communicator->record(), first);
+  }
+  clear();
+  setenv("NCCL_PROTO", "LL128", 1);
+  {
+    Rank resumed({.algorithm = "ring", .kept = first});
+    const auto now = resumed.communicator->record();
+    EXPECT_EQ(now.at("NCCL_PROTO"), "LL128");
+    EXPECT_EQ(now.at("NCCL_MIN_NCHANNELS"), "8");
+    EXPECT_EQ(now.at("NCCL_ALGO"), "allreduce:ring") << "the experiment asks for another algorithm now";
+  }
+  clear();
+}
+
 TEST_F(NcclCommunicator, RanksThatWouldChooseDifferentAlgorithmsAreTold) {
   HostDevice device;
   ScriptedHost host(1, 2);

@@ -83,6 +83,7 @@ class CpuBackend : public Backend {
     }
     for (std::int64_t i = update.trained; i < weights.size(); ++i)
       weights.data()[i] = (1 - update.norm_momentum) * weights.data()[i] + update.norm_momentum * gradients.data()[i];
+    if (update.program != nullptr) update.program->set_weights(weights);
     return {norm, true};
   }
 

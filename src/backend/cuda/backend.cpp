@@ -69,7 +69,9 @@ class CudaBackend : public Backend {
 
   UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
                       std::span<const std::unique_ptr<Vector>> state) override {
-    return updater_.run(update, weights, gradients, state);
+    const ProgramBase* program =
+        update.program == nullptr ? nullptr : &dynamic_cast<const ProgramBase&>(*update.program);
+    return updater_.run(update, program, weights, gradients, state);
   }
 
   std::int64_t allocated_bytes() const override {

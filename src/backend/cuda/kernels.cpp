@@ -119,15 +119,28 @@ int squared_norm_blocks(std::int64_t count) {
   return static_cast<int>(std::clamp<std::int64_t>(ceiling(count, 16 * tile_threads), 1, 1024));
 }
 
+namespace {
+std::int64_t blocks_of(const TensorPlace& p, int number) {
+  if (p.outer < 1 || p.inner < 1 || p.padded < p.inner || p.taps < 1 || p.taps > copy_tile)
+    throw Error(cat("copy of tensor ", number, ": outer ", p.outer, ", inner ", p.inner, ", padded ", p.padded,
+                    ", taps ", p.taps, "; expected 1 <= inner <= padded and at most ", copy_tile, " taps"));
+  return p.taps == 1 ? ceiling(p.outer * p.padded, copy_chunk) : p.outer * ceiling(p.padded, copy_width(p.taps));
+}
+}  // namespace
+
 std::int64_t place_blocks(TensorPlace* places, int count) {
   std::int64_t blocks = 0;
   for (int i = 0; i < count; ++i) {
-    TensorPlace& p = places[i];
-    if (p.outer < 1 || p.inner < 1 || p.padded < p.inner || p.taps < 1 || p.taps > copy_tile)
-      throw Error(cat("copy of tensor ", i, ": outer ", p.outer, ", inner ", p.inner, ", padded ", p.padded, ", taps ",
-                      p.taps, "; expected 1 <= inner <= padded and at most ", copy_tile, " taps"));
-    p.first_block = blocks;
-    blocks += p.taps == 1 ? ceiling(p.outer * p.padded, copy_chunk) : p.outer * ceiling(p.padded, copy_width(p.taps));
+    places[i].first_block = blocks;
+    blocks += blocks_of(places[i], i);
+  }
+  return blocks;
+}
+std::int64_t place_blocks(UpdatePlace* places, int count) {
+  std::int64_t blocks = 0;
+  for (int i = 0; i < count; ++i) {
+    places[i].tensor.first_block = blocks;
+    blocks += blocks_of(places[i].tensor, i);
   }
   return blocks;
 }
@@ -279,8 +292,8 @@ KernelLaunch launch_of(const SquaredNormArguments& a) {
 KernelLaunch launch_of(const SquaredNormTotalArguments& a) {
   return Shape(Kernel::squared_norm_total).size("blocks", a.blocks).launch(a);
 }
-KernelLaunch launch_of(const UpdateArguments& a) {
-  return Shape(Kernel::update).elements("count", a.count).x(ceiling(a.count, update_chunk)).launch(a);
+KernelLaunch launch_of(Type type, const UpdateArguments& a, std::int64_t blocks) {
+  return Shape(Kernel::update).size("tensors", a.count).x(blocks).launch(type, a);
 }
 KernelLaunch launch_of(const AverageArguments& a) {
   return Shape(Kernel::average).elements("count", a.count).x(ceiling(a.count, tile_threads)).launch(a);

@@ -1,5 +1,5 @@
-// The own kernels: which there are, and what they are told. Activations are NHWC, [rows, channels] with rows = samples x
-// height x width; the groups of batch norm are consecutive samples. Whatever differs from step to step is read from
+// The own kernels: which there are, and what they are told. Activations are NHWC, [rows, channels] with rows = samples
+// x height x width; the groups of batch norm are consecutive samples. Whatever differs from step to step is read from
 // StepState in device memory, so that a captured graph stays true.
 #pragma once
 
@@ -61,7 +61,8 @@ enum class Kernel {
 };
 const char* kernel_name(Kernel kernel);
 
-// Pixels u8 [samples, height x width, channels] to T [samples, height x width, padded]: pixel x scale[c] + shift[c]; padding 0.
+// Pixels u8 [samples, height x width, channels] to T [samples, height x width, padded]: pixel x scale[c] + shift[c];
+// padding 0.
 struct ImageInputArguments {
   const std::uint8_t* pixels;
   void* output;
@@ -76,7 +77,8 @@ struct OneHotArguments {
   std::int64_t samples, length, padded;
 };
 
-// Per group and block: sum and sum of squares of x, partial[group][block][2][channels]. Fixed order: same bits each time.
+// Per group and block: sum and sum of squares of x, partial[group][block][2][channels]. Fixed order: same bits each
+// time.
 struct NormSumsArguments {
   const void* x;
   float* partial;
@@ -90,7 +92,7 @@ struct NormFinalizeArguments {
   const float* partial;
   const float *gamma, *beta;
   float *mean, *inverse, *scale, *bias;
-  void* scale_as_type;             // the same two in T for a convolution's prologue, or null
+  void* scale_as_type;  // the same two in T for a convolution's prologue, or null
   void* bias_as_type;
   float *mean_statistic, *variance_statistic;
   const StepState* state;
@@ -108,7 +110,7 @@ struct NormInferenceArguments {
 };
 // y = scale x + bias [+ other, or other_scale other + other_bias] [, ReLU]; a bit per element that passed the ReLU.
 struct NormApplyArguments {
-  const void *x, *other;  // other null: none
+  const void *x, *other;                                 // other null: none
   const float *scale, *bias, *other_scale, *other_bias;  // [groups][channels]; other_scale null: other as it is
   void* y;
   std::uint8_t* mask;  // [rows, channels / 8], bit c % 8 of byte c / 8, or null
@@ -116,8 +118,8 @@ struct NormApplyArguments {
   int groups, channels;
   bool relu;
 };
-// dr = dy where the mask says so (mask null: everywhere). Per group and block: sum dr and sum dr x (and sum dr other, when
-// other is given, for a norm on the shortcut), partial[group][block][2 or 3][channels].
+// dr = dy where the mask says so (mask null: everywhere). Per group and block: sum dr and sum dr x (and sum dr other,
+// when other is given, for a norm on the shortcut), partial[group][block][2 or 3][channels].
 struct NormBackwardSumsArguments {
   const void *dy, *x, *other;
   const std::uint8_t* mask;
@@ -127,8 +129,8 @@ struct NormBackwardSumsArguments {
 };
 // Ioffe and Szegedy 2015: with sums S = sum dr, P = sum dr x, dx = A dr + B x + C,
 //   A = gamma inverse, B = -A inverse^2 (P - mean S) / rows, C = -A S / rows - B mean.
-// `which`: 1: P is the second of `sums_per_block` sums; 2: the third. d gamma = sum over groups of inverse (P - mean S), d beta = sum S:
-// set, or added (accumulate).
+// `which`: 1: P is the second of `sums_per_block` sums; 2: the third. d gamma = sum over groups of inverse (P - mean
+// S), d beta = sum S: set, or added (accumulate).
 struct NormBackwardFinalizeArguments {
   const float* partial;
   const float *gamma, *mean, *inverse;
@@ -138,7 +140,8 @@ struct NormBackwardFinalizeArguments {
   int groups, channels, blocks, sums_per_block, which;
   bool accumulate;
 };
-// dx = a dr + b x + c; dr itself (the shortcut's gradient) when dr_output is given; d other the same way when it is given.
+// dx = a dr + b x + c; dr itself (the shortcut's gradient) when dr_output is given; d other the same way when it is
+// given.
 struct NormBackwardApplyArguments {
   const void *dy, *x, *other;
   const std::uint8_t* mask;
@@ -182,9 +185,9 @@ struct AddArguments {  // y = a + b; in place allowed
 
 // Ties go to the first in reading order, as PyTorch's. `places`: kernel x kernel position of the winner.
 struct PoolArguments {
-  const void* x;          // backward: dy
-  void* y;                // backward: dx
-  std::uint8_t* places;   // [samples, out_height, out_width, channels]; null in inference and for averages
+  const void* x;         // backward: dy
+  void* y;               // backward: dx
+  std::uint8_t* places;  // [samples, out_height, out_width, channels]; null in inference and for averages
   std::int64_t samples;
   int height, width, out_height, out_width, channels, kernel, stride, padding;  // averages: over all height x width
 };
@@ -206,16 +209,16 @@ struct DropoutArguments {
   double probability;
 };
 
-// Logits of [length][samples] rows (time-major; length 1: pictures) fp32 [rows, stride]; targets i32 [samples, length], negative: not
-// counted. Adds to `sums`; gradient (null in inference): loss_scale x (softmax - target), T [rows, stride], padding 0.
-// One block per row range, partial sums in double, fixed order: partial[blocks].
+// Logits of [length][samples] rows (time-major; length 1: pictures) fp32 [rows, stride]; targets i32 [samples, length],
+// negative: not counted. Adds to `sums`; gradient (null in inference): loss_scale x (softmax - target), T [rows,
+// stride], padding 0. One block per row range, partial sums in double, fixed order: partial[blocks].
 struct CrossEntropyArguments {
   const float* logits;
   const std::int32_t* targets;
   void* gradient;
   PassSums* partial;
-  PassSums* sums;       // the last block to finish adds the partials up, in order
-  unsigned* finished;   // blocks that are done, 0 between launches
+  PassSums* sums;      // the last block to finish adds the partials up, in order
+  unsigned* finished;  // blocks that are done, 0 between launches
   const StepState* state;
   std::int64_t samples, length;
   int classes, stride, blocks;
@@ -265,23 +268,30 @@ struct SquaredNormArguments {
 };
 // What an update is told on the device. Overflow (a norm that is not finite) skips the update.
 struct UpdateScalars {
-  double squared_norm = 0;     // of the gradient, loss scale removed
-  float gradient_scale = 1;    // 1 / loss scale, and clipping
-  std::int32_t applied = 0;    // 0: skipped
+  double squared_norm = 0;   // of the gradient, loss scale removed
+  float gradient_scale = 1;  // 1 / loss scale, and clipping
+  std::int32_t applied = 0;  // 0: skipped
 };
 struct SquaredNormTotalArguments {
   const double* partial;
   UpdateScalars* scalars;
   int blocks;
-  float unscale;           // 1 / loss scale
-  double clip_norm;        // 0: off
+  float unscale;     // 1 / loss scale
+  double clip_norm;  // 0: off
 };
+// A tensor of the flat vectors, or a piece of them that nobody has a copy of (own null).
+struct UpdatePlace {
+  TensorPlace tensor;  // own_offset counts from `own`
+  void* own = nullptr;
+  float weight_decay = 0;
+  bool own_is_fp32 = true;
+};
+// The optimizer's step, and a program's own copies of the new weights.
 struct UpdateArguments {
-  const UpdateRule* rule;          // in device memory; weight_decay and gradient_scale come from elsewhere
+  const UpdateRule* rule;  // in device memory; weight_decay and gradient_scale come from elsewhere
   const UpdateScalars* scalars;
-  const UpdateRange* ranges;       // in device memory, ascending
-  int range_count;
-  std::int64_t count;
+  const UpdatePlace* places;  // in device memory
+  int count;
   float* weights;
   const float* gradients;
   float* state[2];
@@ -308,7 +318,8 @@ struct KernelLaunch {
   std::size_t argument_bytes = 0;
 };
 
-// Each makes the launch of one kernel: grid, block and shared memory from the sizes. Errors name the kernel and the size.
+// Each makes the launch of one kernel: grid, block and shared memory from the sizes. Errors name the kernel and the
+// size.
 KernelLaunch launch_of(Type type, const ImageInputArguments& a);
 KernelLaunch launch_of(Type type, const OneHotArguments& a);
 KernelLaunch launch_of(Type type, const NormSumsArguments& a);
@@ -331,14 +342,15 @@ KernelLaunch launch_of(Type type, Kernel direction, const StateArguments& a);
 KernelLaunch launch_of(const CastArguments& a);
 KernelLaunch launch_of(const SquaredNormArguments& a);
 KernelLaunch launch_of(const SquaredNormTotalArguments& a);
-KernelLaunch launch_of(const UpdateArguments& a);
+KernelLaunch launch_of(Type type, const UpdateArguments& a, std::int64_t blocks);
 KernelLaunch launch_of(const AverageArguments& a);
 
 // Blocks (and scratch) that the reducing kernels want; the same for the same sizes, so results keep their bits.
 int norm_blocks(std::int64_t rows_per_group, int groups, int channels);
 int loss_blocks(std::int64_t rows);
 int squared_norm_blocks(std::int64_t count);
-// Fills first_block of each and returns how many blocks a copy of all of them takes.
+// Fills first_block of each and returns how many blocks a copy (an update) of all of them takes.
 std::int64_t place_blocks(TensorPlace* places, int count);
+std::int64_t place_blocks(UpdatePlace* places, int count);
 
 }  // namespace ringtrain::cuda

@@ -145,6 +145,11 @@ void ProgramBase::allocate() {
                    stream);
   device_.record(finished_, stream);
   device_.synchronize(finished_, options_.poll);
+  std::vector<WeightCopy> weights;
+  for (const auto& copies : copies_in_)
+    for (const TensorPlace& place : copies->places)
+      weights.push_back({place, schedule_.at(copies->own), copies->own_is_fp32});
+  weight_copies_ = std::make_shared<const std::vector<WeightCopy>>(std::move(weights));
 }
 
 void ProgramBase::set_weights(const Vector& weights) {

@@ -14,6 +14,7 @@
 #include "backend/cuda/backend.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/schedule.h"
+#include "backend/cuda/update_places.h"
 
 namespace ringtrain::cuda {
 
@@ -87,6 +88,10 @@ class ProgramBase : public Program {
   void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) override;
   std::vector<float> logits(std::int64_t row, std::int64_t position) const override;
 
+  Type type() const { return type_; }
+  // Of a training program whose memory is there: all that set_weights() would fill.
+  std::shared_ptr<const std::vector<WeightCopy>> weight_copies() const { return weight_copies_; }
+
   // ---- For the layers of a program, which add their commands to the schedule.
 
   Schedule& schedule() { return schedule_; }
@@ -99,7 +104,7 @@ class ProgramBase : public Program {
   // Adds a backward command that sets or accumulates the flat gradients of these parameters from `own`.
   void copy_home(std::string name, Storage own, bool own_is_fp32, std::vector<TensorPlace> places,
                  std::vector<std::string> finishes);
-  // A command that depends on nothing but the weights; runs behind those of copy_in().
+  // A command of an inference program that depends on nothing but the weights; runs behind those of copy_in().
   void add_weight_command(Command command) { weight_commands_.push_back(std::move(command)); }
 
   // While commands are issued.
@@ -157,6 +162,7 @@ class ProgramBase : public Program {
   Event finished_;
   std::vector<std::unique_ptr<TensorCopies>> copies_in_, copies_home_;
   std::vector<Command> weight_commands_;
+  std::shared_ptr<const std::vector<WeightCopy>> weight_copies_;
   float* gradients_ = nullptr;      // of the pass under way
   const float* weights_ = nullptr;  // last set
   DeviceMemory memory_;

@@ -7,8 +7,10 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -77,8 +79,11 @@ bool RuntimePlans::load(const DnnOperation& operation, const PackedPlan& packed,
 
 RuntimePlans::Known RuntimePlans::make(const DnnOperation& operation) {
   Known known;
-  if (const auto taken = taken_.find(operation.key()); taken != taken_.end() && load(operation, taken->second, known))
-    return known;
+  if (const auto taken = taken_.find(operation.key()); taken != taken_.end()) {
+    if (load(operation, taken->second, known)) return known;
+    if (!std::exchange(said_, true))
+      log_warning("cuDNN does not take a kept plan of '", operation.key(), "': such are searched anew");
+  }
   if (!folder_.empty()) {
     std::ifstream file(file_of(operation), std::ios::binary);
     const PackedPlans kept = unpack({std::istreambuf_iterator<char>(file), {}});

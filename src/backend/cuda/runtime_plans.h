@@ -42,6 +42,7 @@ class RuntimePlans {
   std::size_t most_candidates_ = 1;
   std::map<std::string, Known> known_;
   PackedPlans taken_;
+  bool said_ = false;  // that a plan of those is refused here
 };
 
 }  // namespace ringtrain::cuda

@@ -29,17 +29,27 @@ Updater::Updater(Device& device, std::function<void()> poll)
       rule_ring_(device),
       host_scalars_(device, 1) {}
 
-// They are the same in every step, so that one copy serves a run.
-void Updater::upload_ranges(std::span<const UpdateRange> ranges) {
-  if (same(ranges, known_ranges_)) return;
-  const auto count = static_cast<std::int64_t>(ranges.size());
-  if (count > range_capacity_) {
-    range_capacity_ = count;
-    ranges_ = DeviceMemory(device_, size_in_bytes<UpdateRange>(count), "the update's ranges");
-    range_ring_ = std::make_unique<UploadRing<UpdateRange>>(device_, count);
+// They are the same in every step, so that one copy, which the host waits for, serves a run.
+void Updater::upload_places(std::span<const UpdateRange> ranges, const ProgramBase* program) {
+  const auto copies = program == nullptr ? nullptr : program->weight_copies();
+  if (place_count_ > 0 && same(ranges, known_ranges_) && copies == known_copies_) return;
+  const Stream stream = device_.compute_stream();
+  std::vector<UpdatePlace> places =
+      update_places(ranges, copies == nullptr ? std::span<const WeightCopy>() : std::span(*copies));
+  place_count_ = std::ssize(places);
+  place_blocks_ = place_blocks(places.data(), static_cast<int>(place_count_));
+  const auto wait = [&] {
+    device_.record(finished_, stream);
+    device_.synchronize(finished_, poll_);
+  };
+  if (places_.bytes() < size_in_bytes<UpdatePlace>(place_count_)) {
+    wait();  // the update before may still read the old ones
+    places_ = DeviceMemory(device_, size_in_bytes<UpdatePlace>(place_count_), "the update's places");
   }
-  range_ring_->upload(ranges.data(), count, ranges_.data(), poll_);
+  device_.copy(places_.data(), places.data(), size_in_bytes<UpdatePlace>(place_count_), CopyKind::to_device, stream);
+  wait();
   known_ranges_.assign(ranges.begin(), ranges.end());
+  known_copies_ = copies;
 }
 
 void Updater::measure(const Update& update, const Vector& gradients) {
@@ -59,22 +69,21 @@ void Updater::measure(const Update& update, const Vector& gradients) {
                  stream);
 }
 
-UpdateResult Updater::run(const Update& update, Vector& weights, const Vector& gradients,
+UpdateResult Updater::run(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
                           std::span<const std::unique_ptr<Vector>> state) {
   const Stream stream = device_.compute_stream();
   rule_ring_.upload(&update.rule, 1, rule_.data(), poll_);
-  upload_ranges(update.ranges);
+  upload_places(update.ranges, program);
   measure(update, gradients);
   UpdateArguments arguments{.rule = rule_.data<UpdateRule>(),
                             .scalars = scalars_.data<UpdateScalars>(),
-                            .ranges = ranges_.data<UpdateRange>(),
-                            .range_count = static_cast<int>(update.ranges.size()),
-                            .count = update.trained,
+                            .places = places_.data<UpdatePlace>(),
+                            .count = static_cast<int>(place_count_),
                             .weights = weights.data(),
                             .gradients = gradients.data(),
                             .state = {}};
   for (std::size_t i = 0; i < state.size(); ++i) arguments.state[i] = state[i]->data();
-  device_.launch(launch_of(arguments), stream);
+  device_.launch(launch_of(program == nullptr ? Type::fp32 : program->type(), arguments, place_blocks_), stream);
   const std::int64_t statistics = weights.size() - update.trained;
   if (statistics > 0)
     device_.launch(launch_of(AverageArguments{.weights = weights.data() + update.trained,

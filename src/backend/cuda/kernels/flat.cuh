@@ -1,4 +1,4 @@
-// The optimizer's work on flat vectors.
+// Sums and averages of flat vectors, and their casts; the update itself is in update.cuh.
 #pragma once
 
 #include "backend/cuda/kernels.h"
@@ -41,85 +41,6 @@ __global__ void __launch_bounds__(tile_threads) squared_norm_total(SquaredNormTo
   a.scalars->applied = finite(squared) ? 1 : 0;
   a.scalars->gradient_scale =
       static_cast<float>(a.clip_norm > 0 && norm > a.clip_norm ? unscale * (a.clip_norm / norm) : unscale);
-}
-
-// Four neighbours: vectors of fp32 are read 16 bytes at a time.
-struct alignas(16) Four {
-  float v[4];
-};
-template <bool whole>
-__device__ __forceinline__ Four load_four(const float* from, int count) {
-  if constexpr (whole) {
-    return *reinterpret_cast<const Four*>(from);
-  } else {
-    Four four{};
-    RINGTRAIN_UNROLL
-    for (int i = 0; i < 4; ++i)
-      if (i < count) four.v[i] = from[i];
-    return four;
-  }
-}
-template <bool whole>
-__device__ __forceinline__ void store_four(float* to, int count, const Four& four) {
-  if constexpr (whole) {
-    *reinterpret_cast<Four*>(to) = four;
-  } else {
-    RINGTRAIN_UNROLL
-    for (int i = 0; i < 4; ++i)
-      if (i < count) to[i] = four.v[i];
-  }
-}
-
-// `count` elements from `at` on, all of one range.
-template <bool whole>
-__device__ __forceinline__ void update_four(const UpdateArguments& a, const UpdateRule& rule, std::int64_t at,
-                                            int count) {
-  Four w = load_four<whole>(a.weights + at, count), first = load_four<whole>(a.state[0] + at, count);
-  const Four g = load_four<whole>(a.gradients + at, count);
-  if (rule.kind == OptimizerKind::sgd) {
-    RINGTRAIN_UNROLL
-    for (int i = 0; i < 4; ++i) w.v[i] = sgd_update(rule, w.v[i], g.v[i], first.v[i]);
-  } else {
-    Four second = load_four<whole>(a.state[1] + at, count);
-    RINGTRAIN_UNROLL
-    for (int i = 0; i < 4; ++i) w.v[i] = adam_update(rule, w.v[i], g.v[i], first.v[i], second.v[i]);
-    store_four<whole>(a.state[1] + at, count, second);
-  }
-  store_four<whole>(a.weights + at, count, w);
-  store_four<whole>(a.state[0] + at, count, first);
-}
-
-template <class>
-__global__ void __launch_bounds__(tile_threads) update(UpdateArguments a) {
-  if (a.scalars->applied == 0) return;
-  UpdateRule rule = *a.rule;
-  rule.gradient_scale = a.scalars->gradient_scale;
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * update_chunk;
-  const std::int64_t end = begin + update_chunk < a.count ? begin + update_chunk : a.count;
-  int low = 0, high = a.range_count;  // the first range that ends behind the chunk's begin
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (a.ranges[middle].end <= begin)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  const bool whole = aligned(a.weights, a.gradients, a.state[0], a.state[1]);
-  for (std::int64_t at = begin + 4 * threadIdx.x; at < end; at += 4 * tile_threads) {
-    std::int64_t from = at;
-    const std::int64_t to = at + 4 < end ? at + 4 : end;
-    while (low < a.range_count && a.ranges[low].end <= from) ++low;
-    for (int range = low; range < a.range_count && a.ranges[range].begin < to; ++range) {
-      if (from < a.ranges[range].begin) from = a.ranges[range].begin;
-      const std::int64_t stop = to < a.ranges[range].end ? to : a.ranges[range].end;
-      rule.weight_decay = a.ranges[range].weight_decay;
-      if (whole && stop - from == 4)
-        update_four<true>(a, rule, from, 4);
-      else
-        update_four<false>(a, rule, from, static_cast<int>(stop - from));
-      from = stop;
-    }
-  }
 }
 
 template <class>

@@ -30,5 +30,5 @@
   X(cast, 0)                     \
   X(squared_norm, 0)             \
   X(squared_norm_total, 0)       \
-  X(update, 0)                   \
+  X(update, 1)                   \
   X(average, 0)

@@ -10,6 +10,7 @@
 #include "backend/cuda/kernels/pool.cuh"
 #include "backend/cuda/kernels/sequence.cuh"
 #include "backend/cuda/kernels/tensors.cuh"
+#include "backend/cuda/kernels/update.cuh"
 
 namespace ringtrain::cuda {
 

@@ -6,17 +6,51 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
+__device__ __forceinline__ const TensorPlace& tensor_of(const TensorPlace& place) {
+  return place;
+}
+__device__ __forceinline__ const TensorPlace& tensor_of(const UpdatePlace& place) {
+  return place.tensor;
+}
 // The last place whose first block is not behind this one.
-__device__ __forceinline__ TensorPlace place_of_block(const CopyTensorsArguments& a) {
-  int low = 0, high = a.count;
+template <class Place>
+__device__ __forceinline__ Place place_of_block(const Place* places, int count) {
+  int low = 0, high = count;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
-    if (a.places[middle].first_block <= static_cast<std::int64_t>(blockIdx.x))
+    if (tensor_of(places[middle]).first_block <= static_cast<std::int64_t>(blockIdx.x))
       low = middle;
     else
       high = middle;
   }
-  return a.places[low];
+  return places[low];
+}
+
+// What a block has of a tensor whose taps and inner elements change places: one outer index, a range of inner ones, all
+// taps. Both sides count from the tensor's first element.
+struct TapsPiece {
+  std::int64_t flat, own;
+  int flat_count, own_count;  // inner elements; behind flat_count is padding
+};
+__device__ __forceinline__ TapsPiece taps_piece(const TensorPlace& p, std::int64_t block) {
+  const int width = copy_width(p.taps), across = p.padded / width + (p.padded % width != 0);
+  const std::int64_t outer = quotient(block, across);
+  const int inner = static_cast<int>(block - outer * across) * width;
+  TapsPiece piece;
+  piece.own_count = p.padded - inner < width ? p.padded - inner : width;
+  piece.flat_count = p.inner - inner < piece.own_count ? (p.inner - inner > 0 ? p.inner - inner : 0) : piece.own_count;
+  piece.own = outer * p.taps * p.padded + inner;
+  piece.flat = (outer * p.inner + inner) * p.taps;
+  return piece;
+}
+// shared: [flat_count][taps].
+template <class T>
+__device__ __forceinline__ void store_taps(const TensorPlace& p, const TapsPiece& piece, T* own,
+                                           const float (&shared)[copy_tile]) {
+  for (int k = static_cast<int>(threadIdx.x); k < piece.own_count * p.taps; k += tile_threads) {
+    const int tap = k / piece.own_count, i = k % piece.own_count;
+    narrow(i < piece.flat_count ? shared[i * p.taps + tap] : 0.0f, own[static_cast<std::int64_t>(tap) * p.padded + i]);
+  }
 }
 
 // Own elements follow each other; in the flat vector a row has `inner` of `padded`.
@@ -44,40 +78,32 @@ __device__ __forceinline__ void copy_rows(const CopyTensorsArguments& a, const T
   }
 }
 
-// One outer index, a range of inner ones, all taps; turned over in shared memory so that both sides are read and
-// written along their rows.
+// Turned over in shared memory so that both sides are read and written along their rows.
 template <class T, bool home>
 __device__ __forceinline__ void copy_taps(const CopyTensorsArguments& a, const TensorPlace& p, std::int64_t block,
                                           float (&shared)[copy_tile]) {
-  const int width = copy_width(p.taps), across = p.padded / width + (p.padded % width != 0);
-  const std::int64_t outer = quotient(block, across);
-  const int inner = static_cast<int>(block - outer * across) * width;
-  const int own_count = p.padded - inner < width ? p.padded - inner : width;
-  const int flat_count = p.inner - inner < own_count ? (p.inner - inner > 0 ? p.inner - inner : 0) : own_count;
-  T* own = static_cast<T*>(a.own) + p.own_offset + outer * p.taps * p.padded + inner;
-  float* flat = a.flat + p.flat_offset + (outer * p.inner + inner) * p.taps;
+  const TapsPiece piece = taps_piece(p, block);
+  T* own = static_cast<T*>(a.own) + p.own_offset + piece.own;
+  float* flat = a.flat + p.flat_offset + piece.flat;
   const auto thread = static_cast<int>(threadIdx.x);
   if constexpr (home) {
-    for (int k = thread; k < own_count * p.taps; k += tile_threads) {
-      const int tap = k / own_count, i = k % own_count;
+    for (int k = thread; k < piece.own_count * p.taps; k += tile_threads) {
+      const int tap = k / piece.own_count, i = k % piece.own_count;
       shared[i * p.taps + tap] = widen(own[static_cast<std::int64_t>(tap) * p.padded + i]);
     }
     __syncthreads();
-    for (int k = thread; k < flat_count * p.taps; k += tile_threads)
+    for (int k = thread; k < piece.flat_count * p.taps; k += tile_threads)
       flat[k] = (a.accumulate ? flat[k] : 0.0f) + shared[k];
   } else {
-    for (int k = thread; k < flat_count * p.taps; k += tile_threads) shared[k] = flat[k];
+    for (int k = thread; k < piece.flat_count * p.taps; k += tile_threads) shared[k] = flat[k];
     __syncthreads();
-    for (int k = thread; k < own_count * p.taps; k += tile_threads) {
-      const int tap = k / own_count, i = k % own_count;
-      narrow(i < flat_count ? shared[i * p.taps + tap] : 0.0f, own[static_cast<std::int64_t>(tap) * p.padded + i]);
-    }
+    store_taps(p, piece, own, shared);
   }
 }
 
 template <class T, bool home>
 __device__ __forceinline__ void copy_tensor(const CopyTensorsArguments& a, float (&shared)[copy_tile]) {
-  const TensorPlace place = place_of_block(a);
+  const TensorPlace place = place_of_block(a.places, a.count);
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - place.first_block;
   if (place.taps == 1)
     copy_rows<T, home>(a, place, block);

@@ -23,10 +23,9 @@ RINGTRAIN_HD int tile_rows(int octets) {
 constexpr int finalize_channels = 32, finalize_parts = 16;  // threads of a block: channels x parts of the partial sums
 constexpr int column_sum_threads = 512;
 constexpr int reorder_tile = 32;
-constexpr int image_rows = 65535;                // most blocks in y and z; kernels walk over the rest
-constexpr int update_chunk = 16 * tile_threads;  // elements of a block
-constexpr int copy_chunk = 16 * tile_threads;    // of a plain copy
-constexpr int copy_tile = 2304;                  // of a copy that changes the order of taps and inner
+constexpr int image_rows = 65535;              // most blocks in y and z; kernels walk over the rest
+constexpr int copy_chunk = 16 * tile_threads;  // elements of a block, of a plain copy
+constexpr int copy_tile = 2304;                // of a copy that changes the order of taps and inner
 
 // Inner elements, all taps each, of one block of such a copy.
 RINGTRAIN_HD int copy_width(int taps) {

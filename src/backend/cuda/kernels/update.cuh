@@ -1,0 +1,147 @@
+// The optimizer's step over the flat vectors. Weights that a program has copies of, in its own layout and type, are
+// written there in the same pass, out of registers or by way of shared memory.
+#pragma once
+
+#include "backend/cuda/kernels/tensors.cuh"
+
+namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
+
+// Four neighbours: vectors of fp32 are read 16 bytes at a time.
+struct alignas(16) Four {
+  float v[4];
+};
+template <bool whole>
+__device__ __forceinline__ Four load_four(const float* from, int count) {
+  if constexpr (whole) {
+    return *reinterpret_cast<const Four*>(from);
+  } else {
+    Four four{};
+    RINGTRAIN_UNROLL
+    for (int i = 0; i < 4; ++i)
+      if (i < count) four.v[i] = from[i];
+    return four;
+  }
+}
+template <bool whole>
+__device__ __forceinline__ void store_four(float* to, int count, const Four& four) {
+  if constexpr (whole) {
+    *reinterpret_cast<Four*>(to) = four;
+  } else {
+    RINGTRAIN_UNROLL
+    for (int i = 0; i < 4; ++i)
+      if (i < count) to[i] = four.v[i];
+  }
+}
+
+struct alignas(8) FourHalves {
+  std::uint32_t words[2];
+};
+__device__ __forceinline__ void store_copy(float* to, const Four& four) {
+  *reinterpret_cast<Four*>(to) = four;
+}
+template <class T>
+__device__ __forceinline__ void store_copy(T* to, const Four& four) {
+  FourHalves halves;
+  RINGTRAIN_UNROLL
+  for (int i = 0; i < 2; ++i) halves.words[i] = narrow_pair(four.v[2 * i], four.v[2 * i + 1], T{});
+  *reinterpret_cast<FourHalves*>(to) = halves;
+}
+
+// Updates `count` (at most four) elements from `at` on; returns the new weights.
+template <bool whole>
+__device__ __forceinline__ Four update_four(const UpdateArguments& a, const UpdateRule& rule, std::int64_t at,
+                                            int count) {
+  Four w = load_four<whole>(a.weights + at, count), first = load_four<whole>(a.state[0] + at, count);
+  const Four g = load_four<whole>(a.gradients + at, count);
+  if (rule.kind == OptimizerKind::sgd) {
+    RINGTRAIN_UNROLL
+    for (int i = 0; i < 4; ++i) w.v[i] = sgd_update(rule, w.v[i], g.v[i], first.v[i]);
+  } else {
+    Four second = load_four<whole>(a.state[1] + at, count);
+    RINGTRAIN_UNROLL
+    for (int i = 0; i < 4; ++i) w.v[i] = adam_update(rule, w.v[i], g.v[i], first.v[i], second.v[i]);
+    store_four<whole>(a.state[1] + at, count, second);
+  }
+  store_four<whole>(a.weights + at, count, w);
+  store_four<whole>(a.state[0] + at, count, first);
+  return w;
+}
+__device__ __forceinline__ bool may_be_whole(const UpdateArguments& a, std::int64_t at) {
+  return at % 4 == 0 && aligned(a.weights, a.gradients, a.state[0], a.state[1]);
+}
+
+// The copy has the flat vector's order, perhaps with padding behind each row, which stays as it is.
+template <class T>
+__device__ __forceinline__ void update_rows(const UpdateArguments& a, const UpdateRule& rule, const UpdatePlace& place,
+                                            std::int64_t block) {
+  const TensorPlace& p = place.tensor;
+  T* own = place.own == nullptr ? nullptr : static_cast<T*>(place.own) + p.own_offset;
+  const std::int64_t count = p.outer * p.padded;
+  const std::int64_t begin = block * copy_chunk, end = begin + copy_chunk < count ? begin + copy_chunk : count;
+  if (p.padded == p.inner && may_be_whole(a, p.flat_offset) && aligned(own)) {
+    for (std::int64_t at = begin + 4 * threadIdx.x; at < end; at += 4 * tile_threads) {
+      const int here = end - at < 4 ? static_cast<int>(end - at) : 4;
+      if (here == 4) {
+        const Four w = update_four<true>(a, rule, p.flat_offset + at, 4);
+        if (own != nullptr) store_copy(own + at, w);
+      } else {
+        const Four w = update_four<false>(a, rule, p.flat_offset + at, here);
+        RINGTRAIN_UNROLL
+        for (int i = 0; i < 4; ++i)
+          if (own != nullptr && i < here) narrow(w.v[i], own[at + i]);
+      }
+    }
+    return;
+  }
+  for (std::int64_t at = begin + threadIdx.x; at < end; at += tile_threads) {
+    const std::int64_t row = quotient(at, p.padded), column = at - row * p.padded;
+    if (column >= p.inner) continue;
+    const float w = update_four<false>(a, rule, p.flat_offset + row * p.inner + column, 1).v[0];
+    if (own != nullptr) narrow(w, own[at]);
+  }
+}
+
+// In the copy taps and inner elements have changed places.
+template <class T>
+__device__ __forceinline__ void update_taps(const UpdateArguments& a, const UpdateRule& rule, const UpdatePlace& place,
+                                            std::int64_t block, float (&shared)[copy_tile]) {
+  const TensorPlace& p = place.tensor;
+  const TapsPiece piece = taps_piece(p, block);
+  const std::int64_t flat = p.flat_offset + piece.flat;
+  const int count = piece.flat_count * p.taps;
+  const bool whole = may_be_whole(a, flat);
+  for (int k = 4 * static_cast<int>(threadIdx.x); k < count; k += 4 * tile_threads) {
+    const int here = count - k < 4 ? count - k : 4;
+    const Four w =
+        whole && here == 4 ? update_four<true>(a, rule, flat + k, 4) : update_four<false>(a, rule, flat + k, here);
+    store_four<false>(shared + k, here, w);
+  }
+  __syncthreads();
+  store_taps(p, piece, static_cast<T*>(place.own) + p.own_offset + piece.own, shared);
+}
+
+template <class T>
+__device__ __forceinline__ void update_tensor(const UpdateArguments& a, const UpdateRule& rule,
+                                              const UpdatePlace& place, float (&shared)[copy_tile]) {
+  const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - place.tensor.first_block;
+  if (place.tensor.taps == 1)
+    update_rows<T>(a, rule, place, block);
+  else
+    update_taps<T>(a, rule, place, block, shared);
+}
+
+template <class T>
+__global__ void __launch_bounds__(tile_threads) update(UpdateArguments a) {
+  __shared__ float shared[copy_tile];
+  if (a.scalars->applied == 0) return;
+  const UpdatePlace place = place_of_block(a.places, a.count);
+  UpdateRule rule = *a.rule;
+  rule.gradient_scale = a.scalars->gradient_scale;
+  rule.weight_decay = place.weight_decay;
+  if (place.own_is_fp32)
+    update_tensor<float>(a, rule, place, shared);
+  else
+    update_tensor<T>(a, rule, place, shared);
+}
+
+}  // namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE
