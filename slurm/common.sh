@@ -55,6 +55,9 @@ export SLURM_EXPORT_ENV=ALL
 # A command once on every node, without MPI, beside nothing else.
 per_node=(srun --mpi=none --nodes="$node_count" --ntasks="$node_count" --ntasks-per-node=1 --cpus-per-task=1)
 
+# Whether every node of the job starts a process within a minute.
+nodes_answer() { timeout -k 5 60 "${per_node[@]}" --overlap true > /dev/null 2>&1; }
+
 # Sets `launch`: the program's ranks on all nodes; `launch_one`: one rank.
 choose_launcher() {
   local offered mpi=$SRUN_MPI
@@ -95,7 +98,7 @@ asked=no running=''
 pass_signals_on() {
   trap 'asked=yes; [ -z "$running" ] || kill -USR1 "$running" 2> /dev/null' USR1
   # At the time limit and at scancel Slurm itself sends SIGTERM to every rank; to be told twice does no harm to them.
-  trap 'terminated=yes; [ -z "$running" ] || kill -USR1 "$running" 2> /dev/null' TERM
+  trap 'asked=yes terminated=yes; [ -z "$running" ] || kill -USR1 "$running" 2> /dev/null' TERM
 }
 
 # Runs a command with its output appended to a file. Sets `code`.
