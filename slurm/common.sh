@@ -1,36 +1,64 @@
 # What the batch scripts share. They are read with `.`, after `root` was set to the project's folder.
 
 say() { echo "[$(date +%F\ %T)] $*"; }
-fail() { say "error: $*" >&2; exit 1; }
+fail() { say "error: $*" >&2; leave 1; }
 
+# The name of the chain that the job is a link of (chain.sh).
+chain=''
+case ${1:-} in --chain=*) chain=${1#--chain=}; shift ;; esac
+
+# Ends the script. What is left of its chain would meet the same error, or find nothing to do.
+terminated=no
+leave() {
+  if [ -n "$chain" ] && [ $terminated = no ] && [ "$1" != 85 ]; then
+    scancel --state=PENDING --user="$(id -un)" --name="$chain"
+    say "removed what was left of the chain $chain"
+  fi
+  exit "$1"
+}
+
+root=$(cd "$root" && pwd) || exit
 site=${RINGTRAIN_SITE:-$root/slurm/site.env}
 [ -r "$site" ] || fail "$site cannot be read; slurm/site.env of the project is the model of it"
+# Modules and environments of Spack or conda print, and use variables that are not set.
+set +u
 # shellcheck source=site.env
-. "$site"
+. "$site" >&2
+set -u
 
 # Outside of a job the script submits itself, with the queue's settings of site.env; sbatch's options come first.
 if [ -z "${SLURM_JOB_ID:-}" ]; then
   case ${1:-} in '' | -h | --help) sed -n '2,/^$/s/^# \?//p' "$0"; exit 2 ;; esac
   options=()
-  while [[ ${1:-} == --*=* ]]; do options+=("$1"); shift; done
+  while :; do
+    case ${1:-} in
+      --stage | --preflight | --resume) break ;;
+      -?) fail "$1: write sbatch's options as --name=value here, or type sbatch yourself" ;;
+      -*) options+=("$1"); shift ;;
+      *) break ;;
+    esac
+  done
   exec sbatch ${options[@]+"${options[@]}"} "$0" "$@"
 fi
+[ "${SLURM_HET_SIZE:-1}" = 1 ] || fail "a heterogeneous job: only its first part would get ranks. Ask for nodes of one kind"
 
 # The last task of an array has the id of the whole array as its SLURM_JOB_ID: scontrol would take that for all tasks.
 job=$SLURM_JOB_ID
 if [ -n "${SLURM_ARRAY_JOB_ID:-}" ]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
 restart=${SLURM_RESTART_COUNT:-0}
+node_count=${SLURM_JOB_NUM_NODES:-${SLURM_NNODES:-1}}
+rank_count=${SLURM_NTASKS:-$((node_count * ${SLURM_NTASKS_PER_NODE:-1}))}
 
 # `sbatch --export=NONE` leaves this at NONE for every srun below, and ranks without PATH.
 export SLURM_EXPORT_ENV=ALL
-# Since Slurm 22.05 srun does not take sbatch's --cpus-per-task by itself.
-export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 
-node_count=${SLURM_JOB_NUM_NODES:-${SLURM_NNODES:-1}}
 # A command once on every node, without MPI, beside nothing else.
 per_node=(srun --mpi=none --nodes="$node_count" --ntasks="$node_count" --ntasks-per-node=1 --cpus-per-task=1)
 
-# Sets `launch`: the program's ranks on all nodes; `launch_one`: one rank, on the first node.
+# Whether every node of the job starts a process within a minute.
+nodes_answer() { timeout -k 5 60 "${per_node[@]}" --overlap true > /dev/null 2>&1; }
+
+# Sets `launch`: the program's ranks on all nodes; `launch_one`: one rank.
 choose_launcher() {
   local offered mpi=$SRUN_MPI
   if [ "$LAUNCHER" = srun ] && [ "$mpi" = auto ]; then
@@ -52,56 +80,63 @@ choose_launcher() {
       # Slurm's other way to let all ranks wait for each other, a tree, now and then lets some go before all have come
       # (22.05): the ranks that are behind then die inside MPI_Init.
       export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
+      # Since Slurm 22.05 srun does not take sbatch's --cpus-per-task by itself. Not for mpirun: its daemons, which it
+      # starts with srun, would get the CPUs of one rank for all of theirs.
+      if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
       launch=(srun ${mpi:+--mpi="$mpi"} --kill-on-bad-exit=0 ${SRUN_OPTIONS[@]+"${SRUN_OPTIONS[@]}"})
-      launch_one=(srun ${mpi:+--mpi="$mpi"} --nodes=1 --ntasks=1 --ntasks-per-node=1)
+      # sbatch's --gpus=8 of several nodes are more than one has.
+      launch_one=(srun ${mpi:+--mpi="$mpi"} --nodes=1 --ntasks=1 --ntasks-per-node=1 ${SLURM_GPUS:+--gpus=1})
       ;;
     mpirun)
-      launch=(mpirun ${MPIRUN_OPTIONS[@]+"${MPIRUN_OPTIONS[@]}"})
-      launch_one=("${launch[@]}" -n 1)
+      unset SRUN_CPUS_PER_TASK
+      launch=(mpirun -n "$rank_count" ${MPIRUN_OPTIONS[@]+"${MPIRUN_OPTIONS[@]}"})
+      launch_one=(mpirun -n 1 ${MPIRUN_OPTIONS[@]+"${MPIRUN_OPTIONS[@]}"})
       ;;
     *) fail "$site: LAUNCHER is '$LAUNCHER', expected srun or mpirun" ;;
   esac
 }
 
-# Runs a command with its output appended to a file; signals for the batch script reach it. Sets `code` and `terminated`.
-terminated=no
+# Signals for the batch script reach the ranks; what comes before they run is remembered in `asked`.
+asked=no running=''
+pass_signals_on() {
+  trap 'asked=yes; [ -z "$running" ] || kill -USR1 "$running" 2> /dev/null' USR1
+  # At the time limit and at scancel Slurm itself sends SIGTERM to every rank; to be told twice does no harm to them.
+  trap 'asked=yes terminated=yes; [ -z "$running" ] || kill -USR1 "$running" 2> /dev/null' TERM
+}
+
+# Runs a command with its output appended to a file. Sets `code`.
 run_and_wait() {
-  local log=$1 running
+  local log=$1 again
   shift
   "$@" >> "$log" 2>&1 < /dev/null &
   running=$!
-  trap 'kill -USR1 $running 2> /dev/null' USR1
-  # At the time limit and at scancel Slurm itself sends SIGTERM to every rank: only wait for them.
-  trap 'terminated=yes' TERM
-  while :; do # a trap ends `wait`
-    wait $running
+  while :; do
+    wait "$running"
     code=$?
-    kill -0 $running 2> /dev/null || break
+    [ $code -gt 128 ] || break
+    if ! kill -0 "$running" 2> /dev/null; then # it may have ended while a signal, which ends `wait`, was passed on
+      wait "$running" 2> /dev/null
+      again=$?
+      [ $again = 127 ] || code=$again
+      break
+    fi
   done
   trap '' USR1 TERM
 }
 
 # Why the ranks were told to stop: prints cancelled (scancel), requeued (Slurm itself queues the job again: preemption,
-# a lost node), or limit (its time, or a signal ahead of that or of a preemption).
+# a lost node), preempted (and Slurm would not queue it again), or limit (its time, or a signal ahead of that).
 why_stopped() {
   local shown
   shown=$(scontrol show job -o "$job" 2> /dev/null)
   case $shown in
     *" JobState=CANCELLED "*) echo cancelled ;;
-    *" JobState=COMPLETING Reason=TimeLimit "* | *" PreemptTime=2"*) echo limit ;;
+    *" PreemptTime=2"*) echo preempted ;;
+    *" JobState=COMPLETING Reason=TimeLimit "*) echo limit ;;
     *" Restarts=$((restart + 1)) "*) echo requeued ;;
     *" JobState=COMPLETING "*) echo cancelled ;;
     *) echo limit ;;
   esac
-}
-
-# Ends the script. What is left of its chain would meet the same error, or find nothing to do.
-leave() {
-  if [ -n "${RINGTRAIN_CHAIN:-}" ] && [ $terminated = no ] && [ "$1" != 85 ]; then
-    scancel --state=PENDING --user="$(id -un)" --name="$RINGTRAIN_CHAIN"
-    say "removed what was left of the chain $RINGTRAIN_CHAIN"
-  fi
-  exit "$1"
 }
 
 # Copies the shards of a data set to every node and prints the prefix of the copies: the same path on all nodes.

@@ -42,17 +42,29 @@ is_good() {
     [ "$(stat -c %s "$2")" = "${note%% *}" ] && [ "$(checksum "$2")" = "${note##* }" ]
 }
 
+# 0: done; 1: what is on the disk is not what was read; 2: it could not be written.
 copy() {
   local what read
-  rm -f "$2" "$2.checked"
   what=$(identity "$1")
-  read=$(tee "$2.part" < "$1" | b2sum | cut -d' ' -f1)
-  sync "$2.part"
-  if [ "$(stat -c %s "$2.part")" = "${what% *}" ] && [ "$(checksum "$2.part")" = "$read" ]; then
-    echo "$what $read" > "$2.checked" && mv "$2.part" "$2" && return
+  read=$(set -o pipefail; tee "$2.part" < "$1" | b2sum | cut -d' ' -f1) && sync "$2.part" || return 2
+  [ "$(stat -c %s "$2.part")" = "${what% *}" ] && [ "$(checksum "$2.part")" = "$read" ] || return 1
+  { echo "$what $read" > "$2.checked" && mv "$2.part" "$2"; } || return 2
+}
+
+# Once more where the copy differs. What is not whole must not keep its space.
+copy_twice() {
+  local result
+  copy "$1" "$2"
+  result=$?
+  if [ $result = 1 ]; then
+    warn "the copy of $1 in $folder differs from what was read; once more"
+    copy "$1" "$2"
+    result=$?
+    [ $result != 1 ] || warn "the second copy differs, too: the disk of $folder is not to be trusted; $1 is read from where it is"
   fi
-  rm -f "$2.part" "$2.checked"
-  return 1
+  [ $result != 2 ] || warn "$1 could not be copied to $folder (full, or over a quota?): it is read from where it is"
+  [ $result = 0 ] || rm -f "$2.part" "$2.checked"
+  return $result
 }
 
 start=$SECONDS copied=0 kept=0 linked=0 bytes=0
@@ -64,17 +76,12 @@ for shard in "${shards[@]}"; do
     continue
   fi
   [ ! -f "$target.checked" ] || warn "$target is not what it was when it was copied (or the original is not): it is copied again"
-  rm -f "$target" "$target.checked"
+  rm -f "$target" "$target.checked" "$target.part"
   if [ $(($(free) - size / 1024)) -lt "$keep_free" ]; then
     [ $linked -gt 0 ] || warn "no space for $shard in $folder: it has $(($(free) >> 20)) GiB free and keeps $((keep_free >> 20)); read from where it is"
-  elif copy "$shard" "$target"; then
+  elif copy_twice "$shard" "$target"; then
     copied=$((copied + 1)) bytes=$((bytes + size))
     continue
-  elif warn "the copy of $shard in $folder differs from what was read; once more" && copy "$shard" "$target"; then
-    copied=$((copied + 1)) bytes=$((bytes + size))
-    continue
-  else
-    warn "the second copy differs, too: the disk of $folder is not to be trusted; $shard is read from where it is"
   fi
   ln -sfn "$(realpath "$shard")" "$target" || exit
   linked=$((linked + 1))

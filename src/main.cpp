@@ -174,7 +174,7 @@ int run(int argc, char** argv) {
     ExperimentArguments e = arguments.experiment(command);
     e.command_line.assign(argv, argv + argc);
     e.device = device;
-    if (command == "train") return train(e, resume, session);
+    if (command == "train") return session.finish(train(e, resume, session));
     return session.rank() == 0 ? plan(e, ranks, session) : 0;
   }
   if (command == "sample") {

@@ -22,6 +22,8 @@
 namespace ringtrain {
 namespace {
 
+constexpr std::chrono::seconds kFinalizeTime{20};
+
 // For rank_label() from any thread: written once, before the flag.
 char label_text[300] = "";
 std::atomic<bool> label_is_set{false};
@@ -125,8 +127,24 @@ std::vector<std::string> Session::gather_on_node(const std::string& mine) const 
 }
 
 Session::~Session() {
-  if (std::uncaught_exceptions() > 0) return;  // the other ranks may never reach MPI_Finalize
+  if (finished_ || std::uncaught_exceptions() > 0)
+    return;  // with an error the other ranks may never reach MPI_Finalize
   MPI_Finalize();
+}
+
+// A job that hangs here has its checkpoint, and would still burn its allocation and never be queued again.
+int Session::finish(int exit_code) {
+  finished_ = true;
+  std::fflush(nullptr);
+  std::thread([exit_code] {
+    std::this_thread::sleep_for(kFinalizeTime);
+    std::fprintf(stderr, "ringtrain: warning (%s): MPI_Finalize did not return within %d s; leaving without it\n",
+                 label_text, static_cast<int>(kFinalizeTime.count()));
+    std::fflush(stderr);
+    _exit(exit_code);
+  }).detach();
+  MPI_Finalize();
+  return exit_code;
 }
 
 std::string Session::mpi_version() {

@@ -13,6 +13,9 @@ class Session {
   // PMIx).
   Session(int* argc, char*** argv);
   ~Session();  // MPI_Finalize, unless an exception is in flight
+  // MPI_Finalize when all ranks have done their work; returns the exit code. Where MPI does not come back from it, the
+  // process ends with that code after 20 s.
+  int finish(int exit_code);
   int rank() const { return rank_; }
   int size() const { return size_; }
   int node_rank() const { return node_rank_; }  // among the ranks of this node
@@ -33,7 +36,7 @@ class Session {
 
  private:
   int rank_ = 0, size_ = 1, node_rank_ = 0, node_size_ = 1, available_threads_ = 1;
-  bool oversubscribed_ = false;
+  bool oversubscribed_ = false, finished_ = false;
   std::string host_, launcher_;
   std::vector<std::string> hosts_;
 };

@@ -23,6 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* lock_name = ".lock";
+// Lustre and NFS give up the locks of a node that they have lost after one and a half minutes or so.
+constexpr int kLockWaitSeconds = 150;
 
 std::string advice_for(int reason) {
   switch (reason) {
@@ -108,14 +110,34 @@ void make_folder(const std::string& path) {
               cat("wait for its end or stop it; if it is surely gone, remove ", path, "/", lock_name));
 }
 
+// Slurm has seen the end of an earlier life of this job before it started this one.
+bool is_of_an_earlier_life(const std::string& owner) {
+  std::istringstream words(owner);
+  std::string skipped, id;
+  int restarts = 0;
+  const SlurmJob job = slurm_job();
+  words >> skipped >> skipped >> skipped >> skipped >> id >> skipped;
+  return words >> restarts && id == job.id && restarts < job.restarts;
+}
+
+// 0, or why there is no lock. Waits for one that only a node that died with an earlier life of this job can still hold.
+int lock_file(int lock, const std::string& owner) {
+  for (int waited = 0;; ++waited) {
+    if (::flock(lock, LOCK_EX | LOCK_NB) == 0) return 0;
+    const int reason = errno;
+    if (reason != EWOULDBLOCK || waited == kLockWaitSeconds || !is_of_an_earlier_life(owner)) return reason;
+    ::sleep(1);
+  }
+}
+
 int take_lock(const std::string& path) {
   const std::string file = cat(path, "/", lock_name);
   const int lock = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock < 0) fail(path, "cannot write in the run folder", errno);
   const std::string owner = read_lock_text(lock);
-  const bool locked = ::flock(lock, LOCK_EX | LOCK_NB) == 0;
+  const int lacking = lock_file(lock, owner);
   // File systems without locks (some Lustre and NFS mounts) say ENOSYS, ENOLCK or EOPNOTSUPP: then the text decides.
-  if (!locked && (errno == EWOULDBLOCK || !lock_owner_is_gone(owner))) {
+  if (lacking != 0 && (lacking == EWOULDBLOCK || !lock_owner_is_gone(owner))) {
     ::close(lock);
     refuse(path, owner);
   }
@@ -233,11 +255,7 @@ bool lock_owner_is_gone(const std::string& text) {
   std::string host, word;
   pid_t pid = 0;
   if (!(words >> host >> word >> pid) || pid <= 0) return true;  // cut off while being written: its writer died
-  // Slurm has seen the end of an earlier life of this job before it started this one.
-  std::string id;
-  int restarts = 0;
-  const SlurmJob job = slurm_job();
-  if (words >> word >> id >> word >> restarts && id == job.id && restarts < job.restarts) return true;
+  if (is_of_an_earlier_life(text)) return true;
   return host == this_host() && ::kill(pid, 0) != 0 && errno == ESRCH;
 }
 

@@ -2,6 +2,7 @@
 import os
 import re
 import signal
+import subprocess
 import time
 
 import numpy
@@ -89,6 +90,18 @@ def test_a_model_that_does_not_fit_into_memory_leaves_no_folder(workshop):
     result = workshop.train_badly("run", model__hidden=65536, model__layers=64)
     assert "refused" in result.err and "bytes" in result.err, result
     assert not (workshop.folder / "run").exists()
+
+
+def test_ranks_that_mpi_does_not_let_go_leave_with_their_exit_code(workshop):
+    source, library = workshop.folder / "hang.c", workshop.folder / "hang.so"
+    source.write_text("#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n")
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", source, "-o", library], check=True)
+    run, job = workshop.start_training("run", ranks=2, stop__steps=ENDLESS, env={"LD_PRELOAD": str(library)})
+    job.wait_for_step(run, 3)
+    os.kill(job.ranks()[0], signal.SIGTERM)
+    result = job.wait(60)
+    assert result.code == 85 and "MPI_Finalize did not return" in result.err, result
+    assert_gone(job)
 
 
 def assert_finite(run):

@@ -56,6 +56,17 @@ class Cluster:
     def stop(self):
         subprocess.run([LOCAL_SLURM, "stop"], check=True, timeout=120, capture_output=True)
 
+    def daemon(self, node):
+        """The process id of the node's slurmd."""
+        for entry in Path("/proc").iterdir():
+            try:
+                if (entry / "cmdline").read_bytes() == f"slurmd\0-N\0{node}\0".encode() and \
+                        f"SLURM_CONF={self.environment['SLURM_CONF']}".encode() in (entry / "environ").read_bytes():
+                    return int(entry.name)
+            except OSError:
+                continue  # no process, or one that has ended meanwhile
+        raise AssertionError(f"no slurmd of {node}")
+
     def run(self, *command, cwd=None, env=None, timeout=120):
         return subprocess.run([str(word) for word in command], cwd=cwd, env={**self.environment, **(env or {})},
                               capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)

@@ -1,6 +1,9 @@
 """The batch scripts and the program on a real Slurm: two virtual nodes, started by local_slurm.sh."""
 import json
+import os
+import re
 import shutil
+import signal
 
 import pytest
 from cluster import ROOT, SCRIPTS, Job, e2e, until
@@ -90,8 +93,10 @@ def test_two_nodes_with_two_tasks_equal_mpirun_with_four_ranks(shop, whole):
 
 @together
 def test_mpirun_inside_a_job_equals_mpirun_without_slurm(shop, whole):
-    shop.train("run", options=PAIRS, env=shop.site("LAUNCHER=mpirun")).wait()
+    job = shop.train("run", options=PAIRS, env=shop.site("LAUNCHER=mpirun")).wait()
     e2e.assert_same_bits(shop.folder / "run", whole)
+    # The daemon that starts the ranks of the second node has as many CPUs as the first.
+    assert not shop.cluster.has_namespaces or re.search("^node1, node2: 2 ranks, CPUs", job.log(), re.MULTILINE), job.told()
 
 
 @together
@@ -135,16 +140,20 @@ def test_where_jobs_are_not_requeued_the_job_ends_with_85_and_says_how_to_go_on(
 
 @together
 def test_the_jobs_of_a_chain_go_on_where_the_one_before_stopped_and_the_rest_is_removed(shop, whole):
-    done = shop.cluster.run(SCRIPTS / "chain.sh", 3, "--nodes=2", SCRIPTS / "train.sbatch",
+    done = shop.cluster.run(SCRIPTS / "chain.sh", 4, "--nodes=2", "--export=NONE", SCRIPTS / "train.sbatch",
                             ROOT / "configs" / "names.yaml", *shop.keys("run"), cwd=shop.folder)
     assert done.returncode == 0, done.stderr
-    first, second, third = (Job(shop.cluster, number, shop.folder) for number in done.stdout.split())
+    first, waiting, third, fourth = (Job(shop.cluster, number, shop.folder) for number in done.stdout.split())
     first.wait_for_step(shop.folder / "run", 3)
+    # One that is cancelled before its turn lets the next go no earlier.
+    shop.cluster.run("scancel", waiting.id)
+    waiting.wait("CANCELLED")
     first.ask_for_checkpoint()
     first.wait("FAILED")
     assert first.fields()["ExitCode"] == "85:0" and first.restarts() == 0, first.told()
-    second.wait()
-    third.wait("CANCELLED")
+    assert "the next job of the chain goes on" in first.output(), first.told()
+    third.wait()
+    fourth.wait("CANCELLED")
     e2e.assert_same_bits(shop.folder / "run", whole)
 
 
@@ -175,8 +184,8 @@ def test_ranks_that_were_bound_to_one_gpu_are_named(shop, whole):
     shared = shop.train("shared", options=["--nodes=2", "--gpus-per-node=1"], stop__steps=1).wait("FAILED")
     assert "on node1, but 1 device (CUDA_VISIBLE_DEVICES=0): rank 1 is left without one" in shared.output() or \
         "on node2, but 1 device (CUDA_VISIBLE_DEVICES=0): rank 3 is left without one" in shared.output(), shared.told()
-    for enough in "--gpus-per-node=2", "--gpus-per-task=1":
-        shop.train(f"enough{enough}", options=["--nodes=2", enough], stop__steps=1).wait()
+    for enough in ["--gpus-per-node=2"], ["--gpus-per-task=1"], ["--gpus=4"], ["--gpus-per-node=2", "--cpus-per-gpu=1"]:
+        shop.train(f"enough{enough}", options=["--nodes=2", *enough], stop__steps=1).wait()
 
 
 @together
@@ -184,6 +193,34 @@ def test_sbatch_without_the_users_environment_trains_as_well(shop, whole):
     site = shop.site('RINGTRAIN=(env "$root/bin/ringtrain")')["RINGTRAIN_SITE"]  # env is found by PATH only
     job = shop.train("run", options=["--nodes=2", f"--export=RINGTRAIN_SITE={site}"], stop__steps=2).wait()
     assert e2e.last_step(shop.folder / "run") == 2, job.told()
+
+
+@together
+def test_a_project_in_a_folder_with_a_space_trains_from_elsewhere_with_a_site_that_prints_and_uses_what_is_not_set(shop, whole):
+    project = shop.folder / "my project"
+    project.mkdir()
+    for part in "slurm", "bin":
+        (project / part).symlink_to(ROOT / part)
+    env = shop.site('echo "loading $NO_SUCH_VARIABLE"; LINK_GBIT=')
+    job = shop.submit(project / "slurm" / "train.sbatch", "--stage", ROOT / "configs" / "names.yaml",
+                      *shop.keys("the run", stop__steps=2), options=["--nodes=1"], env=env).wait()
+    assert e2e.last_step(shop.folder / "the run") == 2, job.told()
+    by_itself = shop.cluster.run(project / "slurm" / "train.sbatch", "--nodes=1", "--exclusive",
+                                 ROOT / "configs" / "names.yaml", *shop.keys("another run", stop__steps=2),
+                                 cwd=shop.folder, env=env)
+    Job(shop.cluster, by_itself.stdout.split()[-1], shop.folder).wait()
+    assert by_itself.stdout.startswith("Submitted"), by_itself.stdout
+
+
+@together
+def test_a_signal_before_the_training_ends_the_job_with_a_word_and_not_by_the_signal(shop, whole):
+    slow = shop.site("NODE_SCRATCH='$(touch started; sleep 4; echo $SLURM_TMPDIR)'")
+    job = shop.train("run", "--stage", options=["--nodes=1"], env=slow)
+    until(lambda: (shop.folder / "started").exists(), job.told)
+    job.ask_for_checkpoint()
+    job.wait("FAILED")
+    assert "asked to stop before the training began" in job.output() and "no step was made" in job.output(), job.told()
+    assert job.fields()["ExitCode"] == "1:0" and not (shop.folder / "run").exists(), job.told()
 
 
 @together
@@ -311,6 +348,28 @@ def test_a_disk_that_alters_what_is_copied_is_not_read_from(shop, whole):
         assert "differs from what was read" in done.stderr and ("not to be trusted" in done.stderr) == (broken_times == 2)
 
 
+@together
+def test_a_disk_that_fills_up_is_not_read_from_and_what_was_cut_off_is_removed(shop, whole):
+    tools, place = shop.folder / "tools", shop.folder / "disk"
+    tools.mkdir()
+    place.mkdir()
+    (tools / "tee").write_text('#!/bin/bash\n/usr/bin/tee "$@"\ntruncate -s 1000 "$1"; exit 1\n')
+    (tools / "tee").chmod(0o755)
+    first, second = sorted(shop.data.parent.glob("names-train-*.h5"))
+    (place / f"{second.name}.part").write_text("of a job that was killed")
+    env = {"PATH": f"{tools}:{shop.cluster.environment['PATH']}"}
+    done = shop.cluster.run(SCRIPTS / "stage.sh", f"{shop.data}-train", place, 0, env=env)
+    assert done.returncode == 0 and done.stderr.count("could not be copied") == 2, done.stderr
+    assert "not to be trusted" not in done.stderr
+    assert {path.name for path in place.iterdir()} == {".lock", first.name, second.name}
+    assert (place / first.name).is_symlink() and (place / second.name).is_symlink()
+    shop.cluster.run(SCRIPTS / "stage.sh", f"{shop.data}-train", place, 0)
+    (place / f"{second.name}.part").write_text("of a job that was killed")
+    (place / f"{second.name}.checked").unlink()
+    full = shop.cluster.run(SCRIPTS / "stage.sh", f"{shop.data}-train", place, 9999999)
+    assert "no space for" in full.stderr and not (place / f"{second.name}.part").exists(), full.stderr
+
+
 # ---- Alone, since they take nodes from the others --------------------------------------------------------------------
 
 @pytest.fixture
@@ -342,3 +401,36 @@ def test_a_job_that_loses_a_node_ends_is_queued_again_and_has_the_same_curve(alo
         shop.cluster.run("scontrol", "update", "NodeName=node2", "State=RESUME")
     job.wait()
     e2e.assert_same_bits(shop.folder / "run", whole)
+
+
+def test_a_node_that_the_ranks_miss_before_slurm_does_is_no_error_of_the_run(alone, shop, whole):
+    if not shop.cluster.has_namespaces:
+        pytest.skip("the ranks of a virtual node cannot be told from the others")
+    job = shop.train("run", options=PAIRS)
+    job.wait_for_step(shop.folder / "run", 3)
+    daemon = shop.cluster.daemon("node2")
+    there = os.readlink(f"/proc/{daemon}/ns/uts")
+    ranks = map(int, shop.cluster.run("pgrep", "-x", "ringtrain").stdout.split())
+    victim = next(rank for rank in ranks if os.readlink(f"/proc/{rank}/ns/uts") == there)
+    os.kill(daemon, signal.SIGSTOP)  # Slurm looks after its nodes twice a minute
+    try:
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: "not every node of the job answers" in job.output(), job.told)
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+        shop.cluster.run("scontrol", "update", "NodeName=node2", "State=RESUME")
+    job.wait_for_restart()
+    job.wait()
+    e2e.assert_same_bits(shop.folder / "run", whole)
+
+
+def test_a_job_that_is_preempted_while_it_stages_is_queued_again(alone, shop, whole):
+    slow = shop.site("NODE_SCRATCH='$([ -e again ] || { touch started; sleep 60; }; echo $SLURM_TMPDIR)'")
+    job = shop.train("run", "--stage", options=["--nodes=2", "--exclusive", "--partition=idle_grace"], env=slow,
+                     stop__steps=2)
+    until(lambda: (shop.folder / "started").exists(), job.told)
+    (shop.folder / "again").touch()
+    shop.cluster.run("sbatch", "--nodes=2", "--exclusive", "--partition=urgent", "--wrap=true", cwd=shop.folder)
+    job.wait_for_restart()
+    job.wait()
+    assert "asked to stop before the training began" in job.output(), job.told()

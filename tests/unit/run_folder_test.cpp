@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "base/table.h"
@@ -194,6 +195,27 @@ TEST(LockOwner, OfAnEarlierLifeOfThisJobIsGoneOnWhateverHostItWas) {
   EXPECT_FALSE(lock_owner_is_gone("some-other-host pid 5 job 4711 restart 2")) << "another step of this life";
   EXPECT_FALSE(lock_owner_is_gone("some-other-host pid 5 job 4712 restart 0")) << "another job";
   EXPECT_FALSE(lock_owner_is_gone("some-other-host pid 5"));
+}
+
+TEST_F(RunFolderTest, ALockThatALostNodeStillHoldsForAnEarlierLifeOfThisJobIsWaitedFor) {
+  pid_t child = 0;
+  {
+    const WithEnvironment first(Variables{{"SLURM_JOB_ID", "4711"}, {"SLURM_RESTART_COUNT", "0"}});
+    child = occupy("run");
+  }
+  const auto enter = [] { RunFolder("run", true); };
+  {
+    const WithEnvironment other(Variables{{"SLURM_JOB_ID", "4712"}, {"SLURM_RESTART_COUNT", "1"}});
+    expect_contains(message_of(enter), "another job works");
+  }
+  std::thread end([child] {
+    ::usleep(200'000);
+    ::kill(child, SIGKILL);
+  });
+  const WithEnvironment second(Variables{{"SLURM_JOB_ID", "4711"}, {"SLURM_RESTART_COUNT", "1"}});
+  EXPECT_EQ(message_of(enter), "(no error)");
+  end.join();
+  ::waitpid(child, nullptr, 0);
 }
 
 // ---- Files
