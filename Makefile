@@ -215,7 +215,7 @@ run: bin/ringtrain
 bench: all $(BENCHES)
 	@$(PYTHON) tests/bench/lstm_bench.py $(ARGS)
 
-bundle: all tests
+bundle: all tests $(if $(filter on,$(CUDA_STATE)),build/bench/cuda_commands)
 	@.ci/bundle.sh
 
 format:

@@ -7,7 +7,7 @@ limit_mib=50
 folder=build/bundle/ringtrain-bundle
 archive=build/ringtrain-bundle-$(uname -m).tar.gz
 rm -rf build/bundle "$archive"
-mkdir -p $folder/{bin,lib,programs,build/tests,mpi/{plugins,pmix,share,lib,etc}}
+mkdir -p $folder/{bin,lib,programs,build/tests,build/bench,mpi/{plugins,pmix,share,lib,etc}}
 
 of_cuda='libcuda|libcudart|libcudnn|libnccl|libcublas|libnvrtc|libnvidia'
 needed_by() { # files: the libraries that they need, as paths
@@ -15,7 +15,7 @@ needed_by() { # files: the libraries that they need, as paths
 }
 
 # ---- Programs: stripped, behind links to the start script ----------------------------------------------------------
-for program in bin/ringtrain bin/ringtrain-data build/tests/unit_tests build/tests/gpu_tests; do
+for program in bin/ringtrain bin/ringtrain-data build/tests/unit_tests build/tests/gpu_tests build/bench/cuda_commands; do
   [ -e "$program" ] || continue
   strip -o "$folder/programs/${program##*/}" "$program"
   up=$(dirname "$program" | sed 's/[^/][^/]*/../g')

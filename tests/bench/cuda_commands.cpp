@@ -1,8 +1,10 @@
 // Where a training step goes on a GPU: microseconds of every command of a program, alone and repeated.
 //   build/bench/cuda_commands [model=resnet|char_lstm] [precision=bf16] [batch=256] [group=batch] [depth=50] [size=224]
 //   [layers=4] [hidden=512] [positions=50] [symbols=128] [dropout=0] [search_seconds=60] [repeat=20]
+// RINGTRAIN_PLAN_CACHE: a folder of plans that are made already.
 // CSV on standard output; what it took of the table of fusions, and the memory, on standard error.
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
@@ -59,8 +61,9 @@ void print(cuda::Device& device, const cuda::Schedule& schedule, int repeat) {
 }
 
 void run(const Options& o) {
-  const auto device = cuda::make_runtime_device(static_cast<int>(o.number("device")), "");
-  cuda::FusionTable fusions(static_cast<double>(o.number("search_seconds")));
+  const char* plans = std::getenv("RINGTRAIN_PLAN_CACHE");
+  const auto device = cuda::make_runtime_device(static_cast<int>(o.number("device")), plans != nullptr ? plans : "");
+  cuda::FusionTable fusions(std::stod(o.given.at("search_seconds")));
   cuda::BackendOptions options;
   options.graphs = false;
   options.fusions = &fusions;

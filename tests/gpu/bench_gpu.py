@@ -48,18 +48,20 @@ def parse(parser):
     return options
 
 
-def time_is_up(options):
-    return time.monotonic() > options.deadline
+def time_is_up(options, share=1.0):
+    """Whether this share of the time has gone."""
+    return time.monotonic() > options.deadline - (1 - share) * 60 * options.minutes
 
 
-def run_peer(script, cases, options):
-    """PyTorch's reports by case, in order, and its machine; stops early at the deadline."""
+def run_peer(script, cases, options, share=1.0):
+    """PyTorch's reports by case, in order, and its machine; stops early when this share of the time has gone."""
     request = {"cases": cases, **{key: getattr(options, key) for key in
                                   ("device", "windows", "window_seconds", "warmup_seconds", "case_seconds")}}
     process = subprocess.Popen([options.python, str(ROOT / "tests/gpu" / script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, cwd=ROOT)
     try:
-        out, err = process.communicate(json.dumps(request), timeout=max(30.0, options.deadline - time.monotonic()))
+        until = options.deadline - (1 - share) * 60 * options.minutes
+        out, err = process.communicate(json.dumps(request), timeout=max(30.0, until - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
@@ -89,7 +91,7 @@ def run_ringtrain(experiment, options, step_seconds):
     shutil.rmtree(run_dir, ignore_errors=True)
     seconds = options.warmup_seconds + step_seconds + options.windows * (options.window_seconds + step_seconds)
     command = [str(options.ringtrain), "train", str(experiment(seconds)), f"run.dir={run_dir}", f"machine.device={options.device}",
-               f"machine.search_seconds={options.search_seconds}", f"machine.plan_cache={WORK / 'plans'}"]
+               f"machine.search_seconds={options.search_seconds}", f"machine.plan_cache={os.environ.get('RINGTRAIN_PLAN_CACHE') or WORK / 'plans'}"]
     try:
         done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=options.case_seconds + seconds + options.search_seconds)
     except subprocess.TimeoutExpired:
@@ -107,10 +109,11 @@ def run_ringtrain(experiment, options, step_seconds):
 def compare(script, key, cases, ringtrain, options, own_key=None):
     """A B B A over all cases of `cases`, each a dict without a way. First PyTorch in every way, then ringtrain(case, step_seconds)
     twice, then PyTorch in each case's best way. Returns the figures of each case, and the machine. Cases of one key(case) are
-    one to PyTorch, of one own_key(case) one to ringtrain."""
+    one to PyTorch, of one own_key(case) one to ringtrain. Neither side can take the other's time: PyTorch's first run has
+    0.4 of it, ringtrain goes on to 0.9."""
     own_key = own_key or key
     peers = list({key(case): case for case in reversed(cases)}.values())[::-1]
-    first, machine = run_peer(script, [{**case, "way": way} for way in options.ways for case in peers], options)
+    first, machine = run_peer(script, [{**case, "way": way} for way in options.ways for case in peers], options, 0.4)
     best = {}
     for report in first:
         if "failed" not in report and "16-bit weights" not in report["case"]["way"]:
@@ -120,7 +123,7 @@ def compare(script, key, cases, ringtrain, options, own_key=None):
     ours = {}
     for _ in range(2):
         for case in cases:
-            if time_is_up(options):
+            if time_is_up(options, 0.9):
                 break
             peer = best.get(key(case))
             step_seconds = case["batch"] / peer["samples_per_second"]["median"] if peer else 1.0

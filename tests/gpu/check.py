@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """All that wants a GPU: tests/gpu/check.sh [--part 1|2|3] [--only NAME] [--list]
 
-  --part 1   (8 min)   the device's description, own kernels, cuDNN's operations, ceilings, search of fusions
-  --part 2   (10 min)  training against the CPU's curve, the same bits, graphs, memory; ResNet-50 beside PyTorch
-  --part 3   (7 min)   NCCL and host memory with 1, 2 and 4 ranks, abort, resume, sanitizer; LSTM beside PyTorch
+  --part 1   (9 min)   the device's description, own kernels, cuDNN's operations; training against the CPU's, the same bits
+  --part 2   (9 min)   search of fusions, memory, ResNet-50 kernel by kernel and beside PyTorch; more operations
+  --part 3   (7 min)   NCCL and host memory with 1, 2 and 4 ranks, abort, resume; LSTM beside PyTorch; sanitizer
 
 Each line of the table runs alone, has its own time limit, and keeps no other from running. Without a GPU the tests are
 skipped and counted. Files go to $OUT (results/gpu/check when it is not set): check-PART.json, check-PART.log,
-device.json, operations.csv, fusions.txt. The exit code is 1 when something failed or ran out of time.
+device.json, operations.csv, fusions.txt, resnet.* and lstm.*. cuDNN's plans are kept in results/gpu/plans for the next part.
+The exit code is 1 when something failed or ran out of time.
 The programs are those of this folder: a checkout's after `make all tests`, or a bundle's.
 """
 import argparse
@@ -24,7 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GPU_TESTS, RINGTRAIN, DATA_TOOL = ROOT / "build/tests/gpu_tests", ROOT / "bin/ringtrain", ROOT / "bin/ringtrain-data"
-PART_SECONDS = {1: 480, 2: 600, 3: 420}
+PLANS = ROOT / "results/gpu/plans"
+PART_SECONDS = {1: 540, 2: 540, 3: 420}
 SHOWN_LINES = 25
 HOST_DEVICE = os.environ.get("RINGTRAIN_TEST_DEVICE") == "host"  # tries the checks themselves, on a CPU
 
@@ -57,7 +59,7 @@ class Run:
     def call(self, command, seconds, **environment):
         """(exit code, or None when out of time; what it printed)"""
         variables = {**os.environ, "GTEST_COLOR": "no", "RINGTRAIN_GPU_OUT": str(self.out),
-                     "RINGTRAIN_PLAN_CACHE": str(self.out / "plan-cache"), **{k: str(v) for k, v in environment.items()}}
+                     "RINGTRAIN_PLAN_CACHE": str(PLANS), **{k: str(v) for k, v in environment.items()}}
         command = [str(part) for part in command]
         with tempfile.TemporaryFile(mode="w+", errors="replace") as output:
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
@@ -89,15 +91,15 @@ def outcome(code, text, seconds, **more):
     return {"status": status, "said": text.splitlines()[-SHOWN_LINES:], **more}
 
 
-def gtest(name, *launcher, **environment):
-    """Tests of gpu_tests, counted from the report."""
+def gtest(name, *launcher, share=0.25, **environment):
+    """Tests of gpu_tests, counted from the report. A search in a test takes at most `share` of the check's time."""
     def check(run, seconds):
         if not GPU_TESTS.exists():
             raise Skip(f"{GPU_TESTS.relative_to(ROOT)} is not built")
         report = run.scratch / "report.json"
         report.unlink(missing_ok=True)
         command = [*launcher, GPU_TESTS, f"--gtest_filter={name}", f"--gtest_output=json:{report}"]
-        code, text = run.call(command, seconds, RINGTRAIN_GPU_SECONDS=max(10, seconds // 5), **environment)
+        code, text = run.call(command, seconds, RINGTRAIN_GPU_SECONDS=max(10, int(seconds * share)), **environment)
         counts = {"passed": 0, "failed": 0, "skipped": 0}
         try:
             for suite in json.loads(report.read_text())["testsuites"]:
@@ -131,8 +133,18 @@ def script(name, *options):
         program = ROOT / "tests/gpu" / name
         if not program.exists():
             raise Skip(f"no {name}")
-        return outcome(*run.call([sys.executable, program, *options], seconds), seconds)
+        # It ends by itself, with a table of what it has reached.
+        return outcome(*run.call([sys.executable, program, "--minutes", max(60, seconds - 40) / 60, "--output", run.out / name.split("_")[0],
+                                  *options], seconds), seconds)
     return check
+
+
+def kernel_table(run, seconds):
+    run.need_gpu()
+    if HOST_DEVICE or not (ROOT / "build/bench/cuda_commands").exists():
+        raise Skip("build/bench/cuda_commands is not built" if not HOST_DEVICE else "a table of times needs a GPU")
+    return outcome(*run.call([sys.executable, ROOT / "tests/gpu/kernel_table.py", "--search-seconds", seconds / 4, "--output",
+                              run.out / "resnet50_kernels"], seconds), seconds)
 
 
 def description(run, seconds):
@@ -241,24 +253,28 @@ def sanitizer(tool):
 # (part, name, seconds, what)
 CHECKS = [
     (1, "device description", 60, description),
-    (1, "own kernels", 120, gtest("CudaKernels*")),
-    (1, "operations bf16", 120, gtest("*GpuOperations*bf16")),
-    (1, "operations fp16", 120, gtest("*GpuOperations*fp16")),
-    (1, "operations fp32", 90, gtest("*GpuOperations*fp32")),
-    (1, "operations tf32", 60, gtest("*GpuOperations*tf32")),
-    (1, "search of fusions", 180, gtest("GpuFusions*")),
-    (2, "training: CPU's curve", 150, gtest("*GpuTraining.TwentySteps*:*GpuTraining.OneStep*")),
-    (2, "training: same bits, graphs", 90, gtest("*GpuTraining.HasTheSameBits*")),
+    (1, "own kernels", 90, gtest("CudaKernels*")),
+    (1, "operations bf16", 120, gtest("*GpuOperations*bf16", share=0.7)),
+    (1, "operations fp32", 60, gtest("*GpuOperations*fp32", share=0.7)),
+    (1, "training: CPU's curve", 90, gtest("*GpuTraining.TwentySteps*")),
+    (1, "training: each precision", 180, gtest("*GpuTraining.OneStep*")),
+    (1, "training: same bits, graphs", 90, gtest("*GpuTraining.HasTheSameBits*")),
+    (2, "search of fusions", 150, gtest("GpuFusions*")),
     (2, "memory", 60, gtest("GpuMemory*")),
-    (2, "ResNet-50 beside PyTorch", 420, script("resnet_bench.py")),
+    (2, "ResNet-50, kernel by kernel", 120, kernel_table),
+    (2, "ResNet-50 beside PyTorch", 300, script("resnet_bench.py", "--precision", "bf16", "--batch", "256", "--ways", "eager,graphs",
+                                                "--search-seconds", "30")),
+    (2, "operations fp16", 90, gtest("*GpuOperations*fp16", share=0.7)),
+    (2, "operations tf32", 60, gtest("*GpuOperations*tf32", share=0.7)),
     (3, "NCCL, 1 rank", 60, gtest("*GpuRanks*")),
     (3, "NCCL, 2 ranks on a GPU", 90, ranks(2, "*GpuRanks*")),
+    (3, "resume", 60, resume),
+    (3, "ranks that share a GPU", 60, shared_gpu),
+    (3, "LSTM beside PyTorch", 200, script("lstm_bench.py", "--precision", "bf16", "--batch", "4096", "--batch", "128", "--ways", "eager,graphs",
+                                           "--search-seconds", "8")),
     (3, "NCCL, 4 ranks on a GPU", 90, ranks(4, "*GpuRanks*")),
-    (3, "resume", 90, resume),
-    (3, "ranks that share a GPU", 90, shared_gpu),
-    (3, "sanitizer memcheck", 120, sanitizer("memcheck")),
-    (3, "sanitizer racecheck", 120, sanitizer("racecheck")),
-    (3, "LSTM beside PyTorch", 240, script("lstm_bench.py")),
+    (3, "sanitizer memcheck", 90, sanitizer("memcheck")),
+    (3, "sanitizer racecheck", 90, sanitizer("racecheck")),
 ]
 
 
@@ -277,8 +293,8 @@ def main():
     out = Path(os.environ.get("OUT") or ROOT / "results/gpu/check")
     out.mkdir(parents=True, exist_ok=True)
     label = options.part or "all"
-    for file in ("operations.csv", "fusions.txt", "device.json"):
-        if options.part in (None, 1) and not options.only:
+    for part, file in ((1, "operations.csv"), (2, "fusions.txt"), (1, "device.json")):
+        if options.part in (None, part) and not options.only:
             (out / file).unlink(missing_ok=True)
     results = []
     begin = time.monotonic()

@@ -65,7 +65,8 @@ def read_commands(options):
     program = ROOT / "build/bench/cuda_commands"
     if not program.exists():
         sys.exit(f"{Path(sys.argv[0]).name}: error: build/bench/cuda_commands is not built: make build/bench/cuda_commands")
-    done = subprocess.run([program, f"batch={options.batch}", f"precision={options.precision}", f"group={options.group}"],
+    done = subprocess.run([program, f"batch={options.batch}", f"precision={options.precision}", f"group={options.group}",
+                           f"search_seconds={options.search_seconds}"],
                           text=True, capture_output=True)
     sys.stderr.write(done.stderr)
     if done.returncode != 0:
@@ -95,6 +96,7 @@ def main():
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--group", type=int, default=0, help="samples that batch norm takes together [batch]")
+    parser.add_argument("--search-seconds", type=float, default=60, help="for the choice of fusions [60]")
     parser.add_argument("--commands", help="CSV that cuda_commands printed")
     parser.add_argument("--tflops", type=float, default=790, help="that a matrix product reaches [790, an H200]")
     parser.add_argument("--terabytes", type=float, default=4.3, help="per second that a copy reaches [4.3, an H200]")

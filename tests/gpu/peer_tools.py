@@ -1,7 +1,7 @@
 """What PyTorch's sides of the GPU benchmarks share: the ways to run a training step (eager, compiled, CUDA graphs), windows of
 timed steps, peak memory, and what the device reaches in a matrix product and a copy. A side reads one JSON object from
 its input, {"cases": [...], "device": ..., "windows": ..., "window_seconds": ..., "warmup_seconds": ..., "case_seconds": ...},
-and prints one JSON object per case, then the machine's."""
+and prints the machine's JSON object (first: the run may be ended early), then one per case."""
 import contextlib
 import gc
 import json
@@ -144,6 +144,13 @@ def run_case(make_training, case, options):
 def main(make_training):
     options = json.load(sys.stdin)
     device = options["device"]
+    machine = {"torch": torch.__version__, "device": "cpu", "ceilings": {}}
+    if device == "cuda":
+        machine |= {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    for precision in sorted({case["precision"] for case in options["cases"]}):
+        flops, bytes_per_second = ceilings(precision, device)
+        machine["ceilings"][precision] = {"flops": flops, "bytes_per_second": bytes_per_second}
+    print(json.dumps({"machine": machine}), flush=True)
     for case in options["cases"]:
         try:
             result = run_case(make_training, case, options)
@@ -154,10 +161,3 @@ def main(make_training):
         torch.compiler.reset()
         if device == "cuda":
             torch.cuda.empty_cache()
-    machine = {"torch": torch.__version__, "device": "cpu", "ceilings": {}}
-    if device == "cuda":
-        machine |= {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
-    for precision in sorted({case["precision"] for case in options["cases"]}):
-        flops, bytes_per_second = ceilings(precision, device)
-        machine["ceilings"][precision] = {"flops": flops, "bytes_per_second": bytes_per_second}
-    print(json.dumps({"machine": machine}), flush=True)

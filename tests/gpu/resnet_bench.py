@@ -115,7 +115,7 @@ def table(rows, facts, ways):
 
 def run_kernel_table(options, machine):
     program = ROOT / "build/bench/cuda_commands"
-    if options.device != "cuda" or not program.exists() or time_is_up(options):
+    if options.device != "cuda" or not program.exists() or time_is_up(options, 0.8):
         return
     for precision in options.precisions:
         flops, bandwidth = ceiling(machine, precision)
