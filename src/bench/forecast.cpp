@@ -83,6 +83,10 @@ double Forecast::crowding_of(int ranks_on_node) const {
   return base().on_device ? 1 : crowding(ranks_on_node, base().threads, cores_per_node_);
 }
 
+bool Forecast::has_spare_core(int ranks_on_node, int cores) const {
+  return base().on_device || ranks_on_node * base().threads < cores;
+}
+
 // A GPU's sums leave its computing alone (but for some of its multiprocessors); the ring of a CPU is the computing
 // core's own work, all of it unless a measured step says otherwise.
 void Forecast::fit() {
@@ -153,6 +157,11 @@ StepWork Forecast::work(const BatchShare& share, int ranks_on_node, const Settin
                                                  static_cast<double>(s.rows_per_rank)
                                            : 0.0;
               });
+  // Measured where the loader had a core of its own, which a full node does not leave it.
+  if (share.with_input && loader_rate_ > 0 && has_spare_core(last.ranks_per_node, last.cores_per_node) &&
+      !has_spare_core(ranks_on_node, cores_per_node_))
+    w.update +=
+        setting.crowding * static_cast<double>(experiment_.data.loader_threads) * rows / loader_rate_ / last.threads;
   w.input = share.with_input && loader_rate_ > 0 ? rows / loader_rate_ : 0;
   w.accumulation = share.accumulation;
   w.elements = base().elements;

@@ -70,6 +70,7 @@ class Forecast {
   };
   static BatchShare share_of(const StepMeasurement& s) { return {s.rows_per_rank, s.micro_batch, s.accumulation}; }
   double crowding_of(int ranks_on_node) const;
+  bool has_spare_core(int ranks_on_node, int cores) const;
   Setting setting(int ranks_on_node) const { return {turns_, crowding_of(ranks_on_node)}; }
   StepWork work(const BatchShare& share, int ranks_on_node, const Setting& setting) const;
   Cluster cluster(int ranks, int ranks_per_node, const Setting& setting) const;

@@ -1,6 +1,7 @@
 #include "bench/node_load.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,8 +17,6 @@
 namespace ringtrain {
 
 namespace {
-
-constexpr int most_company = 256;
 
 bool on_all(Communicator& host, bool mine) {
   double without = mine ? 0 : 1;
@@ -37,8 +36,12 @@ void bind_to(const std::vector<int>& cpus) {
 
 }  // namespace
 
-Company::Company(const Session& session, Communicator& host, const RunPlan& plan, int threads) {
-  const int count = std::min(session.available_threads() / std::max(1, threads) - 1, most_company);
+Company::Company(const Session& session, Communicator& host, const RunPlan& plan, int threads,
+                 std::int64_t bytes_each) {
+  const std::int64_t free_bytes = std::int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  const std::int64_t fit = free_bytes / 2 / session.node_size() / std::max<std::int64_t>(1, bytes_each);
+  const int room = session.available_threads() / std::max(1, threads) - 1;
+  const int count = fit < room ? 0 : room;  // half a company would say little
   is_there_ = !on_all(host, count < 1);
   for (int i = 0; i < count; ++i)
     threads_.emplace_back([this, &plan, threads] {

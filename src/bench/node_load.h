@@ -13,10 +13,11 @@
 namespace ringtrain {
 
 // The CPUs that this rank may use beyond its own threads compute passes of the same kind, so that memory, caches and
-// clock are those of a node full of ranks. Collective.
+// clock are those of a node full of ranks; unless that would take more than half of the free memory. `bytes_each`: what
+// one of them takes. Collective.
 class Company {
  public:
-  Company(const Session& session, Communicator& host, const RunPlan& plan, int threads);
+  Company(const Session& session, Communicator& host, const RunPlan& plan, int threads, std::int64_t bytes_each);
   ~Company();
   Company(const Company&) = delete;
   Company& operator=(const Company&) = delete;

@@ -62,7 +62,8 @@ void measure_node_load(const BenchContext& context, const RunPlan& plan, Synthet
   const auto slowest = [&](const auto& work) {
     return timed_runs(host, seconds, 1000, TooSlow::run_anyway, work).slowest();
   };
-  if (const Company company(context.session, host, plan, context.threads); company.is_there())
+  if (const Company company(context.session, host, plan, context.threads, context.machine.backend->allocated_bytes());
+      company.is_there())
     s.full_node_pass = slowest([&] { step.pass(); });
   if (const SharedCores sharing(context.session, host); sharing.are_shared()) {
     s.shared_pass = slowest([&] { step.pass(); });

@@ -195,6 +195,20 @@ TEST(Forecast, ASlowLoaderLimitsTheStep) {
   EXPECT_NEAR(Forecast(experiment(), {p}, {}).row(Scaling::strong, Topology::flat, 1).step.total(), 0.256, 1e-12);
 }
 
+TEST(Forecast, ALoaderTakesTheTimeOfCoresThatAllCompute) {
+  Preflight p = with_links(measured(1), false);
+  p.step.input_seconds = p.step.seconds;  // nothing added: the second core did it
+  const auto seconds = [&](int ranks) {
+    const Forecast f(experiment(), {p}, {.ranks_per_node = 2});
+    return f.row(Scaling::weak, Topology::flat, ranks).step.total();
+  };
+  const double without_one = seconds(1), without_two = seconds(2);
+  p.input = {{"a", 1e9, 1e5}};
+  EXPECT_DOUBLE_EQ(seconds(1), without_one);
+  const auto threads = static_cast<double>(experiment().data.loader_threads);
+  EXPECT_NEAR(seconds(2), without_two + threads * 256 / 1e5, 1e-9);
+}
+
 TEST(Forecast, ANetworkIsMeasuredOrStatedOrAssumedAndSaysSo) {
   const ForecastOptions options = {.ranks_per_node = 1, .network = {1e-4, 1e-8, 1e-4}};
   const auto seconds = [](const Forecast& f) { return f.row(Scaling::weak, Topology::flat, 64).step.total(); };
