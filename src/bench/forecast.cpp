@@ -79,6 +79,14 @@ Forecast::Forecast(const Experiment& experiment, const std::vector<Preflight>& m
   fit();
 }
 
+double Forecast::crowding_of(int ranks_on_node) const {
+  return base().on_device ? 1 : crowding(ranks_on_node, base().threads, cores_per_node_);
+}
+
+bool Forecast::has_spare_core(int ranks_on_node, int cores) const {
+  return base().on_device || ranks_on_node * base().threads < cores;
+}
+
 // A GPU's sums leave its computing alone (but for some of its multiprocessors); the ring of a CPU is the computing
 // core's own work, all of it unless a measured step says otherwise.
 void Forecast::fit() {
@@ -86,14 +94,16 @@ void Forecast::fit() {
   double fitted = 0;
   int count = 0;
   for (const StepMeasurement& s : steps_) {
-    if (s.ranks == 1 || !(has_node_ || has_network_)) continue;
-    StepWork w = work(s.rows_per_rank, s.micro_batch, s.accumulation, s.ranks_per_node);
+    if (s.ranks == 1 || own_crowding(s) > 1 || !(has_node_ || has_network_)) continue;
+    const Setting setting = {{}, 1};
+    StepWork w = work(share_of(s), s.ranks_per_node, setting);
     w.update = s.update, w.input = 0;  // s.seconds has no data set
-    fitted += fit_busy(w, cluster(s.ranks, s.ranks_per_node), Topology::flat, s.seconds);
+    fitted += fit_busy(w, cluster(s.ranks, s.ranks_per_node, setting), Topology::flat, s.seconds);
     ++count;
   }
   busy_is_fitted_ = count > 0;
   if (count > 0) busy_ = fitted / count;
+  for (const StepMeasurement& s : steps_) fit_turns(s);
 
   double squares = 0;
   for (const StepMeasurement& s : steps_) {
@@ -108,26 +118,52 @@ void Forecast::fit() {
   uncertainty_.model = std::sqrt(squares);
 }
 
-StepWork Forecast::work(std::int64_t rows, std::int64_t micro_batch, std::int64_t accumulation,
-                        int ranks_on_node) const {
+// From a step while two ranks took turns on a core; or from one whose ranks have to, of which the passes are known only
+// with their turns.
+void Forecast::fit_turns(const StepMeasurement& s) {
+  const bool is_crowded = own_crowding(s) > 1;
+  const double seconds = is_crowded ? s.seconds : s.shared_step;
+  if (s.on_device || s.ranks == 1 || seconds == 0 || !(has_node_ || has_network_)) return;
+  Setting setting = {turns_, is_crowded ? own_crowding(s) : 2};
+  if (!is_crowded && s.shared_pass > 0)
+    setting.turns.slowdown = std::max(0.0, s.shared_pass / (2 * (s.forward + s.backward)) - 1);
+  turns_ = setting.turns;
+  StepWork w = work(share_of(s), s.ranks_per_node, setting);
+  w.update = setting.turns.slower(setting.crowding) * s.update / turns_.slower(own_crowding(s));
+  w.input = 0;
+  turns_.message_wait =
+      fit_message_wait(w, {s.ranks, s.ranks_per_node, node_, network_}, Topology::flat, setting.crowding, seconds);
+  turns_are_measured_ = true;
+}
+
+StepWork Forecast::work(const BatchShare& share, int ranks_on_node, const Setting& setting) const {
+  const StepMeasurement& last = base();
+  double factor = setting.turns.slower(setting.crowding);
+  if (last.full_node_pass > 0)
+    factor *= company(last.full_node_pass / (last.forward + last.backward), ranks_on_node, last.ranks_per_node,
+                      last.cores_per_node / last.threads);
   const auto at_node = [&](const auto& value) {
-    const double factor = base().on_device ? 1 : crowding(ranks_on_node, base().threads, cores_per_node_);
-    return factor *
-           between(steps_, ranks_on_node, [&](const StepMeasurement& s) { return value(s) / own_crowding(s); });
+    return factor * between(steps_, ranks_on_node,
+                            [&](const StepMeasurement& s) { return value(s) / turns_.slower(own_crowding(s)); });
   };
-  const auto micro = static_cast<double>(micro_batch);
+  const auto micro = static_cast<double>(share.micro_batch), rows = static_cast<double>(share.rows);
   StepWork w;
   w.forward = at_node([&](const StepMeasurement& s) { return pass_at(s.passes, micro).forward; });
   w.backward = at_node([&](const StepMeasurement& s) { return pass_at(s.passes, micro).backward; });
   w.update = at_node([](const StepMeasurement& s) { return s.update; });
   // What the data set adds to a step beside waiting: its threads take the computing ones' time.
-  w.update += static_cast<double>(rows) * at_node([](const StepMeasurement& s) {
+  w.update += rows * at_node([](const StepMeasurement& s) {
                 return s.input_seconds > 0 ? std::max(0.0, s.input_seconds - s.input_wait - s.seconds) /
                                                  static_cast<double>(s.rows_per_rank)
                                            : 0.0;
               });
-  w.input = loader_rate_ > 0 ? static_cast<double>(rows) / loader_rate_ : 0;
-  w.accumulation = accumulation;
+  // Measured where the loader had a core of its own, which a full node does not leave it.
+  if (share.with_input && loader_rate_ > 0 && has_spare_core(last.ranks_per_node, last.cores_per_node) &&
+      !has_spare_core(ranks_on_node, cores_per_node_))
+    w.update +=
+        setting.crowding * static_cast<double>(experiment_.data.loader_threads) * rows / loader_rate_ / last.threads;
+  w.input = share.with_input && loader_rate_ > 0 ? rows / loader_rate_ : 0;
+  w.accumulation = share.accumulation;
   w.elements = base().elements;
   w.bucket_elements = bucket_elements(experiment_.communication, base().on_device);
   w.element_bytes = base().element_bytes;
@@ -136,10 +172,22 @@ StepWork Forecast::work(std::int64_t rows, std::int64_t micro_batch, std::int64_
   return w;
 }
 
-Cluster Forecast::cluster(int ranks, int ranks_per_node) const {
+Cluster Forecast::cluster(int ranks, int ranks_per_node, const Setting& setting) const {
+  return {ranks, ranks_per_node, setting.turns.slower(node_, setting.crowding),
+          setting.turns.slower(network_, setting.crowding)};
+}
+
+// Where ranks share cores: from turns that cost nothing beside themselves to twice what they were measured to, a core
+// of the most threads holding up all; as much again as the turns where nothing was measured.
+StepRange Forecast::range(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const {
   const int on_node = std::min(ranks, ranks_per_node);
-  const double factor = base().on_device ? 1 : crowding(on_node, base().threads, cores_per_node_);
-  return {ranks, ranks_per_node, scaled(node_, factor), scaled(network_, factor)};
+  const auto of = [&](const Setting& setting) {
+    return step_range(work(share, on_node, setting), cluster(ranks, ranks_per_node, setting), topology, uncertainty_);
+  };
+  const double crowding = crowding_of(on_node);
+  if (crowding <= 1) return of(setting(on_node));
+  const Turns worst = turns_are_measured_ ? Turns{2 * turns_.slowdown, 2 * turns_.message_wait} : Turns{1, 0};
+  return {of({{}, crowding}).low, of({worst, std::ceil(crowding)}).high};
 }
 
 ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
@@ -155,13 +203,16 @@ ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
       if (rows_per_rank_ % batch.worker != 0) batch.worker = rows_per_rank_;
     }
     const BatchPlan plan = batch_plan(batch, count, base().micro_batch, base().whole_workers);
-    const Cluster c = cluster(count, ranks_per_node_);
-    const StepWork w = work(plan.rows_per_rank, plan.micro_batch, plan.accumulation, c.ranks_on_node());
+    const int on_node = std::min(count, ranks_per_node_);
+    const BatchShare share = {plan.rows_per_rank, plan.micro_batch, plan.accumulation};
+    const Cluster c = cluster(count, ranks_per_node_, setting(on_node));
+    const StepWork w = work(share, on_node, setting(on_node));
     if (into != nullptr) {
       into->nodes = c.nodes();
       into->global_batch = plan.global, into->rows_per_rank = plan.rows_per_rank, into->micro_batch = plan.micro_batch;
       into->step = step_time(w, c, topology);
-      into->range = step_range(w, c, topology, uncertainty_);
+      into->range = range(share, count, ranks_per_node_, topology);
+      into->crowding = crowding_of(on_node);
     }
     return static_cast<double>(plan.global) / step_time(w, c, topology).total();  // samples per second
   };
@@ -170,11 +221,13 @@ ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
 }
 
 Forecast::Comparison Forecast::compare(const StepMeasurement& s) const {
-  const Cluster c = cluster(s.ranks, s.ranks_per_node);
-  StepWork w = work(s.rows_per_rank, s.micro_batch, s.accumulation, c.ranks_on_node());
-  if (s.input_seconds == 0) w.input = 0;
-  return {s.ranks, c.ranks_on_node(), measured_seconds(s), step_time(w, c, Topology::flat).total(),
-          step_range(w, c, Topology::flat, uncertainty_)};
+  const int on_node = std::min(s.ranks, s.ranks_per_node);
+  BatchShare share = share_of(s);
+  share.with_input = s.input_seconds > 0;
+  const StepWork w = work(share, on_node, setting(on_node));
+  const Cluster c = cluster(s.ranks, s.ranks_per_node, setting(on_node));
+  return {s.ranks, on_node, measured_seconds(s), step_time(w, c, Topology::flat).total(),
+          range(share, s.ranks, s.ranks_per_node, Topology::flat)};
 }
 
 std::vector<int> parse_ranks(const std::string& text) {

@@ -19,6 +19,7 @@ struct ForecastRow {
   Topology topology = Topology::flat;
   int ranks = 1, nodes = 1;
   std::int64_t global_batch = 0, rows_per_rank = 0, micro_batch = 0;
+  double crowding = 1;  // threads for each core: above 1 they take turns
   StepTime step;
   StepRange range;
   double efficiency = 0;  // samples/s by those of as many single ranks
@@ -49,6 +50,8 @@ class Forecast {
 
   double busy() const { return busy_; }
   bool busy_is_fitted() const { return busy_is_fitted_; }
+  const Turns& turns() const { return turns_; }
+  bool turns_are_measured() const { return turns_are_measured_; }
   bool network_is_assumed() const { return network_is_assumed_; }  // the node's own figures stand for it
   const Uncertainty& uncertainty() const { return uncertainty_; }
   int ranks_per_node() const { return ranks_per_node_; }
@@ -56,8 +59,23 @@ class Forecast {
   const StepMeasurement& base() const { return steps_.back(); }
 
  private:
-  StepWork work(std::int64_t rows, std::int64_t micro_batch, std::int64_t accumulation, int ranks_on_node) const;
-  Cluster cluster(int ranks, int ranks_per_node) const;
+  // A rank's share of a batch.
+  struct BatchShare {
+    std::int64_t rows = 1, micro_batch = 1, accumulation = 1;
+    bool with_input = true;
+  };
+  struct Setting {
+    Turns turns;
+    double crowding = 1;
+  };
+  static BatchShare share_of(const StepMeasurement& s) { return {s.rows_per_rank, s.micro_batch, s.accumulation}; }
+  double crowding_of(int ranks_on_node) const;
+  bool has_spare_core(int ranks_on_node, int cores) const;
+  Setting setting(int ranks_on_node) const { return {turns_, crowding_of(ranks_on_node)}; }
+  StepWork work(const BatchShare& share, int ranks_on_node, const Setting& setting) const;
+  Cluster cluster(int ranks, int ranks_per_node, const Setting& setting) const;
+  StepRange range(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const;
+  void fit_turns(const StepMeasurement& s);
   void fit();
 
   const Experiment experiment_;
@@ -68,6 +86,8 @@ class Forecast {
   std::int64_t rows_per_rank_ = 0;
   double loader_rate_ = 0;  // samples per second of one rank; 0: not measured
   double busy_ = 0;
+  Turns turns_;
+  bool turns_are_measured_ = false;
   Uncertainty uncertainty_;
 };
 

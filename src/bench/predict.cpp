@@ -22,12 +22,13 @@ const char* limit_of(const ForecastRow& r) {
 std::string csv(const std::vector<ForecastRow>& rows) {
   std::string text =
       "scaling,topology,ranks,nodes,global_batch,rows_per_rank,micro_batch,step_seconds,step_seconds_low,"
-      "step_seconds_high,compute_seconds,exposed_seconds,input_seconds,samples_per_second,efficiency,limit\n";
+      "step_seconds_high,compute_seconds,exposed_seconds,input_seconds,samples_per_second,efficiency,limit,"
+      "threads_per_core\n";
   for (const ForecastRow& r : rows)
     text += cat(scaling_name(r.scaling), ",", topology_name(r.topology), ",", r.ranks, ",", r.nodes, ",",
                 r.global_batch, ",", r.rows_per_rank, ",", r.micro_batch, ",", r.step.total(), ",", r.range.low, ",",
                 r.range.high, ",", r.step.compute, ",", r.step.exposed, ",", r.step.input, ",", r.samples_per_second(),
-                ",", r.efficiency, ",", limit_of(r), "\n");
+                ",", r.efficiency, ",", limit_of(r), ",", r.crowding, "\n");
   return text;
 }
 
@@ -41,6 +42,8 @@ std::string json(const Forecast& forecast, const std::vector<ForecastRow>& rows,
       {"busy", forecast.busy()},
       {"busy_is_fitted", forecast.busy_is_fitted()},
       {"network_is_assumed", forecast.network_is_assumed()},
+      {"turns", {{"slowdown", forecast.turns().slowdown}, {"message_wait", forecast.turns().message_wait}}},
+      {"turns_are_measured", forecast.turns_are_measured()},
       {"uncertainty", {{"compute", u.compute}, {"sums", u.sums}, {"model", u.model}, {"jitter", u.jitter}}}};
   for (const ForecastRow& r : rows)
     j["rows"].push_back({{"scaling", scaling_name(r.scaling)},
@@ -58,7 +61,8 @@ std::string json(const Forecast& forecast, const std::vector<ForecastRow>& rows,
                          {"input_seconds", r.step.input},
                          {"samples_per_second", r.samples_per_second()},
                          {"efficiency", r.efficiency},
-                         {"limit", limit_of(r)}});
+                         {"limit", limit_of(r)},
+                         {"threads_per_core", r.crowding}});
   for (const Forecast::Comparison& c : comparisons)
     j["comparisons"].push_back({{"ranks", c.ranks},
                                 {"ranks_on_node", c.ranks_on_node},
@@ -85,11 +89,11 @@ void print(const std::vector<ForecastRow>& rows, Scaling scaling) {
         hierarchical = text;
       }
     char line[200];
-    std::snprintf(line, sizeof line, "%6d %5d %8lld %9lld %10.2f (%8.2f .. %8.2f) %13s %8.1f %% %12s  %s", r.ranks,
+    std::snprintf(line, sizeof line, "%6d %5d %8lld %9lld %10.2f (%8.2f .. %8.2f) %13s %8.1f %% %12s  %s%s", r.ranks,
                   r.nodes, static_cast<long long>(r.global_batch), static_cast<long long>(r.rows_per_rank),
                   1e3 * r.step.total(), 1e3 * r.range.low, 1e3 * r.range.high,
                   with_thousands(std::llround(r.samples_per_second())).c_str(), 100 * r.efficiency,
-                  hierarchical.c_str(), limit_of(r));
+                  hierarchical.c_str(), limit_of(r), r.crowding > 1 ? ", cores shared" : "");
     log_info(std::string(line));
   }
 }
@@ -98,6 +102,26 @@ std::vector<Preflight> read_all(const std::vector<std::string>& paths) {
   std::vector<Preflight> all;
   for (const std::string& path : paths) all.push_back(read_preflight(path));
   return all;
+}
+
+// Of rows whose ranks do not have a core for each of their threads.
+void print_turns(const Forecast& f, const std::vector<ForecastRow>& rows) {
+  double most = 1;
+  for (const ForecastRow& r : rows) most = std::max(most, r.crowding);
+  if (most <= 1) return;
+  char line[300];
+  if (f.turns_are_measured())
+    std::snprintf(line, sizeof line,
+                  "cores shared: up to %.3g threads take turns on a core; each beyond the first slows computing by "
+                  "%.1f %% beside the turns and holds a message up by %.0f us (measured with two; the range: nothing "
+                  "of this, up to twice as much)",
+                  most, 100 * f.turns().slowdown, 1e6 * f.turns().message_wait);
+  else
+    std::snprintf(line, sizeof line,
+                  "cores shared: up to %.3g threads take turns on a core; what that costs beside the turns was not "
+                  "measured (ringtrain bench comm step on an even number of ranks of a node does): the range is wide",
+                  most);
+  log_info(std::string(line));
 }
 
 void print_basis(const Forecast& f) {
@@ -157,6 +181,7 @@ int predict(const PredictArguments& arguments) {
   print(rows, Scaling::strong);
   if (!refused.empty()) log_info("  not on ", refused, " ranks: ", first_refusal);
   print(rows, Scaling::weak);
+  print_turns(forecast, rows);
   print_basis(forecast);
 
   std::vector<Forecast::Comparison> comparisons;

@@ -12,61 +12,78 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// What a step's object may lack: files of earlier versions do.
+bool is_optional(std::string_view name) {
+  return name == "full_node_pass" || name == "shared_pass" || name == "shared_step";
+}
+
+// What a step's object has, by name; `Step`: a measurement that is read from or written to.
+template <class Step, class Visit>
+void each_field(Step& s, const Visit& visit) {
+  visit("model", s.model);
+  visit("micro_batch", s.micro_batch);
+  visit("accumulation", s.accumulation);
+  visit("rows_per_rank", s.rows_per_rank);
+  visit("forward", s.forward);
+  visit("backward", s.backward);
+  visit("update", s.update);
+  visit("passes", s.passes);
+  visit("jitter", s.jitter);
+  visit("full_node_pass", s.full_node_pass);
+  visit("shared_pass", s.shared_pass);
+  visit("shared_step", s.shared_step);
+  visit("seconds", s.seconds);
+  visit("input_seconds", s.input_seconds);
+  visit("input_wait", s.input_wait);
+  visit("parameters", s.parameters);
+  visit("elements", s.elements);
+  visit("bucket_mib", s.bucket_mib);
+  visit("element_bytes", s.element_bytes);
+  visit("watermark", s.watermark);
+  visit("ranks", s.ranks);
+  visit("ranks_per_node", s.ranks_per_node);
+  visit("threads", s.threads);
+  visit("cores_per_node", s.cores_per_node);
+  visit("on_device", s.on_device);
+  visit("whole_workers", s.whole_workers);
+}
+
+template <class Value>
+void write(Json& j, const Value& value) {
+  j = value;
+}
+void write(Json& j, const std::vector<PassTime>& passes) {
+  j = Json::array();
+  for (const PassTime& p : passes)
+    j.push_back({{"micro_batch", p.micro_batch}, {"forward", p.forward}, {"backward", p.backward}});
+}
+void write(Json& j, const std::vector<WatermarkPoint>& watermark) {
+  j = Json::array();
+  for (const WatermarkPoint& w : watermark) j.push_back({w.time, w.share});
+}
+
+template <class Value>
+void read(const Json& j, Value& value) {
+  j.get_to(value);
+}
+void read(const Json& j, std::vector<PassTime>& passes) {
+  for (const Json& p : j) passes.push_back({p.at("micro_batch"), p.at("forward"), p.at("backward")});
+}
+void read(const Json& j, std::vector<WatermarkPoint>& watermark) {
+  for (const Json& w : j) watermark.push_back({w.at(0), w.at(1)});
+}
+
 Json to_json(const StepMeasurement& s) {
-  Json passes = Json::array(), watermark = Json::array();
-  for (const PassTime& p : s.passes)
-    passes.push_back({{"micro_batch", p.micro_batch}, {"forward", p.forward}, {"backward", p.backward}});
-  for (const WatermarkPoint& w : s.watermark) watermark.push_back({w.time, w.share});
-  return {{"model", s.model},
-          {"micro_batch", s.micro_batch},
-          {"accumulation", s.accumulation},
-          {"rows_per_rank", s.rows_per_rank},
-          {"forward", s.forward},
-          {"backward", s.backward},
-          {"update", s.update},
-          {"passes", passes},
-          {"jitter", s.jitter},
-          {"seconds", s.seconds},
-          {"input_seconds", s.input_seconds},
-          {"input_wait", s.input_wait},
-          {"parameters", s.parameters},
-          {"elements", s.elements},
-          {"bucket_mib", s.bucket_mib},
-          {"element_bytes", s.element_bytes},
-          {"watermark", watermark},
-          {"ranks", s.ranks},
-          {"ranks_per_node", s.ranks_per_node},
-          {"threads", s.threads},
-          {"cores_per_node", s.cores_per_node},
-          {"on_device", s.on_device},
-          {"whole_workers", s.whole_workers}};
+  Json j;
+  each_field(s, [&](const char* name, const auto& value) { write(j[name], value); });
+  return j;
 }
 
 StepMeasurement step_from(const Json& j) {
   StepMeasurement s;
-  j.at("model").get_to(s.model);
-  j.at("micro_batch").get_to(s.micro_batch);
-  j.at("accumulation").get_to(s.accumulation);
-  j.at("rows_per_rank").get_to(s.rows_per_rank);
-  j.at("forward").get_to(s.forward);
-  j.at("backward").get_to(s.backward);
-  j.at("update").get_to(s.update);
-  for (const Json& p : j.at("passes")) s.passes.push_back({p.at("micro_batch"), p.at("forward"), p.at("backward")});
-  j.at("jitter").get_to(s.jitter);
-  j.at("seconds").get_to(s.seconds);
-  j.at("input_seconds").get_to(s.input_seconds);
-  j.at("input_wait").get_to(s.input_wait);
-  j.at("parameters").get_to(s.parameters);
-  j.at("elements").get_to(s.elements);
-  j.at("bucket_mib").get_to(s.bucket_mib);
-  j.at("element_bytes").get_to(s.element_bytes);
-  for (const Json& w : j.at("watermark")) s.watermark.push_back({w.at(0), w.at(1)});
-  j.at("ranks").get_to(s.ranks);
-  j.at("ranks_per_node").get_to(s.ranks_per_node);
-  j.at("threads").get_to(s.threads);
-  j.at("cores_per_node").get_to(s.cores_per_node);
-  j.at("on_device").get_to(s.on_device);
-  j.at("whole_workers").get_to(s.whole_workers);
+  each_field(s, [&](const char* name, auto& value) {
+    if (!is_optional(name) || j.contains(name)) read(j.at(name), value);
+  });
   if (s.passes.empty() || s.rows_per_rank < 1 || s.elements < 1) throw Error("a step without a measured pass");
   return s;
 }

@@ -30,10 +30,14 @@ struct StepMeasurement {
   double forward = 0, backward = 0, update = 0;  // of one pass of `micro_batch`, of one update; nothing communicated
   std::vector<PassTime> passes;                  // of other sizes too, ascending
   double jitter = 0;                             // relative standard deviation of one rank's passes
-  double seconds = 0;                            // of a whole step on the same input, gradients summed
-  double input_seconds = 0;                      // of a whole training step with the data set; 0: there was none
-  double input_wait = 0;                         // of that, waiting for input
-  std::int64_t parameters = 0, elements = 0;     // trained; of the gradient, with padding
+  // A pass of `micro_batch` with as many like it beside it as the node has cores for; 0: there was no room for any.
+  double full_node_pass = 0;
+  // A pass and a step while two ranks take turns on the cores of one; 0: not measured.
+  double shared_pass = 0, shared_step = 0;
+  double seconds = 0;                         // of a whole step on the same input, gradients summed
+  double input_seconds = 0;                   // of a whole training step with the data set; 0: there was none
+  double input_wait = 0;                      // of that, waiting for input
+  std::int64_t parameters = 0, elements = 0;  // trained; of the gradient, with padding
   double bucket_mib = 0, element_bytes = 4;
   std::vector<WatermarkPoint> watermark;  // empty on a GPU, where the host does not see it
   int ranks = 1, ranks_per_node = 1, threads = 1, cores_per_node = 1;

@@ -7,11 +7,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/random.h"
 #include "bench/experiment_keys.h"
 #include "bench/measure.h"
-#include "cluster/gradient_reducer.h"
-#include "optim/optimizer.h"
+#include "bench/node_load.h"
+#include "bench/synthetic_step.h"
 #include "train/snapshot.h"
 #include "train/start.h"
 #include "train/trainer.h"
@@ -19,112 +18,6 @@
 namespace ringtrain {
 
 namespace {
-
-constexpr std::size_t watermark_points = 64;
-
-// The parts of a step as the trainer has them, on random input.
-class SyntheticStep {
- public:
-  SyntheticStep(const RunPlan& plan, const Machine& machine)
-      : plan_(plan),
-        backend_(*machine.backend),
-        weights_(backend_.make_vector(plan.parameters.size())),
-        gradients_(backend_.make_vector(plan.parameters.size(), true)),
-        optimizer_(plan.experiment.optimizer, plan.parameters, backend_),
-        reducer_(machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
-                 bucket_elements(plan.experiment.communication, backend_.on_device())) {
-    std::vector<float> flat(static_cast<std::size_t>(weights_->size()));
-    initialize(plan.parameters, plan.experiment.seed, flat);
-    backend_.copy_from_host(flat, *weights_, 0);
-    context_.loss_scale = 1.0f / static_cast<float>(plan.batch.global * plan.graph.sequence());
-    context_.statistic_scale = 1.0f / static_cast<float>(plan.batch.workers);
-    context_.dropout_key = random_key(plan.experiment.seed, RandomPurpose::dropout);
-  }
-
-  void compile(std::int64_t micro_batch) {
-    program_.reset();  // its memory first
-    program_ = backend_.compile(plan_.graph, micro_batch, plan_.precision, PassMode::training, plan_.norm_group);
-    program_->allocate();
-    program_->set_weights(*weights_);
-    const auto* tokens = std::get_if<TokenInput>(&plan_.graph.nodes().front().operation);
-    const int values = tokens != nullptr ? static_cast<int>(tokens->vocabulary) : 256;
-    inputs_.resize(static_cast<std::size_t>(micro_batch * plan_.graph.input_bytes()));
-    targets_.resize(static_cast<std::size_t>(micro_batch * plan_.graph.sequence()));
-    for (std::size_t i = 0; i < inputs_.size(); ++i)
-      inputs_[i] = static_cast<std::uint8_t>(static_cast<int>(random_uniform(1, i) * values));
-    for (std::size_t i = 0; i < targets_.size(); ++i)
-      targets_[i] = static_cast<std::int32_t>(random_uniform(2, i) * static_cast<double>(plan_.graph.classes()));
-    state_.assign(static_cast<std::size_t>(plan_.carries_state ? micro_batch * plan_.graph.state_size() : 0), 0.0f);
-    context_.state = state_.empty() ? nullptr : state_.data();
-  }
-
-  void forward() {
-    program_->stage({inputs_.data(), targets_.data()});
-    program_->forward(context_);
-  }
-  void forward_alone() {
-    forward();
-    program_->take_sums();
-  }
-  void pass(const BackwardHooks& hooks = {}) {
-    forward();
-    program_->backward(*gradients_, false, hooks);
-    program_->take_sums();
-  }
-  // At a rate that moves no weight: the work is the same. Not 0, which momentum correction would divide by.
-  void update() {
-    const auto momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
-    optimizer_.update(*weights_, *gradients_, {1e-30, 1e-30}, 0, 1, momentum, program_.get());
-  }
-  void step() {
-    reducer_.begin();
-    for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) {
-      const bool last = i + 1 == plan_.batch.accumulation;
-      forward();
-      program_->backward(*gradients_, i > 0, last ? overlap_ : BackwardHooks{});
-    }
-    program_->take_sums();
-    double counters[7] = {};
-    reducer_.finish(counters);
-    update();
-  }
-  // How the watermark rises over one backward pass.
-  std::vector<WatermarkPoint> watermark() {
-    std::vector<WatermarkPoint> points;
-    forward_alone();
-    const double begin = now_seconds();
-    BackwardHooks hooks{[&](std::int64_t mark) {
-                          points.push_back({now_seconds() - begin,
-                                            static_cast<double>(mark) / static_cast<double>(gradients_->size())});
-                        },
-                        [] {}};
-    program_->backward(*gradients_, false, hooks);
-    program_->take_sums();
-    const double seconds = now_seconds() - begin;
-    for (WatermarkPoint& p : points) p.time = std::min(1.0, p.time / seconds);
-    // Of neighbours the later stays: no bucket is promised too early.
-    while (points.size() > watermark_points) {
-      std::vector<WatermarkPoint> fewer;
-      for (std::size_t i = 1; i < points.size(); i += 2) fewer.push_back(points[i]);
-      if (fewer.back().share < points.back().share) fewer.push_back(points.back());
-      points = fewer;
-    }
-    return points;
-  }
-
- private:
-  const RunPlan& plan_;
-  Backend& backend_;
-  std::unique_ptr<Vector> weights_, gradients_;
-  Optimizer optimizer_;
-  GradientReducer reducer_;
-  BackwardHooks overlap_{[this](std::int64_t mark) { reducer_.ready(mark); }, [this] { reducer_.poll(); }};
-  std::unique_ptr<Program> program_;
-  PassContext context_;
-  std::vector<std::uint8_t> inputs_;
-  std::vector<std::int32_t> targets_;
-  std::vector<float> state_;
-};
 
 // Quarters of the micro-batch, down to one group of batch norm. A device would have to find plans for each.
 std::vector<std::int64_t> micro_batches(const RunPlan& plan, bool on_device) {
@@ -162,6 +55,22 @@ TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, d
   return {median(seconds), median(waited)};
 }
 
+// The step again where cores are not a rank's own. Whole on rank 0.
+void measure_node_load(const BenchContext& context, const RunPlan& plan, SyntheticStep& step, StepMeasurement& s) {
+  Communicator& host = *context.machine.host;
+  const double seconds = context.arguments.seconds / 8;
+  const auto slowest = [&](const auto& work) {
+    return timed_runs(host, seconds, 1000, TooSlow::run_anyway, work).slowest();
+  };
+  if (const Company company(context.session, host, plan, context.threads, context.machine.backend->allocated_bytes());
+      company.is_there())
+    s.full_node_pass = slowest([&] { step.pass(); });
+  if (const SharedCores sharing(context.session, host); sharing.are_shared()) {
+    s.shared_pass = slowest([&] { step.pass(); });
+    s.shared_step = slowest([&] { step.step(); });
+  }
+}
+
 void print(const StepMeasurement& s, const RunPlan& plan) {
   char line[200];
   const auto percent = [](double part, double whole) { return 100 * part / whole; };
@@ -171,6 +80,18 @@ void print(const StepMeasurement& s, const RunPlan& plan) {
   for (const PassTime& p : s.passes) {
     std::snprintf(line, sizeof line, "  a pass of %5.0f samples: forward %9.3f ms, backward %9.3f ms, %9.0f samples/s",
                   p.micro_batch, 1e3 * p.forward, 1e3 * p.backward, p.micro_batch / (p.forward + p.backward));
+    log_info(std::string(line));
+  }
+  const double pass = s.forward + s.backward;
+  if (s.full_node_pass > 0) {
+    std::snprintf(line, sizeof line, "  a pass while the whole node computes: %.3f ms (%+.1f %%)",
+                  1e3 * s.full_node_pass, percent(s.full_node_pass - pass, pass));
+    log_info(std::string(line));
+  }
+  if (s.shared_pass > 0) {
+    std::snprintf(line, sizeof line,
+                  "  while two ranks take turns on a core: a pass %.3f ms (%+.1f %% beside the turns), a step %.3f ms",
+                  1e3 * s.shared_pass, percent(s.shared_pass - 2 * pass, 2 * pass), 1e3 * s.shared_step);
     log_info(std::string(line));
   }
   std::snprintf(line, sizeof line,
@@ -239,6 +160,7 @@ void bench_step(const BenchContext& context, Preflight& result) {
       pass_of_rank.clear();
       for (std::size_t r = 0; r < both.of_rank.size(); ++r) pass_of_rank.push_back(both.rank_median(r));
     }
+    if (!backend.on_device()) measure_node_load(context, plan, step, s);
     s.update = timed_runs(host, seconds / 20, 100, TooSlow::run_anyway, [&] { step.update(); }).slowest();
     s.seconds = timed_runs(host, seconds / 4, 1000, TooSlow::run_anyway, [&] { step.step(); }).slowest();
     if (!backend.on_device()) s.watermark = step.watermark();

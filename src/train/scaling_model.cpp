@@ -181,6 +181,31 @@ Link scaled(Link link, double factor) {
   return link;
 }
 
+Link Turns::slower(Link link, double crowding) const {
+  link = scaled(link, crowding);
+  link.alpha += (crowding - 1) * message_wait;
+  return link;
+}
+
+double fit_message_wait(const StepWork& work, const Cluster& cluster, Topology topology, double crowding,
+                        double measured_seconds) {
+  if (crowding <= 1) return 0;
+  double low = 0, high = measured_seconds;
+  for (int i = 0; i < 50; ++i) {
+    const Turns turns = {0, (low + high) / 2};
+    const Cluster slower = {cluster.ranks, cluster.ranks_per_node, turns.slower(cluster.node, crowding),
+                            turns.slower(cluster.network, crowding)};
+    (step_time(work, slower, topology).total() < measured_seconds ? low : high) = turns.message_wait;
+  }
+  return (low + high) / 2;
+}
+
+double company(double at_full, int ranks_on_node, int alone, int full) {
+  if (full <= alone) return 1;
+  const double x = static_cast<double>(ranks_on_node - alone) / (full - alone);
+  return 1 + std::clamp(x, 0.0, 1.0) * (at_full - 1);
+}
+
 StepRange step_range(const StepWork& work, const Cluster& cluster, Topology topology, const Uncertainty& uncertainty) {
   const auto seconds = [&](bool slower) {
     const double compute = slower ? 1 + uncertainty.compute : 1 / (1 + uncertainty.compute);

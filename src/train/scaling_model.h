@@ -88,10 +88,28 @@ struct PassTime {
 // above the largest in proportion. `measured`: at least one, ascending.
 PassTime pass_at(std::span<const PassTime> measured, double micro_batch);
 
-// Threads that take turns: how much longer work takes than with a core for each thread.
+// Threads for each core of a node, where they are more than its cores; else 1.
 double crowding(int ranks_on_node, int threads, int cores);
 
+// What c threads on each core cost beyond c turns: caches that the others have filled with theirs, and ranks that get a
+// message when it is not their turn. Both for each thread beyond the first.
+struct Turns {
+  double slowdown = 0;      // of computing, relative
+  double message_wait = 0;  // seconds
+  double slower(double crowding) const { return crowding * (1 + (crowding - 1) * slowdown); }
+  Link slower(Link link, double crowding) const;
+};
+
 Link scaled(Link link, double factor);  // its times, not its error
+
+// The message_wait with which step_time() gives `measured_seconds`, at least 0. `work` is what `crowding` threads on
+// each core make of it; the cluster's links are those of ranks that have a core each.
+double fit_message_wait(const StepWork& work, const Cluster& cluster, Topology topology, double crowding,
+                        double measured_seconds);
+
+// Passes while the whole node computes, between `alone` ranks and the `full` node's: memory, caches and clock are
+// shared by then. 1 .. `at_full`.
+double company(double at_full, int ranks_on_node, int alone, int full);
 
 // How far a prediction may be off.
 struct Uncertainty {

@@ -86,6 +86,21 @@ def test_predictions_are_the_same_in_table_csv_json_and_picture(workshop, prefli
     assert ElementTree.parse(out["svg"]).getroot().tag.endswith("svg")
 
 
+def test_rows_of_ranks_that_share_cores_say_so(workshop, preflight):
+    def table(*words):
+        result = workshop.run("predict", workshop.experiment(), "--preflight", preflight, "--ranks", "1..4", *words, ranks=0)
+        assert result.code == 0, result
+        return result.out
+    assert "cores shared" not in table("--ranks-per-node", 4, "--cores-per-node", 4)
+    shared = table("--ranks-per-node", 4)
+    assert [line.split()[0] for line in shared.splitlines() if line.endswith(", cores shared")] == ["4", "4"], shared
+    assert "not measured" in shared, shared
+    measured = json.loads(preflight.read_text())
+    measured["step"].update(ranks=2, ranks_per_node=2, shared_pass=26e-3, shared_step=28e-3)
+    preflight.write_text(json.dumps(measured))
+    assert "measured with two" in table("--ranks-per-node", 4)
+
+
 def test_the_experiments_batch_ends_at_its_virtual_workers_and_says_so(workshop, preflight):
     result = workshop.run("predict", workshop.experiment(), "--ranks", "1..16", "--preflight", preflight, ranks=0)
     assert result.code == 0 and "not on 8, 16 ranks" in result.out, result

@@ -1,15 +1,18 @@
 // The engine against fp64 loops that share no code with it: losses, every gradient, dropout, carried state, padding.
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <cmath>
+#include <filesystem>
+#include <thread>
 #include <vector>
 
 #include "backend/backend.h"
-#include "tests/unit/test_pass.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "models/models.h"
 #include "tests/unit/dropout_reference.h"
+#include "tests/unit/test_pass.h"
 
 namespace ringtrain {
 namespace {
@@ -322,6 +325,26 @@ TEST(Engine, NotFiniteWeightsShowInTheLoss) {
   Bench s(Case{16, 2, 7, 4, 5, 1});
   s.weights->data()[s.reference.table.find("lstm.weight_hh_l0").offset] = NAN;
   EXPECT_FALSE(std::isfinite(run(*s.program(Precision::fp32), s.pass).loss));
+}
+
+// oneDNN would take a thread for each CPU of the process where nobody says otherwise.
+TEST(Engine, StartsNoMoreThreadsThanItWasGiven) {
+  const auto threads = [] {
+    const std::filesystem::directory_iterator all("/proc/self/task");
+    return std::distance(begin(all), end(all));
+  };
+  std::thread([&] {  // OpenMP keeps a thread's team: this one has none yet
+    omp_set_num_threads(3);
+    const auto before = threads();
+    Bench s(Case{128, 2, 31, 16, 64, 1});
+    auto program = s.program(Precision::fp32);
+    run(*program, s.pass);
+    program->backward(*s.gradients, false, {});
+    program->set_weights(*s.weights);
+    EXPECT_EQ(threads(), before);
+    EXPECT_EQ(omp_get_max_threads(), 3) << "the caller's own";
+  })
+      .join();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "bench/experiment_keys.h"
+#include "bench/node_load.h"
 
 namespace ringtrain {
 namespace {
@@ -92,6 +93,55 @@ TEST(Forecast, RanksThatShareCoresTakeTurns) {
               crowded.row(Scaling::weak, Topology::flat, 2).step.total(), 1e-12);
 }
 
+TEST(Forecast, WhatTurnsCostBesideThemselvesIsMeasuredOnTwoRanksAndUsedForMore) {
+  Preflight two = with_links(measured(2), false);
+  const double pass = two.step.forward + two.step.backward;
+  two.step.shared_pass = 2 * 1.1 * pass;  // a tenth more than the turns
+  const Forecast unmeasured(experiment(), {two}, {.ranks_per_node = 4});
+  EXPECT_NEAR(unmeasured.turns().slowdown, 0, 1e-12) << "a pass alone does not say how long messages wait";
+  two.step.shared_step =
+      static_cast<double>(two.step.accumulation) * two.step.shared_pass + 2.2 * two.step.update + 0.05;
+  const Forecast f(experiment(), {two}, {.ranks_per_node = 4});
+  EXPECT_TRUE(f.turns_are_measured());
+  EXPECT_NEAR(f.turns().slowdown, 0.1, 1e-9);
+  EXPECT_GT(f.turns().message_wait, 0);
+
+  const ForecastRow apart = f.row(Scaling::weak, Topology::flat, 2), shared = f.row(Scaling::weak, Topology::flat, 4);
+  EXPECT_EQ(apart.crowding, 1);
+  EXPECT_EQ(shared.crowding, 2);
+  EXPECT_NEAR(shared.step.compute, 2.2 * apart.step.compute, 1e-9);
+  // Those of two ranks waited for most of the 50 ms: 9 messages in a row, where there are 26 now.
+  EXPECT_GT(shared.step.exposed, 0.12);
+  EXPECT_LT(shared.step.exposed, 0.05 * 26 / 9);
+}
+
+TEST(Forecast, TheRangeIsWideOnlyWhereCoresAreSharedAndWidestWhereThatWasNotMeasured) {
+  Preflight two = with_links(measured(2), false);
+  const auto width = [](const Forecast& f, int ranks) {
+    const ForecastRow r = f.row(Scaling::weak, Topology::flat, ranks);
+    EXPECT_LE(r.range.low, r.step.total());
+    EXPECT_GE(r.range.high, r.step.total());
+    return r.range.high / r.range.low;
+  };
+  const Forecast unmeasured(experiment(), {two}, {.ranks_per_node = 4});
+  two.step.shared_pass = 2.2 * (two.step.forward + two.step.backward);
+  two.step.shared_step = 2.2 * two.step.seconds;
+  const Forecast f(experiment(), {two}, {.ranks_per_node = 4});
+  EXPECT_LT(width(f, 2), 1.02);
+  EXPECT_GT(width(f, 4), width(f, 2) + 0.1);
+  EXPECT_GT(width(unmeasured, 4), width(f, 4) + 0.1);
+  EXPECT_GT(width(f, 3), 1.3) << "three on two cores: two of them share one";
+}
+
+TEST(Forecast, ARankAloneIsSlowerOnceTheNodeIsFull) {
+  Preflight alone = with_links(measured(1), false);
+  alone.step.full_node_pass = 1.2 * (alone.step.forward + alone.step.backward);
+  const Forecast f(experiment(), {alone}, {.ranks_per_node = 4, .cores_per_node = 4});
+  const auto compute = [&](int ranks) { return f.row(Scaling::weak, Topology::flat, ranks).step.compute; };
+  EXPECT_NEAR(compute(2), 1.2 * compute(1), 1e-9);
+  EXPECT_NEAR(compute(4), 1.2 * compute(1), 1e-9);
+}
+
 TEST(Forecast, WhatCrowdedRanksMeasuredIsNotTakenForTheirSpeed) {
   Preflight crowded = with_links(measured(4, 2), false);  // 4 ranks on 2 cores: everything takes twice as long
   crowded.step.update *= 2;
@@ -99,7 +149,7 @@ TEST(Forecast, WhatCrowdedRanksMeasuredIsNotTakenForTheirSpeed) {
   crowded.step.seconds = 0;
   Preflight roomy = with_links(measured(4), false);
   roomy.step.cores_per_node = 4;
-  roomy.step.seconds = 0;
+  roomy.step.seconds = 1;  // sums that take the whole core
   const ForecastRow a = Forecast(experiment(), {crowded}, {.cores_per_node = 4}).row(Scaling::weak, Topology::flat, 4);
   const ForecastRow b = Forecast(experiment(), {roomy}, {}).row(Scaling::weak, Topology::flat, 4);
   EXPECT_NEAR(a.step.total(), b.step.total(), 1e-9);
@@ -145,6 +195,20 @@ TEST(Forecast, ASlowLoaderLimitsTheStep) {
   EXPECT_NEAR(Forecast(experiment(), {p}, {}).row(Scaling::strong, Topology::flat, 1).step.total(), 0.256, 1e-12);
 }
 
+TEST(Forecast, ALoaderTakesTheTimeOfCoresThatAllCompute) {
+  Preflight p = with_links(measured(1), false);
+  p.step.input_seconds = p.step.seconds;  // nothing added: the second core did it
+  const auto seconds = [&](int ranks) {
+    const Forecast f(experiment(), {p}, {.ranks_per_node = 2});
+    return f.row(Scaling::weak, Topology::flat, ranks).step.total();
+  };
+  const double without_one = seconds(1), without_two = seconds(2);
+  p.input = {{"a", 1e9, 1e5}};
+  EXPECT_DOUBLE_EQ(seconds(1), without_one);
+  const auto threads = static_cast<double>(experiment().data.loader_threads);
+  EXPECT_NEAR(seconds(2), without_two + threads * 256 / 1e5, 1e-9);
+}
+
 TEST(Forecast, ANetworkIsMeasuredOrStatedOrAssumedAndSaysSo) {
   const ForecastOptions options = {.ranks_per_node = 1, .network = {1e-4, 1e-8, 1e-4}};
   const auto seconds = [](const Forecast& f) { return f.row(Scaling::weak, Topology::flat, 64).step.total(); };
@@ -180,6 +244,7 @@ TEST(Preflight, AFileSaysWhatWasMeasured) {
   p.comm = {{"node", {2, 4096, 1e-5}}, {"network", {2, 4096, 2e-5, 16}}};
   p.input = {{"a", 1e9, 5e4}};
   p.step.watermark = {{0.5, 0.25}, {1, 1}};
+  p.step.full_node_pass = 0.25, p.step.shared_pass = 0.5, p.step.shared_step = 0.75;
   p.clock_skew_seconds = {0, 0.25};
   p.slow = {{"a", "computing", 1.5}};
   const std::string text = p.to_json();
@@ -195,6 +260,25 @@ TEST(Preflight, AFileOfTheContractAloneIsEnoughForLinksAndOldNames) {
   EXPECT_EQ(p.comm.at(0).sample.sums, 1);
   EXPECT_EQ(p.fit.at("node").gap, 2e-6) << "one sum after the other";
   EXPECT_FALSE(p.has_step);
+}
+
+TEST(Preflight, AFileOfAnEarlierVersionLacksWhatWasNotMeasuredThen) {
+  std::string text = measured(2).to_json();
+  for (const char* name : {"full_node_pass", "shared_pass", "shared_step"}) {
+    const auto at = text.find(name);
+    ASSERT_NE(at, std::string::npos);
+    text.replace(at, 4, "none");
+  }
+  EXPECT_EQ(parse_preflight(text, "p.json").to_json(), measured(2).to_json());
+  text.replace(text.find("elements"), 4, "none");
+  EXPECT_NE(refusal([&] { parse_preflight(text, "p.json"); }).find("elements"), std::string::npos);
+}
+
+TEST(NodeLoad, HalfOfTheCoresKeepsAllThreadsOfThose) {
+  EXPECT_EQ(half_of_cores({0, 1}, {0, 1}), (std::vector<int>{0}));
+  EXPECT_EQ(half_of_cores({0, 1, 4, 5}, {0, 1, 0, 1}), (std::vector<int>{0, 4})) << "0 and 4 are one core";
+  EXPECT_TRUE(half_of_cores({0, 1, 2}, {0, 1, 2}).empty());
+  EXPECT_TRUE(half_of_cores({0, 4}, {0, 0}).empty()) << "one core cannot be halved";
 }
 
 TEST(Preflight, ABadFileIsNamed) {

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/classifier_operation.h"
 #include "backend/cpu/lstm_operation.h"
+#include "backend/cpu/onednn.h"
 #include "base/error.h"
 
 namespace ringtrain::cpu {
@@ -31,6 +32,7 @@ class LstmProgram : public Program {
       : parameters_(graph.parameters()),
         blocks_(row_blocks(micro_batch, graph.sequence(), threads)),
         training_(mode == PassMode::training),
+        threads_(threads),
         count_(std::move(count)) {
     build(graph, OperationContext{&parameters_, blocks_, &kernels(isa), training_});
     plan();
@@ -56,12 +58,14 @@ class LstmProgram : public Program {
   }
 
   void set_weights(const Vector& weights) override {
+    const TeamSize team(threads_);
     for (auto& operation : operations_) operation->set_weights(weights.data());
   }
 
   void stage(const PassInput& input) override { staged_ = input; }
 
   void forward(const PassContext& context) override {
+    const TeamSize team(threads_);
     const auto given = static_cast<std::size_t>(blocks_.rows * blocks_.sequence);
     const auto padded = static_cast<std::size_t>(blocks_.positions());
     std::memcpy(tokens_, staged_.inputs, given);
@@ -76,6 +80,7 @@ class LstmProgram : public Program {
   LossSums take_sums() override { return std::exchange(sums_, {}); }
 
   void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) override {
+    const TeamSize team(threads_);
     for (auto operation = operations_.rbegin(); operation != operations_.rend(); ++operation) {
       (*operation)->backward(pass_, gradients.data(), accumulate, hooks.poll);
       if (hooks.ready) hooks.ready((*operation)->gradient_end());
@@ -124,6 +129,7 @@ class LstmProgram : public Program {
   ParameterTable parameters_;
   RowBlocks blocks_;
   bool training_;
+  int threads_;
   MemoryCount count_;
   std::vector<std::unique_ptr<CpuOperation>> operations_;  // in order of execution
   std::vector<LstmOperation<T>*> layers_;

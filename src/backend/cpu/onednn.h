@@ -13,7 +13,9 @@ dnnl::engine& onednn_engine();
 dnnl::stream& onednn_stream();  // one per thread: a stream is not to be used by two threads at once
 std::string onednn_version();   // "2.6.3"
 
-// oneDNN remembers the number of threads at the time when a primitive is made.
+// Most primitives remember the number of threads at the time when they are made, others (reorders) take what there is
+// when they run. Without this that would be a thread for each CPU that the rank may use, whatever run.threads says: of
+// ranks that share CPUs each would then spin for threads that wait for their turn.
 class TeamSize {
  public:
   explicit TeamSize(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }

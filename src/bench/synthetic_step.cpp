@@ -1,0 +1,110 @@
+#include "bench/synthetic_step.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/random.h"
+
+namespace ringtrain {
+
+namespace {
+
+constexpr std::size_t watermark_points = 64;
+
+}  // namespace
+
+SyntheticPasses::SyntheticPasses(const RunPlan& plan, Backend& backend)
+    : plan_(plan),
+      backend_(backend),
+      weights_(backend.make_vector(plan.parameters.size())),
+      gradients_(backend.make_vector(plan.parameters.size(), true)) {
+  std::vector<float> flat(static_cast<std::size_t>(weights_->size()));
+  initialize(plan.parameters, plan.experiment.seed, flat);
+  backend_.copy_from_host(flat, *weights_, 0);
+  context_.loss_scale = 1.0f / static_cast<float>(plan.batch.global * plan.graph.sequence());
+  context_.statistic_scale = 1.0f / static_cast<float>(plan.batch.workers);
+  context_.dropout_key = random_key(plan.experiment.seed, RandomPurpose::dropout);
+}
+
+void SyntheticPasses::compile(std::int64_t micro_batch) {
+  program_.reset();  // its memory first
+  program_ = backend_.compile(plan_.graph, micro_batch, plan_.precision, PassMode::training, plan_.norm_group);
+  program_->allocate();
+  program_->set_weights(*weights_);
+  const auto* tokens = std::get_if<TokenInput>(&plan_.graph.nodes().front().operation);
+  const int values = tokens != nullptr ? static_cast<int>(tokens->vocabulary) : 256;
+  inputs_.resize(static_cast<std::size_t>(micro_batch * plan_.graph.input_bytes()));
+  targets_.resize(static_cast<std::size_t>(micro_batch * plan_.graph.sequence()));
+  for (std::size_t i = 0; i < inputs_.size(); ++i)
+    inputs_[i] = static_cast<std::uint8_t>(static_cast<int>(random_uniform(1, i) * values));
+  for (std::size_t i = 0; i < targets_.size(); ++i)
+    targets_[i] = static_cast<std::int32_t>(random_uniform(2, i) * static_cast<double>(plan_.graph.classes()));
+  state_.assign(static_cast<std::size_t>(plan_.carries_state ? micro_batch * plan_.graph.state_size() : 0), 0.0f);
+  context_.state = state_.empty() ? nullptr : state_.data();
+}
+
+void SyntheticPasses::forward() {
+  program_->stage({inputs_.data(), targets_.data()});
+  program_->forward(context_);
+}
+
+void SyntheticPasses::forward_alone() {
+  forward();
+  program_->take_sums();
+}
+
+void SyntheticPasses::pass(const BackwardHooks& hooks) {
+  forward();
+  program_->backward(*gradients_, false, hooks);
+  program_->take_sums();
+}
+
+SyntheticStep::SyntheticStep(const RunPlan& plan, const Machine& machine)
+    : SyntheticPasses(plan, *machine.backend),
+      optimizer_(plan.experiment.optimizer, plan.parameters, backend_),
+      reducer_(machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
+               bucket_elements(plan.experiment.communication, backend_.on_device())) {}
+
+// Not at a rate of 0, which momentum correction would divide by.
+void SyntheticStep::update() {
+  const auto momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
+  optimizer_.update(*weights_, *gradients_, {1e-30, 1e-30}, 0, 1, momentum, program_.get());
+}
+
+void SyntheticStep::step() {
+  reducer_.begin();
+  for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) {
+    const bool last = i + 1 == plan_.batch.accumulation;
+    forward();
+    program_->backward(*gradients_, i > 0, last ? overlap_ : BackwardHooks{});
+  }
+  program_->take_sums();
+  double counters[7] = {};
+  reducer_.finish(counters);
+  update();
+}
+
+std::vector<WatermarkPoint> SyntheticStep::watermark() {
+  std::vector<WatermarkPoint> points;
+  forward_alone();
+  const double begin = now_seconds();
+  BackwardHooks hooks{
+      [&](std::int64_t mark) {
+        points.push_back({now_seconds() - begin, static_cast<double>(mark) / static_cast<double>(gradients_->size())});
+      },
+      [] {}};
+  program_->backward(*gradients_, false, hooks);
+  program_->take_sums();
+  const double seconds = now_seconds() - begin;
+  for (WatermarkPoint& p : points) p.time = std::min(1.0, p.time / seconds);
+  // Of neighbours the later stays: no bucket is promised too early.
+  while (points.size() > watermark_points) {
+    std::vector<WatermarkPoint> fewer;
+    for (std::size_t i = 1; i < points.size(); i += 2) fewer.push_back(points[i]);
+    if (fewer.back().share < points.back().share) fewer.push_back(points.back());
+    points = fewer;
+  }
+  return points;
+}
+
+}  // namespace ringtrain

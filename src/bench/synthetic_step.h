@@ -1,0 +1,51 @@
+// The parts of a training step as the trainer has them, on random input.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cluster/gradient_reducer.h"
+#include "optim/optimizer.h"
+#include "train/machine.h"
+#include "train/run_plan.h"
+#include "train/scaling_model.h"
+
+namespace ringtrain {
+
+// Nothing is communicated.
+class SyntheticPasses {
+ public:
+  SyntheticPasses(const RunPlan& plan, Backend& backend);
+  void compile(std::int64_t micro_batch);
+  void forward_alone();
+  void pass(const BackwardHooks& hooks = {});
+
+ protected:
+  void forward();
+
+  const RunPlan& plan_;
+  Backend& backend_;
+  std::unique_ptr<Vector> weights_, gradients_;
+  std::unique_ptr<Program> program_;
+
+ private:
+  PassContext context_;
+  std::vector<std::uint8_t> inputs_;
+  std::vector<std::int32_t> targets_;
+  std::vector<float> state_;
+};
+
+class SyntheticStep : public SyntheticPasses {
+ public:
+  SyntheticStep(const RunPlan& plan, const Machine& machine);
+  void update();                            // at a rate that moves no weight: the work is the same
+  void step();                              // gradients are summed; collective
+  std::vector<WatermarkPoint> watermark();  // how it rises over one backward pass
+
+ private:
+  Optimizer optimizer_;
+  GradientReducer reducer_;
+  BackwardHooks overlap_{[this](std::int64_t mark) { reducer_.ready(mark); }, [this] { reducer_.poll(); }};
+};
+
+}  // namespace ringtrain
