@@ -1,7 +1,10 @@
 #include "base/signals.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <csignal>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -36,13 +39,25 @@ void install_signal_handlers() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;  // a read or write under way must not fail with EINTR
   sigemptyset(&action.sa_mask);
-  for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT})
+  sigset_t caught;
+  sigemptyset(&caught);
+  const auto take = [&](int signal_number) {
     if (sigaction(signal_number, &action, nullptr) != 0) throw Error(cat("cannot catch signal ", signal_number));
+    sigaddset(&caught, signal_number);
+  };
+  for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) take(signal_number);
   // A terminal that closes stops the run like Ctrl-C, unless it was started with nohup.
   struct sigaction before {};
-  if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
+  if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) take(SIGHUP);
   // A reader of the log that goes away (train | head) must not take the run with it.
   std::signal(SIGPIPE, SIG_IGN);
+  // Threads that are made from now on do not get these signals, but one does. A handler on a thread that computes would
+  // destroy the heap: matrix products of oneDNN have their stack pointer in it (its issue 4845, mended in March 2026).
+  pthread_sigmask(SIG_BLOCK, &caught, nullptr);
+  std::thread([caught] {
+    pthread_sigmask(SIG_UNBLOCK, &caught, nullptr);
+    for (;;) pause();
+  }).detach();
 }
 
 void hold_signals() {

@@ -10,7 +10,7 @@ namespace ringtrain {
 // start-up must not kill the rank. What comes after the first changes nothing: Slurm repeats SIGTERM, and sends SIGUSR1
 // and then SIGTERM, and whoever does not want to wait has SIGKILL. Only a second Ctrl-C (or SIGUSR2, which mpirun
 // forwards, unlike Ctrl-C) kills as usual, until hold_signals(); repeats within a second do not count, since launchers
-// send the same signal along several ways.
+// send the same signal along several ways. Call it before any other thread is made: they do not get the signals.
 void install_signal_handlers();
 
 // From now on nothing but SIGKILL ends this process early: the checkpoint of the first signal is being written.
