@@ -132,7 +132,8 @@ def test_another_signal_while_the_checkpoint_is_being_written_loses_nothing(work
 
 def test_signals_in_the_middle_of_matrix_products_leave_the_heap_whole(workshop):
     # Wide enough for the kernels of oneDNN that put their stack pointer into the heap.
-    run, job = workshop.start_training("run", ranks=0, stop__steps=ENDLESS, model__hidden=256)
+    run, job = workshop.start_training("run", ranks=0, stop__steps=ENDLESS, model__hidden=512,
+                                       batch={"global": 256, "worker": 128})
     job.wait_for_step(run, 2)
     deadline = time.monotonic() + 4  # what comes after the first is caught, too
     while job.process.poll() is None and time.monotonic() < deadline:
