@@ -128,7 +128,7 @@ run_and_wait() {
 # a lost node), preempted (and Slurm would not queue it again), or limit (its time, or a signal ahead of that).
 why_stopped() {
   local shown
-  shown=$(scontrol show job -o "$job" 2> /dev/null)
+  shown=$(SLURM_TIME_FORMAT=standard scontrol show job -o "$job" 2> /dev/null)
   case $shown in
     *" JobState=CANCELLED "*) echo cancelled ;;
     *" PreemptTime=2"*) echo preempted ;;

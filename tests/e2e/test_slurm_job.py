@@ -130,6 +130,19 @@ def test_another_signal_while_the_checkpoint_is_being_written_loses_nothing(work
     assert_same_bits(workshop.train("whole", stop__steps=last + 3, **common), resumed)
 
 
+def test_signals_in_the_middle_of_matrix_products_leave_the_heap_whole(workshop):
+    # Wide enough for the kernels of oneDNN that put their stack pointer into the heap.
+    run, job = workshop.start_training("run", ranks=0, stop__steps=ENDLESS, model__hidden=512,
+                                       batch={"global": 256, "worker": 128})
+    job.wait_for_step(run, 2)
+    deadline = time.monotonic() + 4  # what comes after the first is caught, too
+    while job.process.poll() is None and time.monotonic() < deadline:
+        os.kill(job.process.pid, signal.SIGTERM)
+        time.sleep(0.0003)
+    assert job.wait(60).code == 85
+    assert checkpoints(run)[-1].name == f"step-{last_step(run):09d}.h5"
+
+
 def test_a_signal_ends_an_evaluation_half_way_and_the_resumed_run_makes_up_for_it(workshop):
     # An evaluation of some seconds, in many passes.
     workshop.data = make_names(workshop.folder / "many", count=3000)

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import time
 
 import pytest
 from cluster import ROOT, SCRIPTS, Job, e2e, until
@@ -93,7 +94,7 @@ def test_two_nodes_with_two_tasks_equal_mpirun_with_four_ranks(shop, whole):
 
 @together
 def test_mpirun_inside_a_job_equals_mpirun_without_slurm(shop, whole):
-    job = shop.train("run", options=PAIRS, env=shop.site("LAUNCHER=mpirun")).wait()
+    job = shop.train("run", options=PAIRS, env=shop.site("LAUNCHER=mpirun MPIRUN_OPTIONS=(--bind-to none)")).wait()
     e2e.assert_same_bits(shop.folder / "run", whole)
     # The daemon that starts the ranks of the second node has as many CPUs as the first.
     assert not shop.cluster.has_namespaces or re.search("^node1, node2: 2 ranks, CPUs", job.log(), re.MULTILINE), job.told()
@@ -140,14 +141,18 @@ def test_where_jobs_are_not_requeued_the_job_ends_with_85_and_says_how_to_go_on(
 
 @together
 def test_the_jobs_of_a_chain_go_on_where_the_one_before_stopped_and_the_rest_is_removed(shop, whole):
-    done = shop.cluster.run(SCRIPTS / "chain.sh", 4, "--nodes=2", "--export=NONE", SCRIPTS / "train.sbatch",
+    done = shop.cluster.run(SCRIPTS / "chain.sh", 4, "--hold", "--nodes=2", "--export=NONE", SCRIPTS / "train.sbatch",
                             ROOT / "configs" / "names.yaml", *shop.keys("run"), cwd=shop.folder)
     assert done.returncode == 0, done.stderr
     first, waiting, third, fourth = (Job(shop.cluster, number, shop.folder) for number in done.stdout.split())
-    first.wait_for_step(shop.folder / "run", 3)
     # One that is cancelled before its turn lets the next go no earlier.
     shop.cluster.run("scancel", waiting.id)
     waiting.wait("CANCELLED")
+    shop.cluster.run("scontrol", "release", third.id, fourth.id)
+    time.sleep(3)  # the scheduler comes by every two seconds
+    assert third.state() == "PENDING", third.told()
+    shop.cluster.run("scontrol", "release", first.id)
+    first.wait_for_step(shop.folder / "run", 3)
     first.ask_for_checkpoint()
     first.wait("FAILED")
     assert first.fields()["ExitCode"] == "85:0" and first.restarts() == 0, first.told()
