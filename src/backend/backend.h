@@ -89,7 +89,9 @@ class Program {
   virtual void stage(const PassInput& input) = 0;
   // Takes what was staged. A device may still be computing when it returns.
   virtual void forward(const PassContext& context) = 0;
-  // Waits for the passes so far: their sums since the last call.
+  // Ends what the next take_sums() counts; passes that are begun in between count for the one after it.
+  virtual void close_sums() {}
+  // Waits for the passes so far, or until close_sums(): their sums since the last call.
   virtual LossSums take_sums() = 0;
   // One pass by itself.
   LossSums run(const PassInput& input, const PassContext& context = {}) {
@@ -149,9 +151,15 @@ class Backend {
   virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) = 0;
 
   // One update of the trained elements, then the running statistics behind them. Nothing changes where the gradient's
-  // norm is not finite.
-  virtual UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
-                              std::span<const std::unique_ptr<Vector>> state) = 0;
+  // norm is not finite. A device may still be at it when start_update() returns; whatever it is given then comes later.
+  virtual void start_update(const Update& update, Vector& weights, const Vector& gradients,
+                            std::span<const std::unique_ptr<Vector>> state) = 0;
+  virtual UpdateResult finish_update() = 0;  // waits for the one that was started
+  UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
+                      std::span<const std::unique_ptr<Vector>> state) {
+    start_update(update, weights, gradients, state);
+    return finish_update();
+  }
 
   // Whether vectors and programs live in memory of their own, apart from the host's.
   virtual bool on_device() const = 0;

@@ -42,7 +42,7 @@ void GradientReducer::poll() {
 void GradientReducer::finish(std::span<double> counters) {
   const double start = now_seconds();
   ready(std::ssize(gradients_));
-  pending_.push_back(communicator_.start_sum(counters));
+  if (!counters.empty()) pending_.push_back(communicator_.start_sum(counters));
   for (; !pending_.empty(); pending_.pop_front()) pending_.front()->finish();
   exposed_seconds_ = now_seconds() - start;
 }

@@ -21,8 +21,8 @@ class GradientReducer {
   void begin();                        // a new step: nothing is ready
   void ready(std::int64_t watermark);  // elements [0, watermark) hold their final local values: launch what is whole
   void poll();                         // advance what is under way; cheap, called between kernels
-  // Everything is ready. Launches the rest and, with the last bucket, the sum of `counters`; returns when the counters
-  // are there and the gradients may be used (Pending::finish()).
+  // Everything is ready. Launches the rest and, with the last bucket, the sum of `counters` (if there are any); returns
+  // when the counters are there and the gradients may be used (Pending::finish()).
   void finish(std::span<double> counters);
 
   double exposed_seconds() const { return exposed_seconds_; }  // of the last step: time inside finish()

@@ -14,6 +14,7 @@ class LossScale {
   explicit LossScale(const LossScaleConfig& config);
 
   float value() const { return value_; }
+  bool fixed() const { return !dynamic_; }  // the same in every step
   std::int64_t steps_since_change() const { return steps_; }
 
   // After a step: `applied` says whether its gradient was finite. A dynamic scale is halved when it was not and doubled

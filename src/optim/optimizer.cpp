@@ -24,8 +24,8 @@ Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parame
     state_.push_back(backend.make_vector(parameters.trained()));
 }
 
-UpdateResult Optimizer::update(Vector& weights, const Vector& gradients, Rates rates, std::int64_t step,
-                               float loss_scale, float norm_momentum, Program* program) {
+void Optimizer::start(Vector& weights, const Vector& gradients, Rates rates, std::int64_t step, float loss_scale,
+                      float norm_momentum, Program* program) {
   UpdateRule rule;
   rule.kind = config_.kind == "sgd"    ? OptimizerKind::sgd
               : config_.kind == "adam" ? OptimizerKind::adam
@@ -42,14 +42,14 @@ UpdateResult Optimizer::update(Vector& weights, const Vector& gradients, Rates r
   const auto t = static_cast<double>(step + 1);
   rule.bias_correction1 = static_cast<float>(1 - std::pow(config_.beta1, t));
   rule.bias_correction2 = static_cast<float>(std::sqrt(1 - std::pow(config_.beta2, t)));
-  return backend_.update({.rule = rule,
-                          .ranges = ranges_,
-                          .clip_norm = config_.clip_norm,
-                          .loss_scale = loss_scale,
-                          .trained = trained_,
-                          .norm_momentum = norm_momentum,
-                          .program = program},
-                         weights, gradients, state_);
+  backend_.start_update({.rule = rule,
+                         .ranges = ranges_,
+                         .clip_norm = config_.clip_norm,
+                         .loss_scale = loss_scale,
+                         .trained = trained_,
+                         .norm_momentum = norm_momentum,
+                         .program = program},
+                        weights, gradients, state_);
 }
 
 }  // namespace ringtrain

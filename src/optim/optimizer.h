@@ -24,7 +24,14 @@ class Optimizer {
   // elements it holds this step's statistics, of which the running ones take `norm_momentum`. Nothing changes where
   // the gradient is not finite. The copies of the weights that `program` has follow them.
   UpdateResult update(Vector& weights, const Vector& gradients, Rates rates, std::int64_t step, float loss_scale,
-                      float norm_momentum, Program* program = nullptr);
+                      float norm_momentum, Program* program = nullptr) {
+    start(weights, gradients, rates, step, loss_scale, norm_momentum, program);
+    return finish();
+  }
+  // The same in two parts; a device may be given other work between them.
+  void start(Vector& weights, const Vector& gradients, Rates rates, std::int64_t step, float loss_scale,
+             float norm_momentum, Program* program);
+  UpdateResult finish() { return backend_.finish_update(); }
 
   static std::vector<std::string> state_names(
       const OptimizerConfig& config);  // sgd: momentum; adam: exp_avg, exp_avg_sq

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/random.h"
 
 namespace ringtrain {
-
-namespace {
 
 // Tells the watchdog what the step is at, and adds up where the step's time goes.
 class StepClock {
@@ -34,6 +33,8 @@ class StepClock {
   Watchdog& watchdog_;
   std::int64_t step_;
 };
+
+namespace {
 
 using Pieces = std::vector<std::span<const std::byte>>;
 Pieces with(Pieces pieces, const std::vector<float>& values) {
@@ -76,21 +77,28 @@ StepReport Trainer::step(const Requests& requests) {
   StepReport report;
   StepTimes& times = report.times;
   StepClock clock(watchdog_, step_);
-  std::int64_t targets = 0;
   reducer_.begin();
 
   for (std::int64_t micro_step = 0; micro_step < plan_.batch.accumulation; ++micro_step) {
     const bool last = micro_step + 1 == plan_.batch.accumulation;
-    clock.time(Phase::input, times.input, [&] {
-      if (!staged_) stage_next();
-      if (micro_step == 0) targets = global_targets(*staged_);
-    });
-    clock.time(Phase::forward, times.forward, [&] { program_->forward(pass_context(*staged_, targets)); });
+    if (!std::exchange(ahead_, false)) begin_pass(clock, times, step_);
     clock.time(Phase::backward, times.backward,
                [&] { program_->backward(*gradients_, micro_step > 0, last ? overlap_ : BackwardHooks{}); });
     staged_.reset();
     // A device computes on meanwhile. Behind the last step nothing is read: it may not exist.
     if (!last || step_ + 1 != plan_.schedule.total_steps) clock.time(Phase::input, times.input, [&] { stage_next(); });
+  }
+  program_->close_sums();
+  const std::int64_t targets = targets_;
+  const bool device = backend_.on_device();
+  if (device) {
+    // All that the device will do for this step, and the next pass, before the host waits for anything: it never idles.
+    clock.time(Phase::communication, times.communication, [&] { reducer_.finish({}); });
+    clock.time(Phase::update, times.update, [&] { start_update(report); });
+    if (may_run_ahead()) {
+      begin_pass(clock, times, step_ + 1);
+      ahead_ = true;
+    }
   }
   const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return program_->take_sums(); });
 
@@ -101,14 +109,17 @@ StepReport Trainer::step(const Requests& requests) {
                                     requests.save,
                                     requests.stop,
                                     requests.fail};
-  clock.time(Phase::communication, times.communication, [&] { reducer_.finish(counters); });
+  clock.time(Phase::communication, times.communication, [&] {
+    if (device)
+      communicator_.sum(std::span<double>(counters));
+    else
+      reducer_.finish(counters);
+  });
 
   clock.time(Phase::update, times.update, [&] {
-    report.loss = counters[0] / static_cast<double>(targets);
-    report.accuracy = counters[1] / static_cast<double>(targets);
-    report.accuracy5 = counters[2] / static_cast<double>(targets);
     report.requests = {counters[3], counters[4], counters[5], counters[6]};
-    update(report);
+    if (!device && std::isfinite(counters[0])) start_update(report);
+    finish_update(report, counters, targets);
   });
 
   report.step = ++step_;
@@ -129,17 +140,31 @@ std::int64_t Trainer::global_targets(const MicroBatch& first) {
   return std::max<std::int64_t>(1, std::llround(count));
 }
 
+void Trainer::begin_pass(StepClock& clock, StepTimes& times, std::int64_t step) {
+  clock.time(Phase::input, times.input, [&] {
+    if (!staged_) stage_next();
+    if (staged_->micro_step == 0) targets_ = global_targets(*staged_);
+  });
+  clock.time(Phase::forward, times.forward, [&] { program_->forward(pass_context(*staged_, step)); });
+}
+
+// The next step's first pass needs nothing that this step has yet to find out. Not so where a dynamic loss scale may
+// change, nor where the pass writes the carried state, which a checkpoint behind this step holds.
+bool Trainer::may_run_ahead() const {
+  return staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state;
+}
+
 void Trainer::stage_next() {
   staged_ = loader_.next();
   program_->stage({staged_->inputs.data(), staged_->targets.data()});
 }
 
-PassContext Trainer::pass_context(const MicroBatch& batch, std::int64_t targets) {
+PassContext Trainer::pass_context(const MicroBatch& batch, std::int64_t step) {
   PassContext context;
-  context.loss_scale = loss_scale_.value() / static_cast<float>(targets);
+  context.loss_scale = loss_scale_.value() / static_cast<float>(targets_);
   context.statistic_scale = 1.0f / static_cast<float>(plan_.batch.workers);
   context.dropout_key = dropout_key_;
-  context.step = step_;
+  context.step = step;
   context.first_row = batch.first_row;
   if (plan_.carries_state) {
     const std::int64_t rows = plan_.batch.micro_batch * plan_.graph.state_size();
@@ -149,15 +174,22 @@ PassContext Trainer::pass_context(const MicroBatch& batch, std::int64_t targets)
   return context;
 }
 
-// Reduced values are the same bits on all ranks, so all of them update, skip or stop here, or none.
-void Trainer::update(StepReport& report) {
+void Trainer::start_update(StepReport& report) {
   const Optimizer::Rates rates{rate_at(step_), rate_at(std::max<std::int64_t>(0, step_ - 1))};
+  const auto norm_momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
   report.learning_rate = rates.now;
   report.loss_scale = loss_scale_.value();
+  optimizer_.start(*weights_, *gradients_, rates, step_, loss_scale_.value(), norm_momentum, program_.get());
+}
+
+// Reduced values are the same bits on all ranks, so all of them go on, skip or stop here, or none. Where the loss is
+// not finite no weight has changed: a CPU has not begun, a device has found NaN in the gradient.
+void Trainer::finish_update(StepReport& report, std::span<const double> counters, std::int64_t targets) {
+  report.loss = counters[0] / static_cast<double>(targets);
+  report.accuracy = counters[1] / static_cast<double>(targets);
+  report.accuracy5 = counters[2] / static_cast<double>(targets);
   if (std::isfinite(report.loss)) {
-    const auto norm_momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
-    const UpdateResult result =
-        optimizer_.update(*weights_, *gradients_, rates, step_, loss_scale_.value(), norm_momentum, program_.get());
+    const UpdateResult result = optimizer_.finish();
     report.gradient_norm = result.gradient_norm;
     report.applied = result.applied;
     if (loss_scale_.advance(result.applied)) return;

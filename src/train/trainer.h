@@ -44,6 +44,8 @@ struct StepReport {
   StepTimes times;           // of this rank
 };
 
+class StepClock;
+
 class Trainer {
  public:
   // Takes the memory. Weights and optimizer state are zero until they are loaded and load_weights() is called.
@@ -54,7 +56,8 @@ class Trainer {
   StepReport step(const Requests& requests);
 
   std::int64_t finished_steps() const { return step_; }
-  // Continues after `finished_steps` updates with what now stands in weights(), optimizer() and carried_state().
+  // Before the first step: continues after `finished_steps` updates with what now stands in weights(), optimizer() and
+  // carried_state().
   void start_at(std::int64_t finished_steps);
 
   Backend& backend() { return backend_; }
@@ -65,10 +68,13 @@ class Trainer {
 
  private:
   void stage_next();
+  void begin_pass(StepClock& clock, StepTimes& times, std::int64_t step);
   std::int64_t global_targets(const MicroBatch& first);
   double rate_at(std::int64_t step) const;
-  PassContext pass_context(const MicroBatch& batch, std::int64_t targets);
-  void update(StepReport& report);
+  PassContext pass_context(const MicroBatch& batch, std::int64_t step);
+  bool may_run_ahead() const;
+  void start_update(StepReport& report);
+  void finish_update(StepReport& report, std::span<const double> counters, std::int64_t targets);
 
   const RunPlan& plan_;
   Backend& backend_;
@@ -85,6 +91,8 @@ class Trainer {
   Pinned pinned_;
   std::uint64_t dropout_key_;
   std::optional<MicroBatch> staged_;  // what the program's next forward pass takes
+  bool ahead_ = false;                // and it has begun: the first of the next step
+  std::int64_t targets_ = 0;          // of the global batch that the newest pass belongs to
   std::int64_t step_ = 0;
 };
 

@@ -231,7 +231,7 @@ void run(const Options& options) {
     const double c = seconds([&] { program->backward(*gradients, false, {}); });
     const UpdateRange all{0, table.trained(), 0};
     const double d = seconds([&] {
-      backend->update({.ranges = {&all, 1}, .trained = table.trained()}, *weights, *gradients, state);
+      backend->update({.rule = {}, .ranges = {&all, 1}, .trained = table.trained()}, *weights, *gradients, state);
     });
     if (i == 0) continue;  // first touch
     set = std::min(set, a);

@@ -131,6 +131,21 @@ TEST(CudaKernelsLoss, ANaNIsNeverCorrectAndShowsInTheLoss) {
   EXPECT_TRUE(std::isnan(k.gradient[0]));
 }
 
+// The update is given to the device before the host has seen the loss: only the gradient can stop it.
+TEST(CudaKernelsLoss, ALossThatIsNotFiniteMakesTheGradientNaN) {
+  for (const float smoothing : {0.0f, 0.1f}) {
+    LossCase k(Type::bf16, 8, 1, 10, 16);
+    k.a.label_smoothing = smoothing;
+    k.logits.set(2 * 16 + k.target(2), -INFINITY);  // each class has a finite share still, and the gradient would too
+    ASSERT_NO_FATAL_FAILURE(k.memory.run(launch_of(Type::bf16, k.a)));
+    EXPECT_FALSE(std::isfinite(k.sums->loss));
+    for (int j = 0; j < 10; ++j) {
+      EXPECT_TRUE(std::isnan(k.gradient[2 * 16 + j]));
+      EXPECT_TRUE(std::isfinite(k.gradient[1 * 16 + j]));
+    }
+  }
+}
+
 TEST(CudaKernelsLoss, InferenceWritesNoGradientAndCountsTop5OnRequest) {
   LossCase k(Type::bf16, 20, 1, 10, 16);
   k.a.gradient = nullptr;

@@ -69,8 +69,19 @@ class CpuBackend : public Backend {
     return 128 * threads_;
   }
 
-  UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
-                      std::span<const std::unique_ptr<Vector>> state) override {
+  void start_update(const Update& update, Vector& weights, const Vector& gradients,
+                    std::span<const std::unique_ptr<Vector>> state) override {
+    updated_ = updated(update, weights, gradients, state);
+  }
+  UpdateResult finish_update() override { return updated_; }
+
+  bool on_device() const override { return false; }
+  std::vector<MemoryItem> overhead() const override { return {}; }
+  std::int64_t allocated_bytes() const override { return *count_; }
+
+ private:
+  UpdateResult updated(const Update& update, Vector& weights, const Vector& gradients,
+                       std::span<const std::unique_ptr<Vector>> state) const {
     const double unscale = 1.0 / static_cast<double>(update.loss_scale);
     const double norm = std::sqrt(squared_norm(gradients, update.trained)) * unscale;
     if (!std::isfinite(norm)) return {norm, false};
@@ -87,11 +98,6 @@ class CpuBackend : public Backend {
     return {norm, true};
   }
 
-  bool on_device() const override { return false; }
-  std::vector<MemoryItem> overhead() const override { return {}; }
-  std::int64_t allocated_bytes() const override { return *count_; }
-
- private:
   // Sum of squares in pieces of a fixed size, added in order: the result does not depend on the number of threads.
   double squared_norm(const Vector& values, std::int64_t count) const {
     const std::int64_t pieces = (count + piece - 1) / piece;
@@ -122,6 +128,7 @@ class CpuBackend : public Backend {
   Isa isa_;
   const Kernels& kernels_;
   MemoryCount count_ = std::make_shared<std::int64_t>(0);
+  UpdateResult updated_;
 };
 
 }  // namespace

@@ -67,12 +67,13 @@ class CudaBackend : public Backend {
             {"NCCL's channels (estimate)", nccl_estimate_bytes}};
   }
 
-  UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
-                      std::span<const std::unique_ptr<Vector>> state) override {
+  void start_update(const Update& update, Vector& weights, const Vector& gradients,
+                    std::span<const std::unique_ptr<Vector>> state) override {
     const ProgramBase* program =
         update.program == nullptr ? nullptr : &dynamic_cast<const ProgramBase&>(*update.program);
-    return updater_.run(update, program, weights, gradients, state);
+    updater_.start(update, program, weights, gradients, state);
   }
+  UpdateResult finish_update() override { return updater_.finish(); }
 
   std::int64_t allocated_bytes() const override {
     return device_.allocated_bytes() - updater_.bytes() + *reduced_bytes_;

@@ -35,7 +35,8 @@ ProgramBase::ProgramBase(Device& device, const BackendOptions& options, const Gr
       state_ring_(device),
       host_sums_(device, 1),
       host_logits_(device, graph.classes()),
-      finished_(device.make_event()) {
+      finished_(device.make_event()),
+      sums_closed_(device.make_event()) {
   for (Slot& slot : slots_) {
     slot.inputs = schedule_.lasting("staged input", input_bytes());
     slot.targets = schedule_.lasting("staged targets", size_in_bytes<std::int32_t>(target_count()));
@@ -192,12 +193,19 @@ void ProgramBase::forward(const PassContext& context) {
   device_.synchronize(slot.copied, options_.poll);
 }
 
-LossSums ProgramBase::take_sums() {
+void ProgramBase::close_sums() {
+  if (closed_) throw Error("the sums of the passes before were not taken");
   const Stream stream = device_.compute_stream();
   device_.copy(host_sums_.data(), sums(), size_in_bytes<PassSums>(1), CopyKind::to_host, stream);
   device_.zero(sums(), size_in_bytes<PassSums>(1), stream);
-  device_.record(finished_, stream);
-  device_.synchronize(finished_, options_.poll);
+  device_.record(sums_closed_, stream);
+  closed_ = true;
+}
+
+LossSums ProgramBase::take_sums() {
+  if (!closed_) close_sums();
+  device_.synchronize(sums_closed_, options_.poll);
+  closed_ = false;
   const PassSums& all = *host_sums_.data();
   return {.loss = all.loss, .correct = all.correct, .correct5 = all.correct5, .targets = all.targets};
 }

@@ -84,6 +84,7 @@ class ProgramBase : public Program {
   void set_weights(const Vector& weights) override;
   void stage(const PassInput& input) override;
   void forward(const PassContext& context) override;
+  void close_sums() override;
   LossSums take_sums() override;
   void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) override;
   std::vector<float> logits(std::int64_t row, std::int64_t position) const override;
@@ -159,7 +160,8 @@ class ProgramBase : public Program {
   UploadRing<StepState> state_ring_;
   HostMemory<PassSums> host_sums_;
   HostMemory<float> host_logits_;
-  Event finished_;
+  Event finished_, sums_closed_;
+  bool closed_ = false;  // close_sums() has been called since take_sums()
   std::vector<std::unique_ptr<TensorCopies>> copies_in_, copies_home_;
   std::vector<Command> weight_commands_;
   std::shared_ptr<const std::vector<WeightCopy>> weight_copies_;

@@ -23,6 +23,7 @@ bool same(std::span<const UpdateRange> a, std::span<const UpdateRange> b) {
 Updater::Updater(Device& device, std::function<void()> poll)
     : device_(device),
       poll_(std::move(poll)),
+      copied_(device.make_event()),
       finished_(device.make_event()),
       scalars_(device, size_in_bytes<UpdateScalars>(1), "what an update is told"),
       rule_(device, size_in_bytes<UpdateRule>(1), "the update's rule"),
@@ -39,8 +40,8 @@ void Updater::upload_places(std::span<const UpdateRange> ranges, const ProgramBa
   place_count_ = std::ssize(places);
   place_blocks_ = place_blocks(places.data(), static_cast<int>(place_count_));
   const auto wait = [&] {
-    device_.record(finished_, stream);
-    device_.synchronize(finished_, poll_);
+    device_.record(copied_, stream);
+    device_.synchronize(copied_, poll_);
   };
   if (places_.bytes() < size_in_bytes<UpdatePlace>(place_count_)) {
     wait();  // the update before may still read the old ones
@@ -69,8 +70,8 @@ void Updater::measure(const Update& update, const Vector& gradients) {
                  stream);
 }
 
-UpdateResult Updater::run(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
-                          std::span<const std::unique_ptr<Vector>> state) {
+void Updater::start(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
+                    std::span<const std::unique_ptr<Vector>> state) {
   const Stream stream = device_.compute_stream();
   rule_ring_.upload(&update.rule, 1, rule_.data(), poll_);
   upload_places(update.ranges, program);
@@ -94,6 +95,9 @@ UpdateResult Updater::run(const Update& update, const ProgramBase* program, Vect
                    stream);
   device_.copy(host_scalars_.data(), scalars_.data(), scalars_.bytes(), CopyKind::to_host, stream);
   device_.record(finished_, stream);
+}
+
+UpdateResult Updater::finish() {
   device_.synchronize(finished_, poll_);
   return {.gradient_norm = std::sqrt(host_scalars_.data()->squared_norm),
           .applied = host_scalars_.data()->applied != 0};

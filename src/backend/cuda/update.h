@@ -1,6 +1,6 @@
 // An optimizer's step on the device: norm of the gradient, loss scale, clipping, the overflow that skips it, the
-// update with the program's copies of the weights, the running statistics. The host is told at the end, by one small
-// copy.
+// update with the program's copies of the weights, the running statistics. The host is told by one small copy behind
+// them, which it waits for when it likes.
 #pragma once
 
 #include <vector>
@@ -15,8 +15,9 @@ class Updater {
  public:
   Updater(Device& device, std::function<void()> poll);
   // `program`: null, or whose copies follow the weights.
-  UpdateResult run(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
-                   std::span<const std::unique_ptr<Vector>> state);
+  void start(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
+             std::span<const std::unique_ptr<Vector>> state);
+  UpdateResult finish();
   std::int64_t bytes() const { return scalars_.bytes() + rule_.bytes() + places_.bytes() + partial_.bytes(); }
 
  private:
@@ -25,7 +26,7 @@ class Updater {
 
   Device& device_;
   std::function<void()> poll_;
-  Event finished_;
+  Event copied_, finished_;                         // the places; the last update
   DeviceMemory scalars_, rule_, places_, partial_;  // UpdateScalars, UpdateRule, UpdatePlace[], double[]
   UploadRing<UpdateRule> rule_ring_;
   HostMemory<UpdateScalars> host_scalars_;

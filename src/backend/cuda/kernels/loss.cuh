@@ -31,8 +31,14 @@ __device__ __forceinline__ RowScore score_row(const CrossEntropyArguments& a, st
   float part = 0;
   for (int j = lane; j < a.classes; j += 32) part += fast_exp(logits[j] - top);
   const float sum = warp_sum(part);
+  const auto smoothing = static_cast<double>(a.label_smoothing);
+  const double loss = log(static_cast<double>(sum)) + static_cast<double>(top) -
+                      (1 - smoothing) * static_cast<double>(at_target) -
+                      smoothing / a.classes * static_cast<double>(total);
   if (a.gradient != nullptr) {
-    const float scale = a.state->loss_scale, factor = scale / sum;
+    // A loss that is not finite makes the gradient NaN, which skips the update on all ranks before the host has seen
+    // it.
+    const float scale = a.state->loss_scale + static_cast<float>(loss - loss), factor = scale / sum;
     const float even = scale * (a.label_smoothing / static_cast<float>(a.classes));
     const float own = scale * (1.0f - a.label_smoothing);
     T* gradient = static_cast<T*>(a.gradient) + row * a.stride;
@@ -42,11 +48,7 @@ __device__ __forceinline__ RowScore score_row(const CrossEntropyArguments& a, st
       narrow(d, gradient[j]);
     }
   }
-  const auto smoothing = static_cast<double>(a.label_smoothing);
-  const double log_sum = log(static_cast<double>(sum)) + static_cast<double>(top);
-  return {
-      log_sum - (1 - smoothing) * static_cast<double>(at_target) - smoothing / a.classes * static_cast<double>(total),
-      above == 0, above < 5};
+  return {loss, above == 0, above < 5};
 }
 
 // PassSums without initial values, as shared memory wants it.
