@@ -134,6 +134,17 @@ TEST(CudaDnnOperations, GradientsHaveTheShapesOfWhatTheyAreGradientsOf) {
   EXPECT_THROW(tensor(o.tensors(), DnnRole::alpha), Error);
 }
 
+TEST(CudaDnnOperations, AWeightGradientOfSixteenBitsIsWrittenAsItIs) {
+  DnnOperation o = convolution();
+  o.kind = DnnKind::weight_gradient;
+  o.epilogue = Epilogue::none;
+  o.result = o.type;
+  EXPECT_EQ(tensor(o.tensors(), DnnRole::dw, true).type, o.type);
+  EXPECT_THROW(tensor(o.tensors(), DnnRole::alpha), Error);
+  EXPECT_NE(o.key().find(cat(" >", type_name(o.type))), std::string::npos) << o.key();
+  EXPECT_EQ(parse_operation(o.key()), o);
+}
+
 TEST(CudaDnnOperations, TransposedMatricesAreReadWithTheirStridesExchanged) {
   const DnnOperation o = parse_operation("matmul fp16 m32 n1000 k2048 tb >fp32 +bias");
   const std::vector<DnnTensor> t = o.tensors();

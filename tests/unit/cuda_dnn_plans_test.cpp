@@ -122,6 +122,18 @@ TEST_P(CudaDescribedDevice, APlanComesBackFromItsSerialisedForm) {
   EXPECT_EQ(process.reload(operation), planned);
 }
 
+// Blocks that add to one sum by turns leave their turn in memory; atomic additions, in any order, want none.
+TEST_P(CudaDescribedDevice, SumsBehindAConvolutionAreAddedUpInOneOrder) {
+  const DeviceDescription description = find_description(GetParam());
+  PlanProcess process(description.name, description.json);
+  for (const char* key :
+       {"conv bf16 n32 c64 56x56 k256 r1 s1 p0 +sums", "dgrad bf16 n32 c64 56x56 k256 r1 s1 p0 +relu_sums"}) {
+    const PlanAnswer planned = process.plan(parse_operation(key));
+    ASSERT_TRUE(planned.found) << planned.why;
+    EXPECT_GT(planned.workspace_bytes, 0) << key << " by " << planned.engine;
+  }
+}
+
 TEST_P(CudaDescribedDevice, AnswersComeFromTheCacheTheSecondTime) {
   const std::string file = testing::TempDir() + "cudnn-plans-of-a-test.txt";
   std::filesystem::remove(file);

@@ -114,8 +114,8 @@ class Tensors {
     add(out(DnnRole::dy));
     prologue();
     // cuDNN writes fp32 from 16-bit inputs only behind one more operation: this factor, or the addition.
-    if (o_.type != Type::fp32 && !o_.accumulate) add({DnnRole::alpha, Type::fp32, {1, 1, 1, 1}, {1, 1, 1, 1}});
-    add(weight(DnnRole::dw, Type::fp32, true));
+    if (o_.type != o_.result && !o_.accumulate) add({DnnRole::alpha, Type::fp32, {1, 1, 1, 1}, {1, 1, 1, 1}});
+    add(weight(DnnRole::dw, o_.result, true));
   }
   void matmul() {
     add(matrix(DnnRole::a, o_.type, o_.m, o_.k, o_.transposed_a));
@@ -189,6 +189,7 @@ std::string DnnOperation::key() const {
     text += cat(" >", type_name(result));
   } else {
     text += cat(" n", n, " c", c, " ", h, "x", w, " k", k, " r", r, " s", stride, " p", padding);
+    if (result != Type::fp32) text += cat(" >", type_name(result));
   }
   if (prologue != Prologue::none) text += cat(" +", prologue_names[static_cast<std::size_t>(prologue)]);
   if (epilogue != Epilogue::none) text += cat(" +", epilogue_names[static_cast<std::size_t>(epilogue)]);

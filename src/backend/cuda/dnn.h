@@ -69,7 +69,7 @@ struct DnnOperation {
   std::int64_t k = 0, r = 0, stride = 1, padding = 0;    // output channels, square kernel
   std::int64_t m = 0;                                    // matmul: [m, k] x [k, n]
   bool transposed_a = false, transposed_b = false;       // matmul: a is stored [k, m], b is stored [n, k]
-  Type result = Type::fp32;                              // matmul: of y
+  Type result = Type::fp32;                              // of y (matmul), of dw
   Prologue prologue = Prologue::none;
   Epilogue epilogue = Epilogue::none;
   bool accumulate = false;  // weight_gradient, matmul with fp32 result: added to what dw (y) holds

@@ -28,6 +28,7 @@ namespace {
 
 constexpr std::int64_t accumulator_id = 1000;  // of the tensor that is added; dw's own address is given
 constexpr std::int64_t most_attempts = 16;     // of the plans that one heuristic proposes
+constexpr std::size_t ordered_sums = 91100;  // the first cuDNN whose sums in an epilogue can be asked for in one order
 
 fe::DataType_t data_type(Type type) {
   return type == Type::fp32   ? fe::DataType_t::FLOAT
@@ -104,8 +105,13 @@ class GraphBuilder {
     const Tensor scale = input(DnnRole::scale);  // named first: the order of the identifiers stays that of tensors()
     return add(multiply(x, scale), input(DnnRole::bias));
   }
+  // In an order of its own unless asked otherwise (by atomic additions, which cuDNN does not count as not
+  // deterministic).
   void sum(const Tensor& of, DnnRole role) {
-    result(g_.reduction(of, fe::graph::Reduction_attributes().set_mode(fe::ReductionMode_t::ADD)), role);
+    const bool ordered = fe::detail::get_backend_version() >= ordered_sums;
+    result(g_.reduction(
+               of, fe::graph::Reduction_attributes().set_mode(fe::ReductionMode_t::ADD).set_is_deterministic(ordered)),
+           role);
   }
   void two_sums(const Tensor& of, const Tensor& other) {
     sum(of, DnnRole::sum);
@@ -180,7 +186,7 @@ class GraphBuilder {
     dw->set_dim(shape.dimensions).set_stride(shape.strides);
     if (o_.accumulate)
       dw = add(dw, accumulator(DnnRole::dw));
-    else if (o_.type != Type::fp32)
+    else if (o_.type != o_.result)
       dw = multiply(dw, input(DnnRole::alpha));
     result(dw, DnnRole::dw);
   }
@@ -246,6 +252,13 @@ void filter(const DnnOperation& operation, fe::graph::Graph& graph) {
   graph.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
   if (operation.type == Type::fp32 && operation.math == Math::fp32)
     graph.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
+}
+
+// Sums whose bits differ from run to run.
+bool has_unordered_sums(const DnnOperation& operation) {
+  if (operation.specialised || fe::detail::get_backend_version() >= ordered_sums) return false;
+  const std::vector<DnnTensor> tensors = operation.tensors();
+  return std::any_of(tensors.begin(), tensors.end(), [](const DnnTensor& t) { return t.role == DnnRole::sum; });
 }
 
 bool was_filtered(const std::string& message) {
@@ -317,6 +330,11 @@ std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperatio
                                                                std::string* why) const {
   std::vector<std::unique_ptr<CudnnPlan>> found;
   std::string reason;
+  if (has_unordered_sums(operation)) {
+    if (why != nullptr)
+      *why = cat("cuDNN ", cudnn_version_text(), " adds sums up in another order each time; 9.11 does not");
+    return found;
+  }
   for (const fe::HeurMode_t mode : {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}) {
     if (!found.empty()) break;
     auto graph = std::make_shared<CudnnPlan::Graph>();

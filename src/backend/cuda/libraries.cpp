@@ -157,6 +157,9 @@ void* cudnn_library() {
                                 "RINGTRAIN_CUDA_LIBRARIES, or activate a Python "
                                 "environment that has the package nvidia-cudnn."});
   if (cudnn_frontend::cudnn_dlhandle == library) return library;
+  // Recurrent layers call cuBLAS from several streams. With buffers of one size, which is what Hopper's default comes
+  // to, it takes the same kernels each time; with its usual two it may take others when the large ones are in use.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   // cuDNN and its front end open these by their bare names; those that are open already are found. What is missing it
   // reports itself.
   using VersionFunction = std::size_t (*)();
@@ -164,6 +167,9 @@ void* cudnn_library() {
   const std::string major = std::to_string(version / 1000);
   for (const char* name : {"libcudart.so.", "libnvrtc.so.", "libcublasLt.so.", "libcublas.so."}) {
     void* other = try_library({name + major, {"CUDA_HOME"}, ""});
+    // Left alone, the front end takes the runtime of CUDA 12 where it finds one, whichever cuDNN is for.
+    if (other != nullptr && std::string(name) == "libcudart.so.")
+      setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", library_file(other).c_str(), 0);
     if (other == nullptr || std::string(name) != "libnvrtc.so.") continue;
     // The compiler opens its built-in functions by a name that has its minor version.
     std::vector<std::string> builtins;
@@ -175,6 +181,7 @@ void* cudnn_library() {
 }
 
 void* nccl_library() {
+  try_library({"libnvidia-ml.so.1", {}, ""});  // NCCL opens it by this name; it may lie beside the driver only
   return open_library(
       {"libnccl.so.2",
        {"NCCL_HOME", "CUDA_HOME"},

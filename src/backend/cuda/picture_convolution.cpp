@@ -47,7 +47,13 @@ DnnOperation ConvolutionLayer::data_operation(const ConvolutionWay& way) const {
 DnnOperation ConvolutionLayer::weight_operation(const ConvolutionWay& way) const {
   DnnOperation o = operation(DnnKind::weight_gradient, false);
   o.prologue = way.weight_prologue;
+  if (way.weight_prologue == Prologue::none) o.result = weight_gradient_type_;
   o.specialised = way.weight_prologue != Prologue::none;
+  return o;
+}
+DnnOperation ConvolutionLayer::weight_operation(Type result) const {
+  DnnOperation o = operation(DnnKind::weight_gradient, false);
+  o.result = result;
   return o;
 }
 
@@ -66,6 +72,7 @@ void ConvolutionLayer::choose() {
              .padded_inner = x_.width};
   weight_ = c_.weights->add(parameter_, layout_);
   if (!c_.training) return;
+  weight_gradient_type_ = choose_weight_gradient_type(c_, *this, name_);
   if (x_.needs_gradient) {
     way_ = choose_convolution_way(c_, *this, name_, x_, y_);
     x_.stored = way_.prologue == Prologue::none;
@@ -160,7 +167,7 @@ void ConvolutionLayer::data_gradient(Storage dy, Storage again) {
 
 void ConvolutionLayer::weight_gradient(Storage dy, Storage input) {
   const DnnOperation o = weight_operation(way_);
-  const Tensor dw = c_.home->add(parameter_, layout_);
+  const Tensor dw = c_.home->add(parameter_, layout_, o.result);
   std::vector<Operand> operands = {
       of_values(DnnRole::x, input, x_, o), of_values(DnnRole::dy, dy, y_, o), {DnnRole::dw, dw, 0, true}};
   if (way_.weight_prologue != Prologue::none) add_factors(operands, o);

@@ -37,6 +37,7 @@ class ConvolutionLayer : public PictureLayer {
   void forward() override;
   void backward() override;
 
+  std::int64_t stride() const { return node_.stride; }
   // Whether the device has plans for the plain operations.
   bool plain_plans_exist() const;
 
@@ -44,6 +45,7 @@ class ConvolutionLayer : public PictureLayer {
   DnnOperation forward_operation(const ConvolutionWay& way, SumsWay sums) const;
   DnnOperation data_operation(const ConvolutionWay& way) const;
   DnnOperation weight_operation(const ConvolutionWay& way) const;
+  DnnOperation weight_operation(Type result) const;  // without a prologue
 
  private:
   DnnOperation operation(DnnKind kind, bool by_group) const;
@@ -62,6 +64,7 @@ class ConvolutionLayer : public PictureLayer {
   Tensor weight_;
   ConvolutionWay way_;
   SumsWay sums_ = SumsWay::separate;
+  Type weight_gradient_type_ = Type::fp32;
 };
 
 }  // namespace ringtrain::cuda

@@ -3,6 +3,7 @@
 #include "backend/cuda/fusion.h"
 #include "backend/cuda/picture_norm.h"
 #include "backend/cuda/picture_trials.h"
+#include "base/error.h"
 
 namespace ringtrain::cuda {
 
@@ -38,6 +39,8 @@ std::vector<ConvolutionWay> possible_ways(const PictureContext& context, const C
   const bool last = x.first_consumer == &layer;
   if (x.consumers == 1 && x.norm != nullptr && !x.norm->adds()) ways = ways_behind_norm(context.groups() == 1);
   if (x.consumers > 1 && last) ways = ways_to_add(x.norm != nullptr && !x.norm->adds_norm());
+  // cuDNN 9 proposes sums behind a data gradient with a stride, and compiles none on any GPU, after seconds of trying.
+  if (layer.stride() > 1) std::erase_if(ways, [](const ConvolutionWay& way) { return way.brings_sums(); });
   ways.push_back({});
   return ways;
 }
@@ -62,6 +65,22 @@ Rest rest_of(const ConvolutionWay& way, const Value& x) {
 }
 
 }  // namespace
+
+Type choose_weight_gradient_type(const PictureContext& context, const ConvolutionLayer& layer,
+                                 const std::string& name) {
+  if (context.type == Type::fp32) return Type::fp32;
+  FusionSite site{.name = name + " weight gradient", .ways = {}};
+  const Type types[] = {context.type, Type::fp32};
+  for (const Type type : types) {
+    const DnnOperation product = layer.weight_operation(type);
+    const auto parts = [&context, product] { return std::vector<TrialPart>{operation_trial(context, product)}; };
+    site.ways.push_back({.name = cat("in ", type_name(type)),
+                         .operations = {product},
+                         .bytes = static_cast<double>(product.k * product.c * product.r * product.r * bytes_of(type)),
+                         .trial = trial(parts)});
+  }
+  return types[context.fusions->choose(*context.device, site)];
+}
 
 ConvolutionWay choose_convolution_way(const PictureContext& context, const ConvolutionLayer& layer,
                                       const std::string& name, const Value& x, const Value& y) {

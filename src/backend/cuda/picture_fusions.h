@@ -7,6 +7,9 @@
 
 namespace ringtrain::cuda {
 
+// What the weight gradient of a 16-bit layer is rounded to on its way to the flat vector: cuDNN's kernels made for a
+// GPU write 16 bits only, and those that write fp32 are compiled for every GPU alike.
+Type choose_weight_gradient_type(const PictureContext& context, const ConvolutionLayer& layer, const std::string& name);
 // How `layer` takes x in and sends its gradient.
 ConvolutionWay choose_convolution_way(const PictureContext& context, const ConvolutionLayer& layer,
                                       const std::string& name, const Value& x, const Value& y);

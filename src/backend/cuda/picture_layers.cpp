@@ -218,7 +218,7 @@ void DenseLayer::backward() {
                {{DnnRole::a, {dy, 0}}, {DnnRole::b, weight_}, {DnnRole::y, {dx, 0}, 0, true}});
   DnnOperation o = product(y_.width, c_.samples, x_.width, Type::fp32);
   o.transposed_a = true;
-  const Tensor dw = c_.home->add(parameter_, layout_);
+  const Tensor dw = c_.home->add(parameter_, layout_, Type::fp32);
   c_.operation(name_ + " weight gradient", o, 1,
                {{DnnRole::a, {dy, 0}}, {DnnRole::b, {x_.data, 0}}, {DnnRole::y, dw, 0, true}});
   c_.home->added();

@@ -25,10 +25,11 @@ GradientsHome::GradientsHome(ProgramBase& program, std::int64_t segment_elements
   enough_ = segment_elements > 0 ? std::min(worth_a_launch, segment_elements / 4) : worth_a_launch;
 }
 
-Tensor GradientsHome::add(const Parameter& parameter, const TensorLayout& layout) {
+Tensor GradientsHome::add(const Parameter& parameter, const TensorLayout& layout, Type type) {
+  if (open_ != nullptr && open_->type() != type) flush();
   if (open_ == nullptr) {
     Schedule& schedule = program_.schedule();
-    open_ = std::make_unique<TensorGroup>(schedule, schedule.buffer("weight gradients", 0), Type::fp32);
+    open_ = std::make_unique<TensorGroup>(schedule, schedule.buffer("weight gradients", 0), type);
   }
   return open_->add(parameter, layout);
 }
@@ -39,7 +40,7 @@ void GradientsHome::added() {
 
 void GradientsHome::flush() {
   if (open_ == nullptr) return;
-  program_.copy_home("gradients home", open_->storage(), true, open_->places(), open_->names());
+  program_.copy_home("gradients home", open_->storage(), open_->type() == Type::fp32, open_->places(), open_->names());
   open_ = nullptr;
 }
 

@@ -42,12 +42,12 @@ class TensorGroup {
   std::vector<std::string> names_;  // of the parameters
 };
 
-// Weight gradients, fp32, are gathered until they are worth a copy; one launch then takes them to the flat vector.
+// Weight gradients are gathered until they are worth a copy; one launch then takes them to the flat vector.
 class GradientsHome {
  public:
   GradientsHome(ProgramBase& program, std::int64_t segment_elements);
   // Where the next weight gradient is to be written. After the command that writes it has been added: added().
-  Tensor add(const Parameter& parameter, const TensorLayout& layout);
+  Tensor add(const Parameter& parameter, const TensorLayout& layout, Type type);
   void added();
   void flush();
 
