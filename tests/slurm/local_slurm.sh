@@ -43,6 +43,12 @@ our_processes() {
   done
 }
 
+# With the shell's own kill: a minimal machine has no other.
+end_our_processes() {
+  local process
+  for process in $(our_processes); do kill -s "$1" "$process" 2> /dev/null || true; done
+}
+
 missing_commands() {
   local command
   for command in munged slurmctld slurmd sbatch srun scontrol mpirun; do
@@ -189,6 +195,7 @@ start() {
   local i deadline
   if [ -n "$(our_processes)" ]; then fail "it is running already in $dir"; fi
   install "${1:-}"
+  getent hosts "$(hostname -s)" > /dev/null || cannot "the machine's own name, $(hostname -s), has no address in /etc/hosts"
   rm -rf "$dir"
   mkdir -p "$dir/dev"
   trap 'exit 1' INT TERM
@@ -237,12 +244,12 @@ stop() {
       [ -n "$(timeout 5 squeue -h 2> /dev/null)" ] || break
       sleep 0.2
     done
-    our_processes | xargs -r kill 2> /dev/null || true
+    end_our_processes TERM
     for ((i = 0; i < 100; i++)); do
       [ -n "$(our_processes)" ] || break
       sleep 0.1
     done
-    our_processes | xargs -r kill -KILL 2> /dev/null || true
+    end_our_processes KILL
   fi
   if [ -e "$dir/loopback_address" ]; then ip address del 198.51.100.1/32 dev lo; fi
   rm -rf "$dir"
