@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LOCAL_SLURM = ROOT / "tests" / "slurm" / "local_slurm.sh"
 SCRIPTS = ROOT / "slurm"
+STEPS = 160  # some seconds, so that what a test does to a job comes before its end
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "DEADLINE"}
 
 
@@ -66,6 +67,17 @@ class Cluster:
             except OSError:
                 continue  # no process, or one that has ended meanwhile
         raise AssertionError(f"no slurmd of {node}")
+
+    def rank(self, node):
+        """The process id of a rank there; needs namespaces."""
+        there = os.readlink(f"/proc/{self.daemon(node)}/ns/uts")
+        for entry in Path("/proc").iterdir():
+            try:
+                if (entry / "comm").read_text() == "ringtrain\n" and os.readlink(entry / "ns" / "uts") == there:
+                    return int(entry.name)
+            except OSError:
+                continue
+        raise AssertionError(f"no rank on {node}")
 
     def run(self, *command, cwd=None, env=None, timeout=120):
         return subprocess.run([str(word) for word in command], cwd=cwd, env={**self.environment, **(env or {})},
@@ -151,9 +163,9 @@ class Shop:
         return self.site(f'RINGTRAIN=({prefix} env LD_PRELOAD={library} "$root/bin/ringtrain")')
 
     def keys(self, name=None, **changes):
-        """The names experiment, of 40 steps: key__path=value."""
+        """The names experiment, of STEPS steps: key__path=value."""
         keys = {"data__train": f"{self.data}-train", "data__validation": f"{self.data}-validation", "run__threads": 1,
-                "evaluate__every_epochs": 0, "checkpoint__every_epochs": 0, "stop__steps": 40}
+                "evaluate__every_epochs": 0, "checkpoint__every_epochs": 0, "stop__epochs": 0, "stop__steps": STEPS}
         if name:
             keys["run__dir"] = self.folder / name
         return [f"{key.replace('__', '.')}={value}" for key, value in {**keys, **changes}.items()]

@@ -216,7 +216,9 @@ start() {
   munged --key-file="$dir/run/munge.key" --socket="$dir/run/munge.sock" --pid-file="$dir/run/munged.pid" \
     --log-file="$dir/log/munged.log" --seed-file="$dir/run/munged.seed" --num-threads=2
   slurmctld
-  for ((i = 1; i <= nodes; i++)); do start_node "node$i"; done
+  for ((i = 1; i <= nodes; i++)); do
+    start_node "node$i" || fail "node$i did not start: $(tail -n 3 "$dir/log/node$i.log" 2>&1)"
+  done
   deadline=$((SECONDS + 60))
   until all_idle; do
     if [ $SECONDS -gt $deadline ]; then

@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from cluster import ROOT, SCRIPTS, Job, e2e, until
+from cluster import ROOT, SCRIPTS, STEPS, Job, e2e, until
 from conftest import together
 
 PAIRS = ["--nodes=2"]  # with the two tasks per node of train.sbatch: four ranks
@@ -108,7 +108,7 @@ def test_scancel_leaves_a_checkpoint_and_the_run_goes_on_on_another_number_of_no
     job.cluster.run("scancel", job.id)
     job.wait("CANCELLED")
     until(lambda: "not queued again" in job.output(), job.told)
-    assert job.restarts() == 0 and e2e.last_step(run) < 40, job.told()
+    assert job.restarts() == 0 and e2e.last_step(run) < STEPS, job.told()
     other = shop.train("run", "--resume", options=["--nodes=1"]).wait()
     assert "within rounding" in other.log(), other.told()
     e2e.assert_close(run, whole)
@@ -116,7 +116,7 @@ def test_scancel_leaves_a_checkpoint_and_the_run_goes_on_on_another_number_of_no
 
 @together
 def test_a_task_of_an_array_is_queued_again_without_the_others(shop, whole):
-    array = shop.train(options=["--nodes=1", "--ntasks-per-node=1", "--array=1-3"], seed="%a", stop__steps=60)
+    array = shop.train(options=["--nodes=1", "--ntasks-per-node=1", "--array=1-3"], seed="%a")
     tasks = [Job(shop.cluster, f"{array.id}_{number}", shop.folder) for number in (1, 2, 3)]
     last = tasks[-1]  # its job id is that of the whole array
     last.wait_for_step(shop.folder / "results" / "names" / f"job-{last.id}", 3)
@@ -125,7 +125,7 @@ def test_a_task_of_an_array_is_queued_again_without_the_others(shop, whole):
         task.wait()
     assert [task.restarts() for task in tasks] == [0, 0, 1], last.told()
     curves = [e2e.curve(shop.folder / "results" / "names" / f"job-{task.id}") for task in tasks]
-    assert [len(curve) for curve in curves] == [60, 60, 60]
+    assert [len(curve) for curve in curves] == [STEPS] * 3
     assert len({curve[0] for curve in curves}) == 3, "the seeds are the same"
 
 
@@ -413,10 +413,7 @@ def test_a_node_that_the_ranks_miss_before_slurm_does_is_no_error_of_the_run(alo
         pytest.skip("the ranks of a virtual node cannot be told from the others")
     job = shop.train("run", options=PAIRS)
     job.wait_for_step(shop.folder / "run", 3)
-    daemon = shop.cluster.daemon("node2")
-    there = os.readlink(f"/proc/{daemon}/ns/uts")
-    ranks = map(int, shop.cluster.run("pgrep", "-x", "ringtrain").stdout.split())
-    victim = next(rank for rank in ranks if os.readlink(f"/proc/{rank}/ns/uts") == there)
+    daemon, victim = shop.cluster.daemon("node2"), shop.cluster.rank("node2")
     os.kill(daemon, signal.SIGSTOP)  # Slurm looks after its nodes twice a minute
     try:
         os.kill(victim, signal.SIGKILL)
