@@ -58,7 +58,7 @@ class TrainerOnDevices : public testing::Test {
   Experiment experiment(const std::string& data, const Settings& more) const {
     std::ofstream(folder_ / "experiment.yaml")
         << "name: test\nmodel: {kind: char_lstm, hidden: 16, layers: 2, dropout: 0.2}\ndata: {train: "
-        << (folder_ / data).string() << "-train}\nbatch: {global: 16, worker: 2, micro: 2}\n"
+        << (folder_ / data).string() << "-train}\nbatch: {global: 24, worker: 2, micro: 2}\n"
         << "optimizer: {kind: adam, clip_norm: 1.0}\nlearning_rate: {base: 0.01}\nstop: {steps: 1000}\n";
     return read_experiment((folder_ / "experiment.yaml").string(), more);
   }
