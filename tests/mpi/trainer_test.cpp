@@ -2,10 +2,7 @@
 // next one has begun.
 #include "train/trainer.h"
 
-#include <stdlib.h>
-
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -17,6 +14,7 @@
 #include "data_prep/text.h"
 #include "mpi_tests.h"
 #include "tests/emulation/host_device.h"
+#include "tests/unit/with_folder.h"
 #include "train/snapshot.h"
 
 namespace ringtrain {
@@ -25,12 +23,10 @@ namespace {
 using Settings = std::vector<std::string>;
 const Settings streams = {"data.order=streams", "data.sequence=8"};
 
-class TrainerOnDevices : public testing::Test {
+class TrainerOnDevices : public WithFolder {
  protected:
   void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "ringtrain-trainer-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
+    ASSERT_NO_FATAL_FAILURE(WithFolder::SetUp());
     std::ofstream names(folder_ / "names.txt"), text(folder_ / "text.txt");
     for (int i = 0; i < 200; ++i) {
       for (int n = 37 * i + 1; n > 0; n /= 7) {
@@ -53,7 +49,6 @@ class TrainerOnDevices : public testing::Test {
     running.validation = 0;
     convert_text(running, log);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   Experiment experiment(const std::string& data, const Settings& more) const {
     std::ofstream(folder_ / "experiment.yaml")
@@ -62,7 +57,6 @@ class TrainerOnDevices : public testing::Test {
         << "optimizer: {kind: adam, clip_norm: 1.0}\nlearning_rate: {base: 0.01}\nstop: {steps: 1000}\n";
     return read_experiment((folder_ / "experiment.yaml").string(), more);
   }
-  std::filesystem::path folder_;
 };
 
 // One rank's machine and trainer.

@@ -8,19 +8,10 @@
 #include "base/error.h"
 #include "config/reader.h"
 #include "config/schema.h"
+#include "tests/unit/good_experiment.h"
 
 namespace ringtrain {
 namespace {
-
-// The shortest good experiment; its lines are 1 to 7. Bad ones are made from it.
-const std::string good =
-    "name: study\n"
-    "data:\n"
-    "  train: some/train\n"
-    "batch:\n"
-    "  global: 64\n"
-    "  worker: 16\n"
-    "stop: {epochs: 10}\n";
 
 std::string message(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
   try {

@@ -7,18 +7,10 @@
 
 #include "config/reader.h"
 #include "config/schema.h"
+#include "tests/unit/good_experiment.h"
 
 namespace ringtrain {
 namespace {
-
-const std::string good =
-    "name: study\n"
-    "data:\n"
-    "  train: some/train\n"
-    "batch:\n"
-    "  global: 64\n"
-    "  worker: 16\n"
-    "stop: {epochs: 10}\n";
 
 TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
   // Together these give every key another value than its default.
