@@ -32,8 +32,8 @@ objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(1)))
 
 KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set, see below
 # What includes CUDA's headers. A build without CUDA leaves it out and takes the files that stand in for it.
-CUDA_PATTERNS := $(addprefix src/,backend/cuda/runtime_% backend/cuda/dnn_plans% backend/cuda/rnn_plans% cluster/nccl_library%)
-WITHOUT_CUDA_PATTERNS := src/backend/cuda/without_cuda% src/cluster/without_nccl%
+CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/device/planner% backend/cuda/dnn/plans% cluster/nccl_library%)
+WITHOUT_CUDA_PATTERNS := src/backend/cuda/device/without_cuda% src/cluster/without_nccl%
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
 BENCHES := $(patsubst tests/bench/%.cpp,build/bench/%,$(wildcard tests/bench/*.cpp))
@@ -68,7 +68,7 @@ LIBRARIES = $(CUDA_LIBS) $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES)
 # Nobody else sees CUDA's headers: the rest of the program stays free of them.
 $(call objects,$(CUDA_SOURCES)): INCLUDES += $(CUDA_CFLAGS)
 
-# In place of NVIDIA's driver where plans are made for a GPU that is not there (src/backend/cuda/planner.h).
+# In place of NVIDIA's driver where plans are made for a GPU that is not there (src/backend/cuda/device/planner.h).
 STAND_IN_DRIVER := $(if $(filter on,$(CUDA_STATE)),bin/libcuda-stand-in.so)
 all: bin/ringtrain bin/ringtrain-data $(STAND_IN_DRIVER)
 
@@ -77,17 +77,17 @@ bin/ringtrain: build/obj/main.o build/libringtrain.a
 	@echo "link    $@"
 	$(Q)$(LINK) $(LIBRARIES)
 
-bin/libcuda-stand-in.so: src/backend/cuda/stand_in_driver.c build/config.mk
+bin/libcuda-stand-in.so: src/backend/cuda/device/stand_in_driver.c build/config.mk
 	@mkdir -p $(@D)
 	@echo "link    $@"
 	$(Q)$(CXX) -x c -O1 -fPIC -Wall -Wextra -Werror -shared -Wl,-soname,libcuda.so.1 $< -o $@
 
 # cuDNN's front end is a quarter of a million lines after the preprocessor, and none of them is in a hurry.
-build/obj/backend/cuda/dnn_plans.o: FLAGS += -O1
+build/obj/backend/cuda/dnn/plans.o: FLAGS += -O1
 
 # The descriptions of GPUs travel in the executable.
-build/obj/backend/cuda/described_device.o: build/generated/devices.inc
-build/generated/devices.inc: $(wildcard src/backend/cuda/devices/*.json)
+build/obj/backend/cuda/device/described.o: build/generated/devices.inc
+build/generated/devices.inc: $(wildcard src/backend/cuda/device/descriptions/*.json)
 	@mkdir -p $(@D)
 	@for file in $(sort $^); do printf '{"%s", R"json(%s)json"},\n' "$$(basename $$file .json)" "$$(cat $$file)"; done > $@
 
@@ -100,7 +100,7 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
 build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
 # And the own kernels' tests, with the GPU in place of the emulation.
-GPU_TESTS := $(wildcard tests/gpu/*.cpp) tests/unit/picture_reference.cpp $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp))
+GPU_TESTS := $(wildcard tests/gpu/*.cpp) tests/unit/image_reference.cpp $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp))
 build/tests/gpu_tests: $(call objects,$(GPU_TESTS) $(EMULATION_SOURCES)) build/libringtrain.a
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@mkdir -p $(@D)
@@ -153,7 +153,7 @@ build/obj/%.cu.o: src/%.cu build/config.mk
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
 
 # What `--version` prints; the file changes, and programs are linked again, only with the commit or the flags.
-build/obj/base/version.o build/obj/base/library_versions.o: build/generated/build_info.h
+build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
 build/generated/build_info.h: always
 	@mkdir -p $(@D)
 	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(git describe --always --dirty 2> /dev/null || echo unknown)" \

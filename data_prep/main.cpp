@@ -5,11 +5,11 @@
 #include <map>
 
 #include "base/error.h"
-#include "data_prep/arguments.h"
-#include "data_prep/image_commands.h"
-#include "data_prep/names.h"
-#include "data_prep/ranks.h"
-#include "data_prep/text.h"
+#include "data_prep/common/arguments.h"
+#include "data_prep/common/ranks.h"
+#include "data_prep/images/commands.h"
+#include "data_prep/text/names.h"
+#include "data_prep/text/text.h"
 #include "data_prep/verify.h"
 
 namespace ringtrain {
@@ -17,12 +17,12 @@ namespace {
 
 constexpr const char* usage = R"(ringtrain-data: makes and checks data sets for ringtrain
 
-  ringtrain-data images INPUT --out PREFIX [options]   folders, lists or tar files of JPEG and PNG pictures
-  ringtrain-data import FILE.h5 --out PREFIX [options] other people's HDF5 arrays of pictures
+  ringtrain-data images INPUT --out PREFIX [options]   folders, lists or tar files of JPEG and PNG images
+  ringtrain-data import FILE.h5 --out PREFIX [options] other people's HDF5 arrays of images
   ringtrain-data names INPUT --out PREFIX [options]    names (lines or a CSV column) into prefixes
   ringtrain-data text INPUT --out PREFIX [options]     running text into characters
   ringtrain-data verify PREFIX|FILE.h5 ...             checks everything, checksums too
-  ringtrain-data contact-sheet PREFIX --out SHEET.png  random pictures with their classes
+  ringtrain-data contact-sheet PREFIX --out SHEET.png  random images with their classes
 
 ringtrain-data COMMAND --help lists a command's options. data_prep/README.md describes the files.
 )";
@@ -64,7 +64,7 @@ The last part of the text is the validation split. '-' is standard input.
 
 constexpr const char* verify_usage = R"(ringtrain-data verify PREFIX|FILE.h5 ...
 
-Checks files, attributes, types, totals, checksums and ids. Pictures: that every one decodes, has the shape and a label
+Checks files, attributes, types, totals, checksums and ids. Images: that every one decodes, has the shape and a label
 that the file says, and is in one split only; says how many there are of each class. Names: padding, that every row is a
 prefix of its name, and that no name is in both splits. PREFIX is a converter's --out (both splits) or one split of it. Every fault is one line; the exit code
 is 1 if there is any.

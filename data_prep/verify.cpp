@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "data/hdf5.h"
 #include "data/shard_header.h"
-#include "data_prep/fault_list.h"
-#include "data_prep/verify_images.h"
+#include "data_prep/images/verify.h"
 
 namespace ringtrain {
 namespace {
@@ -28,7 +28,7 @@ void check_blocks(const ShardHeader& header, const std::vector<std::uint8_t>& to
   const std::span<const std::uint8_t> all(tokens);
   for (std::size_t block = 0; block < header.crc32c.size(); ++block) {
     const std::size_t begin = block * block_bytes, size = std::min(block_bytes, tokens.size() - begin);
-    if (h5::crc32c(all.subspan(begin, size)) != header.crc32c[block]) {
+    if (crc32c(all.subspan(begin, size)) != header.crc32c[block]) {
       checksums.add(
           cat("block ", block, " of 'tokens' (bytes ", begin, " to ", begin + size - 1, ") has a wrong CRC-32C"));
     }

@@ -8,14 +8,13 @@
 #include <iostream>
 #include <sstream>
 
-#include "backend/cuda/planner.h"
+#include "backend/cuda/device/planner.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"
-#include "base/version.h"
-#include "bench/bench.h"
 #include "cluster/session.h"
-#include "train/run.h"
+#include "commands/commands.h"
+#include "run/library_versions.h"
 
 namespace ringtrain {
 namespace {
@@ -43,7 +42,7 @@ const char* usage =
     "      first N samples, to compare with another program.\n"
     "  ringtrain export RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml --out FILE.safetensors [--dtype fp32|fp16|bf16]\n"
     "                   [--best|--newest]\n"
-    "      Writes the weights with PyTorch's names (pictures: torchvision's). Without --best or --newest: the best if "
+    "      Writes the weights with PyTorch's names (images: torchvision's). Without --best or --newest: the best if "
     "there\n"
     "      is one.\n"
     "  ringtrain import FILE.safetensors EXPERIMENT.yaml [key.path=value ...] [--out CHECKPOINT.h5]\n"
@@ -171,11 +170,9 @@ int run(int argc, char** argv) {
     const bool resume = command == "train" && arguments.flag("--resume");
     const std::int64_t ranks = command == "plan" ? arguments.integer("--ranks", session.size(), 1) : 0;
     const std::string device = command == "plan" ? arguments.option("--device", "") : "";
-    ExperimentArguments e = arguments.experiment(command);
-    e.command_line.assign(argv, argv + argc);
-    e.device = device;
-    if (command == "train") return session.finish(train(e, resume, session));
-    return session.rank() == 0 ? plan(e, ranks, session) : 0;
+    const ExperimentArguments e = arguments.experiment(command);
+    if (command == "train") return session.finish(train({e, resume, {argv, argv + argc}}, session));
+    return session.rank() == 0 ? plan({e, ranks, device}, session) : 0;
   }
   if (command == "sample") {
     SampleArguments s;

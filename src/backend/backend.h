@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "nn/graph.h"
-#include "optim/update_rule.h"
+#include "nn/update_rule.h"
 
 namespace ringtrain {
 
@@ -45,7 +45,8 @@ struct PassInput {
 };
 
 struct PassContext {
-  float loss_scale = 0;           // 1 / (targets counted in the global batch): gradients of all ranks then sum
+  float gradient_scale =
+      0;  // fp16's loss scale / (targets counted in the global batch): gradients of all ranks then sum
   float statistic_scale = 0;      // 1 / (virtual workers of the global batch), for batch norm's statistics
   std::uint64_t dropout_key = 0;  // with `step` and `first_row` it names every random bit of the pass
   std::int64_t step = 0;
@@ -57,7 +58,7 @@ struct PassContext {
 struct LossSums {
   double loss = 0;            // natural logarithm
   std::int64_t correct = 0;   // arg max equals target
-  std::int64_t correct5 = 0;  // target among the five largest; pictures only
+  std::int64_t correct5 = 0;  // target among the five largest; images only
   std::int64_t targets = 0;   // counted
 
   LossSums& operator+=(const LossSums& other) {

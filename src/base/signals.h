@@ -8,12 +8,12 @@ namespace ringtrain {
 
 // SIGHUP too, unless it is ignored (nohup); SIGPIPE is ignored. Call it before MPI_Init and before any other thread is
 // made: a signal that comes during start-up must not kill the rank, and none may ever interrupt a thread that computes.
-// oneDNN's compiled products put the stack pointer into the heap (its issue 4845), where a handler's frame would destroy
-// what lies below; so the signals are blocked in all threads, and one of their own waits for them.
-// What comes after the first changes nothing: Slurm repeats SIGTERM, and sends SIGUSR1 and then SIGTERM, and whoever
-// does not want to wait has SIGKILL. Only a second Ctrl-C (or SIGUSR2, which mpirun forwards, unlike Ctrl-C) kills as
-// usual, until hold_signals(); repeats within a second do not count, since launchers send the same signal along several
-// ways. Throws Error when the system refuses.
+// oneDNN's compiled products put the stack pointer into the heap (its issue 4845), where a handler's frame would
+// destroy what lies below; so the signals are blocked in all threads, and one of their own waits for them. What comes
+// after the first changes nothing: Slurm repeats SIGTERM, and sends SIGUSR1 and then SIGTERM, and whoever does not want
+// to wait has SIGKILL. Only a second Ctrl-C (or SIGUSR2, which mpirun forwards, unlike Ctrl-C) kills as usual, until
+// hold_signals(); repeats within a second do not count, since launchers send the same signal along several ways. Throws
+// Error when the system refuses.
 void catch_signals();
 
 // From now on nothing but SIGKILL ends this process early: the checkpoint of the first signal is being written.

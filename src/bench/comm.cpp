@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/device/device.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "bench/measure.h"
@@ -115,7 +115,7 @@ void bench_comm(const BenchContext& context, Preflight& result) {
     Ring ring(context, scope.group);
     const std::vector<double> sizes = gathered(host, ring.size());
     const int ranks = context.root() ? static_cast<int>(*std::max_element(sizes.begin(), sizes.end())) : 0;
-    const double seconds = context.arguments.seconds / static_cast<double>(scopes.size()) / 9;
+    const double seconds = context.seconds / static_cast<double>(scopes.size()) / 9;
     std::vector<double> largest;  // of each rank, seconds for the largest size
     std::vector<SumSample> samples;
     const auto measure = [&](std::int64_t bytes, int sums) {
@@ -135,7 +135,7 @@ void bench_comm(const BenchContext& context, Preflight& result) {
     for (const SlowHost& s : slow_hosts(context.hosts, by_host(context, largest, true), "all-reduce in the node", true))
       result.slow.push_back(s);
   }
-  if (context.root()) print(result, context.arguments.link_gbit);
+  if (context.root()) print(result, context.link_gbit);
 }
 
 }  // namespace ringtrain

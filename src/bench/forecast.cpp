@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "bench/experiment_keys.h"
 #include "config/batch_plan.h"
-#include "train/run_plan.h"
+#include "run/plan.h"
 
 namespace ringtrain {
 
@@ -103,7 +103,7 @@ void Forecast::fit() {
   }
   busy_is_fitted_ = count > 0;
   if (count > 0) busy_ = fitted / count;
-  for (const StepMeasurement& s : steps_) fit_turns(s);
+  for (const StepMeasurement& s : steps_) fit_core_sharing(s);
 
   double squares = 0;
   for (const StepMeasurement& s : steps_) {
@@ -119,32 +119,32 @@ void Forecast::fit() {
 }
 
 // From a step while two ranks took turns on a core; or from one whose ranks have to, of which the passes are known only
-// with their turns.
-void Forecast::fit_turns(const StepMeasurement& s) {
+// with their core_sharing.
+void Forecast::fit_core_sharing(const StepMeasurement& s) {
   const bool is_crowded = own_crowding(s) > 1;
   const double seconds = is_crowded ? s.seconds : s.shared_step;
   if (s.on_device || s.ranks == 1 || seconds == 0 || !(has_node_ || has_network_)) return;
-  Setting setting = {turns_, is_crowded ? own_crowding(s) : 2};
+  Setting setting = {core_sharing_, is_crowded ? own_crowding(s) : 2};
   if (!is_crowded && s.shared_pass > 0)
-    setting.turns.slowdown = std::max(0.0, s.shared_pass / (2 * (s.forward + s.backward)) - 1);
-  turns_ = setting.turns;
+    setting.core_sharing.slowdown = std::max(0.0, s.shared_pass / (2 * (s.forward + s.backward)) - 1);
+  core_sharing_ = setting.core_sharing;
   StepWork w = work(share_of(s), s.ranks_per_node, setting);
-  w.update = setting.turns.slower(setting.crowding) * s.update / turns_.slower(own_crowding(s));
+  w.update = setting.core_sharing.slower(setting.crowding) * s.update / core_sharing_.slower(own_crowding(s));
   w.input = 0;
-  turns_.message_wait =
+  core_sharing_.message_wait =
       fit_message_wait(w, {s.ranks, s.ranks_per_node, node_, network_}, Topology::flat, setting.crowding, seconds);
-  turns_are_measured_ = true;
+  core_sharing_is_measured_ = true;
 }
 
 StepWork Forecast::work(const BatchShare& share, int ranks_on_node, const Setting& setting) const {
   const StepMeasurement& last = base();
-  double factor = setting.turns.slower(setting.crowding);
+  double factor = setting.core_sharing.slower(setting.crowding);
   if (last.full_node_pass > 0)
-    factor *= company(last.full_node_pass / (last.forward + last.backward), ranks_on_node, last.ranks_per_node,
-                      last.cores_per_node / last.threads);
+    factor *= full_node_slowdown(last.full_node_pass / (last.forward + last.backward), ranks_on_node,
+                                 last.ranks_per_node, last.cores_per_node / last.threads);
   const auto at_node = [&](const auto& value) {
     return factor * between(steps_, ranks_on_node,
-                            [&](const StepMeasurement& s) { return value(s) / turns_.slower(own_crowding(s)); });
+                            [&](const StepMeasurement& s) { return value(s) / core_sharing_.slower(own_crowding(s)); });
   };
   const auto micro = static_cast<double>(share.micro_batch), rows = static_cast<double>(share.rows);
   StepWork w;
@@ -173,8 +173,8 @@ StepWork Forecast::work(const BatchShare& share, int ranks_on_node, const Settin
 }
 
 Cluster Forecast::cluster(int ranks, int ranks_per_node, const Setting& setting) const {
-  return {ranks, ranks_per_node, setting.turns.slower(node_, setting.crowding),
-          setting.turns.slower(network_, setting.crowding)};
+  return {ranks, ranks_per_node, setting.core_sharing.slower(node_, setting.crowding),
+          setting.core_sharing.slower(network_, setting.crowding)};
 }
 
 // Where ranks share cores: from turns that cost nothing beside themselves to twice what they were measured to, a core
@@ -186,7 +186,9 @@ StepRange Forecast::range(const BatchShare& share, int ranks, int ranks_per_node
   };
   const double crowding = crowding_of(on_node);
   if (crowding <= 1) return of(setting(on_node));
-  const Turns worst = turns_are_measured_ ? Turns{2 * turns_.slowdown, 2 * turns_.message_wait} : Turns{1, 0};
+  const CoreSharing worst = core_sharing_is_measured_
+                                ? CoreSharing{2 * core_sharing_.slowdown, 2 * core_sharing_.message_wait}
+                                : CoreSharing{1, 0};
   return {of({{}, crowding}).low, of({worst, std::ceil(crowding)}).high};
 }
 

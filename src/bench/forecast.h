@@ -50,8 +50,8 @@ class Forecast {
 
   double busy() const { return busy_; }
   bool busy_is_fitted() const { return busy_is_fitted_; }
-  const Turns& turns() const { return turns_; }
-  bool turns_are_measured() const { return turns_are_measured_; }
+  const CoreSharing& core_sharing() const { return core_sharing_; }
+  bool core_sharing_is_measured() const { return core_sharing_is_measured_; }
   bool network_is_assumed() const { return network_is_assumed_; }  // the node's own figures stand for it
   const Uncertainty& uncertainty() const { return uncertainty_; }
   int ranks_per_node() const { return ranks_per_node_; }
@@ -65,17 +65,17 @@ class Forecast {
     bool with_input = true;
   };
   struct Setting {
-    Turns turns;
+    CoreSharing core_sharing;
     double crowding = 1;
   };
   static BatchShare share_of(const StepMeasurement& s) { return {s.rows_per_rank, s.micro_batch, s.accumulation}; }
   double crowding_of(int ranks_on_node) const;
   bool has_spare_core(int ranks_on_node, int cores) const;
-  Setting setting(int ranks_on_node) const { return {turns_, crowding_of(ranks_on_node)}; }
+  Setting setting(int ranks_on_node) const { return {core_sharing_, crowding_of(ranks_on_node)}; }
   StepWork work(const BatchShare& share, int ranks_on_node, const Setting& setting) const;
   Cluster cluster(int ranks, int ranks_per_node, const Setting& setting) const;
   StepRange range(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const;
-  void fit_turns(const StepMeasurement& s);
+  void fit_core_sharing(const StepMeasurement& s);
   void fit();
 
   const Experiment experiment_;
@@ -86,8 +86,8 @@ class Forecast {
   std::int64_t rows_per_rank_ = 0;
   double loader_rate_ = 0;  // samples per second of one rank; 0: not measured
   double busy_ = 0;
-  Turns turns_;
-  bool turns_are_measured_ = false;
+  CoreSharing core_sharing_;
+  bool core_sharing_is_measured_ = false;
   Uncertainty uncertainty_;
 };
 

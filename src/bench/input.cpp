@@ -14,8 +14,8 @@
 #include "base/random.h"
 #include "base/table.h"
 #include "bench/measure.h"
-#include "train/run_plan.h"
-#include "train/start.h"
+#include "run/plan.h"
+#include "run/start.h"
 
 namespace ringtrain {
 
@@ -95,7 +95,7 @@ std::vector<double> host_sums(const BenchContext& context, const std::vector<dou
 
 void bench_input(const BenchContext& context, Preflight& result) {
   Communicator& host = *context.machine.host;
-  const double seconds = context.arguments.seconds / 2;
+  const double seconds = context.seconds / 2;
   const DatasetIndex index = shared_index(context.experiment.data.train, host);
   host.barrier();
   const std::vector<double> reads = gathered(host, read_rate(index, host.rank(), seconds));

@@ -4,18 +4,18 @@
 #include <functional>
 #include <vector>
 
-#include "bench/bench.h"
 #include "bench/preflight.h"
-#include "train/machine.h"
+#include "run/machine.h"
 
 namespace ringtrain {
 
 struct BenchContext {
-  const BenchArguments& arguments;
   const Session& session;
   const Experiment& experiment;
   Machine& machine;
   int threads = 1;
+  double seconds = 10;             // for each kind of measurement, about
+  double link_gbit = 0;            // what the network between nodes should give; 0: not stated
   std::vector<std::string> hosts;  // distinct
   bool root() const { return session.rank() == 0; }
 };

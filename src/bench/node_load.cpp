@@ -36,12 +36,12 @@ void bind_to(const std::vector<int>& cpus) {
 
 }  // namespace
 
-Company::Company(const Session& session, Communicator& host, const RunPlan& plan, int threads,
-                 std::int64_t bytes_each) {
+NodeLoad::NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads,
+                   std::int64_t bytes_each) {
   const std::int64_t free_bytes = std::int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
   const std::int64_t fit = free_bytes / 2 / session.node_size() / std::max<std::int64_t>(1, bytes_each);
   const int room = session.available_threads() / std::max(1, threads) - 1;
-  const int count = fit < room ? 0 : room;  // half a company would say little
+  const int count = fit < room ? 0 : room;  // half a load would say little
   is_there_ = !on_all(host, count < 1);
   for (int i = 0; i < count; ++i)
     threads_.emplace_back([this, &plan, threads] {
@@ -58,7 +58,7 @@ Company::Company(const Session& session, Communicator& host, const RunPlan& plan
   while (started_ < count) std::this_thread::yield();
 }
 
-Company::~Company() {
+NodeLoad::~NodeLoad() {
   ending_ = true;
   for (std::thread& thread : threads_) thread.join();
 }

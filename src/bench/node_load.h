@@ -8,19 +8,19 @@
 
 #include "cluster/communicator.h"
 #include "cluster/session.h"
-#include "train/run_plan.h"
+#include "run/plan.h"
 
 namespace ringtrain {
 
 // The CPUs that this rank may use beyond its own threads compute passes of the same kind, so that memory, caches and
 // clock are those of a node full of ranks; unless that would take more than half of the free memory. `bytes_each`: what
 // one of them takes. Collective.
-class Company {
+class NodeLoad {
  public:
-  Company(const Session& session, Communicator& host, const RunPlan& plan, int threads, std::int64_t bytes_each);
-  ~Company();
-  Company(const Company&) = delete;
-  Company& operator=(const Company&) = delete;
+  NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads, std::int64_t bytes_each);
+  ~NodeLoad();
+  NodeLoad(const NodeLoad&) = delete;
+  NodeLoad& operator=(const NodeLoad&) = delete;
   bool is_there() const { return is_there_; }  // the same on all ranks: some rank has some
 
  private:

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "train/scaling_model.h"
+#include "bench/scaling_model.h"
 
 namespace ringtrain {
 

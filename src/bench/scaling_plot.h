@@ -1,4 +1,4 @@
-// The predictions as a picture, written as SVG: any browser shows it, and a login node needs nothing to make it.
+// The predictions as an image, written as SVG: any browser shows it, and a login node needs nothing to make it.
 #pragma once
 
 #include <string>

@@ -11,8 +11,8 @@
 #include "bench/measure.h"
 #include "bench/node_load.h"
 #include "bench/synthetic_step.h"
-#include "train/snapshot.h"
-#include "train/start.h"
+#include "checkpoint/snapshot.h"
+#include "run/start.h"
 #include "train/trainer.h"
 
 namespace ringtrain {
@@ -34,7 +34,7 @@ struct TrainingSteps {
 
 // With the data set; the first steps of the run that the experiment describes.
 TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, double estimate) {
-  const double budget = context.arguments.seconds / 4;
+  const double budget = context.seconds / 4;
   std::int64_t steps = static_cast<std::int64_t>(budget / std::max(estimate, 1e-6));
   Communicator& host = *context.machine.host;
   steps = std::clamp<std::int64_t>(steps, 5, 200);
@@ -58,12 +58,12 @@ TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, d
 // The step again where cores are not a rank's own. Whole on rank 0.
 void measure_node_load(const BenchContext& context, const RunPlan& plan, SyntheticStep& step, StepMeasurement& s) {
   Communicator& host = *context.machine.host;
-  const double seconds = context.arguments.seconds / 8;
+  const double seconds = context.seconds / 8;
   const auto slowest = [&](const auto& work) {
     return timed_runs(host, seconds, 1000, TooSlow::run_anyway, work).slowest();
   };
-  if (const Company company(context.session, host, plan, context.threads, context.machine.backend->allocated_bytes());
-      company.is_there())
+  if (const NodeLoad load(context.session, host, plan, context.threads, context.machine.backend->allocated_bytes());
+      load.is_there())
     s.full_node_pass = slowest([&] { step.pass(); });
   if (const SharedCores sharing(context.session, host); sharing.are_shared()) {
     s.shared_pass = slowest([&] { step.pass(); });
@@ -119,7 +119,7 @@ void bench_step(const BenchContext& context, Preflight& result) {
     plan = make_run_plan(e, index, nullptr, host.size(), backend);
     backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group);
   });
-  const double seconds = context.arguments.seconds;
+  const double seconds = context.seconds;
 
   StepMeasurement s;
   s.model = model_keys(e);

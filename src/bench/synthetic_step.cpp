@@ -21,7 +21,7 @@ SyntheticPasses::SyntheticPasses(const RunPlan& plan, Backend& backend)
   std::vector<float> flat(static_cast<std::size_t>(weights_->size()));
   initialize(plan.parameters, plan.experiment.seed, flat);
   backend_.copy_from_host(flat, *weights_, 0);
-  context_.loss_scale = 1.0f / static_cast<float>(plan.batch.global * plan.graph.sequence());
+  context_.gradient_scale = 1.0f / static_cast<float>(plan.batch.global * plan.graph.sequence());
   context_.statistic_scale = 1.0f / static_cast<float>(plan.batch.workers);
   context_.dropout_key = random_key(plan.experiment.seed, RandomPurpose::dropout);
 }

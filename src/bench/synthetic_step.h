@@ -4,11 +4,11 @@
 #include <memory>
 #include <vector>
 
+#include "bench/scaling_model.h"
 #include "cluster/gradient_reducer.h"
 #include "optim/optimizer.h"
-#include "train/machine.h"
-#include "train/run_plan.h"
-#include "train/scaling_model.h"
+#include "run/machine.h"
+#include "run/plan.h"
 
 namespace ringtrain {
 

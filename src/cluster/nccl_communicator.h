@@ -14,7 +14,7 @@
 #include <memory>
 #include <string>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/device/device.h"
 #include "cluster/communicator.h"
 #include "cluster/nccl_library.h"
 

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
-#include "backend/cuda/libraries.h"
+#include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
 
 namespace ringtrain {

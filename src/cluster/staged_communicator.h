@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/device/device.h"
 #include "cluster/communicator.h"
 
 namespace ringtrain {

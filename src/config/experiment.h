@@ -27,17 +27,17 @@ struct DataConfig {
   std::string order = "windows";   // running text: windows (shuffled) | streams (carried hidden state)
   std::int64_t sequence = 64;      // running text: characters per window; names bring their own context length
   std::string blanks = "counted";  // names: counted | masked (padding targets in the loss)
-  std::int64_t image_size = 224;   // pictures: pixels per side that the model sees
-  std::int64_t resize = 256;       // pictures, evaluation: short side before the central crop; 0: as stored
-  std::string augmentation = "random_resized_crop";     // pictures: random_resized_crop | pad_crop | none
-  std::vector<double> crop_area = {0.08, 1};            // random_resized_crop: share of the picture
+  std::int64_t image_size = 224;   // images: pixels per side that the model sees
+  std::int64_t resize = 256;       // images, evaluation: short side before the central crop; 0: as stored
+  std::string augmentation = "random_resized_crop";     // images: random_resized_crop | pad_crop | none
+  std::vector<double> crop_area = {0.08, 1};            // random_resized_crop: share of the image
   std::vector<double> crop_ratio = {3.0 / 4, 4.0 / 3};  // random_resized_crop: width / height
   std::int64_t pad = 4;                                 // pad_crop: black pixels on all sides
-  bool flip = true;                                     // pictures: horizontally, half of the time
-  std::vector<double> mean, std;  // pictures, per channel of pixels / 255; empty: the data set's own
+  bool flip = true;                                     // images: horizontally, half of the time
+  std::vector<double> mean, std;  // images, per channel of pixels / 255; empty: the data set's own
   std::int64_t train_samples = 0, validation_samples = 0, classes = 0;  // what the data sets must hold; 0: not stated
   std::int64_t loader_threads = 1;
-  std::int64_t reads = 8;     // pictures: records being read at the same time
+  std::int64_t reads = 8;     // images: records being read at the same time
   std::int64_t prefetch = 4;  // micro-batches ready ahead
   bool operator==(const DataConfig&) const = default;
 };

@@ -349,7 +349,7 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
-std::optional<Contradiction> picture_contradiction(const Experiment& e) {
+std::optional<Contradiction> image_contradiction(const Experiment& e) {
   const DataConfig& data = e.data;
   for (const auto& [key, range] :
        {std::pair<std::string_view, const std::vector<double>&>{"data.crop_area", data.crop_area},
@@ -369,9 +369,8 @@ std::optional<Contradiction> picture_contradiction(const Experiment& e) {
       std::string(" 18 34 50 101 152 ").find(cat(" ", e.model.depth, " ")) == std::string::npos)
     return {{{"model.depth"}, cat(state("model.depth", e), ", expected 18, 34, 50, 101 or 152")}};
   if (e.model.kind == "char_lstm" && e.loss.label_smoothing > 0)
-    return {
-        {{"loss.label_smoothing", "model.kind"},
-         cat(state("loss.label_smoothing", e), " but ", state("model.kind", e), ", expected it only with pictures")}};
+    return {{{"loss.label_smoothing", "model.kind"},
+             cat(state("loss.label_smoothing", e), " but ", state("model.kind", e), ", expected it only with images")}};
   return std::nullopt;
 }
 
@@ -403,7 +402,7 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     return {{{"optimizer.momentum_correction", "optimizer.rate_in_momentum"},
              "optimizer.momentum_correction is true but optimizer.rate_in_momentum is false, expected both: the other "
              "form needs no correction"}};
-  if (auto contradiction = picture_contradiction(e)) return contradiction;
+  if (auto contradiction = image_contradiction(e)) return contradiction;
   if (!e.run.dir.empty() && !e.run.id.empty())
     return {
         {{"run.dir", "run.id"}, cat(state("run.dir", e), " and ", state("run.id", e), ", expected only one of them")}};

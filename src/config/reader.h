@@ -8,6 +8,12 @@
 
 namespace ringtrain {
 
+// What a command line names: an experiment file and keys that change it.
+struct ExperimentArguments {
+  std::string path;
+  std::vector<std::string> overrides;  // key.path=value
+};
+
 // Reads `path` and applies `overrides` ("key.path=value", later ones win), then checks every range and every
 // contradiction between keys that needs no data set. Throws Error: one sentence that names file, line and column (or
 // the override), what was expected, and the nearest known key for an unknown one.

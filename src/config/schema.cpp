@@ -27,7 +27,7 @@ std::vector<Field> make_schema() {
 
     FIELD(model.kind).words({"char_lstm", "resnet", "alexnet", "cnn"}).also({"arch", "architecture"})
       .means("char_lstm predicts the next character. resnet: version 1.5, stride in the 3 x 3 convolutions (He et al. "
-             "2015). alexnet: Krizhevsky 2014. cnn: three convolutions, for small pictures."),
+             "2015). alexnet: Krizhevsky 2014. cnn: three convolutions, for small images."),
     FIELD(model.hidden).unit("units").from(1, 65536).only_with("model.kind", {"char_lstm"})
       .also({"hidden_size", "rnn_size", "units"}).means("Width of every LSTM layer."),
     FIELD(model.layers).unit("layers").from(1, 64).only_with("model.kind", {"char_lstm"}).also({"num_layers"})
@@ -40,7 +40,7 @@ std::vector<Field> make_schema() {
     FIELD(model.width).unit("channels").from(16, 4096).only_with("model.kind", {"resnet"})
       .means("Of the first stage, a multiple of 16; every later stage has twice as many. 64 in the paper."),
     FIELD(model.stem).words({"imagenet", "small"}).only_with("model.kind", {"resnet"})
-      .means("imagenet: 7 x 7 convolution with stride 2, then max pooling. small: 3 x 3 with stride 1, for pictures of 32 "
+      .means("imagenet: 7 x 7 convolution with stride 2, then max pooling. small: 3 x 3 with stride 1, for images of 32 "
              "to 64 pixels."),
     FIELD(model.zero_gamma).only_with("model.kind", {"resnet"}).also({"zero_init_residual"})
       .means("Whether the last norm of every block starts with gamma = 0 instead of 1 (Goyal et al. 2017, section 5.1)."),
@@ -60,30 +60,30 @@ std::vector<Field> make_schema() {
     FIELD(data.blanks).words({"counted", "masked"}).also({"padding"})
       .means("Names only: whether the blanks that pad short names count in the losses."),
     FIELD(data.image_size).unit("pixels").from(8, 4096).also({"img_size", "crop_size", "resolution"})
-      .means("Pictures only: side of the square that the model sees."),
+      .means("Images only: side of the square that the model sees."),
     FIELD(data.resize).unit("pixels").from(0, 8192)
-      .means("Pictures only, evaluation (and training without random_resized_crop): the short side is resized to this, "
-             "then the central square is cut out, as torchvision does. 0: cut out of the stored picture."),
+      .means("Images only, evaluation (and training without random_resized_crop): the short side is resized to this, "
+             "then the central square is cut out, as torchvision does. 0: cut out of the stored image."),
     FIELD(data.augmentation).words({"random_resized_crop", "pad_crop", "none"}).also({"augment"})
-      .means("Pictures only, training. random_resized_crop: a random part, resized (Szegedy et al. 2014, as torchvision). "
+      .means("Images only, training. random_resized_crop: a random part, resized (Szegedy et al. 2014, as torchvision). "
              "pad_crop: pad, then a random square, as for CIFAR. none: as in evaluation."),
     FIELD(data.crop_area).above(0, 1).only_with("data.augmentation", {"random_resized_crop"}).also({"scale"})
-      .means("Smallest and largest share of the picture."),
+      .means("Smallest and largest share of the image."),
     FIELD(data.crop_ratio).above(0, 100).only_with("data.augmentation", {"random_resized_crop"}).also({"ratio"})
       .means("Smallest and largest width / height; log-uniform."),
     FIELD(data.pad).unit("pixels").from(0, 1024).only_with("data.augmentation", {"pad_crop"}).means("On all sides."),
-    FIELD(data.flip).means("Pictures only: whether half of the training pictures are mirrored."),
-    FIELD(data.mean).from(0, 1).means("Pictures only: per channel, of pixels / 255, subtracted. []: the data set's own."),
-    FIELD(data.std).above(0, 1).means("Pictures only: per channel, divided by. []: the data set's own."),
+    FIELD(data.flip).means("Images only: whether half of the training images are mirrored."),
+    FIELD(data.mean).from(0, 1).means("Images only: per channel, of pixels / 255, subtracted. []: the data set's own."),
+    FIELD(data.std).above(0, 1).means("Images only: per channel, divided by. []: the data set's own."),
     FIELD(data.train_samples).how_it_runs().unit("samples").from(0, 1e12)
       .means("What the training set must hold; another number is an error. With data.classes stated too, `plan` works "
-             "where the pictures are not. 0: not stated."),
+             "where the images are not. 0: not stated."),
     FIELD(data.validation_samples).how_it_runs().unit("samples").from(0, 1e12).means("The same for the validation set."),
-    FIELD(data.classes).unit("classes").from(0, 1e6).also({"num_classes"}).means("The same for the classes of pictures."),
+    FIELD(data.classes).unit("classes").from(0, 1e6).also({"num_classes"}).means("The same for the classes of images."),
     FIELD(data.loader_threads).how_it_runs().unit("threads").from(1, 256).also({"num_workers"})
       .means("Threads of each rank that read samples in the background."),
     FIELD(data.reads).how_it_runs().unit("records").from(1, 256)
-      .means("Pictures only: how many each rank reads at the same time, so that a network file system's latency hides."),
+      .means("Images only: how many each rank reads at the same time, so that a network file system's latency hides."),
     FIELD(data.prefetch).how_it_runs().unit("micro-batches").from(1, 1024).means("How many are kept ready ahead of training."),
 
     FIELD(batch.global).unit("samples").required().from(1, int32_limit).also({"batch_size", "global_batch_size"})
@@ -96,7 +96,7 @@ std::vector<Field> make_schema() {
              "batch.global. 0: chosen by the backend."),
 
     FIELD(loss.label_smoothing).fraction().also({"smoothing"})
-      .means("Pictures only: training targets are (1 - s) x the label + s / classes (Szegedy et al. 2016). Evaluation "
+      .means("Images only: training targets are (1 - s) x the label + s / classes (Szegedy et al. 2016). Evaluation "
              "uses the label alone. 0: off."),
 
     FIELD(loss_scale.initial).above(0, 0x1p24).only_with("precision", {"fp16"})

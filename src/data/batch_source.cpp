@@ -8,7 +8,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t least_buffered_bytes = 256 << 10;  // so that readers seldom wait while pictures are small
+constexpr std::int64_t least_buffered_bytes = 256 << 10;  // so that readers seldom wait while images are small
 
 }  // namespace
 

@@ -11,7 +11,7 @@ namespace ringtrain {
 
 class ImageDataset;
 
-// A share of a micro-batch that one thread fills: all of it (text), or one row (pictures).
+// A share of a micro-batch that one thread fills: all of it (text), or one row (images).
 struct BatchPart {
   std::int64_t epoch = 0, step = 0, micro_step = 0;
   std::int64_t part = 0;       // in [0, parts)

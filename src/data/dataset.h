@@ -66,8 +66,8 @@ struct DatasetIndex {
 
   bool is_image() const { return kind == "image"; }
   std::size_t shard_of(std::int64_t position) const;  // position in [0, total): of a sample or character
-  std::int64_t largest_record() const;                // pictures: bytes
-  std::int64_t image_bytes() const;                   // pictures: of all records
+  std::int64_t largest_record() const;                // images: bytes
+  std::int64_t image_bytes() const;                   // images: of all records
 
   std::string serialize() const;
   static DatasetIndex deserialize(const std::string& bytes);
@@ -77,7 +77,7 @@ struct DatasetIndex {
 // layout, equal uuid, shard totals and each file's length. Throws Error naming file and attribute, and what to do.
 DatasetIndex read_dataset_index(const std::string& prefix);
 
-// Samples or text of one index, readable from any thread. Pictures: image_dataset.h.
+// Samples or text of one index, readable from any thread. Images: image_dataset.h.
 class Dataset {
  public:
   virtual ~Dataset() = default;

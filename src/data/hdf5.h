@@ -78,11 +78,4 @@ class File {
   std::string path_;
 };
 
-// The write-temporary, sync, rename sequence, once: fsyncs `temporary`, renames it to `final`, fsyncs the folder.
-void publish(const std::string& temporary, const std::string& final);
-
-// CRC-32C (Castagnoli), as the schema's and the checkpoints' checksum. `crc` continues an earlier call's result.
-std::uint32_t crc32c(std::span<const std::uint8_t> bytes, std::uint32_t crc = 0);
-std::uint32_t crc32c_portable(std::span<const std::uint8_t> bytes, std::uint32_t crc = 0);  // without SSE 4.2
-
 }  // namespace ringtrain::h5

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "data/hdf5.h"
 #include "data/shard_header.h"
@@ -90,7 +91,7 @@ struct ImageDataset::State {
 
   Place find(std::int64_t sample) const {
     if (sample < 0 || sample >= index.total) {
-      throw Error(cat("picture ", sample, " asked for; ", index.prefix, " has ", index.total));
+      throw Error(cat("image ", sample, " asked for; ", index.prefix, " has ", index.total));
     }
     const std::size_t which = index.shard_of(sample);
     return {which, static_cast<std::size_t>(sample - index.shards[which].first)};
@@ -147,7 +148,7 @@ void ImageDataset::read(std::int64_t sample, std::vector<std::uint8_t>& out) con
   out.resize(static_cast<std::size_t>(state_->bytes_of(shard, at.record)));
   for (int retries_left = read_retries;; --retries_left) {
     state_->read(at, shard, out);
-    if (shard.crc32c.empty() || h5::crc32c(out) == shard.crc32c[at.record]) return;
+    if (shard.crc32c.empty() || crc32c(out) == shard.crc32c[at.record]) return;
     if (retries_left == 0) break;
     pause_before_retry();  // a second look tells a bad disk from a bad moment
   }

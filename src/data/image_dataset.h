@@ -1,4 +1,4 @@
-// Random access to the pictures of a data set of kind "image".
+// Random access to the images of a data set of kind "image".
 #pragma once
 
 #include "data/dataset.h"

@@ -1,4 +1,4 @@
-// The part of a shard's header that describes its pictures.
+// The part of a shard's header that describes its images.
 #include <algorithm>
 #include <limits>
 
@@ -7,7 +7,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t largest_side = 65535;  // of a picture: JPEG's own limit
+constexpr std::int64_t largest_side = 65535;  // of an image: JPEG's own limit
 
 std::string to_text(const h5::Shape& shape) {
   std::string text;
@@ -139,7 +139,7 @@ void read_encoding(const h5::File& file, ShardHeader& header) {
   header.image.channels = shape[3];
   if (shape[1] < 1 || shape[1] > largest_side || shape[2] < 1 || shape[2] > largest_side ||
       (shape[3] != 1 && shape[3] != 3)) {
-    bad_shard(file.path(), cat("'images' holds pictures of ", shape[1], " x ", shape[2], " x ", shape[3],
+    bad_shard(file.path(), cat("'images' holds images of ", shape[1], " x ", shape[2], " x ", shape[3],
                                ", expected height x width x 1 or 3 channels"));
   }
   header.arrays.image_bytes = header.count * header.image.raw_record_bytes();

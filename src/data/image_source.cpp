@@ -1,4 +1,4 @@
-// Micro-batches of pictures: a part is a row, its record a JPEG file or pixels.
+// Micro-batches of images: a part is a row, its record a JPEG file or pixels.
 #include <algorithm>
 
 #include "base/error.h"
@@ -49,7 +49,7 @@ class ImageSource : public BatchSource {
         decode(record, {source_.plan_.seed, part.epoch, facts.sample_id}, pixels);
       } catch (const Error& error) {
         throw Error(cat(source_.dataset_->name_of(row.first), ": ", error.what()),
-                    error.hint().empty() ? "convert the data again; its report lists the pictures that it leaves out"
+                    error.hint().empty() ? "convert the data again; its report lists the images that it leaves out"
                                          : error.hint(),
                     error.where());
       }

@@ -24,7 +24,7 @@ class Draws {
       : key_(random_key(key.seed, RandomPurpose::augmentation)),
         sample_(key.sample_id),
         epoch_(static_cast<std::uint64_t>(key.epoch) << 8) {}
-  // [0, 1), 32 bits: enough for any number of places in a picture.
+  // [0, 1), 32 bits: enough for any number of places in an image.
   double operator()(std::uint64_t block, int i) const {
     return static_cast<double>(philox(key_, sample_, epoch_ | block).v[i]) * 0x1.0p-32;
   }
@@ -59,7 +59,7 @@ CropBox random_resized_crop(const ImageTransform& transform, std::int64_t height
   return {(height - h) / 2, (width - w) / 2, h, w};
 }
 
-// What an output is made of: `source` of the picture, resized to height x width, of which `window` comes to row
+// What an output is made of: `source` of the image, resized to height x width, of which `window` comes to row
 // `top`, column `left` of the output; black around it. Then perhaps the mirror.
 struct Cut {
   PixelBox source;
@@ -69,7 +69,7 @@ struct Cut {
   bool flip = false;
 };
 
-// torchvision's CenterCrop along one axis: `place` in the output, `start` and `count` in the resized picture.
+// torchvision's CenterCrop along one axis: `place` in the output, `start` and `count` in the resized image.
 void center(std::int64_t length, std::int64_t size, std::int64_t& place, std::int64_t& start, std::int64_t& count) {
   place = length < size ? (size - length) / 2 : 0;
   start = length < size ? 0 : rounded(static_cast<double>(length - size) / 2.0);
@@ -132,15 +132,15 @@ CropBox training_crop(const ImageTransform& transform, std::int64_t height, std:
 struct ImageDecoder::State {
   ImageTransform transform;
   BilinearResizer resizer;
-  std::vector<std::uint8_t> rows;  // two, of pictures in memory
+  std::vector<std::uint8_t> rows;  // two, of images in memory
 
   void check_output(std::span<std::uint8_t> out) const {
     if (std::ssize(out) != transform.size * transform.size * 3)
-      throw Error(cat("room for ", out.size(), " values was given for a picture of ", transform.size, " x ",
+      throw Error(cat("room for ", out.size(), " values was given for an image of ", transform.size, " x ",
                       transform.size, " x 3"));
   }
 
-  // `start(box)` readies the pixels of a part of the picture, and `read(count)` gives its next one or two rows.
+  // `start(box)` readies the pixels of a part of the image, and `read(count)` gives its next one or two rows.
   template <class Start, class Read>
   void write(const Cut& cut, Start start, Read read, std::span<std::uint8_t> out) {
     const std::int64_t size = transform.size;
@@ -169,7 +169,7 @@ struct ImageDecoder::State {
   void from_pixels(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width, std::int64_t channels,
                    const Cut& cut, std::span<std::uint8_t> out) {
     if ((channels != 1 && channels != 3) || std::ssize(pixels) != height * width * channels)
-      throw Error(cat("a picture of ", height, " x ", width, " x ", channels, " with ", pixels.size(),
+      throw Error(cat("an image of ", height, " x ", width, " x ", channels, " with ", pixels.size(),
                       " values; 1 or 3 channels and all their values were expected"));
     PixelBox box;
     std::int64_t next = 0, stride = 0;
@@ -221,7 +221,7 @@ void ImageDecoder::resized_crop(std::span<const std::uint8_t> jpeg, const CropBo
   if (box.top < 0 || box.left < 0 || box.height < 1 || box.width < 1 || box.top + box.height > header.height ||
       box.left + box.width > header.width)
     throw Error(cat("a crop of ", box.height, " x ", box.width, " at row ", box.top, ", column ", box.left,
-                    " does not lie in a picture of ", header.height, " x ", header.width));
+                    " does not lie in an image of ", header.height, " x ", header.width));
   const std::int64_t size = state_->transform.size;
   state_->from_jpeg(reader,
                     {{box.top, box.left, box.height, box.width}, size, size, {0, 0, size, size}, 0, 0, box.flip}, out);

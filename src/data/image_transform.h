@@ -1,4 +1,4 @@
-// From one stored picture to the square of pixels that a model sees: torchvision's transforms, bit for bit, but with
+// From one stored image to the square of pixels that a model sees: torchvision's transforms, bit for bit, but with
 // random numbers that are a function of (seed, epoch, sample id) alone.
 #pragma once
 
@@ -20,7 +20,7 @@ struct ImageTransform {
   Augmentation augmentation = Augmentation::random_resized_crop;  // of training
   double scale_low = 0.08, scale_high = 1;                        // random_resized_crop: share of the area
   double ratio_low = 3.0 / 4, ratio_high = 4.0 / 3;               // width / height, log-uniform
-  std::int64_t pad = 4;  // pad_crop: black pixels on all sides of the size x size picture (resized as above), then a
+  std::int64_t pad = 4;  // pad_crop: black pixels on all sides of the size x size image (resized as above), then a
                          // random size x size
   bool flip = true;      // horizontally, probability 1/2
 };
@@ -39,8 +39,8 @@ struct SampleKey {
   std::uint64_t sample_id = 0;
 };
 
-// torchvision's RandomResizedCrop.get_params on a height x width picture (10 tries, then the central crop) followed by
-// RandomHorizontalFlip; pad_crop: RandomCrop(size, padding) of a size x size picture.
+// torchvision's RandomResizedCrop.get_params on a height x width image (10 tries, then the central crop) followed by
+// RandomHorizontalFlip; pad_crop: RandomCrop(size, padding) of a size x size image.
 CropBox training_crop(const ImageTransform& transform, std::int64_t height, std::int64_t width, const SampleKey& key);
 
 // One per thread: it keeps libjpeg's state and its scratch memory.
@@ -49,7 +49,7 @@ class ImageDecoder {
   explicit ImageDecoder(const ImageTransform& transform);
   ~ImageDecoder();
   ImageDecoder(ImageDecoder&&) noexcept;
-  // `out`: u8 [size, size, 3]. Throws Error saying what is wrong with the picture (the caller adds file and record).
+  // `out`: u8 [size, size, 3]. Throws Error saying what is wrong with the image (the caller adds file and record).
   // JPEG: grey is repeated to three channels; only the rows and columns that are needed are decoded.
   void training(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out);
   void evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out);

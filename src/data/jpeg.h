@@ -1,4 +1,4 @@
-// libjpeg-turbo behind RAII: whole pictures, for the converter and the verifier. Training reads through
+// libjpeg-turbo behind RAII: whole images, for the converter and the verifier. Training reads through
 // image_transform.h, which decodes only what it needs.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace ringtrain {
 
 // Interleaved u8 [height, width, channels].
-struct Picture {
+struct Image {
   std::int64_t height = 0, width = 0, channels = 3;
   std::vector<std::uint8_t> pixels;
 };
@@ -24,10 +24,10 @@ struct JpegHeader {
 // rows: libjpeg only warns about it.
 JpegHeader read_jpeg_header(std::span<const std::uint8_t> bytes);
 // ISLOW, fancy upsampling, as Pillow's convert("RGB") gives it: channels 3; CMYK and YCCK as Pillow converts them.
-Picture decode_jpeg(std::span<const std::uint8_t> bytes);
+Image decode_jpeg(std::span<const std::uint8_t> bytes);
 // Quality 1..100, 4:2:0, as Pillow's save(quality=...) writes it.
-std::vector<std::uint8_t> encode_jpeg(const Picture& picture, int quality);
+std::vector<std::uint8_t> encode_jpeg(const Image& image, int quality);
 // Pillow's BILINEAR (triangle filter with anti-aliasing), bit for bit.
-Picture resize_bilinear(const Picture& picture, std::int64_t height, std::int64_t width);
+Image resize_bilinear(const Image& image, std::int64_t height, std::int64_t width);
 
 }  // namespace ringtrain

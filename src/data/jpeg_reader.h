@@ -35,7 +35,7 @@ class JpegReader {
     const std::uint8_t *first, *second;  // second: nullptr when count is 1
   };
   Rows read(std::int64_t count);
-  // After all rows of the whole picture: that the file ends as it should.
+  // After all rows of the whole image: that the file ends as it should.
   void finish();
 
  private:

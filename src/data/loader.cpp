@@ -3,7 +3,7 @@
 // hands the slots out in order.
 //
 //   text      fillers: take a part, fill it
-//   pictures  readers: take a part, read its record ──► ready ──► fillers: decode it into the slot
+//   images  readers: take a part, read its record ──► ready ──► fillers: decode it into the slot
 //
 // Readers only wait for files, so many of them hide the latency of a network file system and cost no core.
 #include "data/loader.h"
@@ -27,9 +27,9 @@ constexpr double page_cache_seconds = 200e-6;  // a read that takes longer has w
 }  // namespace
 
 struct Loader::State {
-  enum class Phase { empty, filling, full };
+  enum class SlotState { empty, filling, full };
   struct Slot {
-    Phase phase = Phase::empty;
+    SlotState state = SlotState::empty;
     MicroBatch batch;
     BatchSpace space;
     std::int64_t parts_left = 0;
@@ -90,7 +90,7 @@ struct Loader::State {
   // ---- All of these: under the lock.
 
   bool can_take() {
-    return started && (next_part % sizes.parts > 0 || slot(next_part / sizes.parts).phase == Phase::empty);
+    return started && (next_part % sizes.parts > 0 || slot(next_part / sizes.parts).state == SlotState::empty);
   }
 
   Work take() {
@@ -104,7 +104,7 @@ struct Loader::State {
     work.part.first_row = plan.first_row + work.part.micro_step * plan.micro_batch;
     if (work.part.part == 0) {
       Slot& mine = *work.slot;
-      mine.phase = Phase::filling;
+      mine.state = SlotState::filling;
       mine.parts_left = sizes.parts;
       mine.failure = nullptr;
       mine.batch.epoch = work.part.epoch;
@@ -123,9 +123,9 @@ struct Loader::State {
       mine.failure = failure;
       mine.failed_part = work.part.part;
     }
-    if (--mine.parts_left == 0) mine.phase = Phase::full;
+    if (--mine.parts_left == 0) mine.state = SlotState::full;
     --taken;
-    if (mine.phase == Phase::full || taken == 0) slot_full.notify_all();
+    if (mine.state == SlotState::full || taken == 0) slot_full.notify_all();
     give_back_buffer(work);
   }
 
@@ -162,7 +162,7 @@ struct Loader::State {
     if (readers_without_buffer > 0 && buffers_out <= sizes.buffers / 2) wake_readers(buffer_free);
   }
 
-  // Waking a thread takes a good part of the time that a small picture takes to decode, so all readers are woken only
+  // Waking a thread takes a good part of the time that a small image takes to decode, so all readers are woken only
   // if they will wait for files at the same time; from the page cache, one reads faster than all decoders decode.
   void wake_readers(std::condition_variable& condition) {
     if (reads_wait || sizes.readers == 0) {
@@ -258,7 +258,7 @@ struct Loader::State {
     buffer_free.notify_all();
     for (; !ready.empty(); ready.pop_front()) finish(ready.front());
     slot_full.wait(lock, [&] { return taken == 0; });
-    for (Slot& each : slots) each.phase = Phase::empty;
+    for (Slot& each : slots) each.state = SlotState::empty;
     next_part = next_take = 0;
     holding = false;
     first_step = global_step;
@@ -271,13 +271,13 @@ struct Loader::State {
     const double begin = now_seconds();
     std::unique_lock<std::mutex> lock(mutex);
     if (holding) {
-      slot(next_take - 1).phase = Phase::empty;
+      slot(next_take - 1).state = SlotState::empty;
       holding = false;
     }
     started = true;
     wake_readers(part_free);
     Slot& mine = slot(next_take);
-    slot_full.wait(lock, [&] { return mine.phase == Phase::full; });
+    slot_full.wait(lock, [&] { return mine.state == SlotState::full; });
     waited_seconds += now_seconds() - begin;
     if (mine.failure != nullptr) std::rethrow_exception(mine.failure);
     ++next_take;

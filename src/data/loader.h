@@ -18,17 +18,17 @@ enum class TextOrder { rows, windows, streams };  // names' rows | shuffled wind
 
 struct LoaderPlan {
   std::uint64_t seed = 0;
-  TextOrder order = TextOrder::rows;  // pictures: rows
-  std::int64_t sequence = 0;          // characters per sample (T); for rows the data set's context_length; pictures: 1
+  TextOrder order = TextOrder::rows;  // images: rows
+  std::int64_t sequence = 0;          // characters per sample (T); for rows the data set's context_length; images: 1
   bool mask_blanks = false;           // pad_id targets become ignored_target
-  ImageTransform image;               // pictures only
-  std::int64_t reads = 8;             // pictures only: records being read at the same time
+  ImageTransform image;               // images only
+  std::int64_t reads = 8;             // images only: records being read at the same time
   std::int64_t global_batch = 0;
   std::int64_t first_row = 0;  // this rank's rows of every global batch: [first_row, first_row + rows)
   std::int64_t rows = 0;
   std::int64_t micro_batch = 0;  // divides rows
   bool evaluation = false;       // natural order, every sample (every character) exactly once, tails padded
-  std::int64_t threads = 1;      // that fill batches; pictures: that decode
+  std::int64_t threads = 1;      // that fill batches; images: that decode
   std::int64_t prefetch = 4;
 };
 
@@ -41,7 +41,7 @@ struct MicroBatch {
   std::int64_t step_targets = 0;  // targets that count in this rank's whole share of the step
   std::int64_t valid_rows = 0;    // rows with at least one counted target come first; < micro_batch only in a tail
   bool resets_state = false;      // streams: the carried state starts from zero at this step
-  std::span<const std::uint8_t> inputs;   // [micro_batch, sequence]; pictures: [micro_batch, size, size, 3]
+  std::span<const std::uint8_t> inputs;   // [micro_batch, sequence]; images: [micro_batch, size, size, 3]
   std::span<const std::int32_t> targets;  // [micro_batch, sequence], ignored_target where not counted
 };
 
@@ -65,7 +65,7 @@ class Loader {
   // The memory of all micro-batches, for devices that copy from it.
   std::vector<std::span<const std::byte>> ring() const;
   double waited_seconds() const;  // total time next() has waited
-  // Exactly the ring; for pictures also what their records take at most while they wait for decoding.
+  // Exactly the ring; for images also what their records take at most while they wait for decoding.
   static std::int64_t memory_bytes(const DatasetIndex& index, const LoaderPlan& plan);
 
  private:

@@ -42,7 +42,7 @@ class ResizeAxis {
 // `pixels` pixels of 1 or 3 channels as RGB; grey is repeated.
 void copy_rgb(const std::uint8_t* in, std::int64_t channels, std::int64_t pixels, std::uint8_t* out);
 
-// RGB rows in, RGB rows out. Keeps its memory from picture to picture, and of a picture only the rows that output rows
+// RGB rows in, RGB rows out. Keeps its memory from image to image, and of an image only the rows that output rows
 // still need.
 class BilinearResizer {
  public:

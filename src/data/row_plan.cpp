@@ -29,7 +29,7 @@ std::int64_t window_phase(const LoaderPlan& plan, std::int64_t epoch) {
 void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
   const bool rows = plan.order == TextOrder::rows;
   if (index.is_image() && (!rows || plan.sequence != 1 || plan.image.size < 1 || plan.reads < 1)) {
-    throw Error(cat("impossible loader plan: ", index.prefix, " holds pictures, which are read as rows of sequence 1, ",
+    throw Error(cat("impossible loader plan: ", index.prefix, " holds images, which are read as rows of sequence 1, ",
                     "but asked for are ", rows ? "rows" : "windows or streams", " of sequence ", plan.sequence,
                     ", size ", plan.image.size, ", reads ", plan.reads));
   }

@@ -1,4 +1,4 @@
-// Which symbols or picture each row of each global batch reads: pure functions of the plan, so that any rank, thread or
+// Which symbols or image each row of each global batch reads: pure functions of the plan, so that any rank, thread or
 // resumed run finds the same rows.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace ringtrain {
 void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan);
 
 // The rows of one step. Row j of a global batch reads `targets` + 1 symbols (input 0 ... target `targets` - 1), or
-// one picture (`targets` 1).
+// one image (`targets` 1).
 class StepRows {
  public:
   struct Row {

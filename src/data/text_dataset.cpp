@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "data/dataset.h"
 #include "data/hdf5.h"
@@ -57,7 +58,7 @@ struct TextDataset::State {
     const std::span<const std::uint8_t> bytes = block_of(shards[which], block);
     const std::vector<std::uint32_t>& sums = index.shards[which].crc32c;
     const std::int64_t begin = block * index.text.crc_block_bytes;
-    if (!sums.empty() && h5::crc32c(bytes) != sums[static_cast<std::size_t>(block)]) {
+    if (!sums.empty() && crc32c(bytes) != sums[static_cast<std::size_t>(block)]) {
       return cat("block ", block, " of 'tokens' (records ", begin / row_bytes, " to ",
                  (begin + static_cast<std::int64_t>(bytes.size()) - 1) / row_bytes, ") has a wrong CRC-32C");
     }

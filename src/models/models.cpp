@@ -5,11 +5,11 @@
 namespace ringtrain {
 
 Graph build_model(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {
-  const bool pictures = sample.image_size > 0;
-  if ((config.kind != "char_lstm") != pictures)
+  const bool images = sample.image_size > 0;
+  if ((config.kind != "char_lstm") != images)
     throw Error(
-        cat("model.kind ", config.kind, " does not fit the data: data.train holds ", pictures ? "pictures" : "text"),
-        pictures ? "use resnet, alexnet or cnn" : "use char_lstm");
+        cat("model.kind ", config.kind, " does not fit the data: data.train holds ", images ? "images" : "text"),
+        images ? "use resnet, alexnet or cnn" : "use char_lstm");
   if (config.kind == "char_lstm") return char_lstm(config, sample);
   if (config.kind == "resnet") return resnet(config, sample, loss);
   if (config.kind == "alexnet") return alexnet(config, sample, loss);

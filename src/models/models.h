@@ -11,7 +11,7 @@ namespace ringtrain {
 // What the data decides.
 struct SampleShape {
   std::int64_t sequence = 0, vocabulary = 0;  // text: positions per sample, symbols
-  std::int64_t image_size = 0, classes = 0;   // pictures: u8 [image_size, image_size, mean.size()]
+  std::int64_t image_size = 0, classes = 0;   // images: u8 [image_size, image_size, mean.size()]
   std::vector<double> mean = {}, std = {};    // per channel, of pixels / 255
 };
 

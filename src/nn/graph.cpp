@@ -79,9 +79,9 @@ int Graph::convolution(int input, std::int64_t output, std::int64_t kernel, std:
   const auto places = [&](std::int64_t size) { return (size + 2 * padding - kernel) / stride + 1; };
   const FeatureShape out{output, places(in.height), places(in.width)};
   if (out.height < 1 || out.width < 1 || in.height + 2 * padding < kernel || in.width + 2 * padding < kernel)
-    throw Error(cat(name, ": a ", in.height, " x ", in.width, " picture is too small for a ", kernel, " x ", kernel,
+    throw Error(cat(name, ": a ", in.height, " x ", in.width, " image is too small for a ", kernel, " x ", kernel,
                     " convolution"),
-                "use larger pictures (data.image_size); a resnet takes small ones with model.stem: small");
+                "use larger images (data.image_size); a resnet takes small ones with model.stem: small");
   flops_ += 2 * out.size() * in.channels * kernel * kernel;
   const double deviation = std::sqrt(2 / static_cast<double>(output * kernel * kernel));
   std::vector<Parameter> parameters = {Parameter{name + ".weight",
@@ -124,7 +124,7 @@ int Graph::max_pool(int input, std::int64_t kernel, std::int64_t stride, std::in
   if (in.height + 2 * padding < kernel || in.width + 2 * padding < kernel)
     throw Error(
         cat("a ", in.height, " x ", in.width, " feature map is too small for ", kernel, " x ", kernel, " pooling"),
-        "use larger pictures (data.image_size); a resnet takes small ones with model.stem: small");
+        "use larger images (data.image_size); a resnet takes small ones with model.stem: small");
   return append(MaxPool{kernel, stride, padding}, {input}, {}, out);
 }
 

@@ -11,14 +11,14 @@
 #include "cluster/communicator.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"
-#include "train/run_plan.h"
+#include "run/plan.h"
 
 namespace ringtrain {
 
 struct Evaluation {
   double loss = 0;       // mean over the counted targets, natural logarithm
   double accuracy = 0;   // share of them predicted right
-  double accuracy5 = 0;  // share of them among the five likeliest; pictures only
+  double accuracy5 = 0;  // share of them among the five likeliest; images only
   std::int64_t targets = 0;
   double seconds = 0;
 };

@@ -161,7 +161,7 @@ void Trainer::stage_next() {
 
 PassContext Trainer::pass_context(const MicroBatch& batch, std::int64_t step) {
   PassContext context;
-  context.loss_scale = loss_scale_.value() / static_cast<float>(targets_);
+  context.gradient_scale = loss_scale_.value() / static_cast<float>(targets_);
   context.statistic_scale = 1.0f / static_cast<float>(plan_.batch.workers);
   context.dropout_key = dropout_key_;
   context.step = step;

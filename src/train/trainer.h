@@ -14,7 +14,7 @@
 #include "data/loader.h"
 #include "optim/loss_scale.h"
 #include "optim/optimizer.h"
-#include "train/run_plan.h"
+#include "run/plan.h"
 
 namespace ringtrain {
 
@@ -35,7 +35,7 @@ struct StepTimes {
 struct StepReport {
   std::int64_t step = 0;               // finished updates, this one included
   double loss = 0;                     // mean over the counted targets of the global batch
-  double accuracy = 0, accuracy5 = 0;  // top-1; top-5 of pictures
+  double accuracy = 0, accuracy5 = 0;  // top-1; top-5 of images
   double learning_rate = 0;
   double gradient_norm = 0;  // before clipping and decay
   float loss_scale = 1;      // of fp16

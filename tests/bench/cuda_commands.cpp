@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backend/cuda/backend.h"
-#include "backend/cuda/program_base.h"
+#include "backend/cuda/program/base.h"
 #include "base/error.h"
 #include "models/models.h"
 
@@ -84,7 +84,7 @@ void run(const Options& o) {
   const std::vector<std::uint8_t> inputs(static_cast<std::size_t>(batch * graph.input_bytes()), 1);
   const std::vector<std::int32_t> targets(static_cast<std::size_t>(batch * graph.sequence()), 1);
   program->stage({inputs.data(), targets.data()});
-  program->forward({.loss_scale = 1.0f / static_cast<float>(targets.size())});
+  program->forward({.gradient_scale = 1.0f / static_cast<float>(targets.size())});
   program->backward(*gradients, false, {});
   program->take_sums();
 

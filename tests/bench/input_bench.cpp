@@ -4,7 +4,7 @@
 //   input_bench BOXES SIZE PASSES [whole]     a line of BOXES: top left height width flip(0, 1) path
 //
 // Files are read into memory first. Prints the CPU seconds of every pass over them, which other processes disturb less
-// than wall-clock time, and the CRC-32C of all results. `whole` decodes whole pictures and crops then, which shows what
+// than wall-clock time, and the CRC-32C of all results. `whole` decodes whole images and crops then, which shows what
 // decoding only the crop saves.
 #include <algorithm>
 #include <cstdio>
@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/error.h"
-#include "data/hdf5.h"
 #include "data/image_transform.h"
 #include "data/jpeg.h"
 #include "data/resize.h"
@@ -32,14 +32,14 @@ void crop_of_whole(const std::vector<std::uint8_t>& jpeg, const CropBox& box, st
                    std::vector<std::uint8_t>& out) {
   static BilinearResizer resizer;
   static std::vector<std::uint8_t> rows;
-  const Picture picture = decode_jpeg(jpeg);
+  const Image image = decode_jpeg(jpeg);
   resizer.start({box.height, size, 0, size}, {box.width, size, 0, size, box.flip}, out.data(), size * 3);
   const std::int64_t stride = box.width * 3 + resizer.padding_bytes();
   rows.resize(static_cast<std::size_t>(2 * stride));
   for (std::int64_t row = 0; row < box.height; row += 2) {
     const std::int64_t count = std::min<std::int64_t>(2, box.height - row);
     for (std::int64_t i = 0; i < count; ++i)
-      std::copy_n(picture.pixels.data() + ((box.top + row + i) * picture.width + box.left) * 3, box.width * 3,
+      std::copy_n(image.pixels.data() + ((box.top + row + i) * image.width + box.left) * 3, box.width * 3,
                   rows.data() + i * stride);
     resizer.push(rows.data(), count > 1 ? rows.data() + stride : nullptr);
   }
@@ -74,11 +74,11 @@ int main(int argc, char** argv) try {
         crop_of_whole(files[i], boxes[i], transform.size, out);
       else
         decoder.resized_crop(files[i], boxes[i], out);
-      if (pass < 0) crc = h5::crc32c(out, crc);
+      if (pass < 0) crc = crc32c(out, crc);
     }
     if (pass >= 0) std::printf("%.6f\n", cpu_seconds() - start);
   }
-  std::printf("crc32c %08x of %zu pictures\n", crc, files.size());
+  std::printf("crc32c %08x of %zu images\n", crc, files.size());
 } catch (const std::exception& error) {
   std::fprintf(stderr, "input_bench: error: %s\n", error.what());
   return 1;

@@ -127,7 +127,7 @@ def main():
 
     _, ours = run_ringtrain(list_path, options.size, 1)
     if run_ringtrain(list_path, options.size, 1, "whole")[1] != ours:
-        fail("decoding the crop alone makes other pixels than decoding the whole picture")
+        fail("decoding the crop alone makes other pixels than decoding the whole image")
     exact = {"Pillow": crc32c(pillow(data, box, options.size) for data, box in zip(files, boxes)),
              "torchvision": crc32c(with_torchvision(data, box, options.size).permute(1, 2, 0).contiguous().numpy()
                                    for data, box in zip(files, boxes))}
@@ -135,8 +135,8 @@ def main():
         if crc != ours:
             fail(f"{name} made other pixels (CRC-32C {crc:08x}) than ringtrain ({ours:08x})")
 
-    seconds = {name: [] for name in ("ringtrain", "ringtrain, whole pictures decoded", *PEERS)}
-    order = list(PEERS) + ["ringtrain", "ringtrain, whole pictures decoded"]
+    seconds = {name: [] for name in ("ringtrain", "ringtrain, whole images decoded", *PEERS)}
+    order = list(PEERS) + ["ringtrain", "ringtrain, whole images decoded"]
     for turn in (order, order[::-1]):
         for name in turn:
             if name in PEERS:

@@ -34,7 +34,7 @@ def make_data(options):
     photographs, classes = PHOTOGRAPHS, PHOTOGRAPHS / "classes1000.txt"
     what = "the photographs of shared/data/imagenet-samples"
     if not classes.exists():
-        what = "made-up pictures"
+        what = "made-up images"
         photographs = WORK / "photographs"
         classes = photographs / "classes1000.txt"
         if not classes.exists():
@@ -43,9 +43,9 @@ def make_data(options):
             classes.write_text("".join(f"c{i:04d}\tclass_{i}\n" for i in range(CLASSES)))
     if not list(WORK.glob("photographs-train-*.h5")):
         WORK.mkdir(parents=True, exist_ok=True)
-        pictures = sorted(path.name for path in Path(photographs).glob("*.JPEG"))
+        images = sorted(path.name for path in Path(photographs).glob("*.JPEG"))
         listing = WORK / "photographs.txt"
-        listing.write_text("".join(f"{name} {name.split('_')[0]}\n" for name in pictures))
+        listing.write_text("".join(f"{name} {name.split('_')[0]}\n" for name in images))
         call(["bin/ringtrain-data", "images", photographs, "--list", listing, "--class-list", classes, "--split", "train",
               "--out", WORK / "photographs", "--broken", "skip"])
     return what

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "backend/cpu/convolution.h"
-#include "backend/cpu/picture_program.h"
+#include "backend/cpu/image_program.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "models/models.h"
@@ -208,8 +208,8 @@ void run(const Options& options) {
   std::vector<std::int32_t> targets(static_cast<std::size_t>(batch), 3);
 
   const auto program =
-      cpu::compile_picture_program(graph, batch, group, bf16 ? Precision::bf16 : Precision::fp32, PassMode::training,
-                                   threads, cpu::best_isa(), std::make_shared<std::int64_t>(0));
+      cpu::compile_image_program(graph, batch, group, bf16 ? Precision::bf16 : Precision::fp32, PassMode::training,
+                                 threads, cpu::best_isa(), std::make_shared<std::int64_t>(0));
   std::int64_t bytes = 0;
   for (const MemoryItem& item : program->memory()) {
     std::printf("%-60s %10.1f MB\n", item.what.c_str(), static_cast<double>(item.bytes) / 1e6);
@@ -220,7 +220,7 @@ void run(const Options& options) {
   input.inputs = pixels.data();
   input.targets = targets.data();
   PassContext context;
-  context.loss_scale = 1.0f / static_cast<float>(batch);
+  context.gradient_scale = 1.0f / static_cast<float>(batch);
   context.statistic_scale = static_cast<float>(group) / static_cast<float>(batch);
   double set = 1e30, forward = 1e30, backward = 1e30, update = 1e30, whole = 1e30;
   std::vector<cpu::StepCost> costs;

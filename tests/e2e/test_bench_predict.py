@@ -17,18 +17,35 @@ def bench(workshop, file, *words, ranks=1):
     return json.loads(file.read_text()), result
 
 
+def model_keys(workshop, experiment):
+    """The keys that a measured step belongs to, as `bench` writes them: of the resolved experiment that `plan` prints."""
+    result = workshop.run("plan", experiment, ranks=0)
+    assert result.code == 0, result
+    keys, section = [], ""
+    for line in result.out.split("\n\n")[0].splitlines():
+        name, value = line.strip().split(":", 1)
+        if not value:
+            section = name + "."
+        elif not line.startswith(" "):
+            keys.append(f"{name}={value.strip()}")
+        else:
+            keys.append(f"{section}{name}={value.strip()}")
+    return " ".join(key for key in keys if key.startswith(("precision=", "model.", "data.image_size=", "data.sequence=")))
+
+
 @pytest.fixture
 def preflight(workshop):
-    """A file of measurements that were never made: 1 ms + 0.1 ms a sample forward, twice that backward, 2 ranks a node."""
-    file = workshop.folder / "preflight.json"
-    bench(workshop, file, "step", workshop.experiment())
-    measured = json.loads(file.read_text())
+    """Measurements that were never made: 1 ms + 0.1 ms a sample forward, twice that backward, 2 ranks a node."""
     passes = [{"micro_batch": m, "forward": 1e-3 + 1e-4 * m, "backward": 2e-3 + 2e-4 * m} for m in (8, 32)]
-    measured.update(ranks=2, ranks_per_node=2, fit={"node": {"alpha": 1e-6, "beta": 1e-10},
-                                                    "network": {"alpha": 1e-5, "beta": 1e-9}})
-    measured["step"].update(passes=passes, micro_batch=32, rows_per_rank=32, accumulation=1, update=1e-3, jitter=0.01,
-                            seconds=13.6e-3, input_seconds=0, threads=1, cores_per_node=2, ranks=1, ranks_per_node=1)
-    file.write_text(json.dumps(measured))
+    step = {"model": model_keys(workshop, workshop.experiment()), "micro_batch": 32, "accumulation": 1, "rows_per_rank": 32,
+            "forward": 4.2e-3, "backward": 8.4e-3, "update": 1e-3, "passes": passes, "jitter": 0.01, "full_node_pass": 0,
+            "shared_pass": 0, "shared_step": 0, "seconds": 13.6e-3, "input_seconds": 0, "input_wait": 0,
+            "parameters": 5000, "elements": 5120, "bucket_mib": 1, "element_bytes": 4, "watermark": [[0.5, 0.4], [1, 1]],
+            "ranks": 1, "ranks_per_node": 1, "threads": 1, "cores_per_node": 2, "on_device": False, "whole_workers": False}
+    file = workshop.folder / "preflight.json"
+    file.write_text(json.dumps({
+        "version": "made up", "hosts": ["node1"], "ranks": 2, "ranks_per_node": 2, "step": step,
+        "fit": {"node": {"alpha": 1e-6, "beta": 1e-10}, "network": {"alpha": 1e-5, "beta": 1e-9}}}))
     return file
 
 
@@ -67,7 +84,7 @@ def test_what_bench_writes_predict_reads(workshop):
     assert "no network was measured" in result.err, result
 
 
-def test_predictions_are_the_same_in_table_csv_json_and_picture(workshop, preflight):
+def test_predictions_are_the_same_in_table_csv_json_and_svg(workshop, preflight):
     out = {kind: workshop.folder / f"predicted.{kind}" for kind in ("csv", "json", "svg")}
     options = [word for kind, path in out.items() for word in (f"--{kind}", path)]
     result = workshop.run("predict", workshop.experiment(), "--ranks", "1..64", "--preflight", preflight, *options, ranks=0)
@@ -95,9 +112,9 @@ def test_rows_of_ranks_that_share_cores_say_so(workshop, preflight):
     shared = table("--ranks-per-node", 4)
     assert [line.split()[0] for line in shared.splitlines() if line.endswith(", cores shared")] == ["4", "4"], shared
     assert "not measured" in shared, shared
-    measured = json.loads(preflight.read_text())
-    measured["step"].update(ranks=2, ranks_per_node=2, shared_pass=26e-3, shared_step=28e-3)
-    preflight.write_text(json.dumps(measured))
+    with_two = json.loads(preflight.read_text())
+    with_two["step"].update(ranks=2, ranks_per_node=2, shared_pass=26e-3, shared_step=28e-3)
+    preflight.write_text(json.dumps(with_two))
     assert "measured with two" in table("--ranks-per-node", 4)
 
 

@@ -1,4 +1,4 @@
-"""ringtrain-data on pictures, as users start it: several ranks, kills and resumes, real tar files, messages."""
+"""ringtrain-data on images, as users start it: several ranks, kills and resumes, real tar files, messages."""
 import hashlib
 import os
 import shutil
@@ -29,9 +29,9 @@ def png(height, width, seed):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def images(tmp_path_factory):
     """train/ and val/ with three classes of different sizes."""
-    folder = tmp_path_factory.mktemp("pictures")
+    folder = tmp_path_factory.mktemp("images")
     seed = 0
     for split, counts in ("train", (31, 17, 24)), ("val", (5, 6, 4)):
         for name, count in zip(("ant", "bee keeper", "wasp"), counts):
@@ -52,20 +52,20 @@ def digests(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def test_the_number_of_ranks_does_not_change_a_byte(pictures, tmp_path):
+def test_the_number_of_ranks_does_not_change_a_byte(images, tmp_path):
     expected = None
     for ranks in None, 1, 2, 3:
         out = tmp_path / f"ranks-{ranks}"
-        result = data("images", pictures, "--out", out / "set", "--shards", 4, "--statistics", ranks=ranks)
+        result = data("images", images, "--out", out / "set", "--shards", 4, "--statistics", ranks=ranks)
         assert result.returncode == 0, result
-        assert result.stdout.count("train       72 pictures") == 1, result.stdout
+        assert result.stdout.count("train       72 images") == 1, result.stdout
         expected = expected or digests(out)
         assert len(expected) == 8 and digests(out) == expected
     assert data("verify", tmp_path / "ranks-3" / "set").returncode == 0
 
 
-def test_a_conversion_that_was_killed_is_resumed(pictures, tmp_path):
-    words = ["images", pictures, "--shards", 72, "--threads", 1]
+def test_a_conversion_that_was_killed_is_resumed(images, tmp_path):
+    words = ["images", images, "--shards", 72, "--threads", 1]
     assert data(*words, "--out", tmp_path / "whole" / "set").returncode == 0
     killed = tmp_path / "killed"
     process = subprocess.Popen([str(w) for w in [CONVERTER, *words, "--out", killed / "set"]], env=environment(),
@@ -85,25 +85,25 @@ def test_a_conversion_that_was_killed_is_resumed(pictures, tmp_path):
     assert digests(killed) == digests(tmp_path / "whole")
 
 
-def test_broken_pictures_end_all_ranks_and_nothing_is_written(pictures, tmp_path):
+def test_broken_images_end_all_ranks_and_nothing_is_written(images, tmp_path):
     source = tmp_path / "in"
-    shutil.copytree(pictures, source)
+    shutil.copytree(images, source)
     whole = (source / "train/ant/ant 3.png").read_bytes()
     (source / "train/ant/ant 3.png").write_bytes(whole[:len(whole) // 2])
     (source / "val/wasp/wasp 0.png").write_bytes(b"")
     result = data("images", source, "--out", tmp_path / "out" / "set", ranks=3)
     assert result.returncode != 0
-    assert "2 of 87 pictures cannot be used" in result.stderr
+    assert "2 of 87 images cannot be used" in result.stderr
     assert "ant 3.png: PNG: " in result.stdout and "wasp 0.png: is empty (0 bytes)" in result.stdout
     assert not list((tmp_path / "out").glob("*.h5*"))
     result = data("images", source, "--out", tmp_path / "out" / "set", "--broken", "skip", ranks=3)
     assert result.returncode == 0, result
-    assert "train       71 pictures" in result.stdout and "broken      2, left out" in result.stdout
+    assert "train       71 images" in result.stdout and "broken      2, left out" in result.stdout
     assert data("verify", tmp_path / "out" / "set").returncode == 0
 
 
-def test_real_tar_files_give_the_records_of_the_folders(pictures, tmp_path):
-    assert data("images", pictures, "--out", tmp_path / "folders" / "set").returncode == 0
+def test_real_tar_files_give_the_records_of_the_folders(images, tmp_path):
+    assert data("images", images, "--out", tmp_path / "folders" / "set").returncode == 0
 
     def records(prefix):
         with h5py.File(f"{prefix}-00000-of-00001.h5") as file:
@@ -114,7 +114,7 @@ def test_real_tar_files_give_the_records_of_the_folders(pictures, tmp_path):
 
     for form in tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT:
         source = tmp_path / f"tar-{form}"
-        for folder in sorted(pictures.glob("*/*")):
+        for folder in sorted(images.glob("*/*")):
             (source / folder.parent.name).mkdir(parents=True, exist_ok=True)
             with tarfile.open(source / folder.parent.name / f"{folder.name}.tar", "w", format=form) as archive:
                 deep = "d" * 60 + "/" + "e" * 60  # longer than a header's name
@@ -126,8 +126,8 @@ def test_real_tar_files_give_the_records_of_the_folders(pictures, tmp_path):
             assert records(out / f"set-{split}") == records(tmp_path / "folders" / f"set-{split}")
 
 
-def test_files_say_what_the_schema_asks_for(pictures, tmp_path):
-    assert data("images", pictures, "--out", tmp_path / "set", "--license", "CC0", "--seed", 7).returncode == 0
+def test_files_say_what_the_schema_asks_for(images, tmp_path):
+    assert data("images", images, "--out", tmp_path / "set", "--license", "CC0", "--seed", 7).returncode == 0
     with h5py.File(tmp_path / "set-train-00000-of-00001.h5") as file:
         attributes = dict(file.attrs)
         for name, value in {"schema": b"ringtrain", "kind": b"image", "split": b"train", "dataset_name": b"set",
@@ -160,8 +160,8 @@ def test_files_say_what_the_schema_asks_for(pictures, tmp_path):
     (["import", "nowhere.h5", "--images", "x", "--labels", "y", "--out", "OUT"], "nowhere.h5: cannot open"),
     (["contact-sheet", "OUT", "--out", "OUT.png"], "no data set at"),
 ])
-def test_mistakes_give_one_clear_error(pictures, tmp_path, words, message):
-    replaced = [str(pictures) if w == "IN" else w.replace("OUT", str(tmp_path / "out")) for w in words]
+def test_mistakes_give_one_clear_error(images, tmp_path, words, message):
+    replaced = [str(images) if w == "IN" else w.replace("OUT", str(tmp_path / "out")) for w in words]
     result = data(*replaced)
     assert result.returncode == 1
     assert message in result.stderr and result.stderr.count("error:") == 1, result.stderr
@@ -175,6 +175,6 @@ def test_eurosat_converts_and_verifies(tmp_path):
     assert result.returncode == 0, result
     result = data("verify", tmp_path / "eurosat")
     assert result.returncode == 0 and "no faults found" in result.stdout, result
-    assert "5,000 pictures" in result.stdout and "10 classes" in result.stdout
+    assert "5,000 images" in result.stdout and "10 classes" in result.stdout
     result = data("contact-sheet", tmp_path / "eurosat", "--out", tmp_path / "sheet.png")
     assert result.returncode == 0 and os.path.getsize(tmp_path / "sheet.png") > 10000, result

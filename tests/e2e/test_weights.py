@@ -298,7 +298,7 @@ def test_mistakes_are_one_clear_error(workshop, words, said):
     assert result.code == 1 and result.err.count("ringtrain: error") == 1 and said in result.err, result
 
 
-# ---- Pictures ------------------------------------------------------------------------------------------------------
+# ---- Images ------------------------------------------------------------------------------------------------------
 
 CLASSES = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
 RESNET = dict(model={"kind": "resnet", "depth": 18, "width": 16, "stem": "small"}, batch={"global": 16, "worker": 4},
@@ -306,9 +306,9 @@ RESNET = dict(model={"kind": "resnet", "depth": 18, "width": 16, "stem": "small"
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def images(tmp_path_factory):
     """Prefix of a small data set: stripes whose direction and colour are the class."""
-    folder = tmp_path_factory.mktemp("pictures")
+    folder = tmp_path_factory.mktemp("images")
     generator = numpy.random.default_rng(1)
     y, x = numpy.mgrid[:16, :16]
     for split, count in ("train", 8), ("val", 5):
@@ -318,12 +318,12 @@ def pictures(tmp_path_factory):
                 wave = numpy.sin(x * numpy.cos(label) + y * numpy.sin(label) + generator.uniform(0, 6))
                 colour = numpy.array([label * 30, 128, 255 - label * 30])
                 pixels = 0.5 * colour + 50 * wave[..., None] + generator.normal(0, 10, (16, 16, 3))
-                picture = Image.fromarray(pixels.clip(0, 255).astype(numpy.uint8))
-                picture.save(folder / "source" / split / name / f"{number}.jpg", quality=95)
-    done = subprocess.run([CONVERTER, "images", folder / "source", "--out", folder / "pictures", "--shards", "2"],
+                image = Image.fromarray(pixels.clip(0, 255).astype(numpy.uint8))
+                image.save(folder / "source" / split / name / f"{number}.jpg", quality=95)
+    done = subprocess.run([CONVERTER, "images", folder / "source", "--out", folder / "images", "--shards", "2"],
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "pictures"
+    return folder / "images"
 
 
 def torchvision_names():
@@ -339,8 +339,8 @@ def torchvision_names():
     return set(names)
 
 
-def test_a_resnet_goes_out_with_torchvisions_names_and_comes_back_to_the_same_bits(workshop, weights, pictures):
-    workshop.data = pictures
+def test_a_resnet_goes_out_with_torchvisions_names_and_comes_back_to_the_same_bits(workshop, weights, images):
+    workshop.data = images
     run = workshop.train("run", ranks=2, **RESNET)
     said = evaluations(run)[-1]
     exported = weights.export(run, "--newest")
@@ -363,8 +363,8 @@ def test_a_resnet_goes_out_with_torchvisions_names_and_comes_back_to_the_same_bi
     assert_same_bits(*runs)
 
 
-def test_what_a_resnet_saw_and_said_of_pictures_adds_up_to_top_1_and_top_5(workshop, weights, pictures):
-    workshop.data = pictures
+def test_what_a_resnet_saw_and_said_of_images_adds_up_to_top_1_and_top_5(workshop, weights, images):
+    workshop.data = images
     run = workshop.train("run", **RESNET)
     out = weights.folder / "logits.safetensors"
     result, _ = weights.evaluate(run, "--logits", out, "--samples", 100)
@@ -380,8 +380,8 @@ def test_what_a_resnet_saw_and_said_of_pictures_adds_up_to_top_1_and_top_5(works
     assert numpy.mean((order[:, :5] == targets[:, None]).any(1)) == pytest.approx(result["validation_accuracy5"])
 
 
-def test_weights_without_statistics_or_of_another_resnet_are_refused(workshop, weights, pictures):
-    workshop.data = pictures
+def test_weights_without_statistics_or_of_another_resnet_are_refused(workshop, weights, images):
+    workshop.data = images
     tensors, metadata = read_safetensors(weights.export(workshop.train("run", **{**RESNET, "stop__steps": 1})))
     bare = {name: values for name, values in tensors.items() if "running" not in name}
     error = weights.bring_in_badly(write_safetensors(weights.folder / "bare.safetensors", bare), **RESNET)
@@ -413,9 +413,9 @@ def test_classes_called_by_bytes_that_are_no_utf8_are_trained_exported_and_impor
     assert weights.evaluate(imported)[0]["validation_loss"] == evaluations(run)[-1]["validation_loss"]
 
 
-def test_a_validation_loss_that_is_not_finite_is_never_the_best(workshop, weights, pictures):
+def test_a_validation_loss_that_is_not_finite_is_never_the_best(workshop, weights, images):
     """Training sees the batch's own statistics; evaluation the running ones, here as far out as floats go."""
-    workshop.data = pictures
+    workshop.data = images
     tensors, metadata = read_safetensors(weights.export(workshop.train("run", **{**RESNET, "stop__steps": 1})))
     tensors["bn1.running_mean"], tensors["bn1.running_var"] = numpy.full((2, 16), [[-3e38], [0]], numpy.float32)
     file = write_safetensors(weights.folder / "far.safetensors", tensors, metadata)

@@ -1,7 +1,7 @@
 // The GPU's own kernels on the CPU: the same source, compiled as C++.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels/kernels.h"
 
 namespace ringtrain::cuda {
 

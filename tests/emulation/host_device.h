@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/device/device.h"
 #include "tests/emulation/command_queue.h"
 #include "tests/emulation/race_check.h"
 

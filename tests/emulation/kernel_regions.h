@@ -4,9 +4,9 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/dnn.h"
-#include "backend/cuda/kernels.h"
-#include "backend/cuda/rnn.h"
+#include "backend/cuda/dnn/operations.h"
+#include "backend/cuda/dnn/rnn.h"
+#include "backend/cuda/kernels/kernels.h"
 #include "tests/emulation/race_check.h"
 
 namespace ringtrain::cuda {

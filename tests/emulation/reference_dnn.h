@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "backend/cuda/dnn.h"
+#include "backend/cuda/dnn/operations.h"
 
 namespace ringtrain::cuda {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "backend/cuda/rnn.h"
+#include "backend/cuda/dnn/rnn.h"
 
 namespace ringtrain::cuda {
 

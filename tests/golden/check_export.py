@@ -93,7 +93,7 @@ def torchvision_model(kind, w):
         bottleneck = "layer1.0.conv3.weight" in w
         block = models.resnet.Bottleneck if bottleneck else models.resnet.BasicBlock
         model = models.ResNet(block, blocks, num_classes=w["fc.weight"].shape[0])
-        if w["conv1.weight"].shape[-1] == 3:  # the stem for small pictures
+        if w["conv1.weight"].shape[-1] == 3:  # the stem for small images
             model.conv1, model.maxpool = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False), torch.nn.Identity()
     else:
         return None
@@ -116,11 +116,11 @@ def main():
             networks["torch.nn.LSTM"] = char_lstm(w, inputs)
         else:
             mean, std = (torch.tensor(json.loads(metadata[key])).reshape(3, 1, 1) for key in ("mean", "std"))
-            pictures = (inputs.permute(0, 3, 1, 2).float() / 255 - mean) / std
-            networks[f"{kind} with torch.nn.functional"] = globals()[f"plain_{kind}"](w, pictures)
+            images = (inputs.permute(0, 3, 1, 2).float() / 255 - mean) / std
+            networks[f"{kind} with torch.nn.functional"] = globals()[f"plain_{kind}"](w, images)
             model = torchvision_model(kind, w)
             if model is not None:
-                networks[f"{kind} of torchvision {torchvision.__version__}"] = model(pictures)
+                networks[f"{kind} of torchvision {torchvision.__version__}"] = model(images)
     ours = kept["logits"].double()
     tolerance = arguments.tolerance * max(1.0, ours.abs().max().item())
     agree = True

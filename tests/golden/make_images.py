@@ -59,9 +59,9 @@ def scans(data):
 
 
 def good_files():
-    picture = photograph(101, 150)
-    pil = Image.fromarray(picture)
-    full, (y, cb, cr) = dict(quality=70), ycc(picture)
+    image = photograph(101, 150)
+    pil = Image.fromarray(image)
+    full, (y, cb, cr) = dict(quality=70), ycc(image)
     files = {
         "grey": saved(pil.convert("L"), **full),
         "444": saved(pil, subsampling=0, **full),
@@ -117,7 +117,7 @@ def broken_files(good):
         "truncated": whole[:len(whole) * 2 // 3], "truncated_header": whole[:300],
         "truncated_progressive": good["progressive_420"][:len(good["progressive_420"]) // 2],
         "corrupt": bytes(marker_inside), "corrupt_restarts": lost_restart, "png": png.getvalue(), "empty": b"",
-        "not_a_picture": b"This is text.", "huge": bytes(huge),
+        "not_a_image": b"This is text.", "huge": bytes(huge),
     }
 
 
@@ -154,7 +154,7 @@ def expected(name, data):
 
 
 def fallback_crops():
-    """RandomResizedCrop's central crop, of pictures where no try can succeed."""
+    """RandomResizedCrop's central crop, of images where no try can succeed."""
     result = []
     for height, width in ((10, 1000), (1000, 10), (3, 301), (77, 2)):
         blank = Image.new("RGB", (width, height))
@@ -162,7 +162,7 @@ def fallback_crops():
             crop = torchvision.transforms.RandomResizedCrop.get_params(blank, scale, ratio)
             assert all(crop == torchvision.transforms.RandomResizedCrop.get_params(blank, scale, ratio) for _ in range(50))
             result.append({"height": height, "width": width, "scale": scale, "ratio": ratio, "box": crop})
-    # No try succeeds for want of area: the whole picture.
+    # No try succeeds for want of area: the whole image.
     result.append({"height": 60, "width": 60, "scale": (1.5, 2.0), "ratio": (3 / 4, 4 / 3), "box": (0, 0, 60, 60)})
     assert torchvision.transforms.RandomResizedCrop.get_params(Image.new("RGB", (60, 60)), (1.5, 2.0), (3 / 4, 4 / 3)) == (0, 0, 60, 60)
     return result

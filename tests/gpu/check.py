@@ -154,7 +154,7 @@ def description(run, seconds):
     if result["status"] != "passed" or not file.exists():
         return result
     real, lines = json.loads(file.read_text()), []
-    shipped = [path for path in sorted((ROOT / "src/backend/cuda/devices").glob("*.json"))
+    shipped = [path for path in sorted((ROOT / "src/backend/cuda/device/descriptions").glob("*.json"))
                if path.stem in run.gpu.lower()]
     for path in shipped:
         for key, value in json.loads(path.read_text()).items():

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "backend/cuda/dnn_plans.h"
+#include "backend/cuda/dnn/plans.h"
 #include "tests/gpu/gpu.h"
 
 namespace ringtrain::cuda {

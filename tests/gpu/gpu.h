@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/device/device.h"
 #include "cluster/session.h"
 
 namespace ringtrain::cuda {

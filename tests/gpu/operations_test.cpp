@@ -14,7 +14,7 @@
 #include "tests/emulation/reference_dnn.h"
 #include "tests/emulation/typed_memory.h"
 #include "tests/gpu/gpu.h"
-#include "tests/unit/pictures.h"
+#include "tests/unit/images.h"
 
 namespace ringtrain::cuda {
 namespace {

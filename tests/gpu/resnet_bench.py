@@ -19,7 +19,7 @@ from pathlib import Path
 from bench_gpu import ROOT, WORK, ceiling, compare, fail, gpu_facts, make_parser, parse, run_ringtrain, time_is_up
 from bench_tools import MADE_UP, about, call, write
 
-BATCHES, CLASSES, PICTURES = [256, 512], 1000, 2048
+BATCHES, CLASSES, IMAGES = [256, 512], 1000, 2048
 PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
 # Images per second on an H200, and ratios.
 RATE_TARGET, RATIO_TARGET, INPUT_TARGET = 8000, 1.5, 0.98
@@ -47,24 +47,24 @@ def make_data(options, size):
     if not classes.exists():
         if options.photographs:
             fail(f"{classes} does not exist (lines: class id and name)")
-        what, photographs = "made-up pictures of a photograph's size", WORK / "photographs"
+        what, photographs = "made-up images of a photograph's size", WORK / "photographs"
         classes = photographs / "classes1000.txt"
         if not classes.exists():
             photographs.mkdir(parents=True, exist_ok=True)
             call([options.python, "-c", MADE_UP, photographs])
             classes.write_text("".join(f"c{i:04d}\tclass_{i}\n" for i in range(CLASSES)))
-    # Every picture several times, under names of its own: an epoch has to hold some batches.
-    pictures = sorted(photographs.glob("*.JPEG"))
-    times = 1 if options.tiny else -(-PICTURES // len(pictures))
+    # Every image several times, under names of its own: an epoch has to hold some batches.
+    images = sorted(photographs.glob("*.JPEG"))
+    times = 1 if options.tiny else -(-IMAGES // len(images))
     folder, listing = WORK / f"{times}_times", WORK / "photographs.txt"
     folder.mkdir(exist_ok=True)
     lines = []
-    for picture in pictures:
+    for image in images:
         for number in range(times):
-            link = folder / f"{picture.stem}_{number}.JPEG"
+            link = folder / f"{image.stem}_{number}.JPEG"
             if not link.exists():
-                link.symlink_to(picture.resolve())
-            lines.append(f"{link.name} {picture.name.split('_')[0]}\n")
+                link.symlink_to(image.resolve())
+            lines.append(f"{link.name} {image.name.split('_')[0]}\n")
     listing.write_text("".join(lines))
     common = ["bin/ringtrain-data", "images", folder, "--list", listing, "--class-list", classes, "--split", "train", "--broken", "skip"]
     if not list(WORK.glob(f"real{times}-train-*.h5")):

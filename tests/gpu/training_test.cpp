@@ -15,7 +15,7 @@ struct Case {
   const char* name;
   std::function<Task()> task;
   // Of the gradient, by roundings of 2^-11 (tf32, fp16) and 2^-9 (bf16): the bounds of
-  // unit/cuda_picture_programs_test.cpp.
+  // unit/cuda_image_programs_test.cpp.
   double half_gradient, bf16_gradient;
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {
@@ -30,12 +30,12 @@ Task lstm(std::int64_t hidden, std::int64_t layers, double dropout, std::int64_t
 
 std::vector<Case> cases() {
   return {
-      {"BasicSmallStemTwoGroups", [] { return picture_task(small_resnet(18, 8, "small", 16, 0.1), 4, 4, 2); }, 0.006,
+      {"BasicSmallStemTwoGroups", [] { return image_task(small_resnet(18, 8, "small", 16, 0.1), 4, 4, 2); }, 0.006,
        0.16},
-      {"BasicImageNetStemThreeMicroSteps", [] { return picture_task(small_resnet(18, 8, "imagenet", 48), 6, 2, 2); },
+      {"BasicImageNetStemThreeMicroSteps", [] { return image_task(small_resnet(18, 8, "imagenet", 48), 6, 2, 2); },
        0.006, 0.1},
-      {"BottleneckSmallStem", [] { return picture_task(small_resnet(50, 8, "small", 16), 4, 4, 4); }, 0.01, 0.42},
-      {"AlexNetLikeWithDropout", [] { return picture_task(small_alexnet(0.5), 6, 2, 0); }, 0.012, 0.16},
+      {"BottleneckSmallStem", [] { return image_task(small_resnet(50, 8, "small", 16), 4, 4, 4); }, 0.01, 0.42},
+      {"AlexNetLikeWithDropout", [] { return image_task(small_alexnet(0.5), 6, 2, 0); }, 0.012, 0.16},
       {"LstmDropout", [] { return lstm(64, 4, 0.2, 16, 16, false); }, 0.01, 0.08},
       {"LstmCarriedStateTwoMicroSteps", [] { return lstm(48, 2, 0.1, 16, 8, true); }, 0.01, 0.08},
   };

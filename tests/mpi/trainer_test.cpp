@@ -8,14 +8,14 @@
 
 #include "backend/cuda/backend.h"
 #include "base/error.h"
+#include "checkpoint/snapshot.h"
 #include "cluster/staged_communicator.h"
 #include "config/reader.h"
-#include "data_prep/names.h"
-#include "data_prep/text.h"
+#include "data_prep/text/names.h"
+#include "data_prep/text/text.h"
 #include "mpi_tests.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/with_folder.h"
-#include "train/snapshot.h"
 
 namespace ringtrain {
 namespace {
@@ -88,7 +88,7 @@ struct TrainingRank {
     trainer = std::make_unique<Trainer>(plan, *backend, communicator(), watchdog, *loader);
     std::array<std::int64_t, 1> step = {checkpoint == nullptr ? 0 : checkpoint->step};
     host->broadcast(std::as_writable_bytes(std::span(step)), 0);
-    Progress progress;
+    RunProgress progress;
     progress.step = step[0];
     load_trainer(session().rank() == 0 ? checkpoint : nullptr, *trainer, plan, progress, communicator());
   }
@@ -104,7 +104,7 @@ struct TrainingRank {
     return values;
   }
   Checkpoint snapshot() {
-    Progress progress;
+    RunProgress progress;
     progress.step = trainer->finished_steps();
     return take_snapshot(*trainer, plan, progress, communicator());
   }

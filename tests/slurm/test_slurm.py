@@ -237,18 +237,18 @@ def test_names_are_converted_and_verified_by_prep(shop, whole):
 
 
 @together
-def test_pictures_are_converted_by_all_ranks_of_two_nodes_into_the_same_files(shop, whole):
-    pictures = sorted((ROOT / "tests" / "golden" / "images").glob("*.jpg"))
-    for number, picture in enumerate(pictures):
-        place = shop.folder / "pictures" / ("even" if number % 2 == 0 else "odd")
+def test_images_are_converted_by_all_ranks_of_two_nodes_into_the_same_files(shop, whole):
+    images = sorted((ROOT / "tests" / "golden" / "images").glob("*.jpg"))
+    for number, image in enumerate(images):
+        place = shop.folder / "images" / ("even" if number % 2 == 0 else "odd")
         place.mkdir(parents=True, exist_ok=True)
-        shutil.copy(picture, place)
-    words = ["images", shop.folder / "pictures", "--validation", "0.3", "--broken", "skip", "--out"]
-    job = shop.submit(SCRIPTS / "prep.sbatch", *words, shop.folder / "job" / "pictures",
+        shutil.copy(image, place)
+    words = ["images", shop.folder / "images", "--validation", "0.3", "--broken", "skip", "--out"]
+    job = shop.submit(SCRIPTS / "prep.sbatch", *words, shop.folder / "job" / "images",
                       options=["--nodes=2", "--ntasks-per-node=2"]).wait()
     assert "4 rank(s)" in job.output(), job.told()
     (shop.folder / "alone").mkdir()
-    done = shop.cluster.run(e2e.CONVERTER, *words, shop.folder / "alone" / "pictures")
+    done = shop.cluster.run(e2e.CONVERTER, *words, shop.folder / "alone" / "images")
     assert done.returncode == 0, done.stderr
     by_job, alone = (sorted((shop.folder / folder).glob("*.h5")) for folder in ("job", "alone"))
     assert len(by_job) == 2 and [file.name for file in by_job] == [file.name for file in alone]

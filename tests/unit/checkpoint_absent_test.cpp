@@ -1,8 +1,8 @@
 // Checkpoints of versions that did not write all that is written now.
 #include <gtest/gtest.h>
 
+#include "checkpoint/checkpoint.h"
 #include "tests/unit/with_folder.h"
-#include "train/checkpoint.h"
 
 namespace ringtrain {
 namespace {

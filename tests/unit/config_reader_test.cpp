@@ -250,7 +250,7 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
       {good,
        {"loss.label_smoothing=0.1"},
        "override 'loss.label_smoothing=0.1': loss.label_smoothing is 0.1 but model.kind is char_lstm, expected it only "
-       "with pictures"},
+       "with images"},
       {good + lr + "  scaling: linear\n",
        {},
        "exp.yaml:9:3: learning_rate.scaling is linear but learning_rate.base_batch is not given, expected the batch "

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "backend/cuda/dnn.h"
+#include "backend/cuda/dnn/operations.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {

@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "backend/cuda/fusion.h"
+#include "backend/cuda/program/fusion.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {

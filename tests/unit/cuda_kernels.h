@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels/kernels.h"
 #include "base/random.h"
 #include "base/small_floats.h"
 #include "tests/emulation/emulated_kernels.h"

@@ -2,7 +2,7 @@
 #include <set>
 
 #include "backend/cuda/kernels/list.h"
-#include "backend/cuda/update_places.h"
+#include "backend/cuda/program/update_places.h"
 #include "base/error.h"
 #include "cuda_kernels.h"
 #include "tests/emulation/cuda_emulation.h"

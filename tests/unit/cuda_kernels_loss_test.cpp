@@ -31,7 +31,7 @@ struct LossCase {
     finished = memory.make<unsigned>(1);
     *finished = 0;
     state = memory.make<StepState>(1);
-    *state = {.loss_scale = 0.125f};
+    *state = {.gradient_scale = 0.125f};
     a = {.logits = logits.floats(),
          .targets = targets,
          .gradient = gradient.data,

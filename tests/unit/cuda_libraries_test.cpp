@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "backend/cuda/device.h"
-#include "backend/cuda/libraries.h"
-#include "backend/cuda/packed_plans.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/dnn/libraries.h"
+#include "backend/cuda/dnn/packed_plans.h"
 #include "base/error.h"
 #include "tests/unit/with_folder.h"
 

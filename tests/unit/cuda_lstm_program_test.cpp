@@ -77,7 +77,7 @@ class Training {
     TestPass pass;
     pass.inputs = x_.data();
     pass.targets = y_.data();
-    pass.loss_scale = loss_scale / static_cast<float>(counted);
+    pass.gradient_scale = loss_scale / static_cast<float>(counted);
     pass.dropout_key = random_key(11, RandomPurpose::dropout);
     pass.step = step;
     pass.first_row = 32;

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
-#include "backend/cuda/lstm_model.h"
-#include "backend/cuda/lstm_weights.h"
+#include "backend/cuda/lstm/model.h"
+#include "backend/cuda/lstm/weights.h"
 #include "base/error.h"
 #include "models/models.h"
 

@@ -1,10 +1,10 @@
 // Which micro-batch a device takes where the experiment leaves it open.
 #include <gtest/gtest.h>
 
-#include "backend/cuda/micro_batch.h"
-#include "backend/cuda/picture_program.h"
+#include "backend/cuda/image/program.h"
+#include "backend/cuda/program/micro_batch.h"
 #include "tests/emulation/host_device.h"
-#include "tests/unit/pictures.h"
+#include "tests/unit/images.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -43,7 +43,7 @@ TEST(CudaMicroBatch, TheLowerBoundIsOneAndNotFarOffWhereMapsAreMostOfTheMemory) 
       const auto bytes = [&](std::int64_t samples) {
         std::int64_t sum = 0;
         const auto program =
-            make_picture_program(device, {.fusions = &fusions}, graph, samples, samples, precision, PassMode::training);
+            make_image_program(device, {.fusions = &fusions}, graph, samples, samples, precision, PassMode::training);
         for (const MemoryItem& item : program->memory()) sum += item.bytes;
         return sum;
       };

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "backend/cuda/backend.h"
-#include "backend/cuda/described_device.h"
-#include "backend/cuda/plan_process.h"
+#include "backend/cuda/device/described.h"
+#include "backend/cuda/device/plan_process.h"
 #include "base/error.h"
-#include "tests/unit/pictures.h"
+#include "tests/unit/images.h"
 
 namespace ringtrain::cuda {
 
@@ -32,8 +32,8 @@ inline std::vector<PlannedModel> planned_models() {
   text.vocabulary = 96;
   std::vector<PlannedModel> models;
   for (const std::int64_t depth : {50, 18, 34}) models.push_back({cat("resnet-", depth), resnet_of(depth)});
-  models.push_back({"alexnet", alexnet({}, picture_shape(224, 1000), {})});
-  models.push_back({"cnn", cnn({}, picture_shape(32, 10), {})});
+  models.push_back({"alexnet", alexnet({}, image_shape(224, 1000), {})});
+  models.push_back({"cnn", cnn({}, image_shape(32, 10), {})});
   models.push_back({"char_lstm", char_lstm({}, text)});
   return models;
 }

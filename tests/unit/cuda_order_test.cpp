@@ -13,14 +13,14 @@
 namespace ringtrain::cuda {
 namespace {
 
-Task pictures(std::int64_t micro_batch = 2) {
-  return picture_task(small_resnet(18, 8, "imagenet", 40), 4, micro_batch, 2);
+Task images(std::int64_t micro_batch = 2) {
+  return image_task(small_resnet(18, 8, "imagenet", 40), 4, micro_batch, 2);
 }
 Task text(std::int64_t rows = 6, bool carried = true) {
   return text_task({.kind = "char_lstm", .hidden = 16, .layers = 3, .dropout = 0.2}, 5, 9, rows, 3, carried, 4);
 }
 std::vector<Task> tasks() {
-  return {pictures(), text()};
+  return {images(), text()};
 }
 
 // Training with a reducer as the trainer has it: buckets below the watermark are read in a second stream while the
@@ -80,7 +80,7 @@ std::vector<std::vector<std::byte>> copies_of(const ProgramBase& program) {
 }
 
 TEST(CudaOrder, TheUpdateLeavesTheCopiesThatSetWeightsWouldMake) {
-  for (Task task : {pictures(), text()})
+  for (Task task : {images(), text()})
     for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16})
       for (const bool overflows : {false, true}) {
         task.precision = precision;
@@ -272,7 +272,7 @@ bool found(HostDevice& device, const Task& task, const Reduced& expected, Backen
 
 TEST(CudaFaults, EveryMissingWaitIsFound) {
   // Four passes a step: copies ahead have to wait for the pass before the last.
-  for (Task task : {picture_task(small_resnet(18, 8, "small", 8), 8, 2, 2), text(12, false)}) {
+  for (Task task : {image_task(small_resnet(18, 8, "small", 8), 8, 2, 2), text(12, false)}) {
     task.steps = 2;
     HostDevice sound;
     const Reduced expected = train_reduced(sound, task);
@@ -342,7 +342,7 @@ class FreezingDevice : public HostDevice {
 };
 
 TEST(CudaFaults, AFrozenLossScaleIsFound) {
-  Task task = pictures(4);
+  Task task = images(4);
   task.precision = Precision::fp16;
   HostDevice sound;
   FreezingDevice freezing;
@@ -357,7 +357,7 @@ TEST(CudaFaults, AFrozenLossScaleIsFound) {
     std::vector<float> first(1), third(1);
     for (int step = 0; step < 3; ++step) {
       program->run({task.inputs.data(), task.targets.data()},
-                   {.loss_scale = step < 2 ? 1.0f : 8.0f, .statistic_scale = 1});
+                   {.gradient_scale = step < 2 ? 1.0f : 8.0f, .statistic_scale = 1});
       program->backward(*gradients, false, {});
       backend->copy_to_host(*gradients, logits_bias, step == 0 ? first : third);
     }
@@ -392,7 +392,7 @@ class SwappingDevice : public HostDevice {
 };
 
 TEST(CudaFaults, CommandsInTheWrongOrderAreFound) {
-  Task task = pictures();
+  Task task = images();
   task.steps = 1;
   HostDevice sound;
   const Reduced expected = train_reduced(sound, task, {.graphs = false});
@@ -405,7 +405,7 @@ TEST(CudaFaults, CommandsInTheWrongOrderAreFound) {
 
 // Writes a gradient once more at the end of the backward pass.
 TEST(CudaFaults, AGradientThatIsWrittenBehindItsWatermarkIsFound) {
-  const Task task = pictures();
+  const Task task = images();
   HostDevice device;
   const auto backend = make_backend(device, {.segment_elements = 1024});
   const Stream stream = device.make_stream(true);

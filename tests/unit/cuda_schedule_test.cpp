@@ -1,7 +1,7 @@
 // The schedule of GPU programs on lists of commands that do nothing but say that they were issued.
 #include <gtest/gtest.h>
 
-#include "backend/cuda/schedule.h"
+#include "backend/cuda/program/schedule.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "tests/emulation/host_device.h"

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "backend/cuda/backend.h"
-#include "backend/cuda/program_base.h"
+#include "backend/cuda/program/base.h"
 #include "base/error.h"
 #include "models/models.h"
 #include "optim/optimizer.h"
 #include "tests/emulation/host_device.h"
-#include "tests/unit/pictures.h"
+#include "tests/unit/images.h"
 
 namespace ringtrain::cuda {
 
@@ -36,8 +36,8 @@ struct Task {
   }
 };
 
-inline Task picture_task(const Graph& graph, std::int64_t rows, std::int64_t micro_batch, std::int64_t group) {
-  const Pictures drawn(graph, rows, group);
+inline Task image_task(const Graph& graph, std::int64_t rows, std::int64_t micro_batch, std::int64_t group) {
+  const Images drawn(graph, rows, group);
   return {.graph = graph,
           .rows = rows,
           .micro_batch = micro_batch,
@@ -149,7 +149,7 @@ inline Curve train(Backend& backend, const Task& task, const Listener& listener 
       std::fill_n(garbage.begin() + p.offset, p.count, std::numeric_limits<float>::quiet_NaN());
     backend.copy_from_host(garbage, *gradients, 0);
     for (std::int64_t row = 0; row < task.rows; row += task.micro_batch) {
-      PassContext context{.loss_scale = task.overflow_scale / static_cast<float>(task.counted()),
+      PassContext context{.gradient_scale = task.overflow_scale / static_cast<float>(task.counted()),
                           .statistic_scale = group / static_cast<float>(task.rows),
                           .dropout_key = random_key(11, RandomPurpose::dropout),
                           .step = step,

@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "data/hdf5.h"
 #include "data/shard_header.h"
-#include "data_prep/names.h"
-#include "data_prep/text.h"
+#include "data_prep/text/names.h"
+#include "data_prep/text/text.h"
 #include "data_prep/verify.h"
 #include "tests/unit/hdf5_edit.h"
 #include "tests/unit/with_folder.h"
@@ -105,7 +105,7 @@ const std::vector<Damage> damages = {
      "00001-of-00002.h5: attribute 'complete' is missing or not 1: the conversion did not finish"},
     {"another kind", [](auto& a, auto&) { edit(a, [](hid_t f) { set_attribute(f, "kind", "video"); }); },
      "attribute 'kind' is 'video', expected 'text' or 'image'"},
-    {"pictures without images", [](auto& a, auto&) { edit(a, [](hid_t f) { set_attribute(f, "kind", "image"); }); },
+    {"images without images", [](auto& a, auto&) { edit(a, [](hid_t f) { set_attribute(f, "kind", "image"); }); },
      "data set 'images' is missing"},
     {"a missing attribute",
      [](auto& a, auto&) { edit(a, [](hid_t f) { drop_attribute(f, "/", "num_samples_total"); }); },

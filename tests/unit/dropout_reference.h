@@ -2,9 +2,9 @@
 #pragma once
 
 #include "backend/backend.h"
-#include "tests/unit/test_pass.h"
 #include "base/random.h"
 #include "nn/lstm_cell.h"
+#include "tests/unit/test_pass.h"
 
 namespace ringtrain {
 

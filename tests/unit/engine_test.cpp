@@ -170,7 +170,7 @@ struct Bench {
     pass.state = c.state ? state.data() : nullptr;
     std::int64_t counted = 0;
     for (std::int32_t target : y) counted += target >= 0;
-    pass.loss_scale = 1.0f / static_cast<float>(counted);
+    pass.gradient_scale = 1.0f / static_cast<float>(counted);
   }
 
   std::unique_ptr<Program> program(Precision precision, PassMode mode = PassMode::training) {

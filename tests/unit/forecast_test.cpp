@@ -98,13 +98,13 @@ TEST(Forecast, WhatTurnsCostBesideThemselvesIsMeasuredOnTwoRanksAndUsedForMore) 
   const double pass = two.step.forward + two.step.backward;
   two.step.shared_pass = 2 * 1.1 * pass;  // a tenth more than the turns
   const Forecast unmeasured(experiment(), {two}, {.ranks_per_node = 4});
-  EXPECT_NEAR(unmeasured.turns().slowdown, 0, 1e-12) << "a pass alone does not say how long messages wait";
+  EXPECT_NEAR(unmeasured.core_sharing().slowdown, 0, 1e-12) << "a pass alone does not say how long messages wait";
   two.step.shared_step =
       static_cast<double>(two.step.accumulation) * two.step.shared_pass + 2.2 * two.step.update + 0.05;
   const Forecast f(experiment(), {two}, {.ranks_per_node = 4});
-  EXPECT_TRUE(f.turns_are_measured());
-  EXPECT_NEAR(f.turns().slowdown, 0.1, 1e-9);
-  EXPECT_GT(f.turns().message_wait, 0);
+  EXPECT_TRUE(f.core_sharing_is_measured());
+  EXPECT_NEAR(f.core_sharing().slowdown, 0.1, 1e-9);
+  EXPECT_GT(f.core_sharing().message_wait, 0);
 
   const ForecastRow apart = f.row(Scaling::weak, Topology::flat, 2), shared = f.row(Scaling::weak, Topology::flat, 4);
   EXPECT_EQ(apart.crowding, 1);

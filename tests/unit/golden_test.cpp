@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "backend/backend.h"
-#include "tests/unit/test_pass.h"
 #include "models/models.h"
 #include "optim/optimizer.h"
+#include "tests/unit/test_pass.h"
 
 namespace ringtrain {
 namespace {
@@ -71,7 +71,7 @@ TEST(Golden, LstmLossGradientsAndStatesEqualPyTorch) {
     TestPass pass;
     pass.inputs = tokens.data();
     pass.targets = targets.data();
-    pass.loss_scale = static_cast<float>(1 / counted);
+    pass.gradient_scale = static_cast<float>(1 / counted);
     pass.state = state.data();
     const LossSums sums = run(*program, pass);
     program->backward(*gradients, false, {});

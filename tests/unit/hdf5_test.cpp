@@ -12,7 +12,9 @@
 #include <functional>
 #include <thread>
 
+#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {
@@ -158,12 +160,12 @@ TEST_F(Hdf5, PublishRenamesAndNamesWhatIsMissing) {
   file.write_attribute("/", "x", std::int64_t{1});
   file.flush();
   file.close();
-  h5::publish(path("a.tmp"), path("a.h5"));
+  publish_file(path("a.tmp"), path("a.h5"));
   EXPECT_FALSE(fs::exists(path("a.tmp")));
   EXPECT_EQ(h5::File::open(path("a.h5")).read_integer("/", "x"), 1);
-  expect_contains(message_of([&] { h5::publish(path("none.tmp"), path("b.h5")); }), "none.tmp: cannot open to sync");
+  expect_contains(message_of([&] { publish_file(path("none.tmp"), path("b.h5")); }), "none.tmp: cannot open to sync");
   fs::create_directory(path("folder"));
-  expect_contains(message_of([&] { h5::publish(path("a.h5"), path("folder")); }), "cannot rename to");
+  expect_contains(message_of([&] { publish_file(path("a.h5"), path("folder")); }), "cannot rename to");
 }
 
 TEST_F(Hdf5, ManyThreadsMayUseFilesAtOnce) {
@@ -185,11 +187,11 @@ TEST_F(Hdf5, ManyThreadsMayUseFilesAtOnce) {
 TEST(Crc32c, HasThePublishedValues) {  // RFC 3720, B.4
   std::vector<std::uint8_t> ascending(32);
   for (std::size_t i = 0; i < 32; ++i) ascending[i] = static_cast<std::uint8_t>(i);
-  EXPECT_EQ(h5::crc32c(std::vector<std::uint8_t>(32, 0)), 0x8A9136AAu);
-  EXPECT_EQ(h5::crc32c(std::vector<std::uint8_t>(32, 0xFF)), 0x62A8AB43u);
-  EXPECT_EQ(h5::crc32c(ascending), 0x46DD794Eu);
-  EXPECT_EQ(h5::crc32c_portable(ascending), 0x46DD794Eu);
-  EXPECT_EQ(h5::crc32c({}), 0u);
+  EXPECT_EQ(crc32c(std::vector<std::uint8_t>(32, 0)), 0x8A9136AAu);
+  EXPECT_EQ(crc32c(std::vector<std::uint8_t>(32, 0xFF)), 0x62A8AB43u);
+  EXPECT_EQ(crc32c(ascending), 0x46DD794Eu);
+  EXPECT_EQ(crc32c_portable(ascending), 0x46DD794Eu);
+  EXPECT_EQ(crc32c({}), 0u);
 }
 
 TEST(Crc32c, ContinuesAndAgreesWithThePortableForm) {
@@ -197,8 +199,8 @@ TEST(Crc32c, ContinuesAndAgreesWithThePortableForm) {
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * i + i / 7);
   const std::span<const std::uint8_t> all(bytes);
   for (const std::size_t cut : {0, 1, 7, 8, 500, 1003}) {
-    EXPECT_EQ(h5::crc32c(all.subspan(cut), h5::crc32c(all.first(cut))), h5::crc32c(all));
-    EXPECT_EQ(h5::crc32c_portable(all.subspan(cut), h5::crc32c_portable(all.first(cut))), h5::crc32c(all));
+    EXPECT_EQ(crc32c(all.subspan(cut), crc32c(all.first(cut))), crc32c(all));
+    EXPECT_EQ(crc32c_portable(all.subspan(cut), crc32c_portable(all.first(cut))), crc32c(all));
   }
 }
 

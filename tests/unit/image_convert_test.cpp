@@ -1,4 +1,4 @@
-// Pictures into data sets: what is listed, what is stored, what does not matter, and what is refused.
+// Images into data sets: what is listed, what is stored, what does not matter, and what is refused.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -6,19 +6,19 @@
 #include <cmath>
 #include <set>
 
-#include "data_prep/shard_writer.h"
-#include "tests/unit/picture_folder.h"
+#include "data_prep/common/shard_writer.h"
+#include "tests/unit/image_folder.h"
 
 namespace ringtrain {
 namespace {
 
 namespace fs = std::filesystem;
 
-class ImageConvert : public PictureFolder {};
+class ImageConvert : public ImageFolder {};
 
-TEST_F(ImageConvert, EveryPictureIsStoredWithItsBytesAndTheLabelOfItsSortedClass) {
+TEST_F(ImageConvert, EveryImageIsStoredWithItsBytesAndTheLabelOfItsSortedClass) {
   put_classes(7, 3);
-  const PicturesReport report = convert(options());
+  const ImagesReport report = convert(options());
   EXPECT_EQ(faults(), "");
   EXPECT_EQ(report.splits[train_split].samples, 14);
   EXPECT_EQ(report.splits[validation_split].samples, 6);
@@ -78,7 +78,7 @@ TEST_F(ImageConvert, SplitsWithDifferentClassesAreRefusedUnlessAClassListFixesTh
   listed.class_list = put_text("classes.txt", "wasp Vespula\nbee honey bee\r\n\nant\n");
   convert(listed);
   EXPECT_EQ(faults(), "");
-  expect_contains(summary(), "warning: 1 class(es) without pictures: wasp Vespula");
+  expect_contains(summary(), "warning: 1 class(es) without images: wasp Vespula");
   const DatasetIndex index = read_dataset_index(path("out/set-train"));
   EXPECT_EQ(index.image.class_ids, (std::vector<std::string>{"wasp", "bee", "ant"}));
   EXPECT_EQ(index.image.class_names, (std::vector<std::string>{"Vespula", "honey bee", "ant"}));
@@ -94,7 +94,7 @@ TEST_F(ImageConvert, AnEmptyClassFolderIsRefused) {
   put_classes(2, 0);
   fs::create_directories(path("in/train/cat"));
   put_text("in/train/cat/readme.txt", "nothing");
-  expect_contains(error_of(options()), "train/cat: holds no pictures");
+  expect_contains(error_of(options()), "train/cat: holds no images");
   EXPECT_FALSE(fs::exists(path("out/set-train-00000-of-00001.h5")));
 }
 
@@ -102,7 +102,7 @@ TEST_F(ImageConvert, WrongInputFoldersGiveOneClearError) {
   ImagesOptions wrong = options();
   expect_contains(error_of(wrong), "in: does not exist");
   put("in/1.jpg", test_jpeg(8, 8, 1));
-  expect_contains(error_of(wrong), "pictures, but no folder (or tar file) per class");
+  expect_contains(error_of(wrong), "images, but no folder (or tar file) per class");
   wrong.input = path("in/1.jpg");
   expect_contains(error_of(wrong), "is a file, expected a folder");
   fs::remove(path("in/1.jpg"));
@@ -122,7 +122,7 @@ TEST_F(ImageConvert, AFolderThatCannotBeReadIsAnError) {
   fs::permissions(path("in/train/bee"), fs::perms::owner_all);
 }
 
-TEST_F(ImageConvert, AnOutputThatCannotBeWrittenIsAnErrorBeforePicturesAreRead) {
+TEST_F(ImageConvert, AnOutputThatCannotBeWrittenIsAnErrorBeforeImagesAreRead) {
   put_classes(2, 2);
   put("in/train/ant/empty.jpg", {});
   fs::create_directories(path("out/set-validation.lock"));  // stands in the way, for root too
@@ -153,12 +153,12 @@ TEST_F(ImageConvert, OtherFilesAreIgnoredAndCounted) {
   put_text("in/train/notes.txt", "x");
   put_text("in/train/ant/._1.jpg", "macOS");
   put("in/train/ant/more/deep.PNG", test_jpeg(8, 8, 1));  // as torchvision, folders of a class are searched
-  const PicturesReport report = convert(options());
+  const ImagesReport report = convert(options());
   EXPECT_EQ(report.splits[train_split].samples, 5);
   expect_contains(log_.str(), "ignored     2 other file(s)");
 }
 
-TEST_F(ImageConvert, AListGivesPicturesByLabelOrClassId) {
+TEST_F(ImageConvert, AListGivesImagesByLabelOrClassId) {
   put("in/flat/a b.jpg", test_jpeg(8, 8, 1));
   put("in/flat/c.jpg", test_jpeg(8, 8, 2));
   ImagesOptions listed = options();
@@ -186,12 +186,12 @@ TEST_F(ImageConvert, MistakesInAListNameTheirLine) {
   expect_contains(error_with("a.jpg\n"), "line 1: 'a.jpg' has no label");
   expect_contains(error_with("a.jpg 3\nb.jpg -1\n"), "line 2: the label is -1");
   expect_contains(error_with("a.jpg 10\nb.jpg 9\nc.jpg 1O\n"), "line 3: the label '1O' is no number, unlike that of");
-  expect_contains(error_with("\n\n"), "lists no pictures");
+  expect_contains(error_with("\n\n"), "lists no images");
   listed.class_list = put_text("classes.txt", "n1\nn2\n");
   expect_contains(error_with("\na.jpg 2\n"), "line 2: the label 2 is outside 0 to 1");
   expect_contains(error_with("a.jpg n3\n"), "'n3' is neither a class id nor a number");
   listed.class_list.clear();
-  expect_contains(error_with("a.jpg 0\ngone.jpg 0\n"), "1 of 2 pictures cannot be used");
+  expect_contains(error_with("a.jpg 0\ngone.jpg 0\n"), "1 of 2 images cannot be used");
   expect_contains(log_.str(), "gone.jpg: cannot open: No such file");
 }
 
@@ -221,7 +221,7 @@ TEST_F(ImageConvert, SplitsConvertedOneByOneFitTogether) {
   expect_contains(summary(), "come from two conversions");
 }
 
-TEST_F(ImageConvert, AShareOfEachClassIsHeldOutAndNewPicturesMoveNoOthersOfOtherClasses) {
+TEST_F(ImageConvert, AShareOfEachClassIsHeldOutAndNewImagesMoveNoOthersOfOtherClasses) {
   for (int i = 0; i < 40; ++i) put(cat("in/ant/", i, ".jpg"), test_jpeg(8, 8, static_cast<std::uint64_t>(i)));
   for (int i = 0; i < 10; ++i) put(cat("in/bee/", i, ".jpg"), test_jpeg(8, 8, static_cast<std::uint64_t>(50 + i)));
   put("in/cat/1.jpg", test_jpeg(8, 8, 99));
@@ -250,7 +250,7 @@ TEST_F(ImageConvert, AShareOfEachClassIsHeldOutAndNewPicturesMoveNoOthersOfOther
   EXPECT_GE(same, before.size() - 1);
 }
 
-TEST_F(ImageConvert, AllBrokenPicturesAreListedAndNothingIsWritten) {
+TEST_F(ImageConvert, AllBrokenImagesAreListedAndNothingIsWritten) {
   put_classes(3, 1);
   Bytes cut = test_jpeg(40, 40, 5);
   cut.resize(cut.size() * 2 / 3);
@@ -261,40 +261,40 @@ TEST_F(ImageConvert, AllBrokenPicturesAreListedAndNothingIsWritten) {
   fs::create_symlink(path("nowhere"), path("in/val/bee/dangling.jpg"));
   ::mkfifo(path("in/val/bee/pipe.jpg").c_str(), 0600);  // nobody ever writes into it
   ImagesOptions strict = options();
-  expect_contains(error_of(strict), "6 of 14 pictures cannot be used");
+  expect_contains(error_of(strict), "6 of 14 images cannot be used");
   for (const std::string part :
        {"cut.jpg: libjpeg: Premature end", "empty.jpg: is empty (0 bytes)", "page.jpg: is HTML", "moving.jpg: is GIF",
         "dangling.jpg: cannot open: No such file", "pipe.jpg: is no ordinary file"})
     expect_contains(log_.str(), part);
   EXPECT_TRUE(fs::is_empty(path("out")));
   strict.broken = "skip";
-  const PicturesReport report = convert(strict);
+  const ImagesReport report = convert(strict);
   EXPECT_EQ(report.broken.size(), 6u);
-  expect_contains(log_.str(), "classes     2, 3 to 3 pictures each");
+  expect_contains(log_.str(), "classes     2, 3 to 3 images each");
   EXPECT_EQ(report.splits[train_split].samples, 6);
   EXPECT_EQ(faults(), "");
 }
 
-TEST_F(ImageConvert, SmallPicturesKeepTheirBytesWhenLargeOnesShrink) {
+TEST_F(ImageConvert, SmallImagesKeepTheirBytesWhenLargeOnesShrink) {
   put("in/ant/large.jpg", test_jpeg(60, 91, 1));
   put("in/ant/tall.jpg", test_jpeg(90, 30, 2));
   put("in/ant/small.jpg", test_jpeg(20, 50, 3));
   ImagesOptions shrunk = options();
   shrunk.short_side = 25;
   shrunk.quality = 80;
-  const PicturesReport report = convert(shrunk);
+  const ImagesReport report = convert(shrunk);
   EXPECT_EQ(report.resized, 2);
   EXPECT_EQ(faults(), "");
   const auto records = stored("out/set-train");
   EXPECT_EQ(records.at("ant/small.jpg").bytes, bytes_of_file(path("in/ant/small.jpg")));
-  const Picture original = decode_jpeg(bytes_of_file(path("in/ant/large.jpg")));
+  const Image original = decode_jpeg(bytes_of_file(path("in/ant/large.jpg")));
   EXPECT_EQ(records.at("ant/large.jpg").bytes, encode_jpeg(resize_bilinear(original, 25, 37), 80));
   const JpegHeader tall = read_jpeg_header(records.at("ant/tall.jpg").bytes);
   EXPECT_EQ(tall.width, 25);
   EXPECT_EQ(tall.height, 75);
 }
 
-TEST_F(ImageConvert, RawStoresThePixelsOfPicturesOfOneSize) {
+TEST_F(ImageConvert, RawStoresThePixelsOfImagesOfOneSize) {
   put("in/ant/1.jpg", test_jpeg(12, 10, 1));
   put("in/bee/2.jpg", test_jpeg(12, 10, 2));
   ImagesOptions raw = options();
@@ -304,11 +304,11 @@ TEST_F(ImageConvert, RawStoresThePixelsOfPicturesOfOneSize) {
   EXPECT_EQ(stored("out/set-train").at("bee/2.jpg").bytes, decode_jpeg(test_jpeg(12, 10, 2)).pixels);
   put("in/bee/3.jpg", test_jpeg(30, 20, 3));
   raw.force = true;
-  expect_contains(error_of(raw), "the pictures have several sizes: ant/1.jpg is 10 x 12");
+  expect_contains(error_of(raw), "the images have several sizes: ant/1.jpg is 10 x 12");
   raw.size = 16;
   convert(raw);
   EXPECT_EQ(faults(), "");
-  const Picture resized = resize_bilinear(decode_jpeg(test_jpeg(30, 20, 3)), 24, 16);
+  const Image resized = resize_bilinear(decode_jpeg(test_jpeg(30, 20, 3)), 24, 16);
   const Bytes middle(resized.pixels.begin() + 4 * 16 * 3, resized.pixels.begin() + 20 * 16 * 3);
   EXPECT_EQ(stored("out/set-train").at("bee/3.jpg").bytes, middle);
 }
@@ -320,12 +320,12 @@ TEST_F(ImageConvert, StatisticsAreThoseOfTheTrainingPixels) {
   convert(with);
   double sum[3] = {}, squares[3] = {}, count = 0;
   for (const auto& [key, record] : stored("out/set-train")) {
-    const Picture picture = decode_jpeg(record.bytes);
-    for (std::size_t i = 0; i < picture.pixels.size(); ++i) {
-      sum[i % 3] += picture.pixels[i] / 255.0;
-      squares[i % 3] += picture.pixels[i] / 255.0 * (picture.pixels[i] / 255.0);
+    const Image image = decode_jpeg(record.bytes);
+    for (std::size_t i = 0; i < image.pixels.size(); ++i) {
+      sum[i % 3] += image.pixels[i] / 255.0;
+      squares[i % 3] += image.pixels[i] / 255.0 * (image.pixels[i] / 255.0);
     }
-    count += static_cast<double>(picture.pixels.size() / 3);
+    count += static_cast<double>(image.pixels.size() / 3);
   }
   const ImageFormat image = read_dataset_index(path("out/set-train")).image;
   for (std::size_t c = 0; c < 3; ++c) {
@@ -347,7 +347,7 @@ TEST_F(ImageConvert, ResumingGivesTheSameBytesAsAnUninterruptedConversion) {
   fs::rename(shard(3), shard(3) + ".tmp");  // half of it
   fs::resize_file(shard(3) + ".tmp", fs::file_size(shard(3) + ".tmp") / 2);
   whole.resume = true;
-  const PicturesReport report = convert(whole);
+  const ImagesReport report = convert(whole);
   EXPECT_EQ(report.splits[train_split].resumed_shards, 2);
   EXPECT_EQ(report.splits[validation_split].resumed_shards, 4);
   EXPECT_EQ(files("a"), expected);
@@ -402,7 +402,7 @@ TEST_F(ImageConvert, ContradictingOptionsAreRefused) {
   expect_contains(error_with([](auto& o) { o.validation = 0.5; }), "there is a validation split already");
   expect_contains(error_with([](auto& o) { o.split = "test"; }), "expected train or validation");
   expect_contains(error_with([](auto& o) { o.split = "validation", o.statistics = true, o.input += "/val"; }),
-                  "--statistics needs training pictures");
+                  "--statistics needs training images");
 }
 
 }  // namespace

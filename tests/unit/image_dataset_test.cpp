@@ -1,4 +1,4 @@
-// Reading pictures' records: what good files give, what each kind of damage is called, patience with bad moments.
+// Reading images' records: what good files give, what each kind of damage is called, patience with bad moments.
 #include "data/image_dataset.h"
 
 #include <gtest/gtest.h>
@@ -349,7 +349,7 @@ TEST_F(ImageDatasetTest, AFileThatChangedSinceItsHeaderWasReadIsNamed) {
   expect_contains(message_of([&] { dataset.record(0); }), "when rank 0 read its header");
   fs::remove(shard(1, 2));
   expect_contains(message_of([&] { dataset.record(19); }), "00001-of-00002.h5: cannot open: No such file");
-  expect_contains(message_of([&] { dataset.record(20); }), "picture 20 asked for");
+  expect_contains(message_of([&] { dataset.record(20); }), "image 20 asked for");
 }
 
 std::int64_t open_files_in(const fs::path& folder) {

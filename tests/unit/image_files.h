@@ -1,4 +1,4 @@
-// The pictures of tests/golden/images and what Pillow and torchvision make of them (make_images.py).
+// The images of tests/golden/images and what Pillow and torchvision make of them (make_images.py).
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The kinds of files that the converter of pictures reads: JPEG with and without damage, CMYK, PNG, tar.
+// The kinds of files that the converter of images reads: JPEG with and without damage, CMYK, PNG, tar.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 // clang-format off: each of these needs the one before
@@ -11,22 +11,22 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "data_prep/jpeg_check.h"
-#include "data_prep/png.h"
-#include "data_prep/tar.h"
-#include "tests/unit/picture_folder.h"
+#include "data_prep/images/jpeg_check.h"
+#include "data_prep/images/png.h"
+#include "data_prep/images/tar.h"
+#include "tests/unit/image_folder.h"
 
 namespace ringtrain {
 namespace {
 
 namespace fs = std::filesystem;
 
-class PictureFormat : public PictureFolder {};
+class ImageFormat : public ImageFolder {};
 class JpegCheck : public testing::Test {};
-class Tar : public PictureFolder {};
+class Tar : public ImageFolder {};
 
 // Not by our own encoder: 4 components as Photoshop writes them, or progressive.
-Bytes jpeg_of(const Picture& picture, J_COLOR_SPACE space, bool progressive) {
+Bytes jpeg_of(const Image& image, J_COLOR_SPACE space, bool progressive) {
   jpeg_compress_struct info{};
   jpeg_error_mgr errors{};
   info.err = jpeg_std_error(&errors);
@@ -34,15 +34,15 @@ Bytes jpeg_of(const Picture& picture, J_COLOR_SPACE space, bool progressive) {
   unsigned char* out = nullptr;
   unsigned long size = 0;
   jpeg_mem_dest(&info, &out, &size);
-  info.image_width = static_cast<JDIMENSION>(picture.width);
-  info.image_height = static_cast<JDIMENSION>(picture.height);
-  info.input_components = static_cast<int>(picture.channels);
+  info.image_width = static_cast<JDIMENSION>(image.width);
+  info.image_height = static_cast<JDIMENSION>(image.height);
+  info.input_components = static_cast<int>(image.channels);
   info.in_color_space = space;
   jpeg_set_defaults(&info);
   if (progressive) jpeg_simple_progression(&info);
   jpeg_start_compress(&info, TRUE);
-  for (std::int64_t y = 0; y < picture.height; ++y) {
-    auto* row = const_cast<JSAMPLE*>(picture.pixels.data()) + y * picture.width * picture.channels;
+  for (std::int64_t y = 0; y < image.height; ++y) {
+    auto* row = const_cast<JSAMPLE*>(image.pixels.data()) + y * image.width * image.channels;
     jpeg_write_scanlines(&info, &row, 1);
   }
   jpeg_finish_compress(&info);
@@ -77,7 +77,7 @@ bool throws(const Action& action) {
 TEST_F(JpegCheck, FindsTheSameDamageAsDecodingDoes) {
   int damaged = 0, harmless = 0;
   for (const bool progressive : {false, true}) {
-    const Bytes good = jpeg_of(test_picture(33, 47, 1), JCS_RGB, progressive);
+    const Bytes good = jpeg_of(test_image(33, 47, 1), JCS_RGB, progressive);
     EXPECT_EQ(check_jpeg(good).width, 47);
     const auto compare = [&](const Bytes& bytes, const std::string& what) {
       const bool bad = throws([&] { decode_jpeg(bytes); });
@@ -97,27 +97,27 @@ TEST_F(JpegCheck, FindsTheSameDamageAsDecodingDoes) {
   EXPECT_GT(harmless, 100);
 }
 
-TEST_F(PictureFormat, CmykJpegsAndPngsBecomeRgbJpegsAndAreListed) {
-  put("in/ant/print.jpg", jpeg_of(test_picture(16, 20, 1, 4), JCS_CMYK, false));
-  put("in/ant/really_png.JPEG", encode_png(test_picture(10, 12, 2)));
-  put("in/ant/grey.jpg", encode_jpeg(test_picture(10, 12, 3, 1), 90));
-  const PicturesReport report = convert(options());
+TEST_F(ImageFormat, CmykJpegsAndPngsBecomeRgbJpegsAndAreListed) {
+  put("in/ant/print.jpg", jpeg_of(test_image(16, 20, 1, 4), JCS_CMYK, false));
+  put("in/ant/really_png.JPEG", encode_png(test_image(10, 12, 2)));
+  put("in/ant/grey.jpg", encode_jpeg(test_image(10, 12, 3, 1), 90));
+  const ImagesReport report = convert(options());
   EXPECT_EQ(report.converted.size(), 2u);
   expect_contains(log_.str(), "ant/print.jpg: CMYK JPEG");
   expect_contains(log_.str(), "ant/really_png.JPEG: PNG");
   EXPECT_EQ(faults(), "");
   const auto records = stored("out/set-train");
   EXPECT_EQ(records.at("ant/grey.jpg").bytes, bytes_of_file(path("in/ant/grey.jpg")));
-  EXPECT_EQ(records.at("ant/really_png.JPEG").bytes, encode_jpeg(test_picture(10, 12, 2), 95));
+  EXPECT_EQ(records.at("ant/really_png.JPEG").bytes, encode_jpeg(test_image(10, 12, 2), 95));
   EXPECT_EQ(records.at("ant/print.jpg").bytes, encode_jpeg(decode_jpeg(bytes_of_file(path("in/ant/print.jpg"))), 95));
   EXPECT_EQ(read_jpeg_header(records.at("ant/print.jpg").bytes).components, 3);
 }
 
-TEST_F(PictureFormat, PngsOfAllKindsDecodeToTheirColours) {
-  const Picture colour = test_picture(7, 9, 4);
+TEST_F(ImageFormat, PngsOfAllKindsDecodeToTheirColours) {
+  const Image colour = test_image(7, 9, 4);
   EXPECT_EQ(decode_png(encode_png(colour)).pixels, colour.pixels);
-  const Picture grey = test_picture(7, 9, 4, 1);
-  const Picture from_grey = decode_png(encode_png(grey));
+  const Image grey = test_image(7, 9, 4, 1);
+  const Image from_grey = decode_png(encode_png(grey));
   for (std::size_t i = 0; i < from_grey.pixels.size(); ++i) ASSERT_EQ(from_grey.pixels[i], grey.pixels[i / 3]);
   Bytes with_alpha;
   std::vector<std::uint16_t> wide;
@@ -129,12 +129,12 @@ TEST_F(PictureFormat, PngsOfAllKindsDecodeToTheirColours) {
   EXPECT_EQ(decode_png(png_of(PNG_FORMAT_RGBA, 7, 9, with_alpha.data())).pixels, colour.pixels);
   EXPECT_EQ(decode_png(png_of(PNG_FORMAT_LINEAR_RGB, 7, 9, wide.data())).pixels, colour.pixels);
   const Bytes palette = {10, 20, 30, 200, 100, 50}, indices = {0, 1, 1, 0};
-  const Picture from_palette = decode_png(png_of(PNG_FORMAT_RGB_COLORMAP, 2, 2, indices.data(), palette.data(), 2));
+  const Image from_palette = decode_png(png_of(PNG_FORMAT_RGB_COLORMAP, 2, 2, indices.data(), palette.data(), 2));
   EXPECT_EQ(from_palette.pixels, (Bytes{10, 20, 30, 200, 100, 50, 200, 100, 50, 10, 20, 30}));
 }
 
-TEST_F(PictureFormat, APngThatIsCutAnywhereIsAnError) {
-  const Bytes good = encode_png(test_picture(7, 9, 4));
+TEST_F(ImageFormat, APngThatIsCutAnywhereIsAnError) {
+  const Bytes good = encode_png(test_image(7, 9, 4));
   for (std::size_t length = 8; length < good.size(); ++length) {
     EXPECT_TRUE(throws([&] { decode_png({good.data(), length}); })) << length;
   }
@@ -238,7 +238,7 @@ TEST_F(Tar, DamagedOnesAreNamedWithTheByte) {
   put_text("in/ant.tar", bad);
   expect_contains(error_of(options()), cat("ant.tar: is damaged at byte ", second));
   put_text("in/ant.tar", whole.substr(0, second + 600));
-  expect_contains(error_of(options()), "1 of 2 pictures cannot be used");
+  expect_contains(error_of(options()), "1 of 2 images cannot be used");
   expect_contains(log_.str(), "b.jpg: the tar file ends inside it");
   for (const std::size_t length :
        {second - 1, second, second + 100}) {  // where nothing else tells that b.jpg is missing

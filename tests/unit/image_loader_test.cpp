@@ -1,4 +1,4 @@
-// The loader with pictures: the same global batches on any number of ranks, shards, threads and reads; every sample
+// The loader with images: the same global batches on any number of ranks, shards, threads and reads; every sample
 // once; seek = continue; errors in their place.
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::int64_t side = 8;
-constexpr std::int64_t picture_bytes = side * side * 3;
+constexpr std::int64_t image_bytes = side * side * 3;
 
 class ImageLoaderTest : public WithFolder {
  protected:
@@ -69,9 +69,9 @@ struct Step {
   std::vector<std::int32_t> targets;
   std::int64_t targets_counted = 0;
   bool operator==(const Step&) const = default;
-  Bytes picture(std::size_t row) const {
-    const auto begin = pixels.begin() + static_cast<std::ptrdiff_t>(row * picture_bytes);
-    return {begin, begin + picture_bytes};
+  Bytes image(std::size_t row) const {
+    const auto begin = pixels.begin() + static_cast<std::ptrdiff_t>(row * image_bytes);
+    return {begin, begin + image_bytes};
   }
 };
 
@@ -89,7 +89,7 @@ std::vector<Step> global_steps(const std::shared_ptr<const Dataset>& dataset, co
         const MicroBatch& batch = loader.next();
         EXPECT_EQ(batch.micro_step, micro);
         EXPECT_EQ(batch.first_row, part.first_row + micro * part.micro_batch);
-        EXPECT_EQ(std::ssize(batch.inputs), part.micro_batch * picture_bytes);
+        EXPECT_EQ(std::ssize(batch.inputs), part.micro_batch * image_bytes);
         EXPECT_EQ(std::ssize(batch.targets), part.micro_batch);
         step.pixels.insert(step.pixels.end(), batch.inputs.begin(), batch.inputs.end());
         step.targets.insert(step.targets.end(), batch.targets.begin(), batch.targets.end());
@@ -133,7 +133,7 @@ TEST_F(ImageLoaderTest, AnEpochTakesEachSampleAtMostOnceAndDropsOnlyTheRemainder
       EXPECT_EQ(step.targets_counted, 16);
       for (std::size_t row = 0; row < 16; ++row) {
         EXPECT_TRUE(taken.insert(step.targets[row]).second) << "twice: " << step.targets[row];
-        EXPECT_EQ(step.picture(row), images.records[static_cast<std::size_t>(step.targets[row])]);
+        EXPECT_EQ(step.image(row), images.records[static_cast<std::size_t>(step.targets[row])]);
         orders[epoch].push_back(step.targets[row]);
       }
     }
@@ -146,10 +146,10 @@ TEST_F(ImageLoaderTest, AugmentationDiffersBetweenEpochsAndSeedsAndNotBetweenRun
   const TestImages images = write(48);
   const auto dataset = open();
   LoaderPlan plan = plan_of(48, Augmentation::pad_crop);
-  const auto pictures = [&](std::int64_t epoch) {  // by sample
+  const auto images = [&](std::int64_t epoch) {  // by sample
     const Step step = global_steps(dataset, plan, 1, 1, 1, epoch).front();
     std::vector<Bytes> result(48);
-    for (std::size_t row = 0; row < 48; ++row) result[static_cast<std::size_t>(step.targets[row])] = step.picture(row);
+    for (std::size_t row = 0; row < 48; ++row) result[static_cast<std::size_t>(step.targets[row])] = step.image(row);
     return result;
   };
   const auto equal = [](const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
@@ -157,13 +157,13 @@ TEST_F(ImageLoaderTest, AugmentationDiffersBetweenEpochsAndSeedsAndNotBetweenRun
     for (std::size_t i = 0; i < a.size(); ++i) count += a[i] == b[i];
     return count;
   };
-  const std::vector<Bytes> first = pictures(0), second = pictures(1);
-  EXPECT_EQ(equal(first, pictures(0)), 48);
-  EXPECT_EQ(equal(second, pictures(1)), 48);
+  const std::vector<Bytes> first = images(0), second = images(1);
+  EXPECT_EQ(equal(first, images(0)), 48);
+  EXPECT_EQ(equal(second, images(1)), 48);
   EXPECT_LT(equal(first, second), 8);
   EXPECT_LT(equal(first, images.records), 8);
   plan.seed = 6;
-  EXPECT_LT(equal(first, pictures(0)), 8);
+  EXPECT_LT(equal(first, images(0)), 8);
 }
 
 TEST_F(ImageLoaderTest, EvaluationTakesEverySampleOnceInNaturalOrderOnAnyNumberOfRanks) {
@@ -186,14 +186,14 @@ TEST_F(ImageLoaderTest, EvaluationTakesEverySampleOnceInNaturalOrderOnAnyNumberO
           if (micro.micro_step == 0) targets += micro.step_targets;
           for (std::int64_t row = 0; row < part.micro_batch; ++row) {
             const std::int32_t target = micro.targets[static_cast<std::size_t>(row)];
-            const auto begin = micro.inputs.begin() + row * picture_bytes;
-            const Bytes picture(begin, begin + picture_bytes);
+            const auto begin = micro.inputs.begin() + row * image_bytes;
+            const Bytes image(begin, begin + image_bytes);
             if (row >= micro.valid_rows) {
               EXPECT_EQ(target, ignored_target);
-              EXPECT_EQ(picture, Bytes(picture_bytes, 0));
+              EXPECT_EQ(image, Bytes(image_bytes, 0));
             } else {
               taken[micro.step * batch + micro.first_row + row] = target;
-              EXPECT_EQ(picture, images.records.at(static_cast<std::size_t>(target)));
+              EXPECT_EQ(image, images.records.at(static_cast<std::size_t>(target)));
             }
           }
         }
@@ -258,8 +258,8 @@ TEST_F(ImageLoaderTest, AnEvaluationCanBeRepeated) {
 TEST_F(ImageLoaderTest, DamagedRecordsComeOutOfNextInTheirPlaceNamingFileAndRecord) {
   write(40);
   const std::string file = shard(1, 2);  // samples 20 to 39
-  change_byte(file, read_shard_header(file).byte_offset + 7 * picture_bytes, 1);
-  change_byte(file, read_shard_header(file).byte_offset + 9 * picture_bytes, 1);
+  change_byte(file, read_shard_header(file).byte_offset + 7 * image_bytes, 1);
+  change_byte(file, read_shard_header(file).byte_offset + 9 * image_bytes, 1);
   for (const std::int64_t threads : {1, 3}) {
     LoaderPlan plan = plan_of(8);
     plan.evaluation = true;  // natural order
@@ -278,7 +278,7 @@ TEST_F(ImageLoaderTest, DamagedRecordsComeOutOfNextInTheirPlaceNamingFileAndReco
   }
 }
 
-TEST_F(ImageLoaderTest, PicturesThatCannotBeDecodedNameFileAndRecord) {
+TEST_F(ImageLoaderTest, ImagesThatCannotBeDecodedNameFileAndRecord) {
   TestImages images = raw_images(10, side, side);
   images.raw = false;
   for (Bytes& record : images.records) record.front() = 0;  // no JPEG file begins so
@@ -312,7 +312,7 @@ struct Meeting {
 Meeting meeting;
 
 ssize_t waits_for_the_others(int descriptor, void* out, std::size_t size, off_t offset) {
-  if (size == picture_bytes) {
+  if (size == image_bytes) {
     std::unique_lock<std::mutex> lock(meeting.mutex);
     meeting.most = std::max(meeting.most, ++meeting.here);
     meeting.met = meeting.met || meeting.here == meeting.expected;
@@ -347,7 +347,7 @@ TEST_F(ImageLoaderTest, ARecordThatIsFarLargerThanTheOthersPasses) {
   for (const std::vector<std::uint8_t>& pixels : raw_images(60, side, side).records)
     images.records.push_back(encode_jpeg({side, side, 3, pixels}, 90));
   images.height = images.width = side;
-  images.records[31].resize(400000);  // zeros after the end of the picture
+  images.records[31].resize(400000);  // zeros after the end of the image
   write_image_shards(prefix(), images, 2);
   const auto dataset = open();
   LoaderPlan plan = plan_of(4);
@@ -359,8 +359,8 @@ TEST_F(ImageLoaderTest, ARecordThatIsFarLargerThanTheOthersPasses) {
     const MicroBatch& batch = loader.next();
     for (std::int32_t row = 0; row < 4; ++row) {
       EXPECT_EQ(batch.targets[static_cast<std::size_t>(row)], sample + row);
-      const auto begin = batch.inputs.begin() + row * picture_bytes;
-      EXPECT_EQ(Bytes(begin, begin + picture_bytes),
+      const auto begin = batch.inputs.begin() + row * image_bytes;
+      EXPECT_EQ(Bytes(begin, begin + image_bytes),
                 decode_jpeg(images.records[static_cast<std::size_t>(sample + row)]).pixels);
     }
   }
@@ -405,9 +405,9 @@ TEST_F(ImageLoaderTest, MemoryIsTheRingAndTheRecordsInHand) {
   plan.prefetch = 3;
   plan.reads = 5;
   plan.threads = 2;
-  const std::int64_t ring = 4 * 32 * (picture_bytes + 4);
+  const std::int64_t ring = 4 * 32 * (image_bytes + 4);
   const std::int64_t quarter_mib = 256 << 10;
-  EXPECT_EQ(Loader::memory_bytes(index, plan), ring + quarter_mib / picture_bytes * picture_bytes);
+  EXPECT_EQ(Loader::memory_bytes(index, plan), ring + quarter_mib / image_bytes * image_bytes);
   DatasetIndex other = index;
   for (DatasetIndex::Shard& each : other.shards) {
     each.arrays.image_bytes = 32 * 100000;
@@ -427,8 +427,8 @@ TEST_F(ImageLoaderTest, ImpossiblePlansAreErrors) {
     return message_of([&] { steps_per_epoch(index, plan); });
   };
   EXPECT_EQ(message([](LoaderPlan&) {}), "(no error)");
-  expect_contains(message([](LoaderPlan& p) { p.order = TextOrder::windows; }), "holds pictures");
-  expect_contains(message([](LoaderPlan& p) { p.sequence = 8; }), "holds pictures");
+  expect_contains(message([](LoaderPlan& p) { p.order = TextOrder::windows; }), "holds images");
+  expect_contains(message([](LoaderPlan& p) { p.sequence = 8; }), "holds images");
   expect_contains(message([](LoaderPlan& p) { p.image.size = 0; }), "size 0");
   expect_contains(message([](LoaderPlan& p) { p.reads = 0; }), "reads 0");
   expect_contains(message([](LoaderPlan& p) { p.micro_batch = 3; }), "impossible loader plan");

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/random.h"
 #include "data/hdf5.h"
 #include "data/shard_header.h"
@@ -82,7 +83,7 @@ inline void write_image_shard(const std::string& path, const TestImages& images,
     labels.push_back(images.labels.empty() ? static_cast<std::int32_t>(sample % images.classes) : images.labels[i]);
     for (const std::int64_t side : {images.height, images.width, images.channels})
       shapes.push_back(static_cast<std::int32_t>(side));
-    checksums.push_back(h5::crc32c(record));
+    checksums.push_back(crc32c(record));
   }
   using Bytes = std::span<const std::uint8_t>;
   if (images.raw) {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <map>
 
-#include "data/hdf5.h"
+#include "base/crc32c.h"
 #include "data/jpeg.h"
 #include "image_files.h"
 #include "with_folder.h"
@@ -42,7 +42,7 @@ TEST(ImageDecoder, ResizedCropsEqualTorchvisions) {
       Bytes out = room(transform);
       decoder.resized_crop(
           bytes, {crop.at("top"), crop.at("left"), crop.at("height"), crop.at("width"), crop.at("flip")}, out);
-      EXPECT_EQ(h5::crc32c(out), crop.at("crc32c")) << crop;
+      EXPECT_EQ(crc32c(out), crop.at("crc32c")) << crop;
       ++compared;
     }
   }
@@ -53,15 +53,15 @@ TEST(ImageDecoder, EvaluationEqualsTorchvisions) {
   for (const nlohmann::json& file : golden_images("good")) {
     SCOPED_TRACE(file.at("name").get<std::string>());
     const Bytes bytes = golden_image(file.at("name"));
-    const Picture picture = decode_jpeg(bytes);
+    const Image image = decode_jpeg(bytes);
     for (const nlohmann::json& evaluation : file.at("evaluations")) {
       const ImageTransform transform =
           transform_of(evaluation.at("size"), evaluation.at("resize"), Augmentation::random_resized_crop);
       ImageDecoder decoder(transform);
       Bytes out = room(transform), raw = room(transform);
       decoder.evaluation(bytes, out);
-      EXPECT_EQ(h5::crc32c(out), evaluation.at("crc32c")) << evaluation;
-      decoder.evaluation_raw(picture.pixels, picture.height, picture.width, 3, raw);
+      EXPECT_EQ(crc32c(out), evaluation.at("crc32c")) << evaluation;
+      decoder.evaluation_raw(image.pixels, image.height, image.width, 3, raw);
       EXPECT_EQ(raw, out) << evaluation;
     }
   }
@@ -71,14 +71,14 @@ TEST(ImageDecoder, TrainingIsTheCropOfItsKeyResizedAndMirrored) {
   const ImageTransform transform = transform_of(40, 0, Augmentation::random_resized_crop);
   for (const char* name : {"420", "grey", "cmyk", "2400_wide"}) {
     const Bytes bytes = golden_image(name);
-    const Picture picture = decode_jpeg(bytes);
+    const Image image = decode_jpeg(bytes);
     ImageDecoder decoder(transform);
     for (std::uint64_t sample = 0; sample < 20; ++sample) {
       const SampleKey key{5, 2, sample};
-      CropBox box = training_crop(transform, picture.height, picture.width, key);
+      CropBox box = training_crop(transform, image.height, image.width, key);
       Bytes out = room(transform), raw = room(transform), expected = room(transform);
       decoder.training(bytes, key, out);
-      decoder.training_raw(picture.pixels, picture.height, picture.width, 3, key, raw);
+      decoder.training_raw(image.pixels, image.height, image.width, 3, key, raw);
       const bool flip = std::exchange(box.flip, false);
       decoder.resized_crop(bytes, box, expected);
       EXPECT_EQ(out, flip ? mirrored(expected, 40) : expected);
@@ -107,7 +107,7 @@ TEST(ImageDecoder, TrainingWithoutAugmentationIsEvaluationMirroredOrNot) {
     EXPECT_FALSE(training_crop(transform, 101, 150, {1, 0, sample}).flip);
 }
 
-// pad_crop by its definition: black all round the size x size picture, then the crop.
+// pad_crop by its definition: black all round the size x size image, then the crop.
 Bytes padded_crop(const Bytes& square, std::int64_t size, std::int64_t pad, const CropBox& box) {
   Bytes out(square.size(), 0);
   for (std::int64_t y = 0; y < size; ++y) {
@@ -148,8 +148,8 @@ TEST(ImageDecoder, PadCropIsARandomCropOfThePaddedSquare) {
   }
 }
 
-TEST(ImageDecoder, PadCropOfOtherSizesStartsFromTheEvaluationPicture) {
-  for (const std::int64_t size : {32, 120}) {  // 120: taller than the picture, so already padded by the central crop
+TEST(ImageDecoder, PadCropOfOtherSizesStartsFromTheEvaluationImage) {
+  for (const std::int64_t size : {32, 120}) {  // 120: taller than the image, so already padded by the central crop
     ImageTransform transform = transform_of(size, size == 32 ? 36 : 0, Augmentation::pad_crop);
     const Bytes bytes = golden_image("420");
     ImageDecoder decoder(transform);
@@ -171,7 +171,7 @@ TEST(ImageDecoder, PhotographsDecodedInPartEqualPhotographsDecodedWhole) {
   for (std::size_t i = 3; i < paths.size(); i += 12) {
     SCOPED_TRACE(paths[i].filename());
     const Bytes bytes = read_file(paths[i]);
-    const Picture whole = decode_jpeg(bytes);
+    const Image whole = decode_jpeg(bytes);
     for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
       Bytes part = room(transform), raw = room(transform);
       decoder.training(bytes, {1, epoch, i}, part);
@@ -274,7 +274,7 @@ TEST(ImageDecoder, SaysWhatIsWrong) {
   expect_contains(message_of([&] {
                     decoder.resized_crop(golden_image("420"), {90, 0, 20, 20, false}, out);
                   }),
-                  "a crop of 20 x 20 at row 90, column 0 does not lie in a picture of 101 x 150");
+                  "a crop of 20 x 20 at row 90, column 0 does not lie in an image of 101 x 150");
   expect_contains(message_of([&] { decoder.evaluation_raw(Bytes(11), 2, 2, 3, out); }), "2 x 2 x 3 with 11 values");
   expect_contains(message_of([&] { decoder.training(golden_image("420"), {}, std::span(out).first(5)); }),
                   "room for 5 values");

@@ -1,19 +1,20 @@
-// What the verifier finds in data sets of pictures, what importing arrays gives, and the contact sheet.
+// What the verifier finds in data sets of images, what importing arrays gives, and the contact sheet.
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "data_prep/array_import.h"
-#include "data_prep/contact_sheet.h"
-#include "data_prep/png.h"
-#include "tests/unit/picture_folder.h"
+#include "base/crc32c.h"
+#include "data_prep/images/array_import.h"
+#include "data_prep/images/contact_sheet.h"
+#include "data_prep/images/png.h"
+#include "tests/unit/image_folder.h"
 
 namespace ringtrain {
 namespace {
 
 namespace fs = std::filesystem;
 
-class ImageVerify : public PictureFolder {
+class ImageVerify : public ImageFolder {
  protected:
   std::string shard(const std::string& split = "train") const {
     return path("out/set-" + split + "-00000-of-00001.h5");
@@ -63,7 +64,7 @@ TEST_F(ImageVerify, ARecordThatDoesNotDecodeIsNamedEvenWithARightChecksum) {
     change<std::uint8_t>("images", i, 0);
   }
   const std::span<const std::uint8_t> all(images);
-  change<std::uint32_t>("crc32c", 1, h5::crc32c(all.subspan(offsets[1], offsets[2] - offsets[1])));
+  change<std::uint32_t>("crc32c", 1, crc32c(all.subspan(offsets[1], offsets[2] - offsets[1])));
   const std::string found = faults();
   expect_contains(found, "record 1 of 'images' does not decode: libjpeg");
   EXPECT_EQ(found.find("CRC"), std::string::npos);
@@ -74,7 +75,7 @@ TEST_F(ImageVerify, SplitsAreComparedWithEachOther) {
   put("in/val/bee/copy.jpg", bytes_of_file(path("in/train/ant/1.jpg")));
   convert(options());
   EXPECT_EQ(faults(), "");
-  expect_contains(summary(), "warning: 1 picture(s) are in both splits");
+  expect_contains(summary(), "warning: 1 image(s) are in both splits");
   change<std::uint64_t>("sample_ids", 0, 0, "validation");
   expect_contains(faults(), "1 sample id(s), such as 0, are also in the training split");
 }
@@ -92,19 +93,19 @@ TEST_F(ImageVerify, TruncatedFilesAndMissingShardsAreFaults) {
   EXPECT_EQ(faults("out/set-train-00000-of-00002.h5"), "");
 }
 
-class ArrayImport : public PictureFolder {
+class ArrayImport : public ImageFolder {
  protected:
   static constexpr std::int64_t count = 23, height = 6, width = 5;
-  // Pictures "hwc" and "chw", chunked and packed "packed", "grey", labels "y".
+  // Images "hwc" and "chw", chunked and packed "packed", "grey", labels "y".
   std::string make_arrays() {
     std::vector<std::uint8_t> hwc, chw, grey;
     std::vector<std::int64_t> labels;
     for (std::int64_t i = 0; i < count; ++i) {
-      const Picture picture = test_picture(height, width, static_cast<std::uint64_t>(i));
-      pictures_.push_back(picture.pixels);
-      hwc.insert(hwc.end(), picture.pixels.begin(), picture.pixels.end());
+      const Image image = test_image(height, width, static_cast<std::uint64_t>(i));
+      images_.push_back(image.pixels);
+      hwc.insert(hwc.end(), image.pixels.begin(), image.pixels.end());
       for (std::size_t c = 0; c < 3; ++c)
-        for (std::size_t at = c; at < picture.pixels.size(); at += 3) chw.push_back(picture.pixels[at]);
+        for (std::size_t at = c; at < image.pixels.size(); at += 3) chw.push_back(image.pixels[at]);
       labels.push_back(i * 7 % 4);
     }
     const std::size_t plane = height * width;
@@ -154,12 +155,12 @@ class ArrayImport : public PictureFolder {
     result.threads = 2;
     return result;
   }
-  PicturesReport import(const ImportOptions& given) {
+  ImagesReport import(const ImportOptions& given) {
     log_.str("");
     return import_arrays(given, Ranks(Ranks::Alone{}), log_);
   }
 
-  std::vector<Bytes> pictures_;
+  std::vector<Bytes> images_;
 };
 
 TEST_F(ArrayImport, EveryLayoutGivesThePixelsAndLabelsOfTheArray) {
@@ -172,16 +173,16 @@ TEST_F(ArrayImport, EveryLayoutGivesThePixelsAndLabelsOfTheArray) {
     const auto records = stored("out/" + fs::path(name).filename().string() + "-train");
     for (std::int64_t i = 0; i < count; ++i) {
       const Stored& record = records.at(cat(name, "[", i, "]"));
-      EXPECT_EQ(record.bytes, pictures_[static_cast<std::size_t>(i)]) << name << " " << i;
+      EXPECT_EQ(record.bytes, images_[static_cast<std::size_t>(i)]) << name << " " << i;
       EXPECT_EQ(record.label, i * 7 % 4);
     }
   }
   import(import_options("grey", "out/grey"));
   EXPECT_EQ(read_dataset_index(path("out/grey-train")).image.channels, 1);
-  EXPECT_EQ(stored("out/grey-train").at("grey[2]").bytes[1], pictures_[2][3]);
+  EXPECT_EQ(stored("out/grey-train").at("grey[2]").bytes[1], images_[2][3]);
 }
 
-TEST_F(ArrayImport, EncodedPicturesKeepTheirBytes) {
+TEST_F(ArrayImport, EncodedImagesKeepTheirBytes) {
   make_arrays();
   import(import_options("encoded_images", "out/set"));
   EXPECT_EQ(faults(), "");
@@ -195,13 +196,13 @@ TEST_F(ArrayImport, RowsChooseTheSplits) {
   make_arrays();
   ImportOptions parts = import_options("hwc", "out/set");
   parts.validation_rows = RowRange{20, 23};
-  const PicturesReport report = import(parts);
+  const ImagesReport report = import(parts);
   EXPECT_EQ(report.splits[train_split].samples, 20);
   EXPECT_EQ(stored("out/set-validation").count("hwc[21]"), 1u);
   EXPECT_EQ(faults(), "");
 }
 
-TEST_F(ArrayImport, ArraysThatAreNoPicturesAreRefused) {
+TEST_F(ArrayImport, ArraysThatAreNoImagesAreRefused) {
   make_arrays();
   const auto error_with = [&](const auto& change) {
     ImportOptions changed = import_options("hwc", "out/set");
@@ -220,7 +221,7 @@ TEST_F(ArrayImport, ArraysThatAreNoPicturesAreRefused) {
   expect_contains(error_with([](auto& o) { o.rows = RowRange{0, 9}, o.validation_rows = RowRange{8, 9}; }), "overlap");
 }
 
-TEST_F(ImageVerify, AContactSheetShowsItsPicturesAndDependsOnTheSeedAlone) {
+TEST_F(ImageVerify, AContactSheetShowsItsImagesAndDependsOnTheSeedAlone) {
   put_classes(9, 0);
   convert(options());
   ContactSheetOptions sheet;
@@ -230,13 +231,13 @@ TEST_F(ImageVerify, AContactSheetShowsItsPicturesAndDependsOnTheSeedAlone) {
   sheet.columns = 3;
   make_contact_sheet(sheet, log_);
   const Bytes first = bytes_of_file(sheet.out);
-  const Picture picture = decode_png(first);
-  EXPECT_EQ(picture.width, 3 * 134 + 6);
-  EXPECT_EQ(picture.height, 2 * 152 + 6);
-  int letters = 0, digits = 0;  // black pixels below the first picture: its class, then its label and size
+  const Image image = decode_png(first);
+  EXPECT_EQ(image.width, 3 * 134 + 6);
+  EXPECT_EQ(image.height, 2 * 152 + 6);
+  int letters = 0, digits = 0;  // black pixels below the first image: its class, then its label and size
   for (std::int64_t x = 6; x < 134; ++x) {
     const auto black = [&](std::int64_t y) {
-      return picture.pixels[static_cast<std::size_t>((y * picture.width + x) * 3)] == 0;
+      return image.pixels[static_cast<std::size_t>((y * image.width + x) * 3)] == 0;
     };
     for (std::int64_t y = 136; y < 144; ++y) letters += black(y);
     for (std::int64_t y = 145; y < 153; ++y) digits += black(y);

@@ -1,6 +1,6 @@
 #include "data/jpeg.h"
 
-#include "data/hdf5.h"
+#include "base/crc32c.h"
 #include "data/jpeg_reader.h"
 #include "data/resize.h"
 #include "image_files.h"
@@ -20,52 +20,51 @@ TEST(Jpeg, HeaderAndPixelsEqualPillowsForEveryKindOfFile) {
     EXPECT_EQ(header.width, file.at("width"));
     const std::string mode = file.at("mode");
     EXPECT_EQ(header.components, mode == "L" ? 1 : mode == "RGB" ? 3 : 4);
-    const Picture picture = decode_jpeg(bytes);
-    EXPECT_EQ(picture.height, file.at("height"));
-    EXPECT_EQ(picture.width, file.at("width"));
-    EXPECT_EQ(picture.channels, 3);
-    EXPECT_EQ(h5::crc32c(picture.pixels), file.at("crc32c"));
+    const Image image = decode_jpeg(bytes);
+    EXPECT_EQ(image.height, file.at("height"));
+    EXPECT_EQ(image.width, file.at("width"));
+    EXPECT_EQ(image.channels, 3);
+    EXPECT_EQ(crc32c(image.pixels), file.at("crc32c"));
   }
 }
 
 TEST(Jpeg, EncodedBytesEqualPillows) {
   for (const nlohmann::json& file : golden_images("good")) {
     SCOPED_TRACE(file.at("name").get<std::string>());
-    EXPECT_EQ(h5::crc32c(encode_jpeg(decode_jpeg(golden_image(file.at("name"))), 85)),
+    EXPECT_EQ(crc32c(encode_jpeg(decode_jpeg(golden_image(file.at("name"))), 85)),
               file.at("encoded_quality_85_crc32c"));
   }
 }
 
-TEST(Jpeg, GreyPicturesAreEncodedWithOneComponent) {
-  Picture grey{9, 11, 1, Bytes(99)};
+TEST(Jpeg, GreyImagesAreEncodedWithOneComponent) {
+  Image grey{9, 11, 1, Bytes(99)};
   for (std::size_t i = 0; i < 99; ++i) grey.pixels[i] = static_cast<std::uint8_t>(i * 2);
   const Bytes bytes = encode_jpeg(grey, 100);
   EXPECT_EQ(read_jpeg_header(bytes).components, 1);
-  const Picture back = decode_jpeg(bytes);
+  const Image back = decode_jpeg(bytes);
   for (std::size_t i = 0; i < 99; ++i) EXPECT_NEAR(back.pixels[i * 3], grey.pixels[i], 3);
 }
 
 TEST(Jpeg, ResizedPixelsEqualPillows) {
   for (const nlohmann::json& file : golden_images("good")) {
     SCOPED_TRACE(file.at("name").get<std::string>());
-    const Picture picture = decode_jpeg(golden_image(file.at("name")));
+    const Image image = decode_jpeg(golden_image(file.at("name")));
     for (const nlohmann::json& size : file.at("resizes"))
-      EXPECT_EQ(h5::crc32c(resize_bilinear(picture, size.at("height"), size.at("width")).pixels), size.at("crc32c"))
-          << size;
+      EXPECT_EQ(crc32c(resize_bilinear(image, size.at("height"), size.at("width")).pixels), size.at("crc32c")) << size;
   }
 }
 
 TEST(Jpeg, ResizingGreyEqualsResizingItAsColour) {
-  const Picture colour = decode_jpeg(golden_image("grey"));
-  Picture grey{colour.height, colour.width, 1, Bytes(colour.pixels.size() / 3)};
+  const Image colour = decode_jpeg(golden_image("grey"));
+  Image grey{colour.height, colour.width, 1, Bytes(colour.pixels.size() / 3)};
   for (std::size_t i = 0; i < grey.pixels.size(); ++i) grey.pixels[i] = colour.pixels[i * 3];
-  const Picture a = resize_bilinear(colour, 40, 51), b = resize_bilinear(grey, 40, 51);
+  const Image a = resize_bilinear(colour, 40, 51), b = resize_bilinear(grey, 40, 51);
   ASSERT_EQ(b.channels, 1);
   for (std::size_t i = 0; i < b.pixels.size(); ++i) ASSERT_EQ(a.pixels[i * 3], b.pixels[i]);
 }
 
 TEST(BilinearResizer, TheProcessorsKernelsEqualThePortableOnes) {
-  const Picture picture = decode_jpeg(golden_image("444"));
+  const Image image = decode_jpeg(golden_image("444"));
   for (const auto& [rows, columns] : std::vector<std::pair<AxisWindow, AxisWindow>>{
            {{101, 64, 3, 50, false}, {150, 64, 0, 64, true}},     // columns first
            {{101, 20, 0, 20, false}, {150, 149, 2, 141, false}},  // rows first
@@ -81,8 +80,8 @@ TEST(BilinearResizer, TheProcessorsKernelsEqualThePortableOnes) {
       resizer.start(rows, columns, out.data(), columns.count * 3);
       Bytes row(static_cast<std::size_t>(150 * 3 + resizer.padding_bytes()));
       for (std::int64_t y = resizer.rows().begin(); y < resizer.rows().end(); ++y) {
-        const auto first = picture.pixels.begin() + (y * 150 + resizer.columns().begin()) * 3;
-        std::copy(first, picture.pixels.begin() + (y + 1) * 150 * 3, row.begin());
+        const auto first = image.pixels.begin() + (y * 150 + resizer.columns().begin()) * 3;
+        std::copy(first, image.pixels.begin() + (y + 1) * 150 * 3, row.begin());
         resizer.push(row.data(), nullptr);
       }
     }
@@ -90,8 +89,8 @@ TEST(BilinearResizer, TheProcessorsKernelsEqualThePortableOnes) {
   }
 }
 
-// Whether the rows that JpegReader gives are those of the picture.
-::testing::AssertionResult reads(const Bytes& bytes, const Picture& whole, const PixelBox& box) {
+// Whether the rows that JpegReader gives are those of the image.
+::testing::AssertionResult reads(const Bytes& bytes, const Image& whole, const PixelBox& box) {
   JpegReader reader(bytes);
   reader.start(box, 7);
   for (std::int64_t row = 0; row < box.height; row += 2) {
@@ -113,16 +112,16 @@ std::int64_t below(std::int64_t count, std::uint64_t& state) {
   return static_cast<std::int64_t>((state >> 33) % static_cast<std::uint64_t>(count));
 }
 
-PixelBox random_box(const Picture& picture, std::uint64_t& state) {
+PixelBox random_box(const Image& image, std::uint64_t& state) {
   PixelBox box;
-  box.height = 1 + below(below(2, state) ? picture.height : std::min<std::int64_t>(20, picture.height), state);
-  box.width = 1 + below(below(2, state) ? picture.width : std::min<std::int64_t>(20, picture.width), state);
-  box.top = below(picture.height - box.height + 1, state);
-  box.left = below(picture.width - box.width + 1, state);
+  box.height = 1 + below(below(2, state) ? image.height : std::min<std::int64_t>(20, image.height), state);
+  box.width = 1 + below(below(2, state) ? image.width : std::min<std::int64_t>(20, image.width), state);
+  box.top = below(image.height - box.height + 1, state);
+  box.left = below(image.width - box.width + 1, state);
   return box;
 }
 
-TEST(JpegReader, DecodesAnyPartAsItIsInTheWholePicture) {
+TEST(JpegReader, DecodesAnyPartAsItIsInTheWholeImage) {
   std::uint64_t state = 1;
   std::vector<std::string> names = golden_images("unfinished");
   ASSERT_EQ(names.size(), 2u);
@@ -130,7 +129,7 @@ TEST(JpegReader, DecodesAnyPartAsItIsInTheWholePicture) {
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
     const Bytes bytes = golden_image(name);
-    const Picture whole = decode_jpeg(bytes);
+    const Image whole = decode_jpeg(bytes);
     for (int i = 0; i < 150; ++i) ASSERT_TRUE(reads(bytes, whole, random_box(whole, state)));
   }
 }
@@ -139,7 +138,7 @@ TEST(JpegReader, DecodesEveryRowAndColumnOffsetExactly) {
   for (const char* name : {"420", "440", "411", "422", "mixed_sampling", "progressive_420", "420_scan_per_component"}) {
     SCOPED_TRACE(name);
     const Bytes bytes = golden_image(name);
-    const Picture whole = decode_jpeg(bytes);
+    const Image whole = decode_jpeg(bytes);
     for (std::int64_t top = 0; top < whole.height; ++top) {
       const std::int64_t left = top * whole.width / whole.height;
       ASSERT_TRUE(reads(bytes, whole, {top, left, 1 + (whole.height - top - 1) % 18, 1 + top % 2}));
@@ -157,7 +156,7 @@ TEST(JpegReader, DecodesAnyPartOfPhotographs) {
   for (std::size_t i = 0; i < paths.size(); i += 8) {
     SCOPED_TRACE(paths[i].filename());
     const Bytes bytes = read_file(paths[i]);
-    const Picture whole = decode_jpeg(bytes);
+    const Image whole = decode_jpeg(bytes);
     for (int box = 0; box < 8; ++box) ASSERT_TRUE(reads(bytes, whole, random_box(whole, state)));
   }
 }
@@ -171,7 +170,7 @@ TEST(Jpeg, BrokenFilesSayWhy) {
       {"corrupt_restarts", "libjpeg: Corrupt JPEG data: found marker 0xd5 instead of RST2"},
       {"png", "libjpeg: Not a JPEG file: starts with 0x89 0x50"},
       {"empty", "libjpeg: Empty input file"},
-      {"not_a_picture", "libjpeg: Not a JPEG file: starts with 0x54 0x68"},
+      {"not_a_image", "libjpeg: Not a JPEG file: starts with 0x54 0x68"},
       {"huge", "the JPEG claims to have 65280 x 65280 pixels; at most 268435456 are read"}};
   EXPECT_EQ(golden_images("broken").size(), reasons.size());
   for (const auto& [name, reason] : reasons) {
@@ -218,10 +217,10 @@ TEST(Jpeg, FlippedBitsNeverCrash) {
 }
 
 TEST(Jpeg, BadArgumentsAreErrors) {
-  const Picture picture = decode_jpeg(golden_image("5x3"));
-  expect_contains(message_of([&] { encode_jpeg(picture, 0); }), "JPEG quality 0 is not in 1 ... 100");
+  const Image image = decode_jpeg(golden_image("5x3"));
+  expect_contains(message_of([&] { encode_jpeg(image, 0); }), "JPEG quality 0 is not in 1 ... 100");
   expect_contains(message_of([&] { encode_jpeg({2, 2, 3, Bytes(11)}, 90); }), "2 x 2 x 3 with 11 values");
-  expect_contains(message_of([&] { resize_bilinear(picture, 0, 4); }), "cannot be resized to 0 x 4");
+  expect_contains(message_of([&] { resize_bilinear(image, 0, 4); }), "cannot be resized to 0 x 4");
 }
 
 }  // namespace

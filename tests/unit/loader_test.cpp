@@ -16,8 +16,8 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "data/shard_header.h"
-#include "data_prep/names.h"
-#include "data_prep/text.h"
+#include "data_prep/text/names.h"
+#include "data_prep/text/text.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {

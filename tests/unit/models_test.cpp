@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "tests/unit/pictures.h"
+#include "tests/unit/images.h"
 
 namespace ringtrain {
 namespace {
@@ -20,9 +20,9 @@ TEST(Models, HaveTorchvisionsNumbersOfParameters) {
   for (const auto& [depth, count] : counts) EXPECT_EQ(imagenet_resnet(depth).parameters().count(), count) << depth;
   ModelConfig config;
   config.dropout = 0.5;
-  EXPECT_EQ(alexnet(config, picture_shape(224, 1000), {}).parameters().count(), 61100840);
+  EXPECT_EQ(alexnet(config, image_shape(224, 1000), {}).parameters().count(), 61100840);
   // 3 x 3 convolutions of 3, 32, 64, 128 channels and biases, then 128 x 4 x 4 to 10.
-  EXPECT_EQ(cnn({}, picture_shape(32, 10), {}).parameters().count(), 896 + 18496 + 73856 + 20490);
+  EXPECT_EQ(cnn({}, image_shape(32, 10), {}).parameters().count(), 896 + 18496 + 73856 + 20490);
 }
 
 TEST(Models, HaveTorchvisionsTensors) {
@@ -87,9 +87,9 @@ TEST(Models, StartAsTheirPapersSay) {
   EXPECT_EQ(zero_gammas.size(), 16u) << "the last norm of every block, and no other";
 }
 
-TEST(Models, TooSmallPicturesAreAnErrorThatSaysWhatToDo) {
+TEST(Models, TooSmallImagesAreAnErrorThatSaysWhatToDo) {
   try {
-    alexnet({}, picture_shape(32, 10), {});
+    alexnet({}, image_shape(32, 10), {});
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(e.hint().find("data.image_size"), std::string::npos) << e.hint();

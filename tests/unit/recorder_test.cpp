@@ -1,4 +1,4 @@
-#include "train/recorder.h"
+#include "run/recorder.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "train/progress.h"
+#include "run/progress.h"
 
 namespace ringtrain {
 namespace {

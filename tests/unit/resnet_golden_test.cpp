@@ -5,7 +5,7 @@
 #include "backend/cpu/isa.h"
 #include "optim/optimizer.h"
 #include "tests/unit/golden.h"
-#include "tests/unit/pictures.h"
+#include "tests/unit/images.h"
 
 namespace ringtrain {
 namespace {
@@ -41,7 +41,7 @@ float starting_value(const Parameter& p, std::int64_t index) {
 
 struct GoldenCase {
   const json& c;
-  Pictures s;
+  Images s;
   OptimizerConfig rule;
 
   explicit GoldenCase(const json& the_case)
@@ -108,11 +108,11 @@ class ResNetGolden : public testing::TestWithParam<std::size_t> {
 
 TEST_P(ResNetGolden, TheReferenceEqualsPyTorch) {
   const auto& [c, s, rule] = the_case;
-  const PictureResult result = s.expected();
+  const ImageResult result = s.expected();
   EXPECT_NEAR(result.loss / static_cast<double>(s.rows), c.at("losses").at(0).get<double>(), 1e-11);
-  the_case.expect_tensors(c.at("gradients"), result.gradients.data(), 1e-7);  // loss_scale is a float
+  the_case.expect_tensors(c.at("gradients"), result.gradients.data(), 1e-7);  // gradient_scale is a float
   the_case.expect_tensors(c.at("statistics"), the_case.averaged(result.gradients.data()).data(), 1e-7);
-  const PictureResult evaluation = s.expected(PassMode::inference);
+  const ImageResult evaluation = s.expected(PassMode::inference);
   EXPECT_LE(relative_difference(evaluation.logits.data(), c.at("logits").get<std::vector<double>>().data(),
                                 std::ssize(evaluation.logits)),
             1e-12);
@@ -164,7 +164,7 @@ TEST_P(ResNetGolden, Bf16IsAsCloseToFp64AsPyTorchsAutocast) {
   run(*program, s.pass);
   program->backward(*s.gradients, false, {});
   const double distance = relative_difference(s.gradients->data(), s.expected().gradients.data(), s.table.trained());
-  // Which ReLUs switch is chance; over many pictures the two distances are the same within 10 %.
+  // Which ReLUs switch is chance; over many images the two distances are the same within 10 %.
   EXPECT_LE(distance, 1.5 * c.at("bf16_gradient_distance").get<double>());
   EXPECT_GT(distance, 0.01);
 }

@@ -1,6 +1,4 @@
 // What a run on GPUs chose is found again: plans by the same device type and cuDNN, NCCL's variables on any.
-#include "train/run_choices.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -8,12 +6,13 @@
 #include <set>
 
 #include "backend/cuda/backend.h"
-#include "backend/cuda/packed_plans.h"
+#include "backend/cuda/dnn/packed_plans.h"
+#include "run/choices.h"
+#include "run/machine.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/cuda_training.h"
 #include "tests/unit/scripted_host.h"
 #include "tests/unit/with_folder.h"
-#include "train/machine.h"
 
 namespace ringtrain {
 namespace {

@@ -1,5 +1,3 @@
-#include "train/run_folder.h"
-
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
@@ -17,10 +15,12 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/table.h"
+#include "run/folder.h"
+#include "run/record.h"
 #include "tests/unit/with_environment.h"
 #include "tests/unit/with_folder.h"
-#include "train/run_record.h"
 
 namespace ringtrain {
 namespace {

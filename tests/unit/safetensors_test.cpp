@@ -1,5 +1,5 @@
 // Against the format's own library (golden files), and against files that are damaged in every way that we know of.
-#include "train/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

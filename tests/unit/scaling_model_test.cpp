@@ -1,5 +1,5 @@
 // The scaling model against closed forms, and against a simulation of single messages.
-#include "train/scaling_model.h"
+#include "bench/scaling_model.h"
 
 #include <gtest/gtest.h>
 
@@ -263,22 +263,22 @@ TEST(ScalingModel, RanksTakeTurnsWhereTheCoresDoNotSuffice) {
 }
 
 TEST(ScalingModel, TurnsCostEachFurtherThreadASlowdownAndAWait) {
-  const Turns turns = {0.1, 1e-4};
-  EXPECT_EQ(turns.slower(1), 1);
-  EXPECT_DOUBLE_EQ(turns.slower(2), 2 * 1.1);
-  EXPECT_DOUBLE_EQ(turns.slower(4), 4 * 1.3);
-  EXPECT_DOUBLE_EQ(Turns{}.slower(3), 3) << "turns and no more";
-  EXPECT_DOUBLE_EQ(turns.slower(node_link, 1).alpha, node_link.alpha);
-  EXPECT_DOUBLE_EQ(turns.slower(node_link, 3).alpha, 3 * node_link.alpha + 2e-4);
-  EXPECT_DOUBLE_EQ(turns.slower(node_link, 3).beta, 3 * node_link.beta) << "bytes do not wait";
+  const CoreSharing core_sharing = {0.1, 1e-4};
+  EXPECT_EQ(core_sharing.slower(1), 1);
+  EXPECT_DOUBLE_EQ(core_sharing.slower(2), 2 * 1.1);
+  EXPECT_DOUBLE_EQ(core_sharing.slower(4), 4 * 1.3);
+  EXPECT_DOUBLE_EQ(CoreSharing{}.slower(3), 3) << "turns and no more";
+  EXPECT_DOUBLE_EQ(core_sharing.slower(node_link, 1).alpha, node_link.alpha);
+  EXPECT_DOUBLE_EQ(core_sharing.slower(node_link, 3).alpha, 3 * node_link.alpha + 2e-4);
+  EXPECT_DOUBLE_EQ(core_sharing.slower(node_link, 3).beta, 3 * node_link.beta) << "bytes do not wait";
 }
 
 TEST(ScalingModel, AMessagesWaitIsFoundAgainFromTheStepThatItGives) {
   const StepWork w = some_work();
   const Cluster c = cluster(4, 4);
   for (const double wait : {1e-5, 1e-3}) {
-    const Turns turns = {0, wait};
-    const Cluster slower = {4, 4, turns.slower(c.node, 2), turns.slower(c.network, 2)};
+    const CoreSharing core_sharing = {0, wait};
+    const Cluster slower = {4, 4, core_sharing.slower(c.node, 2), core_sharing.slower(c.network, 2)};
     const double seconds = step_time(w, slower, Topology::flat).total();
     EXPECT_NEAR(fit_message_wait(w, c, Topology::flat, 2, seconds), wait, 1e-3 * wait);
   }
@@ -286,12 +286,12 @@ TEST(ScalingModel, AMessagesWaitIsFoundAgainFromTheStepThatItGives) {
   EXPECT_EQ(fit_message_wait(w, c, Topology::flat, 1, 10), 0) << "no turns to wait for";
 }
 
-TEST(ScalingModel, CompanySlowsARankByItsShareOfTheFullNode) {
-  EXPECT_DOUBLE_EQ(company(1.4, 1, 1, 9), 1);
-  EXPECT_DOUBLE_EQ(company(1.4, 5, 1, 9), 1.2);
-  EXPECT_DOUBLE_EQ(company(1.4, 9, 1, 9), 1.4);
-  EXPECT_DOUBLE_EQ(company(1.4, 18, 1, 9), 1.4) << "fuller than full: turns";
-  EXPECT_DOUBLE_EQ(company(1.4, 2, 2, 2), 1) << "measured on a full node";
+TEST(ScalingModel, AFullNodeSlowsARankByItsShareOfTheFullNode) {
+  EXPECT_DOUBLE_EQ(full_node_slowdown(1.4, 1, 1, 9), 1);
+  EXPECT_DOUBLE_EQ(full_node_slowdown(1.4, 5, 1, 9), 1.2);
+  EXPECT_DOUBLE_EQ(full_node_slowdown(1.4, 9, 1, 9), 1.4);
+  EXPECT_DOUBLE_EQ(full_node_slowdown(1.4, 18, 1, 9), 1.4) << "fuller than full: turns";
+  EXPECT_DOUBLE_EQ(full_node_slowdown(1.4, 2, 2, 2), 1) << "measured on a full node";
 }
 
 TEST(ScalingModel, ARangeHoldsThePredictionAndGrowsWithEveryUncertainty) {

@@ -1,4 +1,4 @@
-#include "train/stop_time.h"
+#include "run/stop_time.h"
 
 #include <filesystem>
 #include <fstream>

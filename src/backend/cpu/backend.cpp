@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cpu/image_program.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/lstm_program.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/onednn.h"
-#include "backend/cpu/picture_program.h"
 #include "base/error.h"
 
 namespace ringtrain {
@@ -59,12 +59,12 @@ class CpuBackend : public Backend {
       throw Error(cat("precision bf16 needs a CPU with AVX-512 BF16; this one has ", isa_name(isa_)),
                   "use precision: fp32, or run on a CPU with avx512_bf16 in /proc/cpuinfo");
     if (!graph.has_images()) return compile_lstm_program(graph, micro_batch, precision, mode, threads_, isa_, count_);
-    return compile_picture_program(graph, micro_batch, group == 0 ? micro_batch : group, precision, mode, threads_,
-                                   isa_, count_);
+    return compile_image_program(graph, micro_batch, group == 0 ? micro_batch : group, precision, mode, threads_, isa_,
+                                 count_);
   }
 
   std::int64_t preferred_micro_batch(const Graph& graph, Precision, const PassDemand&) override {
-    if (graph.has_images()) return preferred_picture_batch(graph, threads_);
+    if (graph.has_images()) return preferred_image_batch(graph, threads_);
     // Two blocks of 64 rows per thread: the products run at full speed and the activations stay near the cores.
     return 128 * threads_;
   }

@@ -10,7 +10,7 @@ constexpr auto float_bytes = static_cast<std::int64_t>(sizeof(float));
 constexpr auto double_bytes = static_cast<std::int64_t>(sizeof(double));
 }  // namespace
 
-BatchStatistics::BatchStatistics(const PictureContext& context, const BatchNorm& node, const Feature& x)
+BatchStatistics::BatchStatistics(const ImageContext& context, const BatchNorm& node, const Feature& x)
     : context_(context),
       x_(&x),
       epsilon_(node.epsilon),
@@ -114,7 +114,7 @@ void BatchStatistics::finish_forward() {
 //   dx = gamma / deviation (dz - sum(dz) / n - xhat sum(dz xhat) / n)
 void BatchStatistics::finish_backward(const double* sums, int product) {
   const Schedule& s = *context_.schedule;
-  const PicturePass& pass = *context_.pass;
+  const ImagePass& pass = *context_.pass;
   const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_), channels = blocks * lanes;
   const double count = static_cast<double>(x_->pixels() * context_.group);
   const auto* statistics = s.at<float>(statistics_);

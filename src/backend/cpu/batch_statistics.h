@@ -3,14 +3,14 @@
 // threads.
 #pragma once
 
-#include "backend/cpu/picture_operation.h"
+#include "backend/cpu/image_operation.h"
 
 namespace ringtrain::cpu {
 
 class BatchStatistics {
  public:
   // Of `x`, the norm's input.
-  BatchStatistics(const PictureContext& context, const BatchNorm& node, const Feature& x);
+  BatchStatistics(const ImageContext& context, const BatchNorm& node, const Feature& x);
 
   // Adds the steps that measure x; the norm may be applied after the schedule's next cut.
   template <class T>
@@ -35,7 +35,7 @@ class BatchStatistics {
   float* coefficient(std::int64_t group, int which) const;  // [padded channels]: 0 mean, 1 scale, 2 1 / deviation
   void finish_forward();
 
-  PictureContext context_;
+  ImageContext context_;
   const Feature* x_;
   double epsilon_;
   Parameter gamma_, beta_, running_mean_, running_var_;

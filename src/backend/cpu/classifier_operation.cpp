@@ -146,7 +146,7 @@ void ClassifierOperation<T>::forward(Pass& pass) {
     a.targets = pass.targets + block * m;
     a.block = s.blocks.block_rows;
     a.target_stride = s.blocks.sequence;
-    a.scale = pass.context.loss_scale;
+    a.scale = pass.context.gradient_scale;
     a.d_logits = s.training ? s.d_logits + block * m * s.width : nullptr;
     a.d_bias = s.training ? s.d_bias + thread * s.width : nullptr;
     sums[static_cast<std::size_t>(block)] = s.kernels->cross_entropy(a);

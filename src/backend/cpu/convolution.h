@@ -16,7 +16,7 @@ struct ConvolutionShape {
   std::int64_t in_height = 0, in_width = 0, out_height = 0, out_width = 0;
   std::int64_t kernel = 0, stride = 1, padding = 0;
   bool bias = false;
-  bool pixels = false;  // reads the picture, in a plain layout: see pixel_stride()
+  bool pixels = false;  // reads the image, in a plain layout: see pixel_stride()
   bool bf16 = false;    // maps and weights; weight gradients are fp32 always
   int lanes = 16;
 };

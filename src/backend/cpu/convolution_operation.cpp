@@ -5,7 +5,7 @@
 namespace ringtrain::cpu {
 
 template <class T>
-PixelOperation<T>::PixelOperation(const PictureContext& context, const ImageInput& node, Feature* y)
+PixelOperation<T>::PixelOperation(const ImageContext& context, const ImageInput& node, Feature* y)
     : context_(context), y_(y), channels_(node.channels), table_(static_cast<std::size_t>(node.channels) * 256) {
   // The arithmetic of torchvision's ToTensor and Normalize, in fp32.
   for (std::size_t c = 0; c < static_cast<std::size_t>(channels_); ++c)
@@ -36,7 +36,7 @@ void PixelOperation<T>::forward_steps() {
 
 namespace {
 
-ConvolutionShape shape_of(const PictureContext& context, const Convolution& node, bool pixels, bool bf16,
+ConvolutionShape shape_of(const ImageContext& context, const Convolution& node, bool pixels, bool bf16,
                           const Feature& x, const Feature& y) {
   return {.input = node.input,
           .output = node.output,
@@ -56,7 +56,7 @@ ConvolutionShape shape_of(const PictureContext& context, const Convolution& node
 }  // namespace
 
 template <class T>
-ConvolutionOperation<T>::ConvolutionOperation(const PictureContext& context, const Convolution& node, bool relu,
+ConvolutionOperation<T>::ConvolutionOperation(const ImageContext& context, const Convolution& node, bool relu,
                                               bool pixels, bool behind_norm, Feature* x, Feature* y)
     : context_(context),
       weight_(context.parameters->find(node.weight)),
@@ -172,7 +172,7 @@ void ConvolutionOperation<T>::backward_steps() {
   };
   step.run = [this, gradient](const Slice& slice) {
     const Schedule& schedule = *context_.schedule;
-    const PicturePass& pass = *context_.pass;
+    const ImagePass& pass = *context_.pass;
     primitives_.backward_weights(*context_.image, schedule.at<T>(x_->backward, slice, 0),
                                  schedule.at<T>(gradient, slice, 0), schedule.at<char>(weights_scratch_),
                                  pass.gradients + weight_.offset, pass.gradients + bias_.offset, pass.accumulate);

@@ -2,21 +2,21 @@
 #pragma once
 
 #include "backend/cpu/convolution.h"
-#include "backend/cpu/picture_operation.h"
+#include "backend/cpu/image_operation.h"
 
 namespace ringtrain::cpu {
 
-// The picture's pixels, normalised, in the layout that the first convolution reads.
+// The image's pixels, normalised, in the layout that the first convolution reads.
 template <class T>
-class PixelOperation : public PictureOperation {
+class PixelOperation : public ImageOperation {
  public:
-  PixelOperation(const PictureContext& context, const ImageInput& node, Feature* y);
+  PixelOperation(const ImageContext& context, const ImageInput& node, Feature* y);
   void set_reader(const ConvolutionPrimitives* reader) { reader_ = reader; }
   void forward_steps() override;
   void backward_steps() override {}
 
  private:
-  PictureContext context_;
+  ImageContext context_;
   Feature* y_;
   std::int64_t channels_;
   std::vector<T> table_;  // [channels][256]
@@ -24,11 +24,11 @@ class PixelOperation : public PictureOperation {
 };
 
 template <class T>
-class ConvolutionOperation : public PictureOperation {
+class ConvolutionOperation : public ImageOperation {
  public:
   // `behind_norm`: a batch norm's sums follow in the backward pass; the weight gradient waits for them, so that the
   // slices run through.
-  ConvolutionOperation(const PictureContext& context, const Convolution& node, bool relu, bool pixels, bool behind_norm,
+  ConvolutionOperation(const ImageContext& context, const Convolution& node, bool relu, bool pixels, bool behind_norm,
                        Feature* x, Feature* y);
   const ConvolutionPrimitives& primitives() const { return primitives_; }
 
@@ -41,7 +41,7 @@ class ConvolutionOperation : public PictureOperation {
   void rectify(const Slice& slice) const;
   void combine(const Slice& slice, const std::vector<int>& sources) const;
 
-  PictureContext context_;
+  ImageContext context_;
   Parameter weight_, bias_;
   bool relu_, pixels_, behind_norm_;
   Feature *x_, *y_;

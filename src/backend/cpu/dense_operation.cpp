@@ -11,7 +11,7 @@ constexpr auto float_bytes = static_cast<std::int64_t>(sizeof(float));
 }
 
 template <class T>
-DenseOperation<T>::DenseOperation(const PictureContext& context, const Dense& node, bool relu, bool logits, Feature* x,
+DenseOperation<T>::DenseOperation(const ImageContext& context, const Dense& node, bool relu, bool logits, Feature* x,
                                   Feature* y)
     : context_(context),
       weight_(context.parameters->find(node.weight)),
@@ -110,7 +110,7 @@ void DenseOperation<T>::backward_steps() {
 template <class T>
 void DenseOperation<T>::backward(int gradient, int target) {
   const Schedule& s = *context_.schedule;
-  const PicturePass& pass = *context_.pass;
+  const ImagePass& pass = *context_.pass;
   auto* converted = s.at<T>(converted_);
   constexpr std::int64_t strip = 256;
   for_each_unit(s.threads(), {0, (output_ + strip - 1) / strip}, 1, [&](std::int64_t i, std::int64_t) {
@@ -151,7 +151,7 @@ void DenseOperation<T>::set_weights(const float* flat) {
 }
 
 template <class T>
-DropoutOperation<T>::DropoutOperation(const PictureContext& context, const Dropout& node, Feature* x, Feature* y)
+DropoutOperation<T>::DropoutOperation(const ImageContext& context, const Dropout& node, Feature* x, Feature* y)
     : context_(context), node_(node), x_(x), y_(y), threshold_(dropout_threshold(node.probability)) {
   Schedule& s = *context_.schedule;
   y_->vector = true;
@@ -194,21 +194,21 @@ void DropoutOperation<T>::backward_steps() {
   context_.schedule->add(std::move(step));
 }
 
-LossOperation::LossOperation(const PictureContext& context, const CrossEntropy& node, Feature* logits)
+LossOperation::LossOperation(const ImageContext& context, const CrossEntropy& node, Feature* logits)
     : context_(context), node_(node), logits_(logits) {}
 
 void LossOperation::forward_steps() {
   Step step{.name = "cross-entropy", .whole = true, .uses = {logits_->forward}};
   step.run = [this](const Slice& slice) {
     const Schedule& s = *context_.schedule;
-    PicturePass& pass = *context_.pass;
+    ImagePass& pass = *context_.pass;
     std::vector<ClassScore> scores(static_cast<std::size_t>(slice.count));
     const double smoothing = context_.training ? node_.label_smoothing : 0;
     for_each_unit(s.threads(), slice, 1, [&](std::int64_t image, std::int64_t) {
       auto* row = s.at<float>(logits_->forward, slice, image);
       scores[static_cast<std::size_t>(image)] =
           context_.image->cross_entropy(node_.classes, row, pass.input.targets[image], smoothing,
-                                        pass.context.loss_scale, context_.training ? row : nullptr);
+                                        pass.context.gradient_scale, context_.training ? row : nullptr);
     });
     for (std::size_t i = 0; i < scores.size(); ++i) {  // in order: the same bits however many threads
       if (pass.input.targets[i] < 0) continue;

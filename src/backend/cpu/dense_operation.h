@@ -1,16 +1,16 @@
-// The head of a picture model: dense layers with ReLU, dropout between, softmax cross-entropy.
+// The head of an image model: dense layers with ReLU, dropout between, softmax cross-entropy.
 #pragma once
 
 #include "backend/cpu/gemm.h"
-#include "backend/cpu/picture_operation.h"
+#include "backend/cpu/image_operation.h"
 
 namespace ringtrain::cpu {
 
 // Output [images, output] in T; fp32 where the loss reads it.
 template <class T>
-class DenseOperation : public PictureOperation {
+class DenseOperation : public ImageOperation {
  public:
-  DenseOperation(const PictureContext& context, const Dense& node, bool relu, bool logits, Feature* x, Feature* y);
+  DenseOperation(const ImageContext& context, const Dense& node, bool relu, bool logits, Feature* x, Feature* y);
   void forward_steps() override;
   void backward_steps() override;
   void bind() override;
@@ -20,7 +20,7 @@ class DenseOperation : public PictureOperation {
   void forward() const;
   void backward(int gradient, int target);
 
-  PictureContext context_;
+  ImageContext context_;
   Parameter weight_, bias_;
   std::int64_t images_, input_, output_;
   bool relu_, logits_;
@@ -33,29 +33,29 @@ class DenseOperation : public PictureOperation {
 
 // In place of a vector; the mask is a function of the sample's place in the global batch, as in nn/lstm_cell.h.
 template <class T>
-class DropoutOperation : public PictureOperation {
+class DropoutOperation : public ImageOperation {
  public:
-  DropoutOperation(const PictureContext& context, const Dropout& node, Feature* x, Feature* y);
+  DropoutOperation(const ImageContext& context, const Dropout& node, Feature* x, Feature* y);
   void forward_steps() override;
   void backward_steps() override;
 
  private:
-  PictureContext context_;
+  ImageContext context_;
   Dropout node_;
   Feature *x_, *y_;
   std::uint32_t threshold_;
   int mask_ = -1;
 };
 
-class LossOperation : public PictureOperation {
+class LossOperation : public ImageOperation {
  public:
-  LossOperation(const PictureContext& context, const CrossEntropy& node, Feature* logits);
+  LossOperation(const ImageContext& context, const CrossEntropy& node, Feature* logits);
   void forward_steps() override;
   void backward_steps() override;
   std::vector<float> logits(std::int64_t row) const;
 
  private:
-  PictureContext context_;
+  ImageContext context_;
   CrossEntropy node_;
   Feature* logits_;
 };

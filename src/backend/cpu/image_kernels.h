@@ -1,4 +1,4 @@
-// Pixels, pooling, dense layers' edges and the loss of picture models. Maps lie as [blocks][pixels][lanes] per image,
+// Pixels, pooling, dense layers' edges and the loss of image models. Maps lie as [blocks][pixels][lanes] per image,
 // vectors plainly.
 #pragma once
 

@@ -6,7 +6,7 @@
 
 #include "backend/cpu/isa.h"
 #include "nn/math.h"
-#include "optim/update_rule.h"
+#include "nn/update_rule.h"
 
 namespace ringtrain::cpu {
 

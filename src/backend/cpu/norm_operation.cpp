@@ -5,7 +5,7 @@
 namespace ringtrain::cpu {
 
 template <class T>
-NormOperation<T>::NormOperation(const PictureContext& context, std::string name, Feature* x, BatchStatistics* norm,
+NormOperation<T>::NormOperation(const ImageContext& context, std::string name, Feature* x, BatchStatistics* norm,
                                 Feature* second, BatchStatistics* norm2, bool relu, Feature* y)
     : context_(context),
       name_(std::move(name)),
@@ -19,7 +19,7 @@ NormOperation<T>::NormOperation(const PictureContext& context, std::string name,
   y_->forward = s.per_image(name_ + " output", context_.bytes<T>(*y_));
   if (!context_.training) return;
   y_->backward = y_->forward;
-  if (made_again()) y_->backward = y_->read_again ? s.per_image(name_ + " output again", context_.bytes<T>(*y_)) : -1;
+  if (recomputed()) y_->backward = y_->read_again ? s.per_image(name_ + " output again", context_.bytes<T>(*y_)) : -1;
   if (has_mask()) mask_ = s.per_image(name_ + " mask", context_.padded_channels(*y_) * y_->pixels() / 8);
   if (norm_ != nullptr)
     sums_ = s.fixed(name_ + " gradient sums",
@@ -90,7 +90,7 @@ void NormOperation<T>::first_pass(const Slice& slice, const std::vector<int>& so
       a.norm = &first;
       a.x = s.at<T>(x_->forward, slice, image) + at;
       a.sums = s.at<double>(sums_) + (image * blocks + block) * 3 * lanes;
-      if (made_again() && y_->backward >= 0) a.activation = s.at<T>(y_->backward, slice, image) + at;
+      if (recomputed() && y_->backward >= 0) a.activation = s.at<T>(y_->backward, slice, image) + at;
     }
     if (norm2_ != nullptr) {
       second = norm2_->affine(image, block);
@@ -139,8 +139,8 @@ void NormOperation<T>::backward_steps() {
   const bool two = sources.size() > 1;
   const auto extra = [&] { return s.per_image(name_ + " gradient", context_.bytes<T>(*x_)); };
   // relu(norm(x)) of one source: the second pass masks again, so nothing is written between the two.
-  const bool write = !made_again() || two;
-  const int dz = made_again() ? sources.front() : sources.back();
+  const bool write = !recomputed() || two;
+  const int dz = recomputed() ? sources.front() : sources.back();
   const int apart = second_ == nullptr ? dz : (two ? sources.front() : extra());  // from dz, where it must live on
 
   Step first{.name = name_ + (norm_ != nullptr ? " sums" : " gradient"), .uses = sources};
@@ -148,7 +148,7 @@ void NormOperation<T>::backward_steps() {
     if (storage >= 0) first.uses.push_back(storage);
   if (norm_ != nullptr) {
     first.uses.push_back(x_->forward);
-    if (made_again() && y_->backward >= 0) first.uses.push_back(y_->backward);
+    if (recomputed() && y_->backward >= 0) first.uses.push_back(y_->backward);
   }
   if (norm2_ != nullptr) first.uses.push_back(second_->forward);
   for (const BatchStatistics* norm : {norm_, norm2_})

@@ -3,16 +3,16 @@
 #pragma once
 
 #include "backend/cpu/batch_statistics.h"
-#include "backend/cpu/picture_operation.h"
+#include "backend/cpu/image_operation.h"
 
 namespace ringtrain::cpu {
 
 template <class T>
-class NormOperation : public PictureOperation {
+class NormOperation : public ImageOperation {
  public:
   // Null norm: x as it is; null second: none; a second norm needs the first. The norms' statistics steps were added
   // when their inputs were made.
-  NormOperation(const PictureContext& context, std::string name, Feature* x, BatchStatistics* norm, Feature* second,
+  NormOperation(const ImageContext& context, std::string name, Feature* x, BatchStatistics* norm, Feature* second,
                 BatchStatistics* norm2, bool relu, Feature* y);
 
   void forward_steps() override;
@@ -20,13 +20,13 @@ class NormOperation : public PictureOperation {
 
  private:
   // relu(norm(x)) is made again where a convolution's weight gradient needs it, instead of being kept.
-  bool made_again() const { return norm_ != nullptr && second_ == nullptr; }
-  bool has_mask() const { return relu_ && !made_again(); }
+  bool recomputed() const { return norm_ != nullptr && second_ == nullptr; }
+  bool has_mask() const { return relu_ && !recomputed(); }
   NormForward<T> forward_unit(const Slice& slice, std::int64_t image, std::int64_t block) const;
   void first_pass(const Slice& slice, const std::vector<int>& sources, int dz, int dz2) const;
   void second_pass(const Slice& slice, int dz, int dx, bool masked) const;
 
-  PictureContext context_;
+  ImageContext context_;
   std::string name_;
   Feature *x_, *second_, *y_;
   BatchStatistics *norm_, *norm2_;

@@ -7,7 +7,7 @@
 namespace ringtrain::cpu {
 
 template <class T>
-MaxPoolOperation<T>::MaxPoolOperation(const PictureContext& context, const MaxPool& node, Feature* x, Feature* y)
+MaxPoolOperation<T>::MaxPoolOperation(const ImageContext& context, const MaxPool& node, Feature* x, Feature* y)
     : context_(context), node_(node), x_(x), y_(y) {
   if (node.kernel > 15) throw Error(cat("max pooling over ", node.kernel, " x ", node.kernel, ": 15 x 15 at most"));
   y_->forward = y_->backward = context_.schedule->per_image("pooled maps", context_.bytes<T>(*y_));
@@ -70,7 +70,7 @@ void MaxPoolOperation<T>::backward_steps() {
 }
 
 template <class T>
-VectorOperation<T>::VectorOperation(const PictureContext& context, bool average, Feature* x, Feature* y)
+VectorOperation<T>::VectorOperation(const ImageContext& context, bool average, Feature* x, Feature* y)
     : context_(context), average_(average), x_(x), y_(y) {
   y_->vector = true;
   y_->forward = y_->backward = context_.schedule->per_image("vector of features", context_.bytes<T>(*y_));

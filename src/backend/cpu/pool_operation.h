@@ -1,21 +1,21 @@
 // Max pooling, global average pooling, and the way from maps to vectors.
 #pragma once
 
-#include "backend/cpu/picture_operation.h"
+#include "backend/cpu/image_operation.h"
 
 namespace ringtrain::cpu {
 
 template <class T>
-class MaxPoolOperation : public PictureOperation {
+class MaxPoolOperation : public ImageOperation {
  public:
-  MaxPoolOperation(const PictureContext& context, const MaxPool& node, Feature* x, Feature* y);
+  MaxPoolOperation(const ImageContext& context, const MaxPool& node, Feature* x, Feature* y);
   void forward_steps() override;
   void backward_steps() override;
 
  private:
   MaxPoolUnit<T> unit(const Slice& slice, std::int64_t image, std::int64_t block) const;
 
-  PictureContext context_;
+  ImageContext context_;
   MaxPool node_;
   Feature *x_, *y_;
   int place_ = -1;
@@ -23,9 +23,9 @@ class MaxPoolOperation : public PictureOperation {
 
 // Global average pooling, or flattening in the order of PyTorch: channel, row, column.
 template <class T>
-class VectorOperation : public PictureOperation {
+class VectorOperation : public ImageOperation {
  public:
-  VectorOperation(const PictureContext& context, bool average, Feature* x, Feature* y);
+  VectorOperation(const ImageContext& context, bool average, Feature* x, Feature* y);
   void forward_steps() override;
   void backward_steps() override;
 
@@ -34,7 +34,7 @@ class VectorOperation : public PictureOperation {
   std::int64_t channels(std::int64_t block) const;
   std::int64_t values() const { return average_ ? 1 : x_->pixels(); }
 
-  PictureContext context_;
+  ImageContext context_;
   bool average_;
   Feature *x_, *y_;
 };

@@ -1,4 +1,4 @@
-// The steps of a picture program in order, and the memory between them. Steps that work image by image run together,
+// The steps of an image program in order, and the memory between them. Steps that work image by image run together,
 // slice by slice: a slice's maps are still in the cache when the next step reads them. A step that needs the whole
 // micro-batch (batch statistics, a weight gradient, a dense layer) cuts the row of steps.
 //

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "backend/cuda/described_device.h"
-#include "backend/cuda/lstm_program.h"
-#include "backend/cuda/micro_batch.h"
-#include "backend/cuda/picture_program.h"
-#include "backend/cuda/update.h"
-#include "backend/cuda/vector.h"
+#include "backend/cuda/device/described.h"
+#include "backend/cuda/image/program.h"
+#include "backend/cuda/lstm/program.h"
+#include "backend/cuda/program/micro_batch.h"
+#include "backend/cuda/program/update.h"
+#include "backend/cuda/program/vector.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
@@ -50,8 +50,7 @@ class CudaBackend : public Backend {
                                    std::int64_t group) override {
     expect_precision(precision);
     if (!graph.has_images()) return make_lstm_program(device_, options_, graph, micro_batch, precision, mode);
-    return make_picture_program(device_, options_, graph, micro_batch, group == 0 ? micro_batch : group, precision,
-                                mode);
+    return make_image_program(device_, options_, graph, micro_batch, group == 0 ? micro_batch : group, precision, mode);
   }
 
   std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) override {

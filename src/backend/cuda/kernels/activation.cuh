@@ -1,7 +1,7 @@
 // Bias, ReLU and sums without a norm.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/kernels/reduce.cuh"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {

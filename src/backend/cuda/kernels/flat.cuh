@@ -1,7 +1,7 @@
 // Sums and averages of flat vectors, and their casts; the update itself is in update.cuh.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/kernels/reduce.cuh"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {

@@ -1,8 +1,8 @@
 // Pixels to the network's type and layout.
 #pragma once
 
-#include "backend/cuda/kernels.h"
 #include "backend/cuda/kernels/element.cuh"
+#include "backend/cuda/kernels/kernels.h"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 

@@ -1,7 +1,7 @@
 // Softmax and cross-entropy with its gradient: a warp per row.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/kernels/reduce.cuh"
 #include "nn/math.h"
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ RowScore score_row(const CrossEntropyArguments& a, st
   if (a.gradient != nullptr) {
     // A loss that is not finite makes the gradient NaN, which skips the update on all ranks before the host has seen
     // it.
-    const float scale = a.state->loss_scale + static_cast<float>(loss - loss), factor = scale / sum;
+    const float scale = a.state->gradient_scale + static_cast<float>(loss - loss), factor = scale / sum;
     const float even = scale * (a.label_smoothing / static_cast<float>(a.classes));
     const float own = scale * (1.0f - a.label_smoothing);
     T* gradient = static_cast<T*>(a.gradient) + row * a.stride;

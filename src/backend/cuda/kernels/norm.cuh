@@ -1,7 +1,7 @@
 // Batch norm: what each element meets. Groups lie in blockIdx.z, tiles of rows in x, of channels in y.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/kernels/reduce.cuh"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {

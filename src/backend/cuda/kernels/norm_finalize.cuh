@@ -2,7 +2,7 @@
 // of them finalize_parts threads add up the partial sums, in double precision.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/kernels/reduce.cuh"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {

@@ -1,7 +1,7 @@
 // Pooling and the flattening behind it. Pixels of one image lie in blockIdx.x, images in y, tiles of channels in z.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/kernels/reduce.cuh"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {

@@ -1,8 +1,8 @@
 // What sequences need: one-hot symbols, keyed dropout, carried state.
 #pragma once
 
-#include "backend/cuda/kernels.h"
 #include "backend/cuda/kernels/element.cuh"
+#include "backend/cuda/kernels/kernels.h"
 #include "base/random.h"
 #include "nn/lstm_cell.h"
 

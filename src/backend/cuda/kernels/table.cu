@@ -1,5 +1,4 @@
 // Compiles every kernel for every type, and says where each is.
-#include "backend/cuda/kernel_table.h"
 #include "backend/cuda/kernels/activation.cuh"
 #include "backend/cuda/kernels/flat.cuh"
 #include "backend/cuda/kernels/image_input.cuh"
@@ -9,6 +8,7 @@
 #include "backend/cuda/kernels/norm_finalize.cuh"
 #include "backend/cuda/kernels/pool.cuh"
 #include "backend/cuda/kernels/sequence.cuh"
+#include "backend/cuda/kernels/table.h"
 #include "backend/cuda/kernels/tensors.cuh"
 #include "backend/cuda/kernels/update.cuh"
 

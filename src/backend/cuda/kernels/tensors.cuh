@@ -1,8 +1,8 @@
 // Tensors between the flat vector, which has PyTorch's order, and the layouts and types that kernels compute with.
 #pragma once
 
-#include "backend/cuda/kernels.h"
 #include "backend/cuda/kernels/element.cuh"
+#include "backend/cuda/kernels/kernels.h"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 

@@ -1,0 +1,36 @@
+// What a verification finds.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ringtrain {
+
+struct Verification {
+  std::vector<std::string> faults;   // one sentence each, with the file and the record or block
+  std::vector<std::string> summary;  // what the data set holds
+};
+
+// Collects the faults of one kind in one file; a damaged file has thousands, so the rest are counted.
+class FaultList {
+ public:
+  FaultList(Verification& result, std::string path) : result_(result), path_(std::move(path)) {}
+  ~FaultList() {
+    if (count_ > shown) result_.faults.push_back(cat(path_, ": ... and ", count_ - shown, " more"));
+  }
+  FaultList(const FaultList&) = delete;
+  FaultList& operator=(const FaultList&) = delete;
+  void add(const std::string& what) {
+    if (++count_ <= shown) result_.faults.push_back(cat(path_, ": ", what));
+  }
+
+ private:
+  static constexpr std::size_t shown = 5;
+  Verification& result_;
+  std::string path_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace ringtrain

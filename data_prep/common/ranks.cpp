@@ -1,0 +1,104 @@
+#include "data_prep/common/ranks.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+
+#include "base/error.h"
+#include "cluster/mpi_check.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::size_t message_bytes = std::size_t{1} << 30;  // MPI counts are ints
+
+int slurm_tasks() {
+  const char* text = std::getenv("SLURM_STEP_NUM_TASKS");  // not set in a batch script outside srun
+  return text == nullptr ? 1 : std::atoi(text);
+}
+
+bool started_by_launcher() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"})
+    if (std::getenv(name) != nullptr) return true;
+  return slurm_tasks() > 1;
+}
+
+template <class Transfer>
+void in_pieces(std::string& bytes, const Transfer& transfer) {
+  for (std::size_t at = 0; at < bytes.size(); at += message_bytes) {
+    transfer(bytes.data() + at, static_cast<int>(std::min(message_bytes, bytes.size() - at)));
+  }
+}
+
+}  // namespace
+
+Ranks::Ranks() {
+  if (!started_by_launcher()) return;
+  int provided = 0;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  mpi_ = true;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  if (size_ == 1 && slurm_tasks() > 1) {
+    throw Error(
+        cat(slurm_tasks(), " processes were started, but MPI sees only this one: each would convert everything"),
+        "start it with srun --mpi=pmix, with the mpirun of the MPI it was built with, or once without srun");
+  }
+}
+
+Ranks::~Ranks() {
+  if (mpi_ && std::uncaught_exceptions() == 0) MPI_Finalize();
+}
+
+void Ranks::abort_job() {
+  int running = 0, ended = 0;
+  MPI_Initialized(&running);
+  if (running != 0) MPI_Finalized(&ended);
+  if (running != 0 && ended == 0) MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+void Ranks::barrier() const {
+  if (size_ > 1) check_mpi(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+}
+
+void Ranks::broadcast(std::string& bytes) const {
+  if (size_ == 1) return;
+  std::uint64_t length = bytes.size();
+  check_mpi(MPI_Bcast(&length, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD), "MPI_Bcast");
+  bytes.resize(length);
+  in_pieces(bytes,
+            [](char* data, int count) { check_mpi(MPI_Bcast(data, count, MPI_BYTE, 0, MPI_COMM_WORLD), "MPI_Bcast"); });
+}
+
+std::vector<std::string> Ranks::gather(const std::string& bytes) const {
+  std::vector<std::string> all;
+  if (rank_ > 0) {
+    std::string mine = bytes;
+    std::uint64_t length = mine.size();
+    check_mpi(MPI_Send(&length, 1, MPI_UINT64_T, 0, 0, MPI_COMM_WORLD), "MPI_Send");
+    in_pieces(mine, [](char* data, int count) {
+      check_mpi(MPI_Send(data, count, MPI_BYTE, 0, 1, MPI_COMM_WORLD), "MPI_Send");
+    });
+    return all;
+  }
+  all.push_back(bytes);
+  for (int rank = 1; rank < size_; ++rank) {
+    std::uint64_t length = 0;
+    check_mpi(MPI_Recv(&length, 1, MPI_UINT64_T, rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE), "MPI_Recv");
+    std::string& part = all.emplace_back(length, '\0');
+    in_pieces(part, [&](char* data, int count) {
+      check_mpi(MPI_Recv(data, count, MPI_BYTE, rank, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE), "MPI_Recv");
+    });
+  }
+  return all;
+}
+
+void Ranks::sum(std::span<std::uint64_t> values) const {
+  if (size_ == 1) return;
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_UINT64_T, MPI_SUM,
+                          MPI_COMM_WORLD),
+            "MPI_Allreduce");
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,252 @@
+#include "data_prep/common/shard_writer.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/random.h"
+#include "data/shard_header.h"
+
+namespace ringtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t crc_block_bytes = 65536;
+constexpr const char* temporary_suffix = ".tmp";
+
+std::uint64_t high_and_low(std::uint32_t high, std::uint32_t low) {
+  return (std::uint64_t{high} << 32) | low;
+}
+
+}  // namespace
+
+void ContentHash::add(std::uint64_t word) {
+  const Random4 r = philox(a_, b_, word);
+  a_ = high_and_low(r.v[0], r.v[1]);
+  b_ = high_and_low(r.v[2], r.v[3]);
+}
+
+void ContentHash::add(std::string_view bytes) {
+  add(std::uint64_t{bytes.size()});
+  for (std::size_t i = 0; i < bytes.size(); i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, std::min<std::size_t>(8, bytes.size() - i));
+    add(word);
+  }
+}
+
+std::string ContentHash::uuid() const {
+  // RFC 9562 version 8 (custom), variant 10.
+  const std::uint64_t a = (a_ & ~0xF000ull) | 0x8000ull, b = (b_ & ~(3ull << 62)) | (2ull << 62);
+  char text[40];
+  std::snprintf(text, sizeof text, "%08llx-%04llx-%04llx-%04llx-%012llx", static_cast<unsigned long long>(a >> 32),
+                static_cast<unsigned long long>((a >> 16) & 0xFFFF), static_cast<unsigned long long>(a & 0xFFFF),
+                static_cast<unsigned long long>(b >> 48), static_cast<unsigned long long>(b & 0xFFFFFFFFFFFFull));
+  return text;
+}
+
+ShardRange shard_range(std::int64_t total, std::int64_t shards, std::int64_t shard) {
+  const std::int64_t each = total / shards, longer = total % shards;
+  const std::int64_t first = shard * each + std::min(shard, longer);
+  return {first, first + each + (shard < longer)};
+}
+
+OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool resume) : prefixes_(std::move(prefixes)) {
+  for (const std::string& prefix : prefixes_) {
+    const fs::path folder = fs::path(prefix).parent_path();
+    const std::string name = fs::path(prefix).filename().string();
+    if (name.starts_with("-") || name.starts_with(".-") || name.starts_with("..-"))
+      throw Error(cat("--out ends in a folder, expected the first part of the files' names behind it"),
+                  "for example --out data_prep/data/names");
+    if (folder.empty()) continue;
+    std::error_code failed;
+    fs::create_directories(folder, failed);
+    if (failed) throw Error(cat(folder.string(), ": cannot make the folder: ", failed.message()));
+  }
+  if (const std::vector<std::string> existing = matching(false); !existing.empty() && !force && !resume) {
+    throw Error(cat(existing.front(), ": exists already"), "choose another --out, or overwrite it with --force");
+  }
+  for (const std::string& prefix : prefixes_) {
+    locks_.push_back(::open((prefix + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
+    if (locks_.back() < 0) {
+      const std::string reason = std::strerror(errno);
+      unlock(true);
+      throw Error(cat(prefix, ".lock: cannot write: ", reason), "choose an --out that can be written to");
+    }
+    if (::flock(locks_.back(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      unlock(false);
+      throw Error(cat(prefix, ": another conversion is writing here"), "wait for it, or choose another --out");
+    }
+  }
+  if (resume) return;
+  for (const std::string& left_over : matching(true)) fs::remove(left_over);
+}
+
+// The lock files are removed by who held them; the locks vanish with the process, so a kill leaves no stale lock.
+void OutputFiles::unlock(bool held) {
+  for (std::size_t i = 0; i < locks_.size(); ++i) {
+    if (locks_[i] < 0) continue;
+    if (held) ::unlink((prefixes_[i] + ".lock").c_str());
+    ::close(locks_[i]);
+  }
+  locks_.clear();
+}
+
+OutputFiles::~OutputFiles() {
+  unlock(true);
+  if (committed_) return;
+  std::error_code ignored;
+  for (const std::string& path : finals_) fs::remove(path + temporary_suffix, ignored);
+}
+
+std::vector<std::string> OutputFiles::matching(bool temporary) const {
+  std::vector<std::string> found;
+  for (const std::string& prefix : prefixes_) {
+    fs::path folder = fs::path(prefix).parent_path();
+    if (folder.empty()) folder = ".";
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      std::string name = entry.path().filename().string();
+      if (name.ends_with(temporary_suffix) != temporary) continue;
+      if (temporary) name.resize(name.size() - std::strlen(temporary_suffix));
+      std::int64_t shard = 0, shards = 0;
+      if (parse_shard_name(prefix, name, shard, shards)) found.push_back(entry.path().string());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string OutputFiles::add(const std::string& final_path) {
+  finals_.push_back(final_path);
+  return final_path + temporary_suffix;
+}
+
+void OutputFiles::commit() {
+  const std::vector<std::string> existing = matching(false);
+  for (const std::string& path : finals_) publish_file(path + temporary_suffix, path);
+  committed_ = true;
+  for (const std::string& path : existing) {
+    const auto is_this = [&](const std::string& final_path) { return fs::equivalent(final_path, path); };
+    if (std::none_of(finals_.begin(), finals_.end(), is_this)) fs::remove(path);
+  }
+  for (const std::string& left_over : matching(true)) fs::remove(left_over);
+}
+
+void write_root_attributes(h5::File& file, const SplitDescription& split, const std::string& kind, std::int64_t shard,
+                           std::int64_t count, std::int64_t num_classes) {
+  file.write_attribute("/", "schema", std::string("ringtrain"));
+  file.write_integers("/", "schema_version", {1, 0});
+  file.write_attribute("/", "kind", kind);
+  file.write_attribute("/", "split", split.split);
+  file.write_attribute("/", "dataset_name", split.dataset_name);
+  file.write_attribute("/", "dataset_uuid", split.dataset_uuid);
+  file.write_attribute("/", "num_samples", count);
+  file.write_attribute("/", "num_samples_total", split.total);
+  file.write_attribute("/", "shard_index", shard);
+  file.write_attribute("/", "num_shards", split.num_shards);
+  file.write_attribute("/", "shuffle_seed", static_cast<std::int64_t>(split.seed));
+  file.write_attribute("/", "num_classes", num_classes);
+  file.write_attribute("/", "source", split.source);
+  file.write_attribute("/", "license", split.license);
+  file.write_attribute("/", "created_by", std::string("ringtrain-data"));
+}
+
+ShardWriter::ShardWriter(const SplitDescription& split, std::int64_t shard, OutputFiles& files)
+    : split_(split),
+      range_(shard_range(split.total, split.num_shards, shard)),
+      row_bytes_(split.context_length == 0 ? 1 : split.context_length + 1),
+      file_(h5::File::create(files.add(shard_path(split.prefix, shard, split.num_shards)))) {
+  const std::int64_t count = range_.last - range_.first;
+  write_root_attributes(file_, split, "text", shard, count, static_cast<std::int64_t>(split.vocabulary.size()));
+  const bool names = split.context_length > 0;
+  make_dataset("tokens", H5T_STD_U8LE, names ? h5::Shape{count, row_bytes_} : h5::Shape{count});
+  if (names) {
+    make_dataset("sample_ids", H5T_STD_U64LE, {count});
+    make_dataset("name_index", H5T_STD_U32LE, {count});
+    file_.write_attribute("tokens", "pad_side", std::string("left"));
+  }
+  file_.write_attribute("tokens", "vocab", split.vocabulary);
+  file_.write_attribute("tokens", "pad_id", split.pad_id);
+  file_.write_attribute("tokens", "stop_id", split.stop_id);
+  file_.write_attribute("tokens", "context_length", split.context_length);
+  file_.write_attribute("tokens", "lowercase", std::int64_t{split.lowercase});
+}
+
+void ShardWriter::make_dataset(const std::string& name, hid_t type, const h5::Shape& shape) {
+  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+  const std::vector<hsize_t> extents(shape.begin(), shape.end());
+  const h5::Handle space(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose);
+  const h5::Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  H5Pset_layout(creation.get(), H5D_CONTIGUOUS);
+  H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(creation.get(), false);
+  const h5::Handle made(
+      H5Dcreate2(file_.id(), name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Dclose);
+  if (made.get() < 0) file_.fail(cat("cannot make data set '", name, "'"));
+}
+
+void ShardWriter::append_to(const std::string& name, hid_t type, std::int64_t first, std::int64_t count,
+                            const void* values) {
+  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+  const h5::Handle dataset(H5Dopen2(file_.id(), name.c_str(), H5P_DEFAULT), H5Dclose);
+  const h5::Handle space(H5Dget_space(dataset.get()), H5Sclose);
+  const bool rows = H5Sget_simple_extent_ndims(space.get()) == 2;
+  const hsize_t start[2] = {static_cast<hsize_t>(first), 0};
+  const hsize_t size[2] = {static_cast<hsize_t>(count), static_cast<hsize_t>(row_bytes_)};
+  H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start, nullptr, size, nullptr);
+  const h5::Handle memory(H5Screate_simple(rows ? 2 : 1, size, nullptr), H5Sclose);
+  if (H5Dwrite(dataset.get(), type, memory.get(), space.get(), H5P_DEFAULT, values) < 0) {
+    file_.fail(cat("cannot write data set '", name, "'"));
+  }
+}
+
+void ShardWriter::append(std::span<const std::uint8_t> tokens, std::span<const std::uint64_t> sample_ids,
+                         std::span<const std::uint32_t> name_index) {
+  const std::int64_t count = static_cast<std::int64_t>(tokens.size()) / row_bytes_;
+  if (count == 0) return;
+  append_to("tokens", H5T_NATIVE_UINT8, written_, count, tokens.data());
+  if (!sample_ids.empty()) append_to("sample_ids", H5T_NATIVE_UINT64, written_, count, sample_ids.data());
+  if (!name_index.empty()) append_to("name_index", H5T_NATIVE_UINT32, written_, count, name_index.data());
+  written_ += count;
+  while (!tokens.empty()) {
+    const auto room = static_cast<std::size_t>(crc_block_bytes - block_filled_);
+    const std::span<const std::uint8_t> part = tokens.first(std::min(room, tokens.size()));
+    crc_ = crc32c(part, crc_);
+    block_filled_ += static_cast<std::int64_t>(part.size());
+    tokens = tokens.subspan(part.size());
+    if (block_filled_ < crc_block_bytes) break;
+    checksums_.push_back(crc_);
+    crc_ = 0;
+    block_filled_ = 0;
+  }
+}
+
+void ShardWriter::write_names(std::span<const std::uint8_t> bytes, std::span<const std::uint64_t> offsets) {
+  file_.write("names", bytes, {static_cast<std::int64_t>(bytes.size())});
+  file_.write("name_offsets", offsets, {static_cast<std::int64_t>(offsets.size())});
+}
+
+void ShardWriter::finish() {
+  if (written_ != range_.last - range_.first) {
+    throw Error(cat(file_.path(), ": ", written_, " samples written, ", range_.last - range_.first, " announced"));
+  }
+  if (block_filled_ > 0) checksums_.push_back(crc_);
+  file_.write<std::uint32_t>("crc32c", checksums_, {static_cast<std::int64_t>(checksums_.size())});
+  file_.write_attribute("crc32c", "block_bytes", crc_block_bytes);
+  file_.flush();
+  file_.write_attribute("/", "complete", std::int64_t{1});
+  file_.flush();
+  file_.close();
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,117 @@
+#include "data_prep/common/utf8.h"
+
+#include <locale.h>
+#include <wctype.h>
+
+#include "base/error.h"
+
+namespace ringtrain {
+namespace {
+
+bool is_continuation(std::string_view text, std::size_t i) {
+  return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0u) == 0x80u;
+}
+
+bool is_white_space(std::uint32_t code) {
+  return code == ' ' || (code >= '\t' && code <= '\r') || code == 0x85 || code == 0xA0 || code == 0x3000 ||
+         (code >= 0x2000 && code <= 0x200B) || code == 0x202F || code == 0xFEFF;
+}
+
+locale_t utf8_locale() {
+  static const locale_t locale = [] {
+    for (const char* name : {"C.UTF-8", "C.utf8", "en_US.UTF-8"}) {
+      if (const locale_t found = ::newlocale(LC_CTYPE_MASK, name, locale_t{})) return found;
+    }
+    return locale_t{};
+  }();
+  return locale;
+}
+
+}  // namespace
+
+std::size_t symbol_length(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if (!is_continuation(text, i)) return 0;
+  }
+  const std::uint32_t code = decode_symbol(text.substr(0, length));
+  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
+  return overlong || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000) ? 0 : length;
+}
+
+std::uint32_t decode_symbol(std::string_view symbol) {
+  const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(symbol[i])); };
+  switch (symbol.size()) {
+    case 1:
+      return byte(0);
+    case 2:
+      return (byte(0) & 0x1Fu) << 6 | (byte(1) & 0x3Fu);
+    case 3:
+      return (byte(0) & 0x0Fu) << 12 | (byte(1) & 0x3Fu) << 6 | (byte(2) & 0x3Fu);
+    default:
+      return (byte(0) & 0x07u) << 18 | (byte(1) & 0x3Fu) << 12 | (byte(2) & 0x3Fu) << 6 | (byte(3) & 0x3Fu);
+  }
+}
+
+std::string encode_symbol(std::uint32_t code) {
+  const auto tail = [&](int shift) { return static_cast<char>(0x80u | ((code >> shift) & 0x3Fu)); };
+  if (code < 0x80) return {static_cast<char>(code)};
+  if (code < 0x800) return {static_cast<char>(0xC0u | (code >> 6)), tail(0)};
+  if (code < 0x10000) return {static_cast<char>(0xE0u | (code >> 12)), tail(6), tail(0)};
+  return {static_cast<char>(0xF0u | (code >> 18)), tail(12), tail(6), tail(0)};
+}
+
+std::size_t find_invalid_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = symbol_length(text.substr(i));
+    if (length == 0) return i;
+    i += length;
+  }
+  return std::string_view::npos;
+}
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t length = symbol_length(text);
+    if (!is_white_space(decode_symbol(text.substr(0, length)))) break;
+    text.remove_prefix(length);
+  }
+  while (!text.empty()) {
+    std::size_t begin = text.size() - 1;
+    while (is_continuation(text, begin)) --begin;
+    if (!is_white_space(decode_symbol(text.substr(begin)))) break;
+    text.remove_suffix(text.size() - begin);
+  }
+  return text;
+}
+
+std::string lower_case(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = symbol_length(text.substr(i));
+    const std::uint32_t code = decode_symbol(text.substr(i, length));
+    i += length;
+    if (code < 0x80) {
+      result += static_cast<char>(code >= 'A' && code <= 'Z' ? code + 32 : code);
+      continue;
+    }
+    if (utf8_locale() == locale_t{}) {
+      throw Error("this system has no UTF-8 locale (C.UTF-8), which lower-casing needs", "use --keep-case");
+    }
+    result += encode_symbol(static_cast<std::uint32_t>(::towlower_l(static_cast<wint_t>(code), utf8_locale())));
+  }
+  return result;
+}
+
+void check_not_utf16(std::string_view start, const std::string& file_name) {
+  if (start.starts_with("\xFF\xFE") || start.starts_with("\xFE\xFF")) {
+    throw Error(cat(file_name, ": is UTF-16 or UTF-32 text, expected UTF-8"),
+                cat("convert it: iconv -f UTF-16 -t UTF-8 ", file_name, " > utf8.txt"));
+  }
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,108 @@
+#include "data_prep/images/array_import.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <ostream>
+
+#include "base/error.h"
+#include "data_prep/images/array_source.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::int64_t most_classes = 1 << 20;
+
+void check(const ImportOptions& options) {
+  const double share = options.validation.value_or(0);
+  if (!(share >= 0 && share < 1)) throw Error(cat("--validation ", share, ": expected at least 0 and less than 1"));
+  if (!options.layout.empty() && options.layout != "NHWC" && options.layout != "NCHW")
+    throw Error(cat("--layout ", options.layout, ": expected NHWC or NCHW"));
+  if (!options.split.empty() && options.split != "train" && options.split != "validation")
+    throw Error(cat("--split ", options.split, ": expected train or validation"));
+  if (!options.split.empty() && (share > 0 || options.validation_rows))
+    throw Error("--split makes one split; it goes with neither --validation nor --validation-rows");
+  if (share > 0 && options.validation_rows) throw Error("--validation and --validation-rows contradict each other");
+  if (options.rows && options.validation_rows && options.rows->first < options.validation_rows->end &&
+      options.validation_rows->first < options.rows->end)
+    throw Error("--rows and --validation-rows overlap", "END is the row behind the last one");
+}
+
+std::vector<ImageItem> items_of(const ImportOptions& options, RowRange rows, const std::vector<std::int64_t>& labels,
+                                std::int64_t classes) {
+  const auto count = static_cast<std::int64_t>(labels.size());
+  if (rows.first < 0 || rows.first >= rows.end || rows.end > count)
+    throw Error(cat("rows ", rows.first, ":", rows.end, " are not FIRST:END within the ", count, " rows of '",
+                    options.images, "'"));
+  std::vector<ImageItem> items;
+  for (std::int64_t row = rows.first; row < rows.end; ++row) {
+    const std::int64_t label = labels[static_cast<std::size_t>(row)];
+    if (label < 0 || label >= classes) {
+      throw Error(
+          cat(options.input, ": row ", row, " of '", options.labels, "' is ", label, ", expected 0 to ", classes - 1),
+          "labels count from 0; --rows can leave out images without a class");
+    }
+    items.push_back(
+        {cat(options.images, "[", row, "]"), static_cast<std::int32_t>(label), -1, static_cast<std::uint64_t>(row), 0});
+  }
+  return items;
+}
+
+ImageListing list_arrays(const ImportOptions& options, std::int64_t rows) {
+  const std::vector<std::int64_t> labels = read_array_labels(options.input, options.labels);
+  if (static_cast<std::int64_t>(labels.size()) != rows)
+    throw Error(cat(options.input, ": '", options.images, "' has ", rows, " rows, but '", options.labels, "' has ",
+                    labels.size()));
+  if (rows == 0) throw Error(cat(options.input, ": '", options.images, "' is empty"));
+  ImageListing listing;
+  listing.root = options.input + ":";
+  RowRange training = options.rows.value_or(RowRange{0, rows});
+  if (!options.rows && options.validation_rows) {  // what the validation split leaves, if that is one piece
+    const RowRange held = *options.validation_rows;
+    if (held.first > 0 && held.end < rows)
+      throw Error("--validation-rows leaves two pieces", "give --rows FIRST:END too");
+    training = held.first > 0 ? RowRange{0, held.first} : RowRange{held.end, rows};
+  }
+  if (!options.class_list.empty()) {
+    listing.classes = read_class_list(options.class_list);
+  } else {
+    std::int64_t highest = 0;
+    for (const RowRange range : {training, options.validation_rows.value_or(RowRange{})}) {
+      for (std::int64_t row = std::max<std::int64_t>(0, range.first); row < std::min(range.end, rows); ++row)
+        highest = std::max(highest, labels[static_cast<std::size_t>(row)]);
+    }
+    if (highest >= most_classes)
+      throw Error(cat(options.input, ": '", options.labels, "' holds ", highest, ", which is no label"),
+                  "labels count from 0");
+    for (std::int64_t label = 0; label <= highest; ++label)
+      listing.classes.add(std::to_string(label), std::to_string(label));
+  }
+  const auto classes = static_cast<std::int64_t>(listing.classes.ids.size());
+  listing.splits[options.split == "validation" ? validation_split : train_split] =
+      items_of(options, training, labels, classes);
+  if (options.validation_rows)
+    listing.splits[validation_split] = items_of(options, *options.validation_rows, labels, classes);
+  if (options.validation.value_or(0) > 0) hold_out_images(listing, options.seed, *options.validation);
+  return listing;
+}
+
+}  // namespace
+
+ImagesReport import_arrays(const ImportOptions& given, const Ranks& ranks, std::ostream& log) {
+  ImportOptions options = given;
+  check(options);
+  const ArraySource source(options.input, options.images, options.layout);
+  if (options.encoding.empty()) options.encoding = source.encoded() ? "jpeg" : "raw";
+  check_image_options(options);
+  const std::vector<std::string> splits =
+      options.split.empty() ? std::vector<std::string>{"train", "validation"} : std::vector{options.split};
+  const std::unique_ptr<OutputFiles> files = make_output_files(options, splits, ranks);
+  const ImageListing listing = list_arrays(options, source.rows());
+  RecordOptions records = record_options(options);
+  records.grey_pixels = !source.encoded() && source.channels() == 1;
+  if (ranks.first())
+    log << "import      " << options.input << ", '" << options.images << "': " << source.describe() << "\n";
+  return convert_listing(options, records, listing, source, std::filesystem::path(options.input).filename().string(),
+                         files.get(), ranks, log);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,138 @@
+#include "data_prep/images/class_list.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "data_prep/common/read_file.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr const char* white = " \t\r\f\v";
+constexpr std::int32_t most_classes = 1 << 20;
+
+// Calls action(line, number) for each line with something in it, without white space around it.
+template <class Action>
+void for_each_line(const std::string& path, const Action& action) {
+  std::string text = read_text_file(path);
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  std::int64_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    ++number;
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.find('\0') != std::string::npos)
+      throw Error(cat(path, ", line ", number, ": holds a zero byte; this is no text file"));
+    line.erase(line.find_last_not_of(white) + 1);
+    line.erase(0, line.find_first_not_of(white));
+    if (!line.empty()) action(line, number);
+  }
+}
+
+std::optional<std::int32_t> as_label(const std::string& text) {
+  std::int32_t label = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), label);
+  if (failed != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return label;
+}
+
+}  // namespace
+
+void ClassList::add(const std::string& id, const std::string& name) {
+  labels.emplace(id, static_cast<std::int32_t>(ids.size()));
+  ids.push_back(id);
+  names.push_back(name);
+}
+
+ClassList read_class_list(const std::string& path) {
+  ClassList classes;
+  for_each_line(path, [&](const std::string& line, std::int64_t number) {
+    const std::size_t gap = line.find_first_of(white);
+    const std::string id = line.substr(0, gap);
+    const std::string name = gap == std::string::npos ? id : line.substr(line.find_first_not_of(white, gap));
+    if (classes.labels.contains(id)) {
+      throw Error(cat(path, ", line ", number, ": the class '", id, "' occurs a second time"),
+                  "each line is one class: its id, then its name");
+    }
+    classes.add(id, name);
+  });
+  if (classes.empty()) throw Error(cat(path, ": holds no classes"), "each line is one class: its id, then its name");
+  if (classes.ids.size() > most_classes)
+    throw Error(cat(path, ": ", classes.ids.size(), " classes, expected at most ", most_classes));
+  return classes;
+}
+
+std::vector<ListedImage> read_image_list(const std::string& path) {
+  std::vector<ListedImage> entries;
+  for_each_line(path, [&](const std::string& line, std::int64_t number) {
+    std::size_t gap = line.rfind('\t');  // with tabs, labels (and paths) may hold blanks
+    if (gap == std::string::npos) gap = line.find_last_of(white);
+    const std::string hint = "each line is a path below INPUT, white space, and a label or class id";
+    if (gap == std::string::npos) throw Error(cat(path, ", line ", number, ": '", line, "' has no label"), hint);
+    ListedImage entry{line.substr(0, gap), line.substr(gap + 1), number};
+    entry.path.erase(entry.path.find_last_not_of(white) + 1);
+    while (entry.path.starts_with("./")) entry.path.erase(0, 2);
+    entries.push_back(std::move(entry));
+  });
+  if (entries.empty()) throw Error(cat(path, ": lists no images"));
+  std::unordered_map<std::string, std::int64_t> seen;
+  for (const ListedImage& entry : entries) {
+    const auto [first, is_new] = seen.emplace(entry.path, entry.line);
+    if (is_new) continue;
+    throw Error(cat(path, ", line ", entry.line, ": '", entry.path, "' is listed already in line ", first->second),
+                "list each image once");
+  }
+  return entries;
+}
+
+std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, const std::string& path,
+                                    ClassList& classes) {
+  std::vector<std::int32_t> labels;
+  if (classes.empty()) {
+    std::set<std::string> ids;
+    std::int32_t highest = -1;
+    bool all_numbers = true;
+    for (const ListedImage& entry : entries) {
+      const std::optional<std::int32_t> label = as_label(entry.label);
+      // A slip of the pen among numbers would make ids of all of them, and other labels by the order of these.
+      if (label.has_value() != as_label(entries[0].label).has_value())
+        throw Error(cat(path, ", line ", entry.line, ": the label '", entry.label, "' is ", label ? "a" : "no",
+                        " number, unlike that of line ", entries[0].line, ", '", entries[0].label, "'"),
+                    "labels are all numbers, or all class ids; --class-list names the classes");
+      if (label.value_or(0) < 0)
+        throw Error(cat(path, ", line ", entry.line, ": the label is ", *label), "labels count from 0");
+      all_numbers = label.has_value();
+      highest = std::max(highest, label.value_or(0));
+      ids.insert(entry.label);
+    }
+    if (all_numbers) {
+      if (highest >= most_classes)
+        throw Error(cat(path, ": the label ", highest, " is too large"), "labels count from 0");
+      for (std::int32_t label = 0; label <= highest; ++label) classes.add(std::to_string(label), std::to_string(label));
+    } else {
+      for (const std::string& id : ids) classes.add(id, id);
+    }
+  }
+  const auto count = static_cast<std::int32_t>(classes.ids.size());
+  for (const ListedImage& entry : entries) {
+    const auto known = classes.labels.find(entry.label);
+    const std::optional<std::int32_t> label =
+        known != classes.labels.end() ? std::optional(known->second) : as_label(entry.label);
+    if (!label) {
+      throw Error(cat(path, ", line ", entry.line, ": '", entry.label, "' is neither a class id nor a number"),
+                  "--class-list names the classes");
+    }
+    if (*label < 0 || *label >= count) {
+      throw Error(cat(path, ", line ", entry.line, ": the label ", *label, " is outside 0 to ", count - 1),
+                  "labels count from 0");
+    }
+    labels.push_back(*label);
+  }
+  return labels;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,24 @@
+// Images (folders, lists, tar files of JPEG and PNG) into a data set of kind "image".
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+
+#include "data_prep/images/convert_listing.h"
+
+namespace ringtrain {
+
+struct ImagesOptions : ImageOptions {
+  std::string input;
+  std::string class_list;             // file; "": class ids are the sorted folder names
+  std::string list, validation_list;  // files
+  std::string split;                  // "": train/ and val/ below input if they are there
+  std::optional<double> validation;   // share of each class held out
+};
+
+// The whole conversion; all ranks call it. `log` receives what a user wants to know, on rank 0.
+ImagesReport convert_images(const ImagesOptions& options, const Ranks& ranks, std::ostream& log);
+
+}  // namespace ringtrain

@@ -1,0 +1,68 @@
+// Listed images into shards, over all ranks and threads: pass 1 examines every image and finds the sizes, pass 2
+// writes the bytes. The files depend on the images, the options and the seed alone.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data_prep/common/ranks.h"
+#include "data_prep/common/shard_writer.h"
+#include "data_prep/images/listing.h"
+#include "data_prep/images/record.h"
+#include "data_prep/images/source.h"
+
+namespace ringtrain {
+
+struct ImageOptions {
+  std::string out;              // prefix; "-train" and "-validation" are appended
+  std::int64_t shards = 0;      // per split; 0: about 512 MiB each
+  std::uint64_t seed = 1;       // of the order on disk and of what is held out
+  std::int64_t threads = 0;     // per rank; 0: those of the affinity mask
+  double memory_gib = 2;        // per rank: records kept from pass 1 to pass 2, so that they need not be read again
+  std::int64_t short_side = 0;  // see RecordOptions
+  std::int64_t size = 0;
+  std::int64_t quality = 0;       // 0: 95
+  std::string encoding = "jpeg";  // or "raw"
+  std::string check = "decode";   // or "header"
+  std::string broken = "fail";    // or "skip"
+  bool statistics = false;        // mean and deviation of the training pixels instead of ImageNet's
+  bool force = false;
+  bool resume = false;  // take over what a conversion that was killed had finished
+  std::string license = "unknown";
+};
+
+struct ImagesReport {
+  struct Split {
+    std::int64_t samples = 0, shards = 0, resumed_shards = 0;
+    std::uint64_t bytes = 0;  // of the records
+  };
+  std::array<Split, 2> splits;
+  std::int64_t classes = 0;
+  std::int64_t smallest_class = 0, largest_class = 0;  // images of the training split, or of the only one
+  std::int64_t resized = 0;
+  std::vector<std::string> broken, converted;  // "path: why", on rank 0
+  std::vector<double> mean, std;
+  std::string dataset_uuid;
+  double examine_seconds = 0, write_seconds = 0;
+};
+
+// Throws Error when options contradict each other.
+void check_image_options(const ImageOptions& options);
+
+// On rank 0 only, else null: the files of these splits ("train", "validation"). Before any long work.
+std::unique_ptr<OutputFiles> make_output_files(const ImageOptions& options, const std::vector<std::string>& splits,
+                                               const Ranks& ranks);
+
+// All ranks, with the same listing. `source_name` is stored in the files.
+ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& records, const ImageListing& listing,
+                             const ListedImageSource& source, const std::string& source_name, OutputFiles* files,
+                             const Ranks& ranks, std::ostream& log);
+
+// The options' part of how records are made.
+RecordOptions record_options(const ImageOptions& options);
+
+}  // namespace ringtrain

@@ -1,0 +1,39 @@
+// Pass 1: every image is read, checked and made into its record; sizes and checksums go to all ranks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data_prep/images/convert_listing.h"
+
+namespace ringtrain {
+
+struct Examined {
+  std::uint64_t bytes = 0;  // of the record
+  std::uint32_t crc32c = 0;
+  std::int32_t height = 0, width = 0, channels = 0;
+  Change change = Change::none;
+  bool broken = false;
+};
+
+struct ImageNote {
+  std::uint64_t split = 0, index = 0;
+  std::string text;
+};
+
+struct Examination {
+  std::array<std::vector<Examined>, 2> items;                   // as the listing; on all ranks
+  std::vector<ImageNote> broken, converted;                     // in the listing's order; on rank 0
+  PixelSums sums;                                               // of the training split; on all ranks
+  std::array<std::vector<std::vector<std::uint8_t>>, 2> cache;  // records that this rank kept, else empty
+};
+
+// Positions on disk to indices in the listing, broken images included: one random order, then cut into shards.
+std::vector<std::int64_t> disk_order(std::size_t count, SplitIndex split, std::uint64_t seed);
+
+Examination examine_images(const ImageOptions& options, const RecordOptions& records, const ImageListing& listing,
+                           const ListedImageSource& source, int threads, const Ranks& ranks);
+
+}  // namespace ringtrain

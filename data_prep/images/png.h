@@ -1,0 +1,20 @@
+// libpng behind functions: PNG files as RGB images, and images as PNG files.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "data/jpeg.h"
+
+namespace ringtrain {
+
+bool is_png(std::span<const std::uint8_t> bytes);
+
+// 3 channels whatever the file holds: palettes and grey are expanded, 16 bits become the upper 8, alpha is dropped (not
+// blended), as Pillow's convert("RGB") does. Throws Error with libpng's reason when the file is cut off or damaged.
+Image decode_png(std::span<const std::uint8_t> bytes);
+
+std::vector<std::uint8_t> encode_png(const Image& image);  // 1 or 3 channels
+
+}  // namespace ringtrain

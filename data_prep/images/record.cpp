@@ -1,0 +1,146 @@
+#include "data_prep/images/record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include "base/error.h"
+#include "data_prep/images/jpeg_check.h"
+#include "data_prep/images/png.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::int64_t largest_side = 65500;  // of a JPEG, as libjpeg sees it
+
+bool is_jpeg(std::span<const std::uint8_t> bytes) {
+  return bytes.size() >= 3 && bytes[0] == 0xFF && bytes[1] == 0xD8 && bytes[2] == 0xFF;
+}
+
+std::string kind_of(std::span<const std::uint8_t> bytes) {
+  const std::string_view start(reinterpret_cast<const char*>(bytes.data()), std::min<std::size_t>(bytes.size(), 16));
+  if (start.starts_with("GIF8")) return "GIF";
+  if (start.starts_with("BM")) return "BMP";
+  if (start.starts_with("RIFF") && start.substr(8).starts_with("WEBP")) return "WebP";
+  if (start.starts_with("II*") || start.starts_with("MM")) return "TIFF";
+  if (start.starts_with("P5") || start.starts_with("P6")) return "PNM";
+  if (start.starts_with("<")) return "HTML or XML";
+  return "";
+}
+
+Image to_colour(Image image) {
+  if (image.channels == 3) return image;
+  Image colour{image.height, image.width, 3, {}};
+  colour.pixels.reserve(3 * image.pixels.size());
+  for (const std::uint8_t value : image.pixels) colour.pixels.insert(colour.pixels.end(), 3, value);
+  return colour;
+}
+
+// torchvision's Resize of the short side: the long one truncated.
+Image resize_short_side(const Image& image, std::int64_t side) {
+  const std::int64_t shorter = std::min(image.height, image.width), longer = std::max(image.height, image.width);
+  const std::int64_t long_side = std::min(largest_side, side * longer / shorter);
+  return image.height <= image.width ? resize_bilinear(image, side, long_side)
+                                     : resize_bilinear(image, long_side, side);
+}
+
+// torchvision's CenterCrop: offsets rounded half to even.
+Image centre_square(const Image& image, std::int64_t side) {
+  const auto top = static_cast<std::int64_t>(std::nearbyint(static_cast<double>(image.height - side) / 2));
+  const auto left = static_cast<std::int64_t>(std::nearbyint(static_cast<double>(image.width - side) / 2));
+  Image square{side, side, image.channels, {}};
+  const auto row = static_cast<std::size_t>(side * image.channels);
+  square.pixels.resize(row * static_cast<std::size_t>(side));
+  for (std::int64_t y = 0; y < side; ++y) {
+    std::memcpy(square.pixels.data() + static_cast<std::size_t>(y) * row,
+                image.pixels.data() + ((top + y) * image.width + left) * image.channels, row);
+  }
+  return square;
+}
+
+}  // namespace
+
+void PixelSums::add(const Image& image) {
+  const auto channels = static_cast<std::size_t>(image.channels);
+  for (std::size_t c = 0; c < 3; ++c) {
+    const std::size_t from = std::min(c, channels - 1);
+    std::uint64_t plain = 0, squares = 0;
+    for (std::size_t i = from; i < image.pixels.size(); i += channels) {
+      const std::uint64_t value = image.pixels[i];
+      plain += value;
+      squares += value * value;
+    }
+    sum[c] += plain;
+    sum_of_squares[c] += squares;
+  }
+  pixels += static_cast<std::uint64_t>(image.height * image.width);
+}
+
+void PixelSums::add(const PixelSums& other) {
+  for (std::size_t c = 0; c < 3; ++c) {
+    sum[c] += other.sum[c];
+    sum_of_squares[c] += other.sum_of_squares[c];
+  }
+  pixels += other.pixels;
+}
+
+ImageRecord make_record(FoundImage found, const RecordOptions& options, bool decode, PixelSums* sums) {
+  ImageRecord record;
+  std::optional<Image> image;
+  bool must_encode = options.raw;
+  const auto convert = [&](const std::string& why) {
+    record.change = Change::converted;
+    record.why = why;
+    must_encode = true;
+  };
+  if (found.bytes.empty() && !found.image.pixels.empty()) {
+    image = std::move(found.image);
+    must_encode = true;
+  } else if (found.bytes.empty()) {
+    throw Error("is empty (0 bytes)");
+  } else if (is_png(found.bytes)) {
+    image = decode_png(found.bytes);
+    convert("PNG");
+  } else if (is_jpeg(found.bytes)) {
+    const JpegHeader header = read_jpeg_header(found.bytes);
+    record.height = header.height;
+    record.width = header.width;
+    record.channels = header.components;
+    if (header.components == 4) convert("CMYK JPEG");
+  } else {
+    const std::string kind = kind_of(found.bytes);
+    throw Error(kind.empty() ? "is neither a JPEG nor a PNG file"
+                             : cat("is ", kind, ", neither a JPEG nor a PNG file"));
+  }
+  if (image) {
+    record.height = image->height;
+    record.width = image->width;
+    record.channels = image->channels;
+  }
+  const bool shrinks = options.short_side > 0 && std::min(record.height, record.width) > options.short_side;
+  const bool squares = options.size > 0 && (record.height != options.size || record.width != options.size);
+  must_encode = must_encode || shrinks || squares;
+  if (!image && (must_encode || sums != nullptr)) image = decode_jpeg(found.bytes);
+  if (!image && decode) check_jpeg(found.bytes);
+  if (shrinks) image = resize_short_side(*image, options.short_side);
+  if (squares) {
+    if (std::min(image->height, image->width) != options.size) image = resize_short_side(*image, options.size);
+    image = centre_square(*image, options.size);
+  }
+  if (sums != nullptr) sums->add(*image);
+  if (!must_encode) {
+    record.bytes = std::move(found.bytes);
+    return record;
+  }
+  if ((shrinks || squares) && record.change == Change::none) record.change = Change::resized;
+  if (!options.raw || !options.grey_pixels) image = to_colour(std::move(*image));
+  record.height = image->height;
+  record.width = image->width;
+  record.channels = image->channels;
+  record.bytes = options.raw ? std::move(image->pixels) : encode_jpeg(*image, options.quality);
+  return record;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,52 @@
+// Writes one shard of kind "image": sizes are known, the bytes may come from several threads in any order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/hdf5.h"
+#include "data_prep/common/shard_writer.h"
+#include "data_prep/images/class_list.h"
+
+namespace ringtrain {
+
+// What all shards of one split say, beside the SplitDescription.
+struct ImageSetDescription {
+  bool raw = false;
+  std::int64_t height = 0, width = 0, channels = 3;  // raw
+  ClassList classes;
+  std::vector<double> mean, std;  // 3 each, of pixels / 255
+};
+
+// Of the records of one shard, in its order.
+struct ImageColumns {
+  std::vector<std::uint64_t> offsets;  // one more than records; raw too, though not stored
+  std::vector<std::int32_t> labels, shapes;
+  std::vector<std::uint64_t> sample_ids;
+  std::vector<std::uint32_t> crc32c;
+  std::vector<std::string> keys;
+};
+
+class ImageShardWriter {
+ public:
+  ImageShardWriter(const SplitDescription& split, const ImageSetDescription& set, std::int64_t shard,
+                   const std::string& path, const ImageColumns& columns);
+  ~ImageShardWriter();
+  ImageShardWriter(const ImageShardWriter&) = delete;
+  ImageShardWriter& operator=(const ImageShardWriter&) = delete;
+  // Bytes [offset, offset + bytes.size()) of `images`. From any thread.
+  void write(std::uint64_t offset, std::span<const std::uint8_t> bytes) const;
+  void finish();  // syncs, writes `complete`, syncs
+
+ private:
+  h5::File file_;
+  int descriptor_ = -1;
+  std::uint64_t address_ = 0;
+};
+
+// True if the file is a finished shard that a conversion with these descriptions would write again.
+bool is_finished_shard(const std::string& path, const SplitDescription& split, std::int64_t shard);
+
+}  // namespace ringtrain

@@ -1,0 +1,29 @@
+// Where the bytes or pixels of a listed image come from.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "data/jpeg.h"
+#include "data_prep/images/listing.h"
+
+namespace ringtrain {
+
+// An image as it was found: a file's bytes, or pixels when `bytes` is empty and `image` is not.
+struct FoundImage {
+  std::vector<std::uint8_t> bytes;
+  Image image;
+};
+
+class ListedImageSource {
+ public:
+  virtual ~ListedImageSource() = default;
+  // From any thread. Throws Error with the reason (the caller names the item).
+  virtual FoundImage read(const ImageItem& item) const = 0;
+};
+
+// Files below the listing's root, and members of its tar files. Keeps a reference to the listing.
+std::unique_ptr<ListedImageSource> make_file_source(const ImageListing& listing);
+
+}  // namespace ringtrain

@@ -1,0 +1,241 @@
+#include "data_prep/images/verify.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <span>
+#include <tuple>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/table.h"
+#include "data/hdf5.h"
+#include "data/shard_files.h"
+#include "data_prep/common/faults.h"
+#include "data_prep/common/parallel.h"
+#include "data_prep/common/read_file.h"
+#include "data_prep/images/jpeg_check.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::size_t classes_in_table = 20;
+constexpr std::int64_t records_at_once = 1024;  // whose results are kept until they are listed in order
+
+// The bytes of one shard's records, by pread or, for chunked files, through HDF5.
+class ShardRecords {
+ public:
+  explicit ShardRecords(const ShardHeader& header)
+      : header_(header), shards_(1), file_(header.path), through_hdf5_(shards_) {
+    shards_[0].path = header.path;
+    shards_[0].file_bytes = header.file_bytes;
+    if (!header.image.raw) offsets_ = h5::File::open(header.path).read<std::uint64_t>("offsets");
+  }
+  ShardRecords(const ShardRecords&) = delete;
+
+  std::vector<std::uint8_t> read(std::int64_t record) {
+    const auto r = static_cast<std::uint64_t>(record),
+               raw = static_cast<std::uint64_t>(header_.image.raw_record_bytes());
+    const std::uint64_t begin = header_.image.raw ? r * raw : offsets_[r],
+                        end = header_.image.raw ? begin + raw : offsets_[r + 1];
+    std::vector<std::uint8_t> bytes(end - begin);
+    if (header_.byte_offset != no_byte_offset) {
+      file_.read(header_.byte_offset + begin, bytes);
+    } else if (header_.image.raw) {
+      through_hdf5_.read_block(0, "images", {record, 0, 0, 0},
+                               {1, header_.image.height, header_.image.width, header_.image.channels}, bytes);
+    } else {
+      through_hdf5_.read_block(0, "images", {static_cast<std::int64_t>(begin)},
+                               {static_cast<std::int64_t>(end - begin)}, bytes);
+    }
+    return bytes;
+  }
+
+ private:
+  const ShardHeader& header_;
+  std::vector<DatasetIndex::Shard> shards_;
+  InputFile file_;
+  ShardFiles through_hdf5_;
+  std::vector<std::uint64_t> offsets_;
+};
+
+struct Columns {
+  std::vector<std::int32_t> labels, shapes;
+  std::vector<std::uint64_t> sample_ids;
+  std::vector<std::uint32_t> crc32c;  // empty: the file has none
+
+  explicit Columns(const h5::File& file)
+      : labels(file.read<std::int32_t>("labels")),
+        shapes(file.read<std::int32_t>("shapes")),
+        sample_ids(file.read<std::uint64_t>("sample_ids")) {
+    if (file.has("crc32c")) crc32c = file.read<std::uint32_t>("crc32c");
+  }
+};
+
+// What is wrong with one record; empty strings: nothing.
+struct RecordFaults {
+  std::string checksum, image;
+};
+
+RecordFaults check_record(const ShardHeader& header, const Columns& columns, std::size_t r,
+                          std::span<const std::uint8_t> bytes, ImageSplitFacts::Content& content) {
+  RecordFaults faults;
+  content.crc32c = crc32c(bytes);
+  content.bytes = bytes.size();
+  if (!columns.crc32c.empty() && content.crc32c != columns.crc32c[r]) faults.checksum = "has a wrong CRC-32C";
+  const std::array<std::int64_t, 3> said = {columns.shapes[3 * r], columns.shapes[3 * r + 1],
+                                            columns.shapes[3 * r + 2]};
+  std::array<std::int64_t, 3> found = {header.image.height, header.image.width, header.image.channels};
+  if (!header.image.raw) {
+    try {
+      const JpegHeader jpeg = check_jpeg(bytes);
+      found = {jpeg.height, jpeg.width, jpeg.components};
+      if (jpeg.components == 1 && said[2] == 3) found[2] = 3;  // as it is decoded for training
+    } catch (const Error& error) {
+      faults.image = cat("does not decode: ", error.what());
+      return faults;
+    }
+  }
+  if (said != found) {
+    faults.image = cat("is ", found[0], " x ", found[1], " x ", found[2],
+                       " (height x width x channels), but 'shapes' says ", said[0], " x ", said[1], " x ", said[2]);
+  }
+  return faults;
+}
+
+void verify_shard(const ShardHeader& header, std::uint32_t shard, ImageSplitFacts& facts,
+                  std::vector<std::int64_t>& class_sizes, Verification& result) {
+  const h5::File file = h5::File::open(header.path);
+  const Columns columns(file);
+  if (columns.crc32c.empty()) result.summary.push_back(cat("warning: ", header.path, ": has no checksums (crc32c)"));
+  FaultList checksums(result, header.path), images(result, header.path), labels(result, header.path);
+  if (file.has("keys") && (file.type("keys") != "string" || file.shape("keys") != h5::Shape{header.count}))
+    images.add(cat("data set 'keys' is not ", header.count, " strings"));
+  for (std::size_t r = 0; r < columns.labels.size(); ++r) {
+    const std::int32_t label = columns.labels[r];
+    if (label >= 0 && label < header.image.num_classes()) {
+      ++class_sizes[static_cast<std::size_t>(label)];
+    } else {
+      labels.add(
+          cat("record ", r, " has the label ", label, ", but there are ", header.image.num_classes(), " classes"));
+    }
+  }
+  facts.sample_ids.insert(facts.sample_ids.end(), columns.sample_ids.begin(), columns.sample_ids.end());
+  ShardRecords records(header);
+  for (std::int64_t first = 0; first < header.count; first += records_at_once) {
+    const std::int64_t count = std::min(records_at_once, header.count - first);
+    std::vector<RecordFaults> faults(static_cast<std::size_t>(count));
+    std::vector<ImageSplitFacts::Content> contents(static_cast<std::size_t>(count));
+    parallel_for(count, available_threads(), [&](std::int64_t i) {
+      const auto at = static_cast<std::size_t>(i), r = static_cast<std::size_t>(first + i);
+      contents[at].shard = shard;
+      contents[at].record = static_cast<std::uint32_t>(r);
+      faults[at] = check_record(header, columns, r, records.read(first + i), contents[at]);
+    });
+    for (std::int64_t i = 0; i < count; ++i) {
+      const RecordFaults& fault = faults[static_cast<std::size_t>(i)];
+      if (!fault.checksum.empty()) checksums.add(cat("record ", first + i, " of 'images' ", fault.checksum));
+      if (!fault.image.empty()) images.add(cat("record ", first + i, " of 'images' ", fault.image));
+    }
+    facts.contents.insert(facts.contents.end(), contents.begin(), contents.end());
+  }
+}
+
+std::string fixed(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f", value);
+  return text.data();
+}
+
+void summarise(const std::string& prefix, const std::vector<ShardHeader>& headers, const ImageSplitFacts& facts,
+               const std::vector<std::int64_t>& sizes, Verification& result) {
+  const ShardHeader& first = headers[0];
+  const ImageFormat& image = first.image;
+  std::uint64_t bytes = 0;
+  for (const ImageSplitFacts::Content& content : facts.contents) bytes += content.bytes;
+  result.summary.push_back(
+      cat(prefix, ": ", with_thousands(static_cast<long long>(facts.contents.size())), " images in ", headers.size(),
+          " file(s), ", readable_bytes(static_cast<double>(bytes)), " of ",
+          image.raw ? cat("pixels ", image.height, " x ", image.width, " x ", image.channels) : "JPEG", ", ",
+          sizes.size(), " classes"));
+  const auto name = [&](std::size_t k) {
+    return image.class_names[k] == image.class_ids[k] ? image.class_names[k]
+                                                      : cat(image.class_ids[k], " ", image.class_names[k]);
+  };
+  const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
+  result.summary.push_back(cat("  images per class: ", *least, " (",
+                               name(static_cast<std::size_t>(least - sizes.begin())), ") to ", *most, " (",
+                               name(static_cast<std::size_t>(most - sizes.begin())), "), mean ",
+                               fixed(static_cast<double>(facts.contents.size()) / static_cast<double>(sizes.size()))));
+  std::string empty;
+  std::size_t empty_count = 0;
+  for (std::size_t k = 0; k < sizes.size(); ++k) {
+    if (sizes.size() <= classes_in_table) result.summary.push_back(cat("  ", with_thousands(sizes[k]), "\t", name(k)));
+    if (sizes[k] == 0 && ++empty_count <= classes_in_table) empty += (empty.empty() ? "" : ", ") + name(k);
+  }
+  if (empty_count > classes_in_table) empty += cat(" and ", empty_count - classes_in_table, " more");
+  if (empty_count > 0) result.summary.push_back(cat("  warning: ", empty_count, " class(es) without images: ", empty));
+}
+
+}  // namespace
+
+ImageSplitFacts verify_image_split(const std::string& prefix, const std::vector<ShardHeader>& headers, bool whole,
+                                   Verification& result) {
+  ImageSplitFacts facts;
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(headers[0].image.num_classes()));
+  for (std::size_t shard = 0; shard < headers.size(); ++shard)
+    verify_shard(headers[shard], static_cast<std::uint32_t>(shard), facts, sizes, result);
+  std::sort(facts.sample_ids.begin(), facts.sample_ids.end());
+  if (const auto twice = std::adjacent_find(facts.sample_ids.begin(), facts.sample_ids.end());
+      twice != facts.sample_ids.end())
+    result.faults.push_back(cat(prefix, ": sample id ", *twice, " occurs more than once"));
+  std::map<std::string, std::size_t> ids;
+  for (const std::string& id : headers[0].image.class_ids) {
+    if (++ids[id] == 2) result.faults.push_back(cat(headers[0].path, ": class id '", id, "' occurs more than once"));
+  }
+  summarise(prefix, headers, facts, sizes, result);
+  if (!whole)
+    result.summary.push_back(cat("  one of ", headers[0].num_shards, " files; the others were not looked at"));
+  return facts;
+}
+
+void compare_image_splits(const std::vector<ShardHeader>& train, const ImageSplitFacts& train_facts,
+                          const std::vector<ShardHeader>& validation, const ImageSplitFacts& validation_facts,
+                          Verification& result) {
+  const ShardHeader &a = train[0], &b = validation[0];
+  if (a.dataset_uuid != b.dataset_uuid)
+    result.summary.push_back(cat("warning: ", b.path, " and ", a.path, " come from two conversions (dataset_uuid)"));
+  if (a.image.class_ids != b.image.class_ids)
+    result.faults.push_back(
+        cat(b.path, ": data set 'class_ids' differs from that of ", a.path, ": labels mean different classes"));
+  std::vector<std::uint64_t> common;
+  std::set_intersection(train_facts.sample_ids.begin(), train_facts.sample_ids.end(),
+                        validation_facts.sample_ids.begin(), validation_facts.sample_ids.end(),
+                        std::back_inserter(common));
+  if (!common.empty())
+    result.faults.push_back(
+        cat(b.path, ": ", common.size(), " sample id(s), such as ", common[0], ", are also in the training split"));
+
+  using Content = ImageSplitFacts::Content;
+  std::vector<Content> sorted = train_facts.contents;
+  const auto before = [](const Content& x, const Content& y) {
+    return std::tie(x.crc32c, x.bytes) < std::tie(y.crc32c, y.bytes);
+  };
+  std::sort(sorted.begin(), sorted.end(), before);
+  std::size_t same = 0;
+  std::string example;
+  for (const Content& content : validation_facts.contents) {
+    const auto match = std::lower_bound(sorted.begin(), sorted.end(), content, before);
+    if (match == sorted.end() || before(content, *match)) continue;
+    if (same++ == 0)
+      example = cat("record ", content.record, " of ", validation[content.shard].path, " and record ", match->record,
+                    " of ", train[match->shard].path);
+  }
+  if (same > 0)
+    result.summary.push_back(
+        cat("warning: ", same, " image(s) are in both splits (same length and CRC-32C), such as ", example));
+}
+
+}  // namespace ringtrain

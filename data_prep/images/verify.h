@@ -1,0 +1,32 @@
+// The part of verify.h that looks at images.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/shard_header.h"
+#include "data_prep/common/faults.h"
+
+namespace ringtrain {
+
+// What comparing two splits needs.
+struct ImageSplitFacts {
+  struct Content {
+    std::uint32_t crc32c = 0;
+    std::uint64_t bytes = 0;
+    std::uint32_t shard = 0, record = 0;
+  };
+  std::vector<Content> contents;
+  std::vector<std::uint64_t> sample_ids;  // sorted
+};
+
+// Every record: checksum, that it decodes, its shape, its label and id. `whole`: all shards of the split are there.
+ImageSplitFacts verify_image_split(const std::string& prefix, const std::vector<ShardHeader>& headers, bool whole,
+                                   Verification& result);
+
+void compare_image_splits(const std::vector<ShardHeader>& train, const ImageSplitFacts& train_facts,
+                          const std::vector<ShardHeader>& validation, const ImageSplitFacts& validation_facts,
+                          Verification& result);
+
+}  // namespace ringtrain

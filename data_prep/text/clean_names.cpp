@@ -1,0 +1,145 @@
+// The cleaning rule: which names are kept, in which form, and why the others are not.
+#include <algorithm>
+
+#include "base/error.h"
+#include "data_prep/common/utf8.h"
+#include "data_prep/text/names.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::size_t examples_kept = 3;
+constexpr double share_for_study31 = 0.95;
+
+std::string shortened(std::string_view name) {
+  std::string text;
+  for (const char c : name.substr(0, 40)) {  // control characters and broken bytes must not reach the terminal
+    const auto byte = static_cast<unsigned char>(c);
+    text += byte < 0x20 || byte == 0x7F ? '?' : c;
+  }
+  if (find_invalid_utf8(text) != std::string::npos) {
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }, '?');
+  }
+  return name.size() > 40 ? text + "..." : text;
+}
+
+void drop(CleanNames& result, const std::string& reason, std::uint64_t count, std::string_view example) {
+  Dropped& dropped = result.dropped[reason];
+  dropped.count += count;
+  if (!example.empty() && dropped.examples.size() < examples_kept) dropped.examples.push_back(shortened(example));
+}
+
+bool has_control_character(std::string_view name) {
+  return std::any_of(name.begin(), name.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20 || byte == 0x7F;
+  });
+}
+
+std::size_t symbols_in(std::string_view name) {
+  return static_cast<std::size_t>(
+      std::count_if(name.begin(), name.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; }));
+}
+
+// What every alphabet asks of a name: valid, not empty, no control characters, not too long.
+NameTable read_raw_names(const NamesOptions& options, CleanNames& result) {
+  NameTable raw;
+  std::int64_t short_records = 0;
+  result.column = for_each_name(
+      options.input,
+      [&](std::string_view text) {
+        ++result.read;
+        if (find_invalid_utf8(text) != std::string_view::npos) return drop(result, "not valid UTF-8", 1, text);
+        const std::string_view name = trim(text);
+        if (name.empty()) return drop(result, "empty", 1, {});
+        if (has_control_character(name)) return drop(result, "control character", 1, name);
+        if (symbols_in(name) > static_cast<std::size_t>(options.longest)) {
+          return drop(result, cat("longer than ", options.longest, " symbols"), 1, name);
+        }
+        raw.add(name);
+      },
+      short_records);
+  if (short_records > 0) drop(result, "record without that column", static_cast<std::uint64_t>(short_records), {});
+  result.read += static_cast<std::uint64_t>(short_records);
+  return raw;
+}
+
+bool most_fit_study31(const NameTable& raw) {
+  std::uint64_t fitting = 0, all = 0;
+  for (std::size_t i = 0; i < raw.size(); ++i) {
+    all += raw.count(i);
+    if (fits_study31(raw.name(i))) fitting += raw.count(i);
+  }
+  return static_cast<double>(fitting) >= share_for_study31 * static_cast<double>(all);
+}
+
+// Every symbol of the names, or with drop_rare the most frequent ones that fit.
+Alphabet alphabet_of(const NameTable& names, bool drop_rare) {
+  std::map<std::uint32_t, std::uint64_t> symbols;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string_view name = names.name(i);
+    for (std::size_t at = 0; at < name.size();) {
+      const std::size_t length = symbol_length(name.substr(at));
+      symbols[decode_symbol(name.substr(at, length))] += names.count(i);
+      at += length;
+    }
+  }
+  const std::size_t room = largest_alphabet - 2;
+  if (symbols.size() > room) {
+    if (!drop_rare) {
+      throw Error(cat("the names have ", symbols.size(), " different symbols; at most ", room, " fit"),
+                  cat("use --drop-rare, which keeps the ", room,
+                      " most frequent symbols and the names written in them, ", "or give names of one script"));
+    }
+    std::vector<std::pair<std::uint64_t, std::uint32_t>> by_count;
+    for (const auto& [code, count] : symbols) by_count.emplace_back(count, code);
+    std::sort(by_count.begin(), by_count.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first > b.first : a.second < b.second;
+    });
+    for (std::size_t i = room; i < by_count.size(); ++i) symbols.erase(by_count[i].second);
+  }
+  return Alphabet::of_names(symbols);
+}
+
+}  // namespace
+
+CleanNames read_clean_names(const NamesOptions& options) {
+  CleanNames result;
+  const NameTable raw = read_raw_names(options, result);
+  const bool study31 = options.alphabet == "study31" ||
+                       (options.alphabet.empty() && !options.keep_case && raw.size() > 0 && most_fit_study31(raw));
+  if (study31 && options.keep_case) throw Error("the alphabet study31 has no capital letters", "use --alphabet auto");
+  result.lowercase = !options.keep_case;
+  NameTable cased;
+  for (std::size_t i = 0; i < raw.size(); ++i) {
+    if (study31 && !fits_study31(raw.name(i))) {
+      drop(result, "symbol outside the alphabet", raw.count(i), raw.name(i));
+    } else {
+      cased.add(result.lowercase ? lower_case(raw.name(i)) : std::string(raw.name(i)), raw.count(i));
+    }
+  }
+  result.alphabet = study31 ? Alphabet::study31() : alphabet_of(cased, options.drop_rare);
+  const NameTable sorted = cased.sorted();
+  std::vector<std::uint8_t> ids;
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    ids.clear();
+    if (!result.alphabet.encode(sorted.name(i), ids)) {
+      drop(result, "rare symbol", sorted.count(i), sorted.name(i));
+      continue;
+    }
+    result.names.add(sorted.name(i), sorted.count(i));
+    result.kept += sorted.count(i);
+  }
+  if (result.kept == 0) {
+    std::string reasons;
+    for (const auto& [reason, dropped] : result.dropped)
+      reasons += cat(reasons.empty() ? "" : ", ", dropped.count, " ", reason);
+    throw Error(cat(options.input.path, ": no names are left (", result.read, " read",
+                    reasons.empty() ? "" : "; dropped: ", reasons, ")"),
+                study31 ? "use --alphabet auto for other languages" : "is this the right file and column?");
+  }
+  return result;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,253 @@
+#include "data_prep/text/names.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <ostream>
+#include <thread>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "data/sampler.h"
+#include "data_prep/common/keyed_draw.h"
+#include "data_prep/common/shard_writer.h"
+
+namespace ringtrain {
+namespace {
+
+// All names as ids with their stop, one after the other.
+struct EncodedNames {
+  std::vector<std::uint8_t> ids;
+  std::vector<std::uint64_t> offsets = {0};
+
+  EncodedNames(const NameTable& names, const Alphabet& alphabet, std::uint8_t stop) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      alphabet.encode(names.name(i), ids);
+      ids.push_back(stop);
+      offsets.push_back(ids.size());
+    }
+  }
+  std::int64_t length(std::size_t name) const { return static_cast<std::int64_t>(offsets[name + 1] - offsets[name]); }
+};
+
+// The rows of one split, numbered by name, then occurrence, then length of the prefix.
+class PrefixRows {
+ public:
+  struct Place {
+    std::uint32_t name;
+    std::int64_t length;
+  };
+  PrefixRows(const NameTable& names, const EncodedNames& encoded, const std::vector<bool>& held_out, bool want)
+      : encoded_(encoded) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (held_out[i] != want) continue;
+      names_.push_back(static_cast<std::uint32_t>(i));
+      starts_.push_back(starts_.back() + static_cast<std::int64_t>(names.count(i)) * encoded.length(i));
+    }
+    std::size_t name = 0;
+    for (std::int64_t row = 0; row < total(); row += landmark_step) {
+      while (starts_[name + 1] <= row) ++name;
+      landmarks_.push_back(static_cast<std::uint32_t>(name));
+    }
+  }
+  std::int64_t total() const { return starts_.back(); }
+  std::int64_t distinct() const { return static_cast<std::int64_t>(names_.size()); }
+
+  Place operator()(std::int64_t row) const {
+    std::size_t name = landmarks_[static_cast<std::size_t>(row / landmark_step)];
+    while (starts_[name + 1] <= row) ++name;
+    return {names_[name], (row - starts_[name]) % encoded_.length(names_[name]) + 1};
+  }
+
+ private:
+  static constexpr std::int64_t landmark_step = 32;  // rows: a short walk instead of a search
+  const EncodedNames& encoded_;
+  std::vector<std::uint32_t> names_, landmarks_;
+  std::vector<std::int64_t> starts_ = {0};
+};
+
+void write_known_names(const NameTable& names, ShardWriter& writer) {
+  std::vector<std::uint8_t> bytes;
+  std::vector<std::uint64_t> offsets = {0};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    bytes.insert(bytes.end(), names.name(i).begin(), names.name(i).end());
+    offsets.push_back(bytes.size());
+  }
+  writer.write_names(bytes, offsets);
+}
+
+// Rows [begin, end) of one piece of a shard, which starts at `first` on disk. Separate loops: the look-ups are random
+// accesses to memory, and short loops let the processor have many of them under way.
+struct Piece {
+  std::vector<std::uint8_t> tokens;
+  std::vector<std::uint64_t> sample_ids;
+  std::vector<std::uint32_t> name_index;
+
+  void fill(std::int64_t first, std::int64_t begin, std::int64_t end, const SplitDescription& split,
+            const EncodedNames& encoded, const PrefixRows& rows, const EpochOrder& order) {
+    std::vector<PrefixRows::Place> places;
+    places.reserve(static_cast<std::size_t>(end - begin));
+    for (std::int64_t i = begin; i < end; ++i) {
+      sample_ids[static_cast<std::size_t>(i)] = static_cast<std::uint64_t>(order(first + i));
+    }
+    for (std::int64_t i = begin; i < end; ++i) {
+      places.push_back(rows(static_cast<std::int64_t>(sample_ids[static_cast<std::size_t>(i)])));
+    }
+    for (std::int64_t i = begin; i < end; ++i) {
+      const PrefixRows::Place place = places[static_cast<std::size_t>(i - begin)];
+      name_index[static_cast<std::size_t>(i)] = place.name;
+      prefix_row(encoded.ids.data() + encoded.offsets[place.name], place.length, split.context_length,
+                 static_cast<std::uint8_t>(split.pad_id), tokens.data() + i * (split.context_length + 1));
+    }
+  }
+};
+
+// Position p on disk holds row order(p): one sequence, cut into shards, so their number does not change the data set.
+void write_split(const SplitDescription& split, const NameTable& names, const EncodedNames& encoded,
+                 const PrefixRows& rows, OutputFiles& files) {
+  constexpr std::int64_t rows_at_once = 1 << 18;
+  const std::int64_t threads = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 8);
+  const EpochOrder order(random_key(split.seed, RandomPurpose::shards), 0, split.total);
+  Piece piece;
+  for (std::int64_t shard = 0; shard < split.num_shards; ++shard) {
+    ShardWriter writer(split, shard, files);
+    const ShardRange range = writer.range();
+    for (std::int64_t first = range.first; first < range.last; first += rows_at_once) {
+      const std::int64_t count = std::min(rows_at_once, range.last - first);
+      piece.tokens.resize(static_cast<std::size_t>(count * (split.context_length + 1)));
+      piece.sample_ids.resize(static_cast<std::size_t>(count));
+      piece.name_index.resize(static_cast<std::size_t>(count));
+      std::vector<std::jthread> workers;
+      for (std::int64_t t = 0; t < threads; ++t) {
+        workers.emplace_back(
+            [&, t] { piece.fill(first, count * t / threads, count * (t + 1) / threads, split, encoded, rows, order); });
+      }
+      workers.clear();  // joins
+      writer.append(piece.tokens, piece.sample_ids, piece.name_index);
+    }
+    if (shard == 0) write_known_names(names, writer);
+    writer.finish();
+  }
+}
+
+std::string uuid_of(const CleanNames& clean, const NamesOptions& options, double share) {
+  ContentHash hash;
+  hash.add("names 1");
+  for (const std::string& symbol : clean.alphabet.vocabulary()) hash.add(symbol);
+  hash.add(static_cast<std::uint64_t>(options.context));
+  hash.add(options.seed);
+  hash.add(static_cast<std::uint64_t>(share * 1e9));
+  for (std::size_t i = 0; i < clean.names.size(); ++i) {
+    hash.add(clean.names.name(i));
+    hash.add(clean.names.count(i));
+  }
+  return hash.uuid();
+}
+
+void check(const NamesOptions& options) {
+  const double share = options.validation.value_or(0.1);
+  if (options.out.empty()) throw Error("--out PREFIX is missing");
+  if (options.context < 1 || options.context > 4096)
+    throw Error(cat("--context ", options.context, ": expected 1 to 4096"));
+  if (options.shards < 1 || options.shards > 99999)
+    throw Error(cat("--shards ", options.shards, ": expected 1 to 99999"));
+  if (!(share >= 0 && share < 1)) throw Error(cat("--validation ", share, ": expected at least 0 and less than 1"));
+  if (options.longest < 1) throw Error(cat("--max-length ", options.longest, ": expected at least 1"));
+  if (!options.alphabet.empty() && options.alphabet != "study31" && options.alphabet != "auto") {
+    throw Error(cat("--alphabet ", options.alphabet, ": expected study31 or auto"));
+  }
+}
+
+void print(const NamesReport& report, const NamesOptions& options, std::ostream& log) {
+  const CleanNames& clean = report.clean;
+  log << "names       " << options.input.path << (clean.column.empty() ? "" : ", column '" + clean.column + "'") << "\n"
+      << "kept        " << clean.kept << " of " << clean.read << " (" << clean.names.size() << " distinct)\n";
+  for (const auto& [reason, dropped] : clean.dropped) {
+    log << "dropped     " << dropped.count << " " << reason;
+    for (std::size_t i = 0; i < dropped.examples.size(); ++i)
+      log << (i == 0 ? ", such as '" : "', '") << dropped.examples[i];
+    log << (dropped.examples.empty() ? "\n" : "'\n");
+  }
+  log << "alphabet    " << clean.alphabet.name() << ", " << clean.alphabet.vocabulary().size() << " symbols, "
+      << (clean.lowercase ? "lower case" : "case kept") << "\n";
+  const auto line = [&](const std::string& split, const NamesReport::Split& part) {
+    log << split << part.names << " distinct names, " << part.samples << " samples (prefixes), " << part.shards
+        << " file(s)\n";
+  };
+  line("train       ", report.train);
+  if (report.validation.samples > 0) {
+    line("validation  ", report.validation);
+  } else {
+    log << "validation  none" << (options.validation ? "" : ": one distinct name cannot be split") << "\n";
+  }
+}
+
+}  // namespace
+
+std::vector<bool> hold_out(const NameTable& names, std::uint64_t seed, double share) {
+  std::vector<bool> held(names.size(), false);
+  if (share <= 0 || names.size() < 2) return held;
+  const std::uint64_t key = random_key(seed, RandomPurpose::shards);
+  std::size_t number = 0, lowest = 0, highest = 0;
+  double lowest_draw = 2, highest_draw = -1;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const double draw = keyed_draw(key, names.name(i));
+    held[i] = draw < share;
+    number += held[i];
+    if (draw < lowest_draw) lowest = i, lowest_draw = draw;
+    if (draw > highest_draw) highest = i, highest_draw = draw;
+  }
+  // Few names: neither split may be empty.
+  if (number == 0) held[lowest] = true;
+  if (number == names.size()) held[highest] = false;
+  return held;
+}
+
+void prefix_row(const std::uint8_t* ids, std::int64_t length, std::int64_t context, std::uint8_t pad,
+                std::uint8_t* row) {
+  const std::int64_t kept = std::min(length, context + 1);
+  std::fill(row, row + (context + 1 - kept), pad);
+  std::copy(ids + (length - kept), ids + length, row + (context + 1 - kept));
+}
+
+NamesReport convert_names(const NamesOptions& options, std::ostream& log) {
+  check(options);
+  OutputFiles files({options.out + "-train", options.out + "-validation"}, options.force);
+  constexpr std::uint8_t pad = 0, stop = 1;
+  const double share = options.validation.value_or(0.1);
+  NamesReport report;
+  report.clean = read_clean_names(options);
+  const CleanNames& clean = report.clean;
+  if (options.validation.value_or(0) > 0 && clean.names.size() < 2) {
+    throw Error(cat(options.input.path, ": there is only one distinct name, which leaves none for validation"),
+                "use --validation 0");
+  }
+  const std::vector<bool> held_out = hold_out(clean.names, options.seed, share);
+  const EncodedNames encoded(clean.names, clean.alphabet, stop);
+  report.dataset_uuid = uuid_of(clean, options, share);
+  for (const bool validation : {false, true}) {
+    const PrefixRows rows(clean.names, encoded, held_out, validation);
+    if (rows.total() == 0) continue;
+    SplitDescription split;
+    split.split = validation ? "validation" : "train";
+    split.prefix = cat(options.out, "-", split.split);
+    split.dataset_name = std::filesystem::path(options.out).filename().string();
+    split.dataset_uuid = report.dataset_uuid;
+    split.source = std::filesystem::path(options.input.path).filename().string();
+    split.license = options.license;
+    split.seed = options.seed;
+    split.total = rows.total();
+    split.num_shards = std::min(options.shards, rows.total());
+    split.context_length = options.context;
+    split.vocabulary = clean.alphabet.vocabulary();
+    split.pad_id = pad;
+    split.stop_id = stop;
+    split.lowercase = clean.lowercase;
+    write_split(split, clean.names, encoded, rows, files);
+    (validation ? report.validation : report.train) = {rows.distinct(), rows.total(), split.num_shards};
+  }
+  files.commit();
+  print(report, options, log);
+  return report;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,70 @@
+// Names (one a line, or a CSV column) into a data set of prefixes, as the pet-name study encodes them.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data_prep/tables/csv.h"
+#include "data_prep/tables/name_table.h"
+#include "data_prep/text/alphabet.h"
+
+namespace ringtrain {
+
+struct NamesOptions {
+  NameSource input;
+  std::string out;                   // prefix; "-train" and "-validation" are appended
+  std::string alphabet;              // "study31", "auto", or "": study31 when 95 % of the names fit into it
+  std::int64_t context = 8;          // symbols before the predicted one
+  std::optional<double> validation;  // share of the distinct names held out; unset: 0.1, or none if there is one name
+  std::int64_t shards = 2;
+  std::uint64_t seed = 1;
+  std::int64_t longest = 100;  // symbols of a name; longer ones are dropped
+  bool keep_case = false;
+  bool drop_rare = false;  // drop names with symbols that do not fit, instead of an error
+  bool force = false;
+  std::string license = "unknown";
+};
+
+// Why names were dropped: how many, and the first few of them.
+struct Dropped {
+  std::uint64_t count = 0;
+  std::vector<std::string> examples;
+};
+
+struct CleanNames {
+  NameTable names;  // sorted; lower-case unless case is kept
+  Alphabet alphabet;
+  bool lowercase = true;
+  std::uint64_t read = 0, kept = 0;  // with multiplicity
+  std::map<std::string, Dropped> dropped;
+  std::string column;
+};
+
+struct NamesReport {
+  struct Split {
+    std::int64_t names = 0, samples = 0, shards = 0;  // distinct names, prefixes
+  };
+  CleanNames clean;
+  Split train, validation;
+  std::string dataset_uuid;
+};
+
+// Reads, trims, checks, lower-cases and counts. Throws Error when no name is left.
+CleanNames read_clean_names(const NamesOptions& options);
+
+// True for the distinct names that are held out: a keyed hash of (seed, name), so that adding names moves no others.
+std::vector<bool> hold_out(const NameTable& names, std::uint64_t seed, double share);
+
+// The row of the first `length` symbols of `ids` (a name with its stop): the last context + 1 of them, padded on the
+// left.
+void prefix_row(const std::uint8_t* ids, std::int64_t length, std::int64_t context, std::uint8_t pad,
+                std::uint8_t* row);
+
+// The whole conversion. `log` receives what a user wants to know.
+NamesReport convert_names(const NamesOptions& options, std::ostream& log);
+
+}  // namespace ringtrain

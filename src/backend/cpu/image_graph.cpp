@@ -1,0 +1,222 @@
+#include "backend/cpu/image_graph.h"
+
+#include <algorithm>
+
+#include "backend/cpu/convolution_operation.h"
+#include "backend/cpu/norm_operation.h"
+#include "backend/cpu/pool_operation.h"
+#include "base/error.h"
+
+namespace ringtrain::cpu {
+
+namespace {
+
+template <class T>
+class Joiner {
+ public:
+  Joiner(const Graph& graph, const ImageContext& context)
+      : nodes_(graph.nodes()),
+        context_(context),
+        consumers_(nodes_.size()),
+        feature_(nodes_.size()),
+        statistics_(nodes_.size()) {
+    for (int i = 0; i < size(); ++i)
+      for (int input : nodes_[at(i)].inputs) consumers_[at(input)].push_back(i);
+    for (int i = 0; i < size(); ++i)
+      if (consumers_[at(i)].size() > 2)
+        throw Error(cat("node ", i, " of the model feeds ", consumers_[at(i)].size(),
+                        " others: the CPU backend adds up", " gradients of two at most"));
+  }
+
+  ImageOperations join() {
+    for (int i = 0; i < size(); ++i) std::visit([&](const auto& node) { append(i, node); }, nodes_[at(i)].operation);
+    if (result_.loss == nullptr) throw Error("a model of images ends in a cross-entropy");
+    return std::move(result_);
+  }
+
+ private:
+  static std::size_t at(int node) { return static_cast<std::size_t>(node); }
+  int size() const { return static_cast<int>(nodes_.size()); }
+  template <class Kind>
+  const Kind* as(int node) const {
+    return std::get_if<Kind>(&nodes_[at(node)].operation);
+  }
+  // The only consumer, or -1.
+  int consumer(int node) const { return consumers_[at(node)].size() == 1 ? consumers_[at(node)][0] : -1; }
+  template <class Kind>
+  int consumer_that_is(int node) const {
+    const int next = consumer(node);
+    return next >= 0 && as<Kind>(next) != nullptr ? next : -1;
+  }
+  int input(int node, std::size_t which = 0) const { return nodes_[at(node)].inputs[which]; }
+
+  Feature* make(int node) {
+    result_.features.push_back(std::make_unique<Feature>(Feature{.shape = nodes_[at(node)].output}));
+    return feature_[at(node)] = result_.features.back().get();
+  }
+  Feature* feature(int node) const { return feature_[at(node)]; }
+  template <class Made>
+  Made* keep(std::unique_ptr<Made> operation) {
+    Made* made = operation.get();
+    result_.operations.push_back(std::move(operation));
+    return made;
+  }
+
+  // Whether anything on the way to the image measures sums in the backward pass before the next convolution's.
+  bool behind_norm(int node) const {
+    for (int i = input(node);; i = input(i)) {
+      if (as<BatchNorm>(i) != nullptr || as<Add>(i) != nullptr) return true;
+      if (as<Convolution>(i) != nullptr || as<ImageInput>(i) != nullptr) return false;
+    }
+  }
+  bool needs_vector(int node) const {
+    return std::any_of(consumers_[at(node)].begin(), consumers_[at(node)].end(), [&](int c) {
+      return as<Dense>(c) != nullptr || as<CrossEntropy>(c) != nullptr || as<Dropout>(c) != nullptr;
+    });
+  }
+  void expect_map(int node, const char* what) const {
+    if (feature(node)->vector) throw Error(cat("the CPU backend has no ", what, " of vectors"));
+  }
+
+  void append(int, const TokenInput&) { throw Error("a model reads symbols or images, not both"); }
+  void append(int, const Lstm&) { throw Error("the CPU backend has no LSTM in a model of images"); }
+
+  void append(int i, const ImageInput& node) {
+    if (consumer_that_is<Convolution>(i) < 0)
+      throw Error("the CPU backend reads images with one convolution, and nothing else");
+    pixels_ = keep(std::make_unique<PixelOperation<T>>(context_, node, make(i)));
+  }
+
+  void append(int i, const Convolution& node) {
+    expect_map(input(i), "convolution");
+    const bool pixels = as<ImageInput>(input(i)) != nullptr;
+    const int relu = consumer_that_is<Relu>(i);
+    Feature* x = feature(input(i));
+    Feature* y = make(i);
+    if (relu >= 0) feature_[at(relu)] = y;
+    auto* made = keep(
+        std::make_unique<ConvolutionOperation<T>>(context_, node, relu >= 0, pixels, !pixels && behind_norm(i), x, y));
+    if (pixels) pixels_->set_reader(&made->primitives());
+  }
+
+  // Its statistics are measured here, where x was made; it is applied in the addition or the ReLU that takes it in.
+  void append(int i, const BatchNorm& node) {
+    expect_map(input(i), "batch norm");
+    result_.norms.push_back(std::make_unique<BatchStatistics>(context_, node, *feature(input(i))));
+    statistics_[at(i)] = result_.norms.back().get();
+    keep(std::make_unique<Measure>(statistics_[at(i)]));
+    if (consumer_that_is<Relu>(i) >= 0 || consumer_that_is<Add>(i) >= 0) return;
+    apply(i, i, input(i), statistics_[at(i)], -1, nullptr);
+  }
+
+  void append(int i, const Relu&) {
+    const int x = input(i);
+    if (feature_[at(i)] != nullptr) return;  // inside a convolution or a dense layer
+    if (as<BatchNorm>(x) != nullptr && consumer(x) == i) return apply(i, i, input(x), statistics_[at(x)], -1, nullptr);
+    if (as<Add>(x) != nullptr && consumer(x) == i) return add(x, i);
+    expect_map(x, "ReLU that does not follow a dense layer");
+    apply(i, i, x, nullptr, -1, nullptr);
+  }
+
+  void append(int i, const Add&) {
+    if (consumer_that_is<Relu>(i) < 0) add(i, i);
+  }
+
+  // The addition `node`, with the ReLU `last` behind it (or itself). A norm with no other consumer is taken in.
+  void add(int node, int last) {
+    struct Operand {
+      int feature;
+      BatchStatistics* norm;
+    };
+    const auto operand = [&](std::size_t which) {
+      const int from = input(node, which);
+      if (as<BatchNorm>(from) != nullptr && consumer(from) == node) return Operand{input(from), statistics_[at(from)]};
+      expect_map(from, "addition");
+      return Operand{from, nullptr};
+    };
+    Operand a = operand(0), b = operand(1);
+    if (a.norm == nullptr) std::swap(a, b);
+    apply(last, node, a.feature, a.norm, b.feature, b.norm);
+  }
+
+  void apply(int last, int named, int x, BatchStatistics* norm, int second, BatchStatistics* norm2) {
+    const std::string name = norm != nullptr ? norm->name() : cat("node ", named);
+    Feature* values = feature(x);
+    Feature* other = second >= 0 ? feature(second) : nullptr;
+    Feature* y = make(last);
+    y->read_again = std::any_of(consumers_[at(last)].begin(), consumers_[at(last)].end(),
+                                [&](int c) { return as<Convolution>(c) != nullptr; });
+    keep(std::make_unique<NormOperation<T>>(context_, name, values, norm, other, norm2, as<Relu>(last) != nullptr, y));
+  }
+
+  void append(int i, const MaxPool& node) {
+    expect_map(input(i), "max pooling");
+    Feature* x = feature(input(i));
+    keep(std::make_unique<MaxPoolOperation<T>>(context_, node, x, make(i)));
+  }
+  void append(int i, const GlobalAveragePool&) { to_vector(i, true); }
+  void append(int i, const Flatten&) { to_vector(i, false); }
+  void to_vector(int i, bool average) {
+    expect_map(input(i), "pooling");
+    Feature* x = feature(input(i));
+    keep(std::make_unique<VectorOperation<T>>(context_, average, x, make(i)));
+  }
+
+  void expect_vector(int node, const char* what) const {
+    if (!feature(node)->vector)
+      throw Error(cat(what, " needs global average pooling or flattening before it on the CPU backend"));
+    if (consumer(node) < 0) throw Error(cat("the CPU backend lets a vector feed one node, here: ", what));
+  }
+  void append(int i, const Dropout& node) {
+    expect_vector(input(i), "dropout");
+    Feature* x = feature(input(i));
+    if (context_.training)
+      keep(std::make_unique<DropoutOperation<T>>(context_, node, x, make(i)));
+    else
+      feature_[at(i)] = x;
+  }
+  void append(int i, const Dense& node) {
+    expect_vector(input(i), "a dense layer");
+    const int relu = consumer_that_is<Relu>(i);
+    Feature* x = feature(input(i));
+    Feature* y = make(i);
+    if (relu >= 0) feature_[at(relu)] = y;
+    keep(std::make_unique<DenseOperation<T>>(context_, node, relu >= 0, consumer_that_is<CrossEntropy>(i) >= 0, x, y));
+  }
+  void append(int i, const CrossEntropy& node) {
+    if (as<Dense>(input(i)) == nullptr || consumer(input(i)) < 0)
+      throw Error("the CPU backend puts the cross-entropy behind a dense layer");
+    result_.loss = keep(std::make_unique<LossOperation>(context_, node, feature(input(i))));
+  }
+
+  // Adds a norm's statistics to the forward steps.
+  class Measure : public ImageOperation {
+   public:
+    explicit Measure(BatchStatistics* statistics) : statistics_(statistics) {}
+    void forward_steps() override { statistics_->template forward_steps<T>(); }
+    void backward_steps() override {}
+    void set_weights(const float* flat) override { statistics_->set_weights(flat); }
+
+   private:
+    BatchStatistics* statistics_;
+  };
+
+  const std::vector<Node>& nodes_;
+  ImageContext context_;
+  std::vector<std::vector<int>> consumers_;
+  std::vector<Feature*> feature_;             // by node; null while no operation has made it
+  std::vector<BatchStatistics*> statistics_;  // by node
+  PixelOperation<T>* pixels_ = nullptr;
+  ImageOperations result_;
+};
+
+}  // namespace
+
+template <class T>
+ImageOperations join_operations(const Graph& graph, const ImageContext& context) {
+  return Joiner<T>(graph, context).join();
+}
+template ImageOperations join_operations<float>(const Graph&, const ImageContext&);
+template ImageOperations join_operations<BFloat16>(const Graph&, const ImageContext&);
+
+}  // namespace ringtrain::cpu

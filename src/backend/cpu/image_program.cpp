@@ -1,0 +1,124 @@
+#include "backend/cpu/image_program.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/cpu/image_graph.h"
+#include "backend/cpu/onednn.h"
+#include "backend/cpu/operation.h"
+#include "base/error.h"
+
+namespace ringtrain::cpu {
+
+namespace {
+
+template <class T>
+class CompiledImageProgram : public ImageProgram {
+ public:
+  CompiledImageProgram(const Graph& graph, std::int64_t micro_batch, std::int64_t group, PassMode mode, int threads,
+                       Isa isa, MemoryCount count)
+      : parameters_(graph.parameters()),
+        training_(mode == PassMode::training),
+        threads_(threads),
+        schedule_(micro_batch, threads),
+        count_(std::move(count)) {
+    const TeamSize team(threads_);
+    ImageContext context{.schedule = &schedule_,
+                         .parameters = &parameters_,
+                         .kernels = &kernels(isa),
+                         .norm = &norm_kernels(isa),
+                         .image = &image_kernels(isa),
+                         .pass = &pass_,
+                         .training = training_,
+                         .group = group};
+    parts_ = join_operations<T>(graph, context);
+    for (auto& operation : parts_.operations) operation->forward_steps();
+    schedule_.begin_backward();
+    if (training_)
+      for (auto operation = parts_.operations.rbegin(); operation != parts_.operations.rend(); ++operation)
+        (*operation)->backward_steps();
+    schedule_.prepare();
+    schedule_.plan(parameters_);
+  }
+
+  std::int64_t micro_batch() const override { return schedule_.images(); }
+
+  std::vector<MemoryItem> memory() const override {
+    std::int64_t lasting = 0;
+    for (const ArenaPlan::Item& item : schedule_.arena().items())
+      if (item.first < 0) lasting += item.bytes;
+    const std::string pass = training_ ? "training" : "evaluation";
+    return {{pass + ": weights' own copies and scratch", lasting},
+            {pass + ": activations and gradients of a micro-batch", schedule_.arena().bytes() - lasting}};
+  }
+
+  void allocate() override {
+    const TeamSize team(threads_);
+    memory_ = Memory(schedule_.arena().bytes(), count_);
+    schedule_.bind(memory_.data());
+    for (auto& operation : parts_.operations) operation->bind();
+  }
+
+  void set_weights(const Vector& weights) override {
+    const TeamSize team(threads_);
+    for (auto& operation : parts_.operations) operation->set_weights(weights.data());
+  }
+
+  void stage(const PassInput& input) override { staged_ = input; }
+
+  void forward(const PassContext& context) override {
+    const TeamSize team(threads_);
+    pass_ = ImagePass{.input = staged_, .context = context};
+    schedule_.run(nullptr);
+    sums_ += pass_.sums;
+  }
+
+  LossSums take_sums() override { return std::exchange(sums_, {}); }
+
+  void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) override {
+    const TeamSize team(threads_);
+    pass_.gradients = gradients.data();
+    pass_.accumulate = accumulate;
+    schedule_.run(&hooks);
+  }
+
+  std::vector<float> logits(std::int64_t row, std::int64_t) const override { return parts_.loss->logits(row); }
+
+  std::vector<StepCost> costs() const override { return schedule_.costs(); }
+  void reset_costs() override { schedule_.reset_costs(); }
+
+ private:
+  ParameterTable parameters_;
+  bool training_;
+  int threads_;
+  Schedule schedule_;
+  MemoryCount count_;
+  PassInput staged_;
+  LossSums sums_;
+  ImagePass pass_;
+  ImageOperations parts_;
+  Memory memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int64_t micro_batch, std::int64_t group,
+                                                    Precision precision, PassMode mode, int threads, Isa isa,
+                                                    MemoryCount count) {
+  if (group < 1 || micro_batch % group != 0)
+    throw Error(cat("a micro-batch of ", micro_batch, " does not hold whole batch-norm groups of ", group),
+                "batch.micro must be a multiple of batch.worker");
+  if (precision == Precision::fp32)
+    return std::make_unique<CompiledImageProgram<float>>(graph, micro_batch, group, mode, threads, isa,
+                                                         std::move(count));
+  return std::make_unique<CompiledImageProgram<BFloat16>>(graph, micro_batch, group, mode, threads, isa,
+                                                          std::move(count));
+}
+
+std::int64_t preferred_image_batch(const Graph& graph, int threads) {
+  // Large maps fill the caches by themselves; of small ones it takes more to outweigh the weights' traffic.
+  const std::int64_t images = graph.input_bytes() >= 128 * 128 * 3 ? 16 : 64;
+  return images * threads;
+}
+
+}  // namespace ringtrain::cpu

@@ -1,0 +1,28 @@
+// A graph of an image model compiled for the CPU.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "backend/cpu/isa.h"
+#include "backend/cpu/memory.h"
+#include "backend/cpu/schedule.h"
+
+namespace ringtrain::cpu {
+
+// What a compiled image model offers beyond Program, for benchmarks.
+class ImageProgram : public Program {
+ public:
+  virtual std::vector<StepCost> costs() const = 0;
+  virtual void reset_costs() = 0;
+};
+
+// `group`: images that batch norm normalises together, a divisor of micro_batch.
+std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int64_t micro_batch, std::int64_t group,
+                                                    Precision precision, PassMode mode, int threads, Isa isa,
+                                                    MemoryCount count);
+
+// Images in one pass that the caches and the weights' traffic like best.
+std::int64_t preferred_image_batch(const Graph& graph, int threads);
+
+}  // namespace ringtrain::cpu

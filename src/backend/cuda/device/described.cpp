@@ -1,0 +1,216 @@
+#include "backend/cuda/device/described.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "backend/cuda/device/plan_process.h"
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+const std::map<std::string, std::string>& shipped() {
+  static const std::map<std::string, std::string> descriptions = {
+#include "devices.inc"
+  };
+  return descriptions;
+}
+
+class DescribedDnnPlan : public DnnPlan {
+ public:
+  DescribedDnnPlan(DnnOperation operation, PlanAnswer answer)
+      : operation_(std::move(operation)), answer_(std::move(answer)) {}
+  const DnnOperation& operation() const override { return operation_; }
+  std::int64_t workspace_bytes() const override { return answer_.workspace_bytes; }
+  std::string engine() const override { return answer_.engine; }
+  const PlanAnswer& answer() const { return answer_; }
+
+ private:
+  DnnOperation operation_;
+  PlanAnswer answer_;
+};
+
+class DescribedRnnPlan : public RnnPlan {
+ public:
+  explicit DescribedRnnPlan(RnnOperation operation) : operation_(std::move(operation)) {
+    const RnnOperation& o = operation_;
+    std::int64_t offset = 0;
+    const auto place = [&](std::int64_t layer, bool recurrent, bool bias, std::int64_t count) {
+      for (int gate = 0; gate < 4; ++gate) {
+        weights_.push_back({layer, recurrent, bias, gate, offset, count});
+        offset += count;
+      }
+    };
+    for (std::int64_t layer = 0; layer < o.layers; ++layer) {
+      place(layer, false, false, o.hidden * (layer == 0 ? o.input : o.hidden));
+      place(layer, true, false, o.hidden * o.hidden);
+    }
+    for (std::int64_t layer = 0; layer < o.layers; ++layer)
+      for (const bool recurrent : {false, true}) place(layer, recurrent, true, o.hidden);
+    weight_bytes_ = offset * bytes_of(o.type);
+    // Gates of one layer and of all positions; in training four gates, c and h of all layers are kept.
+    const std::int64_t values = o.length * o.batch * o.hidden;
+    workspace_bytes_ = 4 * values * bytes_of(o.type) + weight_bytes_;
+    if (o.training) reserve_bytes_ = 6 * o.layers * values * bytes_of(o.type);
+  }
+  const RnnOperation& operation() const override { return operation_; }
+  std::int64_t weight_bytes() const override { return weight_bytes_; }
+  std::int64_t workspace_bytes() const override { return workspace_bytes_; }
+  std::int64_t reserve_bytes() const override { return reserve_bytes_; }
+  const std::vector<RnnWeight>& weights() const override { return weights_; }
+
+ private:
+  RnnOperation operation_;
+  std::int64_t weight_bytes_ = 0, workspace_bytes_ = 0, reserve_bytes_ = 0;
+  std::vector<RnnWeight> weights_;
+};
+
+class DescribedDevice : public Device {
+ public:
+  DescribedDevice(const DeviceDescription& description, const std::string& plan_cache)
+      : process_(description.name, description.json), cache_(plan_cache, description.json) {
+    const nlohmann::json d = nlohmann::json::parse(description.json);
+    try {
+      facts_.name = d.at("deviceName").get<std::string>();
+      facts_.compute_capability = d.at("deviceVer").get<int>() / 10;
+      facts_.multiprocessors = d.at("multiProcessorCount").get<int>();
+      facts_.memory_bytes = d.at("totalGlobalMem").get<std::int64_t>();
+      const int driver = d.at("driverVer").get<int>();
+      facts_.cuda_version = cat(driver / 1000, ".", driver % 1000 / 10);
+    } catch (const nlohmann::json::exception& e) {
+      throw Error(cat(description.name, " is no description of a GPU: ", e.what()),
+                  "Compare its keys with those of src/backend/cuda/device/descriptions/h200.json.");
+    }
+    facts_.free_bytes = facts_.memory_bytes - context_estimate_bytes;
+    facts_.cudnn_version = process_.cudnn_version();
+  }
+
+  const DeviceFacts& facts() const override { return facts_; }
+
+  void* allocate(std::int64_t bytes, const std::string& what) override {
+    if (allocated_ + bytes > facts_.free_bytes)
+      throw Error(cat(what, " takes ", bytes, " bytes of the ", facts_.name, "'s memory, of which ",
+                      facts_.free_bytes - allocated_, " are free"),
+                  "Use a smaller batch.micro.");
+    const std::uintptr_t address = next_address_;
+    next_address_ += static_cast<std::uintptr_t>((bytes + 511) / 256 * 256);
+    allocated_ += bytes;
+    sizes_[address] = bytes;
+    return reinterpret_cast<void*>(address);  // of no memory: a name
+  }
+  void release(void* memory) override {
+    const auto found = sizes_.find(reinterpret_cast<std::uintptr_t>(memory));
+    allocated_ -= found->second;
+    sizes_.erase(found);
+  }
+  void* allocate_host(std::int64_t bytes) override { return std::calloc(static_cast<std::size_t>(bytes), 1); }
+  void release_host(void* memory) override { std::free(memory); }
+  void pin(void*, std::int64_t) override {}
+  void unpin(void*) override {}
+  std::int64_t allocated_bytes() const override { return allocated_; }
+
+  Stream compute_stream() override { return {1}; }
+  Stream make_stream(bool) override { return {++handles_}; }
+  Event make_event() override { return {++handles_}; }
+  void record(Event, Stream) override { refuse(); }
+  void wait(Stream, Event) override { refuse(); }
+  bool done(Event) override { refuse(); }
+  void synchronize(Event, const std::function<void()>&) override { refuse(); }
+  void copy(void*, const void*, std::int64_t, CopyKind, Stream) override { refuse(); }
+  void zero(void*, std::int64_t, Stream) override { refuse(); }
+  void launch(const KernelLaunch&, Stream) override { refuse(); }
+
+  const DnnPlan* plan(const DnnOperation& operation, std::string* why) override {
+    const DescribedDnnPlan& plan = known(operation);
+    if (why != nullptr) *why = plan.answer().why;
+    return plan.answer().found ? &plan : nullptr;
+  }
+  void run(const DnnPlan&, std::span<void* const>, void*, Stream) override { refuse(); }
+
+  const RnnPlan* plan(const RnnOperation& operation, std::string* why) override {
+    if (operation.algorithm != RnnAlgorithm::standard) {
+      if (why != nullptr) *why = "planned on a GPU only";
+      return nullptr;
+    }
+    auto& plan = rnn_plans_[operation.key()];
+    if (!plan) plan = std::make_unique<DescribedRnnPlan>(operation);
+    return plan.get();
+  }
+  void run_forward(const RnnPlan&, const RnnForward&, Stream) override { refuse(); }
+  void run_backward(const RnnPlan&, const RnnBackward&, Stream) override { refuse(); }
+
+  void begin_capture(Stream) override { refuse(); }
+  CapturedGraph end_capture(Stream) override { refuse(); }
+  void launch(CapturedGraph, Stream) override { refuse(); }
+  double time(const std::function<void(Stream)>&, int) override { return -1; }
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw Error(cat("the ", facts_.name, " is only described: nothing can be executed on it"));
+  }
+
+  const DescribedDnnPlan& known(const DnnOperation& operation) {
+    const std::string key = operation.key();
+    auto& plan = plans_[key];
+    if (!plan) {
+      const std::uint64_t graph = process_.hash(operation);
+      if (const PlanAnswer* kept = cache_.find(facts_.cudnn_version, graph, key)) {
+        plan = std::make_unique<DescribedDnnPlan>(operation, *kept);
+      } else {
+        plan = std::make_unique<DescribedDnnPlan>(operation, process_.plan(operation));
+        cache_.add(facts_.cudnn_version, graph, key, plan->answer());
+      }
+    }
+    return *plan;
+  }
+
+  PlanProcess process_;
+  PlanCache cache_;
+  DeviceFacts facts_;
+  std::map<std::string, std::unique_ptr<DescribedDnnPlan>> plans_;
+  std::map<std::string, std::unique_ptr<DescribedRnnPlan>> rnn_plans_;
+  std::map<std::uintptr_t, std::int64_t> sizes_;
+  std::uintptr_t next_address_ = std::uintptr_t{1} << 40, handles_ = 1;
+  std::int64_t allocated_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> described_device_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, json] : shipped()) names.push_back(name);
+  return names;
+}
+
+DeviceDescription find_description(const std::string& name_or_file) {
+  std::string text;
+  if (const auto found = shipped().find(name_or_file); found != shipped().end()) {
+    text = found->second;
+  } else {
+    std::ifstream file(name_or_file);
+    if (!file) {
+      std::string names;
+      for (const std::string& name : described_device_names()) names += (names.empty() ? "" : ", ") + name;
+      throw Error(cat("there is no description of a GPU '", name_or_file, "'"),
+                  cat("Known: ", names, "; or name a JSON file like src/backend/cuda/device/descriptions/h200.json."));
+    }
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  try {
+    nlohmann::json json = nlohmann::json::parse(text);
+    json.erase("origin");  // where the numbers come from: for readers
+    return {name_or_file, json.dump()};
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(cat(name_or_file, " is not a JSON object: ", e.what()),
+                "Compare it with src/backend/cuda/device/descriptions/h200.json.");
+  }
+}
+
+std::unique_ptr<Device> make_described_device(const DeviceDescription& description, const std::string& plan_cache) {
+  return std::make_unique<DescribedDevice>(description, plan_cache);
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,225 @@
+#include "backend/cuda/device/plan_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "base/error.h"
+#include "base/fnv.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+constexpr int answer_limit_seconds = 300;
+
+std::vector<std::string> split(const std::string& line, char separator) {
+  std::vector<std::string> parts(1);
+  for (const char c : line)
+    if (c == separator)
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  return parts;
+}
+
+std::string hexadecimal(std::uint64_t number) {
+  std::ostringstream text;
+  text << std::hex << number;
+  return text.str();
+}
+
+}  // namespace
+
+std::string to_line(const PlanAnswer& a) {
+  return cat(a.found ? "found" : "refused", "\t", a.workspace_bytes, "\t", a.found ? a.engine : a.why);
+}
+
+PlanAnswer parse_answer(const std::string& line) {
+  const std::vector<std::string> parts = split(line, '\t');
+  if (parts.size() != 3 || (parts[0] != "found" && parts[0] != "refused"))
+    throw Error(cat("'", line, "' is no answer of the planner"));
+  PlanAnswer a;
+  a.found = parts[0] == "found";
+  a.workspace_bytes = std::atoll(parts[1].c_str());
+  (a.found ? a.engine : a.why) = parts[2];
+  return a;
+}
+
+std::string planner_executable() {
+  if (const char* named = std::getenv("RINGTRAIN_EXECUTABLE"); named != nullptr && *named != '\0') return named;
+  return std::filesystem::read_symlink("/proc/self/exe").string();
+}
+
+std::string stand_in_driver_path() {
+  return (std::filesystem::path(planner_executable()).parent_path() / "libcuda-stand-in.so").string();
+}
+
+PlanProcess::PlanProcess(std::string name, std::string description)
+    : name_(std::move(name)), description_(std::move(description)) {}
+
+PlanProcess::~PlanProcess() {
+  stop();
+}
+
+void PlanProcess::start() {
+  int in[2], out[2];
+  if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
+    throw Error(cat("no pipe to the planner: ", std::strerror(errno)));
+  const std::string executable = planner_executable();
+  const char* arguments[] = {executable.c_str(), planner_command, nullptr};
+  child_ = fork();
+  if (child_ < 0) throw Error(cat("no process for the planner: ", std::strerror(errno)));
+  if (child_ == 0) {
+    dup2(in[0], STDIN_FILENO);
+    dup2(out[1], STDOUT_FILENO);
+    execv(executable.c_str(), const_cast<char* const*>(arguments));
+    _exit(127);
+  }
+  close(in[0]);
+  close(out[1]);
+  to_child_ = in[1];
+  from_child_ = out[0];
+  buffer_.clear();
+  const std::optional<std::string> hello = write_line(description_) ? read_line() : std::nullopt;
+  if (hello && hello->rfind("ready ", 0) == 0) {
+    version_ = hello->substr(6);
+    return;
+  }
+  if (!hello) throw Error(cat("the planner ", executable, " ", planner_command, " ", end_of_child()));
+  const std::vector<std::string> parts = split(*hello, '\t');
+  stop();
+  throw Error(cat("plans for ", name_, " cannot be made: ", parts.size() > 1 ? parts[1] : *hello),
+              parts.size() > 2 ? parts[2] : "");
+}
+
+void PlanProcess::stop() {
+  if (child_ < 0) return;
+  close(to_child_);
+  close(from_child_);
+  kill(child_, SIGKILL);
+  waitpid(child_, nullptr, 0);
+  child_ = -1;
+}
+
+std::string PlanProcess::end_of_child() {
+  close(to_child_);
+  close(from_child_);
+  int status = 0;
+  waitpid(child_, &status, 0);
+  child_ = -1;
+  if (WIFSIGNALED(status)) return cat("crashed: signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+  return cat("ended with code ", WEXITSTATUS(status));
+}
+
+std::optional<std::string> PlanProcess::read_line() {
+  for (;;) {
+    if (const std::size_t end = buffer_.find('\n'); end != std::string::npos) {
+      std::string line = buffer_.substr(0, end);
+      buffer_.erase(0, end + 1);
+      return line;
+    }
+    pollfd ready = {from_child_, POLLIN, 0};
+    const int count = poll(&ready, 1, answer_limit_seconds * 1000);
+    if (count < 0 && errno == EINTR) continue;
+    if (count == 0) {
+      stop();
+      throw Error(cat("cuDNN gave no answer about a plan within ", answer_limit_seconds, " s"),
+                  "Is this machine busy with something else? Try again.");
+    }
+    char text[4096];
+    const ssize_t bytes = read(from_child_, text, sizeof text);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) return std::nullopt;
+    buffer_.append(text, static_cast<std::size_t>(bytes));
+  }
+}
+
+bool PlanProcess::write_line(const std::string& text) {
+  const std::string line = text + "\n";
+  const auto before = signal(SIGPIPE, SIG_IGN);  // a child that is gone must not end this process
+  const ssize_t written = write(to_child_, line.data(), line.size());
+  signal(SIGPIPE, before);
+  return written == static_cast<ssize_t>(line.size());
+}
+
+std::optional<std::string> PlanProcess::ask(const std::string& question) {
+  if (child_ < 0) start();
+  if (!write_line(question)) return std::nullopt;
+  std::optional<std::string> answer = read_line();
+  if (answer && answer->rfind("error\t", 0) == 0) throw Error(answer->substr(6));
+  return answer;
+}
+
+const std::string& PlanProcess::cudnn_version() {
+  if (version_.empty()) start();
+  return version_;
+}
+
+PlanAnswer PlanProcess::answer_to(const std::string& verb, const DnnOperation& operation) {
+  const std::optional<std::string> line = ask(cat(verb, " ", operation.key()));
+  if (line) return parse_answer(*line);
+  PlanAnswer crashed;
+  crashed.why = cat("cuDNN ", end_of_child());
+  return crashed;
+}
+
+std::uint64_t PlanProcess::hash(const DnnOperation& operation) {
+  const std::optional<std::string> line = ask("hash " + operation.key());
+  if (!line) throw Error(cat("the planner ", end_of_child(), " at '", operation.key(), "'"));
+  return std::strtoull(line->c_str(), nullptr, 10);
+}
+
+PlanCache::PlanCache(std::string file, const std::string& description)
+    : file_(std::move(file)), device_(hexadecimal(fnv1a(description))) {
+  std::ifstream in(file_);
+  for (std::string line; std::getline(in, line);) {
+    const std::vector<std::string> parts = split(line, ',');
+    if (parts.size() != 7) continue;
+    try {
+      answers_[cat(parts[0], ",", parts[1], ",", parts[2], ",", parts[3])] =
+          parse_answer(cat(parts[4], "\t", parts[5], "\t", parts[6]));
+    } catch (const Error&) {  // the names of the columns, or cut short by a full disk
+    }
+  }
+}
+
+std::string PlanCache::name(const std::string& version, std::uint64_t graph, const std::string& key) const {
+  return cat(version, ",", device_, ",", hexadecimal(graph), ",", key);
+}
+
+const PlanAnswer* PlanCache::find(const std::string& version, std::uint64_t graph, const std::string& key) const {
+  const auto found = answers_.find(name(version, graph, key));
+  return found == answers_.end() ? nullptr : &found->second;
+}
+
+void PlanCache::add(const std::string& version, std::uint64_t graph, const std::string& key, const PlanAnswer& answer) {
+  PlanAnswer kept = answer;
+  for (std::string* text : {&kept.engine, &kept.why})
+    for (char& c : *text)
+      if (c == ',') c = ';';
+  answers_[name(version, graph, key)] = kept;
+  if (file_.empty()) return;
+  std::error_code failed;
+  const std::filesystem::path folder = std::filesystem::path(file_).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, failed);
+  const int out = open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (out < 0) return;  // a cache that cannot be written costs time, nothing else
+  std::string line = lseek(out, 0, SEEK_END) == 0 ? cat(plan_cache_header, "\n") : "";
+  line += cat(name(version, graph, key), ",", kept.found ? "found" : "refused", ",", kept.workspace_bytes, ",",
+              kept.found ? kept.engine : kept.why, "\n");
+  [[maybe_unused]] const ssize_t written = write(out, line.data(), line.size());  // at once: processes do not mix lines
+  close(out);
+}
+
+}  // namespace ringtrain::cuda

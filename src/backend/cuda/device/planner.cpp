@@ -1,0 +1,72 @@
+// The child process of planner.h.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+
+#include "backend/cuda/device/plan_process.h"
+#include "backend/cuda/dnn/plans.h"
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+// In front of everything else: whoever asks for libcuda.so.1 later gets the library of that name that is loaded.
+void open_stand_in_driver() {
+  const std::string path = stand_in_driver_path();
+  if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
+    throw Error(cat("the stand-in driver does not open: ", dlerror()), "Build it: make bin/ringtrain");
+}
+
+std::string answer(const DnnPlanner& planner, const std::string& question) {
+  const std::size_t space = question.find(' ');
+  const std::string verb = question.substr(0, space);
+  const DnnOperation operation = parse_operation(question.substr(space + 1));
+  if (verb == "hash") return std::to_string(graph_hash(operation));
+  PlanAnswer a;
+  std::unique_ptr<CudnnPlan> plan = planner.plan(operation, &a.why);
+  if (verb == "reload" && plan) plan = planner.load(operation, plan->serialise(), &a.why);
+  a.found = plan != nullptr;
+  if (plan) {
+    a.workspace_bytes = plan->workspace_bytes();
+    a.engine = plan->engine();
+  }
+  return to_line(a);
+}
+
+}  // namespace
+
+int run_planner() {
+  // What cuDNN and the compiler inside it print must not mix with the answers.
+  std::FILE* answers = fdopen(dup(STDOUT_FILENO), "w");
+  const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  dup2(nowhere, STDOUT_FILENO);
+  dup2(nowhere, STDERR_FILENO);
+  try {
+    std::string json;
+    std::getline(std::cin, json);
+    open_stand_in_driver();
+    const DnnPlanner planner = DnnPlanner::for_description(json);
+    std::fprintf(answers, "ready %s\n", cudnn_version_text().c_str());
+    std::fflush(answers);
+    for (std::string line; std::getline(std::cin, line);) {
+      std::string text;
+      try {
+        text = answer(planner, line);
+      } catch (const std::exception& e) {  // of one question: the next one may do
+        text = cat("error\t", e.what());
+      }
+      std::fprintf(answers, "%s\n", text.c_str());
+      std::fflush(answers);
+    }
+  } catch (const Error& e) {
+    std::fprintf(answers, "error\t%s\t%s\n", e.what(), e.hint().c_str());
+    std::fflush(answers);
+  }
+  _exit(0);  // without cuDNN's destructors, which know no driver
+}
+
+}  // namespace ringtrain::cuda

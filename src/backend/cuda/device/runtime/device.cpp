@@ -1,0 +1,290 @@
+// Device on the CUDA runtime and cuDNN.
+#include "backend/cuda/device/device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "backend/cuda/device/runtime/cudnn.h"
+#include "backend/cuda/device/runtime/discovery.h"
+#include "backend/cuda/device/runtime/errors.h"
+#include "backend/cuda/device/runtime/plans.h"
+#include "backend/cuda/device/runtime/rnn_plans.h"
+#include "backend/cuda/kernels/table.h"
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+constexpr unsigned small_shared_bytes = 48 * 1024;  // what every kernel may take without being asked
+constexpr float most_milliseconds = 500;            // of timing one thing: what is that slow need not be repeated
+
+cudaStream_t of(Stream stream) {
+  return reinterpret_cast<cudaStream_t>(stream.handle);
+}
+cudaEvent_t of(Event event) {
+  return reinterpret_cast<cudaEvent_t>(event.handle);
+}
+template <class Handle>
+std::uintptr_t handle_of(Handle* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+cudaMemcpyKind kind_of(CopyKind kind) {
+  return kind == CopyKind::to_device ? cudaMemcpyHostToDevice
+         : kind == CopyKind::to_host ? cudaMemcpyDeviceToHost
+                                     : cudaMemcpyDeviceToDevice;
+}
+
+// The CPU side of waiting: tries at once, then often, then every few microseconds, so that other threads get the core.
+class Patience {
+ public:
+  void pause() {
+    if (++tries_ < 200) return;
+    if (tries_ < 2000)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+
+ private:
+  int tries_ = 0;
+};
+
+class RuntimeDevice : public Device {
+ public:
+  RuntimeDevice(int ordinal, const std::string& plan_cache) {
+    check_device(ordinal);
+    check(cudaSetDevice(ordinal), "taking the GPU into use");
+    facts_ = device_facts(ordinal);
+    const std::size_t version = cudnn().get_version();
+    facts_.cudnn_version = cat(version / 10000, '.', version / 100 % 100, '.', version % 100);
+    check(cudaDeviceGetStreamPriorityRange(&low_priority_, &high_priority_), "asking for stream priorities");
+    compute_ = make_stream(false);
+    check(cudnn().create(&cudnn_), "starting cuDNN");
+    use(compute_);
+    plans_ = std::make_unique<RuntimePlans>(*this, cudnn_, plan_cache);
+  }
+
+  // Errors were reported by the call that met them; at the end there is nobody left to tell.
+  ~RuntimeDevice() override {
+    cudaDeviceSynchronize();
+    rnn_plans_.clear();
+    plans_.reset();
+    if (cudnn_ != nullptr) cudnn().destroy(cudnn_);
+    for (const auto graph : graphs_) cudaGraphExecDestroy(graph);
+    for (const auto event : events_) cudaEventDestroy(event);
+    for (const auto& [memory, bytes] : memory_) cudaFree(memory);
+    for (void* memory : host_memory_) cudaFreeHost(memory);
+    for (void* memory : pinned_) cudaHostUnregister(memory);
+    for (const auto stream : streams_) cudaStreamDestroy(stream);
+  }
+
+  const DeviceFacts& facts() const override { return facts_; }
+
+  void* allocate(std::int64_t bytes, const std::string& what) override {
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
+    if (status == cudaErrorMemoryAllocation) throw_out_of_memory(what, bytes, std::source_location::current());
+    check(status, "taking memory");
+    memory_[memory] = bytes;
+    allocated_ += bytes;
+    // Our streams do not wait for the default stream, so the zeros must be there before anybody can use them.
+    check(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(bytes), of(compute_)), "zeroing memory");
+    check(cudaStreamSynchronize(of(compute_)), "zeroing memory");
+    return memory;
+  }
+  void release(void* memory) override {
+    const auto place = memory_.find(memory);
+    if (place == memory_.end()) throw Error("memory was released that this GPU never gave");
+    allocated_ -= place->second;
+    memory_.erase(place);
+    cudaFree(memory);  // called by destructors: an error shows at the next call that is checked
+  }
+  void* allocate_host(std::int64_t bytes) override {
+    void* memory = nullptr;
+    const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+    check(cudaHostAlloc(&memory, size, cudaHostAllocPortable), "taking page-locked memory");
+    host_memory_.insert(memory);
+    return memory;
+  }
+  void release_host(void* memory) override {
+    if (host_memory_.erase(memory) > 0) cudaFreeHost(memory);
+  }
+  void pin(void* memory, std::int64_t bytes) override {
+    const cudaError_t status = cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterPortable);
+    if (status == cudaSuccess)
+      pinned_.insert(memory);
+    else
+      cudaGetLastError();
+  }
+  void unpin(void* memory) override {
+    if (pinned_.erase(memory) > 0) cudaHostUnregister(memory);
+  }
+  std::int64_t allocated_bytes() const override { return allocated_; }
+
+  Stream compute_stream() override { return compute_; }
+  Stream make_stream(bool high_priority) override {
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, high_priority ? high_priority_ : low_priority_),
+          "making a stream");
+    streams_.push_back(stream);
+    return {handle_of(stream)};
+  }
+  Event make_event() override {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+    events_.push_back(event);
+    return {handle_of(event)};
+  }
+  void record(Event event, Stream stream) override {
+    check(cudaEventRecord(of(event), of(stream)), "recording an event");
+  }
+  void wait(Stream stream, Event event) override {
+    check(cudaStreamWaitEvent(of(stream), of(event), 0), "making a stream wait");
+  }
+  bool done(Event event) override {
+    const cudaError_t status = cudaEventQuery(of(event));
+    if (status == cudaErrorNotReady) return false;
+    check(status, "working");
+    return true;
+  }
+  void synchronize(Event event, const std::function<void()>& poll) override {
+    for (Patience patience; !done(event); patience.pause())
+      if (poll) poll();
+  }
+
+  void copy(void* to, const void* from, std::int64_t bytes, CopyKind kind, Stream stream) override {
+    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), kind_of(kind), of(stream)), "copying");
+  }
+  void zero(void* memory, std::int64_t bytes, Stream stream) override {
+    check(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(bytes), of(stream)), "zeroing memory");
+  }
+
+  void launch(const KernelLaunch& launch, Stream stream) override {
+    const void* kernel = kernel_function(launch.kernel, launch.type);
+    const LaunchShape& shape = launch.shape;
+    if (shape.shared_bytes > small_shared_bytes && shape.shared_bytes > large_[kernel]) {
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shape.shared_bytes)),
+            kernel_name(launch.kernel));
+      large_[kernel] = shape.shared_bytes;
+    }
+    void* arguments[] = {const_cast<std::byte*>(launch.arguments.data())};
+    check(cudaLaunchKernel(kernel, dim3(shape.grid_x, shape.grid_y, shape.grid_z), dim3(shape.block), arguments,
+                           shape.shared_bytes, of(stream)),
+          kernel_name(launch.kernel));
+  }
+
+  const DnnPlan* plan(const DnnOperation& operation, std::string* why) override {
+    use(compute_);
+    return plans_->find(operation, why);
+  }
+  std::string packed_plans() override { return pack(plans_->packed()); }
+  void take_plans(const std::string& packed) override { plans_->take(unpack(packed)); }
+  void run(const DnnPlan& plan, std::span<void* const> tensors, void* workspace, Stream stream) override {
+    use(stream);
+    static_cast<const CudnnPlan&>(plan).execute(cudnn_, tensors, workspace);
+  }
+
+  const RnnPlan* plan(const RnnOperation& operation, std::string* why) override {
+    const auto [place, added] = rnn_plans_.try_emplace(operation.key());
+    Recurrent& known = place->second;
+    if (added) {
+      use(compute_);
+      known.plan = CudnnRnnPlan::make(*this, cudnn_, compute_, operation, &known.why);
+    }
+    if (why != nullptr) *why = known.why;
+    return known.plan.get();
+  }
+  void run_forward(const RnnPlan& plan, const RnnForward& arguments, Stream stream) override {
+    use(stream);
+    check(static_cast<const CudnnRnnPlan&>(plan).forward(cudnn_, arguments), plan.operation().key().c_str());
+  }
+  void run_backward(const RnnPlan& plan, const RnnBackward& arguments, Stream stream) override {
+    use(stream);
+    check(static_cast<const CudnnRnnPlan&>(plan).backward(cudnn_, arguments), plan.operation().key().c_str());
+  }
+
+  // Calls of other threads (the loader's page-locking) must neither be recorded nor refused meanwhile.
+  void begin_capture(Stream stream) override {
+    use(stream);  // not to be recorded either
+    check(cudaStreamBeginCapture(of(stream), cudaStreamCaptureModeThreadLocal), "beginning to record a graph");
+  }
+  CapturedGraph end_capture(Stream stream) override {
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(of(stream), &graph), "recording a graph");
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    check(status, "preparing a recorded graph");
+    graphs_.push_back(executable);
+    check(cudaGraphUpload(executable, of(stream)), "preparing a recorded graph");
+    return {handle_of(executable)};
+  }
+  void launch(CapturedGraph graph, Stream stream) override {
+    check(cudaGraphLaunch(reinterpret_cast<cudaGraphExec_t>(graph.handle), of(stream)), "launching a recorded graph");
+  }
+
+  double time(const std::function<void(Stream)>& work, int repetitions) override {
+    const auto timed_event = [] {
+      cudaEvent_t event = nullptr;
+      check(cudaEventCreate(&event), "making an event");
+      return std::unique_ptr<CUevent_st, decltype(&cudaEventDestroy)>(event, &cudaEventDestroy);
+    };
+    const auto begin = timed_event(), end = timed_event();
+    work(compute_);  // compiles, loads and warms up
+    float least = std::numeric_limits<float>::infinity(), total = 0;
+    for (int i = 0; i < repetitions; ++i) {
+      check(cudaEventRecord(begin.get(), of(compute_)), "timing");
+      work(compute_);
+      check(cudaEventRecord(end.get(), of(compute_)), "timing");
+      check(cudaEventSynchronize(end.get()), "timing");
+      float milliseconds = 0;
+      check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "timing");
+      least = std::min(least, milliseconds);
+      if ((total += milliseconds) > most_milliseconds) break;
+    }
+    return static_cast<double>(least) / 1e3;
+  }
+
+ private:
+  struct Recurrent {
+    std::unique_ptr<CudnnRnnPlan> plan;
+    std::string why;
+  };
+
+  // cuDNN works in this stream from now on. Telling it again is not free.
+  void use(Stream stream) {
+    if (stream == cudnn_stream_) return;
+    check(cudnn().set_stream(cudnn_, of(stream)), "choosing a stream");
+    cudnn_stream_ = stream;
+  }
+
+  DeviceFacts facts_;
+  int low_priority_ = 0, high_priority_ = 0;
+  Stream compute_, cudnn_stream_;
+  cudnnHandle_t cudnn_ = nullptr;
+  std::unique_ptr<RuntimePlans> plans_;
+  std::map<std::string, Recurrent> rnn_plans_;
+  std::map<void*, std::int64_t> memory_;
+  std::int64_t allocated_ = 0;
+  std::set<void*> host_memory_, pinned_;
+  std::map<const void*, unsigned> large_;  // kernels that were given more shared memory, and how much
+  std::vector<cudaStream_t> streams_;
+  std::vector<cudaEvent_t> events_;
+  std::vector<cudaGraphExec_t> graphs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_runtime_device(int ordinal, const std::string& plan_cache) {
+  return std::make_unique<RuntimeDevice>(ordinal, plan_cache);
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,47 @@
+// cuDNN's recurrent calls (its legacy API: descriptors, one weight space, a reserve from forward to backward).
+#pragma once
+
+#include <cudnn.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/dnn/rnn.h"
+
+namespace ringtrain::cuda {
+
+class CudnnRnnPlan : public RnnPlan {
+ public:
+  // Null where cuDNN refuses the operation: `why` then has its words. It refuses some only when they run, so one pass
+  // is tried on scratch memory in `stream`, which is waited for. `handle` works in that stream.
+  static std::unique_ptr<CudnnRnnPlan> make(Device& device, cudnnHandle_t handle, Stream stream,
+                                            const RnnOperation& operation, std::string* why);
+  ~CudnnRnnPlan() override;
+
+  const RnnOperation& operation() const override { return operation_; }
+  std::int64_t weight_bytes() const override { return static_cast<std::int64_t>(weight_bytes_); }
+  std::int64_t workspace_bytes() const override;
+  std::int64_t reserve_bytes() const override { return static_cast<std::int64_t>(reserve_bytes_); }
+  const std::vector<RnnWeight>& weights() const override { return weights_; }
+
+  cudnnStatus_t forward(cudnnHandle_t handle, const RnnForward& arguments) const;
+  cudnnStatus_t backward(cudnnHandle_t handle, const RnnBackward& arguments) const;
+
+ private:
+  explicit CudnnRnnPlan(const RnnOperation& operation);
+  std::string prepare(cudnnHandle_t handle);                           // "" or why not
+  std::string find_weights(cudnnHandle_t handle, void* weight_space);  // likewise
+  std::string trial(Device& device, cudnnHandle_t handle, Stream stream);
+  std::int64_t input_bytes() const;
+
+  RnnOperation operation_;
+  cudnnRNNDescriptor_t rnn_ = nullptr;
+  cudnnRNNDataDescriptor_t x_ = nullptr, y_ = nullptr;
+  cudnnTensorDescriptor_t state_ = nullptr;
+  std::size_t weight_bytes_ = 0, workspace_bytes_ = 0, reserve_bytes_ = 0;
+  std::vector<RnnWeight> weights_;
+};
+
+}  // namespace ringtrain::cuda

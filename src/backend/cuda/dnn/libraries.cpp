@@ -1,0 +1,192 @@
+#include "backend/cuda/dnn/libraries.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <link.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+
+#include "base/error.h"
+#include "base/version.h"
+
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;
+}
+
+namespace ringtrain::cuda {
+namespace {
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    if (end > begin) parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+void add_matches(const std::string& pattern, std::vector<std::string>& paths) {
+  glob_t found{};
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
+    for (std::size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
+  globfree(&found);
+}
+
+void* open_in(const std::string& folder, const std::string& file) {
+  if (folder.empty()) return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const std::filesystem::path path = std::filesystem::path(folder) / file;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return nullptr;
+  return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
+// `use` of each folder until it returns something; Python is only started when the others have nothing.
+void* first_of(const LibraryRequest& request, const std::function<void*(const std::string&)>& use) {
+  for (const std::string& folder : library_folders(request))
+    if (void* library = use(folder); library != nullptr) return library;
+  for (const std::string& folder : python_library_folders())
+    if (void* library = use(folder); library != nullptr) return library;
+  return nullptr;
+}
+
+const LibraryRequest& driver_request() {
+  static const LibraryRequest request = {"libcuda.so.1",
+                                         {},
+                                         "A GPU machine has it from NVIDIA's driver (nvidia-smi shows it; in a "
+                                         "container: --gpus all, --nv). Without a GPU train on the CPU."};
+  return request;
+}
+
+}  // namespace
+
+const std::vector<std::string>& python_library_folders() {
+  static const std::vector<std::string> folders = [] {  // asked once: starting Python takes a while
+    std::vector<std::string> found;
+    for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"})
+      if (const std::string home = environment(variable); !home.empty())
+        add_matches(home + "/lib/python3*/site-packages/nvidia/*/lib", found);
+    if (!found.empty()) return found;
+    std::FILE* python = popen(
+        "python3 -c 'import site, sysconfig\n"
+        "for p in [sysconfig.get_path(\"purelib\"), site.getusersitepackages(), *site.getsitepackages()]: print(p)' "
+        "2> /dev/null < /dev/null",
+        "r");
+    if (python == nullptr) return found;
+    std::string text;
+    for (std::array<char, 4096> part{}; std::fgets(part.data(), part.size(), python) != nullptr;) text += part.data();
+    pclose(python);
+    for (const std::string& folder : split(text, '\n')) add_matches(folder + "/nvidia/*/lib", found);
+    return found;
+  }();
+  return folders;
+}
+
+std::vector<std::string> library_folders(const LibraryRequest& request) {
+  std::vector<std::string> folders = split(environment("RINGTRAIN_CUDA_LIBRARIES"), ':');
+  for (const std::string& variable : request.variables)
+    if (const std::string home = environment(variable.c_str()); !home.empty())
+      for (const char* lib : {"/lib64", "/lib"}) folders.push_back(home + lib);
+  folders.emplace_back();
+  if (!build_cuda_home().empty()) folders.push_back(build_cuda_home() + "/lib64");
+  for (const char* usual : {"/usr/local/cuda/lib64", "/usr/local/nvidia/lib64", "/usr/lib64", "/usr/lib64/nvidia",
+                            "/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"})
+    folders.emplace_back(usual);
+  return folders;
+}
+
+void* try_library(const LibraryRequest& request) {
+  static std::map<std::string, void*> opened;
+  if (const auto known = opened.find(request.file); known != opened.end()) return known->second;
+  void* library = first_of(request, [&](const std::string& folder) { return open_in(folder, request.file); });
+  if (library != nullptr) opened[request.file] = library;
+  return library;
+}
+
+void* open_library(const LibraryRequest& request) {
+  if (void* library = try_library(request); library != nullptr) return library;
+  std::string searched, refused;
+  first_of(request, [&](const std::string& folder) -> void* {
+    searched += cat(searched.empty() ? "" : ", ", folder.empty() ? "the loader's folders and LD_LIBRARY_PATH" : folder);
+    dlerror();
+    const bool opened = open_in(folder, request.file) != nullptr;
+    const char* why = dlerror();
+    if (!opened && why != nullptr && !folder.empty() && refused.empty()) refused = why;
+    return nullptr;
+  });
+  // A file that is there and does not open is the news, not the places where there is none.
+  if (!refused.empty()) throw Error(cat(request.file, " cannot be opened: ", refused), request.advice);
+  throw Error(cat(request.file, " was not found; searched: ", searched), request.advice);
+}
+
+std::string library_file(void* library) {
+  link_map* map = nullptr;
+  if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return "?";
+  return map->l_name;
+}
+
+void* library_function(void* library, const char* name) {
+  void* function = dlsym(library, name);
+  if (function == nullptr)
+    throw Error(cat(library_file(library), " has no ", name), "It is too old, or not the library that its name says.");
+  return function;
+}
+
+void* driver_library() {
+  return open_library(driver_request());
+}
+
+bool has_driver() {
+  return try_library(driver_request()) != nullptr;
+}
+
+void* cudnn_library() {
+  void* library = open_library({"libcudnn.so.9",
+                                {"CUDNN_HOME", "CUDA_HOME"},
+                                "Set CUDNN_HOME to cuDNN 9 (module load cudnn), add its folder to "
+                                "RINGTRAIN_CUDA_LIBRARIES, or activate a Python "
+                                "environment that has the package nvidia-cudnn."});
+  if (cudnn_frontend::cudnn_dlhandle == library) return library;
+  // Recurrent layers call cuBLAS from several streams. With buffers of one size, which is what Hopper's default comes
+  // to, it takes the same kernels each time; with its usual two it may take others when the large ones are in use.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  // cuDNN and its front end open these by their bare names; those that are open already are found. What is missing it
+  // reports itself.
+  using VersionFunction = std::size_t (*)();
+  const auto version = reinterpret_cast<VersionFunction>(library_function(library, "cudnnGetCudartVersion"))();
+  const std::string major = std::to_string(version / 1000);
+  for (const char* name : {"libcudart.so.", "libnvrtc.so.", "libcublasLt.so.", "libcublas.so."}) {
+    void* other = try_library({name + major, {"CUDA_HOME"}, ""});
+    // Left alone, the front end takes the runtime of CUDA 12 where it finds one, whichever cuDNN is for.
+    if (other != nullptr && std::string(name) == "libcudart.so.")
+      setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", library_file(other).c_str(), 0);
+    if (other == nullptr || std::string(name) != "libnvrtc.so.") continue;
+    // The compiler opens its built-in functions by a name that has its minor version.
+    std::vector<std::string> builtins;
+    add_matches(std::filesystem::path(library_file(other)).parent_path() / "libnvrtc-builtins.so.*", builtins);
+    for (const std::string& file : builtins) dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  cudnn_frontend::cudnn_dlhandle = library;
+  return library;
+}
+
+void* nccl_library() {
+  try_library({"libnvidia-ml.so.1", {}, ""});  // NCCL opens it by this name; it may lie beside the driver only
+  return open_library(
+      {"libnccl.so.2",
+       {"NCCL_HOME", "CUDA_HOME"},
+       "Set NCCL_HOME to NCCL's folder (module load nccl), add its lib folder to RINGTRAIN_CUDA_LIBRARIES, "
+       "activate a Python environment that has the package nvidia-nccl, or take comm: mpi."});
+}
+
+}  // namespace ringtrain::cuda

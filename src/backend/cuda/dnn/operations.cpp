@@ -1,0 +1,221 @@
+#include "backend/cuda/dnn/operations.h"
+
+#include <array>
+#include <charconv>
+#include <sstream>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+using Dimensions = std::vector<std::int64_t>;
+
+// Names in keys, in the order of the enumerators.
+constexpr std::array<const char*, 4> kind_names = {"conv", "dgrad", "wgrad", "matmul"};
+constexpr std::array<const char*, 3> prologue_names = {"", "scale_bias_relu", "scale_bias_add_relu"};
+constexpr std::array<const char*, 7> epilogue_names = {
+    "", "sums", "add", "relu_sums", "relu_sums_output", "add_relu_sums", "bias"};
+
+template <class Names>
+int find_name(const Names& names, const std::string& name) {
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (name == names[i]) return static_cast<int>(i);
+  return -1;
+}
+
+// NHWC in memory, n c h w as cuDNN counts dimensions.
+DnnTensor activation(DnnRole role, Type type, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w,
+                     bool output = false) {
+  return {role, type, {n, c, h, w}, {c * h * w, 1, c * w, c}, output};
+}
+DnnTensor channels(DnnRole role, Type type, std::int64_t c, bool output = false) {
+  return {role, type, {1, c, 1, 1}, {c, 1, c, c}, output};
+}
+DnnTensor matrix(DnnRole role, Type type, std::int64_t rows, std::int64_t columns, bool transposed,
+                 bool output = false) {
+  const Dimensions strides = transposed ? Dimensions{rows * columns, 1, rows} : Dimensions{rows * columns, columns, 1};
+  return {role, type, {1, rows, columns}, strides, output};
+}
+
+class Tensors {
+ public:
+  explicit Tensors(const DnnOperation& operation) : o_(operation) {}
+
+  std::vector<DnnTensor> of_kind() {
+    switch (o_.kind) {
+      case DnnKind::convolution:
+        convolution();
+        break;
+      case DnnKind::data_gradient:
+        data_gradient();
+        break;
+      case DnnKind::weight_gradient:
+        weight_gradient();
+        break;
+      case DnnKind::matmul:
+        matmul();
+        break;
+    }
+    return std::move(all_);
+  }
+
+ private:
+  DnnTensor in(DnnRole role, bool output = false) const {
+    return activation(role, o_.type, o_.n, o_.c, o_.h, o_.w, output);
+  }
+  DnnTensor out(DnnRole role, bool output = false) const {
+    return activation(role, o_.type, o_.n, o_.k, o_.out_h(), o_.out_w(), output);
+  }
+  DnnTensor weight(DnnRole role, Type type, bool output = false) const {
+    return activation(role, type, o_.k, o_.c, o_.r, o_.r, output);
+  }
+  void add(DnnTensor tensor) { all_.push_back(std::move(tensor)); }
+  void sums(std::int64_t c) {
+    add(channels(DnnRole::sum, Type::fp32, c, true));
+    add(channels(DnnRole::sum_other, Type::fp32, c, true));
+  }
+  void prologue() {
+    if (o_.prologue == Prologue::none) return;
+    // The engines made for exactly this take factors of the activations' type only, the compiled ones fp32 as well.
+    const Type type = o_.specialised ? o_.type : Type::fp32;
+    add(channels(DnnRole::scale, type, o_.c));
+    add(channels(DnnRole::bias, type, o_.c));
+    if (o_.prologue == Prologue::scale_bias_add_relu) add(in(DnnRole::shortcut));
+  }
+
+  void convolution() {
+    add(in(DnnRole::x));
+    add(weight(DnnRole::w, o_.type));
+    prologue();
+    add(out(DnnRole::y, true));
+    if (o_.epilogue == Epilogue::sums) sums(o_.k);
+  }
+  void data_gradient() {
+    const Epilogue e = o_.epilogue;
+    const bool recomputed = e == Epilogue::relu_sums || e == Epilogue::relu_sums_output;
+    add(out(DnnRole::dy));
+    add(weight(DnnRole::w, o_.type));
+    if (e == Epilogue::add || e == Epilogue::add_relu_sums) add(in(DnnRole::shortcut));
+    if (recomputed) {
+      add(channels(DnnRole::scale, Type::fp32, o_.c));
+      add(channels(DnnRole::bias, Type::fp32, o_.c));
+    }
+    if (e == Epilogue::add_relu_sums) add(in(DnnRole::output));
+    if (recomputed || e == Epilogue::add_relu_sums) add(in(DnnRole::norm_input));
+    add(in(DnnRole::dx, true));
+    if (e == Epilogue::relu_sums_output) add(in(DnnRole::output, true));
+    if (recomputed || e == Epilogue::add_relu_sums) sums(o_.c);
+  }
+  void weight_gradient() {
+    add(in(DnnRole::x));
+    add(out(DnnRole::dy));
+    prologue();
+    // cuDNN writes fp32 from 16-bit inputs only behind one more operation: this factor, or the addition.
+    if (o_.type != o_.result && !o_.accumulate) add({DnnRole::alpha, Type::fp32, {1, 1, 1, 1}, {1, 1, 1, 1}});
+    add(weight(DnnRole::dw, o_.result, true));
+  }
+  void matmul() {
+    add(matrix(DnnRole::a, o_.type, o_.m, o_.k, o_.transposed_a));
+    add(matrix(DnnRole::b, o_.type, o_.k, o_.n, o_.transposed_b));
+    if (o_.epilogue == Epilogue::bias) add({DnnRole::bias, Type::fp32, {1, 1, o_.n}, {o_.n, o_.n, 1}});
+    add(matrix(DnnRole::y, o_.result, o_.m, o_.n, false, true));
+  }
+
+  const DnnOperation& o_;
+  std::vector<DnnTensor> all_;
+};
+
+std::int64_t parse_number(const std::string& text, std::size_t from, const std::string& key) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data() + from, end, value);
+  if (error != std::errc() || stop != end) throw Error(cat("'", text, "' in the operation '", key, "' is no size"));
+  return value;
+}
+
+// What follows the type: sizes by their letter, then "+name" and the matmul's words.
+void parse_part(const std::string& part, const std::string& key, DnnOperation& o) {
+  const std::string name = part.substr(part.empty() ? 0 : 1);
+  if (part[0] == '+') {
+    if (const int p = find_name(prologue_names, name); p > 0) return void(o.prologue = static_cast<Prologue>(p));
+    if (const int e = find_name(epilogue_names, name); e > 0) return void(o.epilogue = static_cast<Epilogue>(e));
+    if (name == "accumulate") return void(o.accumulate = true);
+    if (name == "specialised") return void(o.specialised = true);
+  } else if (part[0] == '>') {
+    for (const Type t : {Type::fp32, Type::bf16, Type::fp16})
+      if (name == type_name(t)) return void(o.result = t);
+  } else if (part == "ta") {
+    return void(o.transposed_a = true);
+  } else if (part == "tb") {
+    return void(o.transposed_b = true);
+  } else if (const std::size_t x = part.find('x'); x != std::string::npos) {
+    o.h = parse_number(part.substr(0, x), 0, key);
+    o.w = parse_number(part, x + 1, key);
+    return;
+  } else {
+    const std::pair<char, std::int64_t*> sizes[] = {{'n', &o.n}, {'c', &o.c},      {'k', &o.k},      {'m', &o.m},
+                                                    {'r', &o.r}, {'s', &o.stride}, {'p', &o.padding}};
+    for (const auto& [letter, size] : sizes)
+      if (part[0] == letter) return void(*size = parse_number(part, 1, key));
+  }
+  throw Error(cat("'", part, "' in the operation '", key, "' is not known"));
+}
+
+}  // namespace
+
+std::int64_t DnnTensor::elements() const {
+  std::int64_t product = 1;
+  for (const std::int64_t d : dimensions) product *= d;
+  return product;
+}
+
+double DnnOperation::flops() const {
+  if (kind == DnnKind::matmul) return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  return 2.0 * static_cast<double>(n * out_h() * out_w()) * static_cast<double>(k * c * r * r);
+}
+
+std::vector<DnnTensor> DnnOperation::tensors() const {
+  return Tensors(*this).of_kind();
+}
+
+std::string DnnOperation::key() const {
+  const bool is_tf32 = type == Type::fp32 && math == Math::tf32;
+  std::string text = cat(kind_names[static_cast<std::size_t>(kind)], " ", is_tf32 ? "tf32" : type_name(type));
+  if (kind == DnnKind::matmul) {
+    text += cat(" m", m, " n", n, " k", k, transposed_a ? " ta" : "", transposed_b ? " tb" : "");
+    text += cat(" >", type_name(result));
+  } else {
+    text += cat(" n", n, " c", c, " ", h, "x", w, " k", k, " r", r, " s", stride, " p", padding);
+    if (result != Type::fp32) text += cat(" >", type_name(result));
+  }
+  if (prologue != Prologue::none) text += cat(" +", prologue_names[static_cast<std::size_t>(prologue)]);
+  if (epilogue != Epilogue::none) text += cat(" +", epilogue_names[static_cast<std::size_t>(epilogue)]);
+  if (accumulate) text += " +accumulate";
+  if (specialised) text += " +specialised";
+  return text;
+}
+
+DnnOperation parse_operation(const std::string& key) {
+  std::istringstream in(key);
+  std::string kind, type, part;
+  in >> kind >> type;
+  DnnOperation o;
+  const int k = find_name(kind_names, kind);
+  if (k < 0) throw Error(cat("'", kind, "' in the operation '", key, "' is not known"));
+  o.kind = static_cast<DnnKind>(k);
+  if (type == "bf16" || type == "fp16") {
+    o.type = type == "bf16" ? Type::bf16 : Type::fp16;
+    o.math = Math::half;
+  } else if (type == "tf32") {
+    o.math = Math::tf32;
+  } else if (type != "fp32") {
+    throw Error(cat("'", type, "' in the operation '", key, "' is no precision"));
+  }
+  while (in >> part) parse_part(part, key, o);
+  return o;
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,441 @@
+#include "backend/cuda/dnn/plans.h"
+
+#include <cudnn_frontend.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cuda/dnn/libraries.h"
+#include "base/error.h"
+#include "base/fnv.h"
+
+namespace ringtrain::cuda {
+
+namespace fe = cudnn_frontend;
+using fe::graph::Tensor_attributes;
+using Tensor = std::shared_ptr<Tensor_attributes>;
+using Pointwise = fe::PointwiseMode_t;
+
+struct CudnnPlan::Graph {
+  fe::graph::Graph graph;
+};
+struct DnnPlanner::Target {
+  cudnnHandle_t handle = nullptr;
+  std::shared_ptr<fe::DeviceProperties> description;
+};
+
+namespace {
+
+constexpr std::int64_t accumulator_id = 1000;  // of the tensor that is added; dw's own address is given
+constexpr std::int64_t most_attempts = 16;     // of the plans that one heuristic proposes
+constexpr std::size_t ordered_sums = 91100;  // the first cuDNN whose sums in an epilogue can be asked for in one order
+
+fe::DataType_t data_type(Type type) {
+  return type == Type::fp32   ? fe::DataType_t::FLOAT
+         : type == Type::bf16 ? fe::DataType_t::BFLOAT16
+                              : fe::DataType_t::HALF;
+}
+
+// Writes one operation as cuDNN's graph. Tensor i of operation.tensors() gets the identifier i + 1.
+class GraphBuilder {
+ public:
+  GraphBuilder(const DnnOperation& operation, fe::graph::Graph& graph)
+      : o_(operation), g_(graph), tensors_(operation.tensors()) {
+    g_.set_io_data_type(data_type(o_.type))
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+  }
+
+  void build() {
+    switch (o_.kind) {
+      case DnnKind::convolution:
+        convolution();
+        break;
+      case DnnKind::data_gradient:
+        data_gradient();
+        break;
+      case DnnKind::weight_gradient:
+        weight_gradient();
+        break;
+      case DnnKind::matmul:
+        matmul();
+        break;
+    }
+  }
+
+ private:
+  std::size_t find(DnnRole role, bool output) const {
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      if (tensors_[i].role == role && tensors_[i].output == output) return i;
+    throw Error(cat("the operation '", o_.key(), "' has no tensor of role ", static_cast<int>(role)));
+  }
+  Tensor_attributes attributes(std::size_t i) const {
+    const DnnTensor& t = tensors_[i];
+    return Tensor_attributes()
+        .set_uid(static_cast<std::int64_t>(i) + 1)
+        .set_dim(t.dimensions)
+        .set_stride(t.strides)
+        .set_data_type(data_type(t.type));
+  }
+  Tensor input(DnnRole role) {
+    const std::size_t i = find(role, false);
+    return g_.tensor(attributes(i).set_is_pass_by_value(role == DnnRole::alpha));
+  }
+  void result(const Tensor& tensor, DnnRole role) {
+    const std::size_t i = find(role, true);
+    const DnnTensor& t = tensors_[i];
+    tensor->set_output(true)
+        .set_uid(static_cast<std::int64_t>(i) + 1)
+        .set_dim(t.dimensions)
+        .set_stride(t.strides)
+        .set_data_type(data_type(t.type));
+  }
+  // What the result holds before.
+  Tensor accumulator(DnnRole role) { return g_.tensor(attributes(find(role, true)).set_uid(accumulator_id)); }
+
+  Tensor pointwise(Pointwise mode, const Tensor& a, const Tensor& b) {
+    return g_.pointwise(a, b, fe::graph::Pointwise_attributes().set_mode(mode));
+  }
+  Tensor relu(const Tensor& a) {
+    return g_.pointwise(a, fe::graph::Pointwise_attributes().set_mode(Pointwise::RELU_FWD));
+  }
+  Tensor add(const Tensor& a, const Tensor& b) { return pointwise(Pointwise::ADD, a, b); }
+  Tensor multiply(const Tensor& a, const Tensor& b) { return pointwise(Pointwise::MUL, a, b); }
+  Tensor scale_bias(const Tensor& x) {
+    const Tensor scale = input(DnnRole::scale);  // named first: the order of the identifiers stays that of tensors()
+    return add(multiply(x, scale), input(DnnRole::bias));
+  }
+  // In an order of its own unless asked otherwise (by atomic additions, which cuDNN does not count as not
+  // deterministic).
+  void sum(const Tensor& of, DnnRole role) {
+    const bool ordered = fe::detail::get_backend_version() >= ordered_sums;
+    result(g_.reduction(
+               of, fe::graph::Reduction_attributes().set_mode(fe::ReductionMode_t::ADD).set_is_deterministic(ordered)),
+           role);
+  }
+  void two_sums(const Tensor& of, const Tensor& other) {
+    sum(of, DnnRole::sum);
+    sum(multiply(of, other), DnnRole::sum_other);
+  }
+
+  template <class Attributes>
+  Attributes geometry() const {
+    return Attributes().set_padding({o_.padding, o_.padding}).set_stride({o_.stride, o_.stride}).set_dilation({1, 1});
+  }
+
+  template <class Attributes>
+  static Attributes pointwise_geometry() {
+    return Attributes().set_padding({0, 0}).set_stride({1, 1}).set_dilation({1, 1});
+  }
+
+  Tensor prologue(Tensor x) {
+    if (o_.prologue == Prologue::none) return x;
+    x = scale_bias(x);
+    if (o_.prologue == Prologue::scale_bias_add_relu) x = add(x, input(DnnRole::shortcut));
+    x = relu(x);
+    x->set_data_type(data_type(o_.type));
+    return x;
+  }
+
+  void convolution() {
+    const Tensor x = prologue(input(DnnRole::x));
+    const Tensor y = g_.conv_fprop(x, input(DnnRole::w), geometry<fe::graph::Conv_fprop_attributes>());
+    result(y, DnnRole::y);
+    if (o_.epilogue != Epilogue::sums) return;
+    if (!o_.specialised) return two_sums(y, y);
+    const auto [s, q] = g_.genstats(y, fe::graph::Genstats_attributes());
+    result(s, DnnRole::sum);
+    result(q, DnnRole::sum_other);
+  }
+
+  void data_gradient() {
+    const Tensor dy = input(DnnRole::dy);
+    Tensor dx = g_.conv_dgrad(dy, input(DnnRole::w), geometry<fe::graph::Conv_dgrad_attributes>());
+    const DnnTensor& shape = tensors_[find(DnnRole::dx, true)];
+    dx->set_dim(shape.dimensions).set_stride(shape.strides);  // cuDNN cannot infer them: strides lose the remainder
+    switch (o_.epilogue) {
+      case Epilogue::none:
+        break;
+      case Epilogue::add:
+        dx = add(dx, input(DnnRole::shortcut));
+        break;
+      case Epilogue::relu_sums:
+      case Epilogue::relu_sums_output: {
+        const Tensor x = input(DnnRole::norm_input), y = scale_bias(x);
+        if (o_.epilogue == Epilogue::relu_sums_output) result(relu(y), DnnRole::output);
+        dx = pointwise(Pointwise::RELU_BWD, dx, y);
+        two_sums(dx, x);
+        break;
+      }
+      case Epilogue::add_relu_sums:
+        dx = add(dx, input(DnnRole::shortcut));
+        dx = pointwise(Pointwise::RELU_BWD, dx, input(DnnRole::output));
+        two_sums(dx, input(DnnRole::norm_input));
+        break;
+      case Epilogue::sums:
+      case Epilogue::bias:
+        throw Error(cat("'", o_.key(), "': a data gradient has no such epilogue"));
+    }
+    result(dx, DnnRole::dx);
+  }
+
+  void weight_gradient() {
+    const Tensor x = prologue(input(DnnRole::x));
+    Tensor dw = g_.conv_wgrad(input(DnnRole::dy), x, geometry<fe::graph::Conv_wgrad_attributes>());
+    const DnnTensor& shape = tensors_[find(DnnRole::dw, true)];
+    dw->set_dim(shape.dimensions).set_stride(shape.strides);
+    if (o_.accumulate)
+      dw = add(dw, accumulator(DnnRole::dw));
+    else if (o_.type != o_.result)
+      dw = multiply(dw, input(DnnRole::alpha));
+    result(dw, DnnRole::dw);
+  }
+
+  // A matrix as cuDNN's convolutions see it: rows x columns images of one pixel.
+  Tensor pixels(DnnRole role, std::int64_t rows, std::int64_t columns) {
+    return g_.tensor(
+        attributes(find(role, false)).set_dim({rows, columns, 1, 1}).set_stride({columns, 1, columns, columns}));
+  }
+
+  // Products in full fp32 exist as convolutions only: cuDNN's matrix products round to TF32.
+  void matmul_as_convolution() {
+    Tensor y;
+    if (!o_.transposed_a && o_.transposed_b) {
+      const Tensor a = pixels(DnnRole::a, o_.m, o_.k);
+      y = g_.conv_fprop(a, pixels(DnnRole::b, o_.n, o_.k), pointwise_geometry<fe::graph::Conv_fprop_attributes>());
+    } else if (!o_.transposed_a) {
+      const Tensor a = pixels(DnnRole::a, o_.m, o_.k);
+      y = g_.conv_dgrad(a, pixels(DnnRole::b, o_.k, o_.n), pointwise_geometry<fe::graph::Conv_dgrad_attributes>());
+    } else if (!o_.transposed_b) {
+      const Tensor a = pixels(DnnRole::a, o_.k, o_.m);
+      y = g_.conv_wgrad(a, pixels(DnnRole::b, o_.k, o_.n), pointwise_geometry<fe::graph::Conv_wgrad_attributes>());
+    } else {
+      throw Error(cat("'", o_.key(), "': no product of two transposed matrices in full fp32"));
+    }
+    y->set_uid(static_cast<std::int64_t>(find(DnnRole::y, true)) + 1)
+        .set_output(true)
+        .set_data_type(fe::DataType_t::FLOAT)
+        .set_dim({o_.m, o_.n, 1, 1})
+        .set_stride({o_.n, 1, o_.n, o_.n});
+  }
+
+  void matmul() {
+    const bool full_fp32 = o_.type == Type::fp32 && o_.math == Math::fp32;
+    if (full_fp32 && o_.epilogue == Epilogue::none && !o_.accumulate) return matmul_as_convolution();
+    const Tensor a = input(DnnRole::a);
+    Tensor y = g_.matmul(a, input(DnnRole::b), fe::graph::Matmul_attributes());
+    if (o_.epilogue == Epilogue::bias) y = add(y, input(DnnRole::bias));
+    if (o_.accumulate) y = add(y, accumulator(DnnRole::y));
+    result(y, DnnRole::y);
+  }
+
+  const DnnOperation& o_;
+  fe::graph::Graph& g_;
+  std::vector<DnnTensor> tensors_;
+};
+
+// One line, not too long.
+std::string in_one_line(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t' || c == '\r'; }, ' ');
+  if (text.size() > 400) text = text.substr(0, 400) + " ...";
+  return text;
+}
+
+void check(const fe::error_t& error, const std::string& what) {
+  if (error.is_bad()) throw Error(cat(what, ": ", in_one_line(error.err_msg)));
+}
+
+// Engines whose results differ from run to run are out: a resumed run repeats the bits of the first. So are, for fp32,
+// those that multiply with fewer bits.
+void filter(const DnnOperation& operation, fe::graph::Graph& graph) {
+  graph.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
+  if (operation.type == Type::fp32 && operation.math == Math::fp32)
+    graph.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
+}
+
+// Sums whose bits differ from run to run.
+bool has_unordered_sums(const DnnOperation& operation) {
+  if (operation.specialised || fe::detail::get_backend_version() >= ordered_sums) return false;
+  const std::vector<DnnTensor> tensors = operation.tensors();
+  return std::any_of(tensors.begin(), tensors.end(), [](const DnnTensor& t) { return t.role == DnnRole::sum; });
+}
+
+bool was_filtered(const std::string& message) {
+  return message.find("Deselecting execution plan") != std::string::npos;
+}
+
+// cuDNN's reason is not the last in a chain of refusals, but the longest of them says most.
+void remember(std::string& reason, const std::string& next) {
+  if (next.size() > reason.size()) reason = next;
+}
+
+}  // namespace
+
+CudnnPlan::CudnnPlan(DnnOperation operation, std::shared_ptr<Graph> graph, std::int64_t index,
+                     std::int64_t workspace_bytes, std::string engine)
+    : operation_(std::move(operation)),
+      graph_(std::move(graph)),
+      index_(index),
+      workspace_bytes_(workspace_bytes),
+      engine_(std::move(engine)) {}
+CudnnPlan::~CudnnPlan() = default;
+
+void CudnnPlan::execute(void* cudnn_handle, std::span<void* const> tensors, void* workspace) const {
+  // In the order of the identifiers; the accumulator's is the largest.
+  void* addresses[16];
+  std::copy(tensors.begin(), tensors.end(), addresses);
+  std::size_t count = tensors.size();
+  if (operation_.accumulate) addresses[count++] = tensors.back();  // dw or y, which stand last
+  check(graph_->graph.execute_plan_at_index(static_cast<cudnnHandle_t>(cudnn_handle), addresses,
+                                            static_cast<int>(count), workspace, index_),
+        cat("cuDNN could not run '", operation_.key(), "'"));
+}
+
+// Engine, line end, workspace, line end, cuDNN's bytes.
+std::vector<std::uint8_t> CudnnPlan::serialise() const {
+  std::vector<std::uint8_t> plan;
+  const auto what = cat("cuDNN could not serialise the plan of '", operation_.key(), "'");
+  check(graph_->graph.build_plan_at_index(index_), what);  // it is built: this makes it the one that is written
+  check(graph_->graph.serialize(plan, false), what);
+  const std::string head = cat(engine_, "\n", workspace_bytes_, "\n");
+  std::vector<std::uint8_t> bytes(head.begin(), head.end());
+  bytes.insert(bytes.end(), plan.begin(), plan.end());
+  return bytes;
+}
+
+DnnPlanner::DnnPlanner(std::unique_ptr<Target> target) : target_(std::move(target)) {}
+DnnPlanner::DnnPlanner(DnnPlanner&&) noexcept = default;
+DnnPlanner::~DnnPlanner() = default;
+
+DnnPlanner DnnPlanner::for_device(void* cudnn_handle) {
+  cudnn_library();
+  auto target = std::make_unique<Target>();
+  target->handle = static_cast<cudnnHandle_t>(cudnn_handle);
+  return DnnPlanner(std::move(target));
+}
+
+DnnPlanner DnnPlanner::for_description(const std::string& json) {
+  cudnn_library();
+  auto target = std::make_unique<Target>();
+  target->description = std::make_shared<fe::DeviceProperties>();
+  const fe::error_t error = target->description->deserialize(std::vector<std::uint8_t>(json.begin(), json.end()));
+  if (error.is_bad())
+    throw Error(cat("cuDNN does not take the device's description: ", in_one_line(error.err_msg)),
+                "Compare its keys with those of src/backend/cuda/device/descriptions/h200.json.");
+  return DnnPlanner(std::move(target));
+}
+
+std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperation& operation, std::size_t most,
+                                                               std::string* why) const {
+  std::vector<std::unique_ptr<CudnnPlan>> found;
+  std::string reason;
+  if (has_unordered_sums(operation)) {
+    if (why != nullptr)
+      *why = cat("cuDNN ", cudnn_version_text(), " adds sums up in another order each time; 9.11 does not");
+    return found;
+  }
+  for (const fe::HeurMode_t mode : {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}) {
+    if (!found.empty()) break;
+    auto graph = std::make_shared<CudnnPlan::Graph>();
+    fe::graph::Graph& g = graph->graph;
+    if (target_->description) g.set_device_properties(target_->description);
+    GraphBuilder(operation, g).build();
+    check(g.validate(), cat("the graph of '", operation.key(), "' is not valid"));
+    const fe::error_t built = target_->handle ? g.build_operation_graph(target_->handle) : g.build_operation_graph();
+    if (built.is_bad()) {
+      remember(reason, built.err_msg);
+      continue;
+    }
+    if (const fe::error_t made = g.create_execution_plans({mode}); made.is_bad()) {
+      remember(reason, made.err_msg);
+      continue;
+    }
+    filter(operation, g);
+    std::int64_t attempts = 0;
+    for (std::int64_t i = 0; i < g.get_execution_plan_count() && found.size() < most; ++i) {
+      const fe::error_t error = g.build_plan_at_index(i);
+      if (error.is_bad()) {
+        if (was_filtered(error.err_msg)) continue;
+        remember(reason, error.err_msg);
+        if (++attempts == most_attempts) break;
+        continue;
+      }
+      std::string engine;
+      check(g.get_plan_name_at_index(i, engine), "cuDNN does not name an engine");
+      std::int64_t workspace = 0;
+      check(g.get_workspace_size_plan_at_index(i, workspace), "cuDNN does not say a workspace");
+      found.push_back(std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, i, workspace, engine)));
+    }
+  }
+  if (why != nullptr)
+    *why = found.empty()
+               ? in_one_line(reason.empty() ? "only engines that are not deterministic, or that round fp32 to TF32"
+                                            : reason)
+               : "";
+  return found;
+}
+
+std::unique_ptr<CudnnPlan> DnnPlanner::plan(const DnnOperation& operation, std::string* why) const {
+  std::vector<std::unique_ptr<CudnnPlan>> found = candidates(operation, 1, why);
+  return found.empty() ? nullptr : std::move(found.front());
+}
+
+std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, std::span<const std::uint8_t> bytes,
+                                            std::string* why) const {
+  const auto engine_end = std::find(bytes.begin(), bytes.end(), '\n');
+  const auto workspace_end = engine_end == bytes.end() ? bytes.end() : std::find(engine_end + 1, bytes.end(), '\n');
+  if (workspace_end == bytes.end()) {
+    if (why != nullptr) *why = "not a serialised plan";
+    return nullptr;
+  }
+  const std::string engine(bytes.begin(), engine_end);
+  const std::int64_t workspace = std::atoll(std::string(engine_end + 1, workspace_end).c_str());
+  const std::vector<std::uint8_t> plan(workspace_end + 1, bytes.end());
+  auto graph = std::make_shared<CudnnPlan::Graph>();
+  try {
+    fe::error_t error;
+    if (target_->description) {
+      graph->graph.set_device_properties(target_->description);
+      error = graph->graph.deserialize(plan);
+    } else {
+      error = graph->graph.deserialize(target_->handle, plan);
+    }
+    if (error.is_good()) return std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, 0, workspace, engine));
+    if (why != nullptr) *why = in_one_line(error.err_msg);
+  } catch (const std::exception& e) {  // of the JSON inside
+    if (why != nullptr) *why = in_one_line(e.what());
+  }
+  return nullptr;
+}
+
+std::uint64_t graph_hash(const DnnOperation& operation) {
+  cudnn_library();
+  fe::graph::Graph graph;
+  GraphBuilder(operation, graph).build();
+  check(graph.validate(), cat("the graph of '", operation.key(), "' is not valid"));
+  nlohmann::json json;
+  graph.serialize(json);
+  return fnv1a(cat(json["nodes"].dump(), json["tensors"].dump()));
+}
+
+std::string describe_gpu(int ordinal) {
+  cudnn_library();
+  fe::DeviceProperties properties;
+  properties.set_device_id(ordinal);
+  const std::string what = cat("the description of GPU ", ordinal);
+  check(properties.build(), what);
+  std::vector<std::uint8_t> json;
+  check(properties.serialize(json), what);
+  std::string text(json.begin(), json.end());
+  text.resize(std::min(text.size(), text.find('\0')));
+  return text;
+}
+
+std::string cudnn_version_text() {
+  cudnn_library();
+  const std::size_t version = fe::detail::get_backend_version();
+  return cat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,113 @@
+// The layers beside convolution and norm: pixels, bias and ReLU, pooling, vectors, the loss.
+#pragma once
+
+#include "backend/cuda/image/layer.h"
+#include "nn/graph.h"
+
+namespace ringtrain::cuda {
+
+// Pixels u8 to normalised values.
+class PixelLayer : public ImageLayer {
+ public:
+  PixelLayer(const ImageContext& context, const ImageInput& node, Value& y) : ImageLayer(context), node_(node), y_(y) {}
+  void forward() override;
+  void backward() override {}
+
+ private:
+  ImageInput node_;
+  Value& y_;
+};
+
+// y = x [+ bias per channel] [, ReLU]; over x when nobody else reads it.
+class ActivationLayer : public ImageLayer {
+ public:
+  ActivationLayer(const ImageContext& context, const std::string& bias, bool relu, Value& x, Value& y);
+  void forward() override;
+  void backward() override;
+
+ private:
+  const Parameter* parameter_;  // null: no bias
+  Tensor bias_;
+  bool relu_;
+  Value &x_, &y_;
+  Storage mask_ = -1;
+};
+
+class AddLayer : public ImageLayer {
+ public:
+  AddLayer(const ImageContext& context, Value& a, Value& b, Value& y);
+  void forward() override;
+  void backward() override;
+
+ private:
+  Value &a_, &b_, &y_;
+};
+
+class PoolLayer : public ImageLayer {
+ public:
+  PoolLayer(const ImageContext& context, const MaxPool& node, Value& x, Value& y);
+  PoolLayer(const ImageContext& context, const GlobalAveragePool& node, Value& x, Value& y);
+  void forward() override;
+  void backward() override;
+
+ private:
+  PoolArguments arguments(const void* x, void* y) const;
+  bool average_;
+  MaxPool node_;
+  Value &x_, &y_;
+  Storage places_ = -1;
+};
+
+class FlattenLayer : public ImageLayer {
+ public:
+  FlattenLayer(const ImageContext& context, Value& x, Value& y);
+  void forward() override;
+  void backward() override;
+
+ private:
+  KernelLaunch reorder(Storage from, Storage to, bool inverse) const;
+  Value &x_, &y_;
+};
+
+class DropoutLayer : public ImageLayer {
+ public:
+  DropoutLayer(const ImageContext& context, const Dropout& node, Value& x, Value& y);
+  void forward() override;
+  void backward() override;
+
+ private:
+  KernelLaunch drop(Storage from, Storage to) const;
+  Dropout node_;
+  Value &x_, &y_;
+};
+
+// y = x W^T, without the bias.
+class DenseLayer : public ImageLayer {
+ public:
+  DenseLayer(const ImageContext& context, const Dense& node, Value& x, Value& y);
+  void forward() override;
+  void backward() override;
+
+ private:
+  DnnOperation product(std::int64_t m, std::int64_t k, std::int64_t n, Type result) const;
+  std::string name_;
+  const Parameter& parameter_;
+  TensorLayout layout_;
+  Tensor weight_;
+  Value &x_, &y_;
+};
+
+// Sums and, in training, the gradient of the logits.
+class LossLayer : public ImageLayer {
+ public:
+  LossLayer(const ImageContext& context, const CrossEntropy& node, Value& logits);
+  void forward() override;
+  void backward() override {}
+  LogitsPlace logits() const { return {logits_.data, node_.classes, logits_.width}; }
+
+ private:
+  CrossEntropy node_;
+  Value& logits_;
+};
+
+}  // namespace ringtrain::cuda

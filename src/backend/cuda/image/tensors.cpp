@@ -1,0 +1,47 @@
+#include "backend/cuda/image/tensors.h"
+
+#include <algorithm>
+
+namespace ringtrain::cuda {
+
+Tensor TensorGroup::add(const Parameter& parameter, const TensorLayout& layout) {
+  const Tensor tensor{storage_, elements_ * bytes_of(type_)};
+  places_.push_back({.flat_offset = parameter.offset,
+                     .own_offset = elements_,
+                     .outer = layout.outer,
+                     .inner = static_cast<int>(layout.inner),
+                     .taps = static_cast<int>(layout.taps),
+                     .padded = static_cast<int>(layout.padded_inner)});
+  names_.push_back(parameter.name);
+  const std::int64_t own = layout.padded_outer * layout.taps * layout.padded_inner;
+  elements_ += round_up(own, Schedule::alignment / bytes_of(type_));
+  schedule_.resize(storage_, elements_ * bytes_of(type_));
+  return tensor;
+}
+
+GradientsHome::GradientsHome(ProgramBase& program, std::int64_t segment_elements) : program_(program) {
+  constexpr std::int64_t worth_a_launch = std::int64_t{4} << 20;
+  // A quarter of a segment, so that no bucket waits long for its last tensor.
+  enough_ = segment_elements > 0 ? std::min(worth_a_launch, segment_elements / 4) : worth_a_launch;
+}
+
+Tensor GradientsHome::add(const Parameter& parameter, const TensorLayout& layout, Type type) {
+  if (open_ != nullptr && open_->type() != type) flush();
+  if (open_ == nullptr) {
+    Schedule& schedule = program_.schedule();
+    open_ = std::make_unique<TensorGroup>(schedule, schedule.buffer("weight gradients", 0), type);
+  }
+  return open_->add(parameter, layout);
+}
+
+void GradientsHome::added() {
+  if (open_->elements() >= enough_) flush();
+}
+
+void GradientsHome::flush() {
+  if (open_ == nullptr) return;
+  program_.copy_home("gradients home", open_->storage(), open_->type() == Type::fp32, open_->places(), open_->names());
+  open_ = nullptr;
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,60 @@
+// Parameters of an image program in its own layout, and their gradients on the way back to the flat vector.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backend/cuda/program/base.h"
+#include "nn/parameters.h"
+
+namespace ringtrain::cuda {
+
+// A place in a storage.
+struct Tensor {
+  Storage storage = -1;
+  std::int64_t offset = 0;  // bytes
+};
+
+// Canonical [outer][inner][taps] to own [padded outer][taps][padded inner], padding zero: weights [k][c][r s] to KRSC.
+struct TensorLayout {
+  std::int64_t outer = 1, inner = 1, taps = 1, padded_outer = 1, padded_inner = 1;
+  static TensorLayout vector(std::int64_t count, std::int64_t padded) { return {1, count, 1, 1, padded}; }
+};
+
+// Tensors one behind the other in one storage, which are copied together.
+class TensorGroup {
+ public:
+  TensorGroup(Schedule& schedule, Storage storage, Type type) : schedule_(schedule), storage_(storage), type_(type) {}
+  Tensor add(const Parameter& parameter, const TensorLayout& layout);
+
+  Storage storage() const { return storage_; }
+  Type type() const { return type_; }
+  std::int64_t elements() const { return elements_; }
+  const std::vector<TensorPlace>& places() const { return places_; }
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  Schedule& schedule_;
+  Storage storage_;
+  Type type_;
+  std::int64_t elements_ = 0;
+  std::vector<TensorPlace> places_;
+  std::vector<std::string> names_;  // of the parameters
+};
+
+// Weight gradients are gathered until they are worth a copy; one launch then takes them to the flat vector.
+class GradientsHome {
+ public:
+  GradientsHome(ProgramBase& program, std::int64_t segment_elements);
+  // Where the next weight gradient is to be written. After the command that writes it has been added: added().
+  Tensor add(const Parameter& parameter, const TensorLayout& layout, Type type);
+  void added();
+  void flush();
+
+ private:
+  ProgramBase& program_;
+  std::int64_t enough_;  // elements
+  std::unique_ptr<TensorGroup> open_;
+};
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,302 @@
+#include "backend/cuda/kernels/kernels.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "backend/cuda/kernels/list.h"
+#include "backend/cuda/kernels/tiles.h"
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+const char* kernel_name(Kernel kernel) {
+  switch (kernel) {
+#define RINGTRAIN_KERNEL_NAME(name, typed) \
+  case Kernel::name:                       \
+    return #name;
+    RINGTRAIN_KERNEL_LIST(RINGTRAIN_KERNEL_NAME)
+#undef RINGTRAIN_KERNEL_NAME
+    case Kernel::count:
+      break;
+  }
+  return "no kernel";
+}
+
+namespace {
+
+constexpr std::int64_t most_x = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t waves = 2048;  // blocks that keep any GPU busy to the end
+
+std::int64_t ceiling(std::int64_t a, std::int64_t b) {
+  return a / b + (a % b != 0);
+}
+
+// Checks sizes, so that no launch fails without a word of what was too large.
+class Shape {
+ public:
+  explicit Shape(Kernel kernel, unsigned block = tile_threads) : kernel_(kernel) { shape_.block = block; }
+
+  // Sizes that 32-bit arithmetic of the kernel must hold, and that must be there at all.
+  Shape& size(const char* what, std::int64_t n, std::int64_t most = most_x) {
+    if (n < 1 || n > most)
+      throw Error(cat("kernel ", kernel_name(kernel_), ": ", what, " is ", n, "; it must be 1 to ", most),
+                  n > most ? "use a smaller micro_batch" : "");
+    return *this;
+  }
+  Shape& elements(const char* what, std::int64_t n) { return size(what, n, std::numeric_limits<std::int64_t>::max()); }
+  Shape& x(std::int64_t n) { return axis(shape_.grid_x, "x", n, most_x); }
+  Shape& y(std::int64_t n) { return axis(shape_.grid_y, "y", n, image_rows); }
+  Shape& z(std::int64_t n) { return axis(shape_.grid_z, "z", n, image_rows); }
+
+  // Octets of channels in tiles: x walks over the rows, y over the channels.
+  Shape& rows(std::int64_t n, std::int64_t octets, std::int64_t groups = 1) {
+    elements("rows", n).size("channels", octets);
+    const int width = static_cast<int>(octets);
+    const std::int64_t columns = ceiling(octets, tile_columns(width)), tiles = ceiling(n, tile_rows(width));
+    std::int64_t at_once = 16;  // rows of a thread: what belongs to the channels is loaded once for all of them
+    while (at_once > 2 && ceiling(tiles, at_once) * columns * groups < waves) at_once /= 2;
+    return x(ceiling(tiles, at_once)).y(columns).z(groups);
+  }
+  // A thread per octet of `n` elements.
+  Shape& octets(std::int64_t n) { return elements("count", n).x(ceiling(ceiling(n, 8), tile_threads)); }
+  // A thread per octet of a pixel; x: pixels, y: images, z: channels.
+  Shape& pixels(std::int64_t n, std::int64_t images, int channels) {
+    size("pixels", n).elements("samples", images).size("channels", channels);
+    const int octets = octets_of(channels);
+    return x(ceiling(n, tile_rows(octets)))
+        .y(std::min<std::int64_t>(images, image_rows))
+        .z(ceiling(octets, tile_columns(octets)));
+  }
+
+  template <class Arguments>
+  KernelLaunch launch(Type type, const Arguments& arguments) const {
+    static_assert(std::is_trivially_copyable_v<Arguments>);
+    KernelLaunch result;
+    static_assert(sizeof(Arguments) <= sizeof(result.arguments));
+    result.kernel = kernel_;
+    result.type = type;
+    result.shape = shape_;
+    Arguments bytes = arguments;
+    __builtin_clear_padding(&bytes);  // launches are compared byte by byte
+    std::memcpy(result.arguments.data(), &bytes, sizeof(bytes));
+    result.argument_bytes = sizeof(bytes);
+    return result;
+  }
+  // Kernels without a type of their own.
+  template <class Arguments>
+  KernelLaunch launch(const Arguments& arguments) const {
+    return launch(Type::fp32, arguments);
+  }
+
+ private:
+  Shape& axis(unsigned& to, const char* name, std::int64_t n, std::int64_t most) {
+    if (n < 1 || n > most)
+      throw Error(cat("kernel ", kernel_name(kernel_), ": ", n, " blocks in ", name, "; a grid takes 1 to ", most),
+                  n > most ? "use a smaller micro_batch" : "");
+    to = static_cast<unsigned>(n);
+    return *this;
+  }
+  Kernel kernel_;
+  LaunchShape shape_;
+};
+
+[[noreturn]] void wrong_kernel(Kernel kernel, const char* arguments) {
+  throw Error(cat("kernel ", kernel_name(kernel), " does not take ", arguments));
+}
+
+}  // namespace
+
+int norm_blocks(std::int64_t rows_per_group, int groups, int channels) {
+  const int octets = octets_of(channels);
+  const std::int64_t others = std::int64_t{groups} * ceiling(octets, tile_columns(octets));
+  const std::int64_t useful = ceiling(rows_per_group, 4 * tile_rows(octets));
+  return static_cast<int>(std::clamp<std::int64_t>(useful, 1, std::max<std::int64_t>(1, 512 / others)));
+}
+int loss_blocks(std::int64_t rows) {
+  return static_cast<int>(std::clamp<std::int64_t>(ceiling(rows, tile_threads / 32), 1, 1024));
+}
+int squared_norm_blocks(std::int64_t count) {
+  return static_cast<int>(std::clamp<std::int64_t>(ceiling(count, 16 * tile_threads), 1, 1024));
+}
+
+namespace {
+std::int64_t blocks_of(const TensorPlace& p, int number) {
+  if (p.outer < 1 || p.inner < 1 || p.padded < p.inner || p.taps < 1 || p.taps > copy_tile)
+    throw Error(cat("copy of tensor ", number, ": outer ", p.outer, ", inner ", p.inner, ", padded ", p.padded,
+                    ", taps ", p.taps, "; expected 1 <= inner <= padded and at most ", copy_tile, " taps"));
+  return p.taps == 1 ? ceiling(p.outer * p.padded, copy_chunk) : p.outer * ceiling(p.padded, copy_width(p.taps));
+}
+}  // namespace
+
+std::int64_t place_blocks(TensorPlace* places, int count) {
+  std::int64_t blocks = 0;
+  for (int i = 0; i < count; ++i) {
+    places[i].first_block = blocks;
+    blocks += blocks_of(places[i], i);
+  }
+  return blocks;
+}
+std::int64_t place_blocks(UpdatePlace* places, int count) {
+  std::int64_t blocks = 0;
+  for (int i = 0; i < count; ++i) {
+    places[i].tensor.first_block = blocks;
+    blocks += blocks_of(places[i].tensor, i);
+  }
+  return blocks;
+}
+
+KernelLaunch launch_of(Type type, const ImageInputArguments& a) {
+  Shape shape(Kernel::image_input);
+  shape.size("channels", a.channels, 4).size("padded channels", a.padded).elements("pixels", a.pixel_count);
+  if (a.padded < a.channels)
+    throw Error(cat("kernel image_input: ", a.channels, " channels do not fit into ", a.padded));
+  return shape.x(ceiling(a.pixel_count, tile_threads)).launch(type, a);
+}
+KernelLaunch launch_of(Type type, const OneHotArguments& a) {
+  return Shape(Kernel::one_hot)
+      .elements("samples", a.samples)
+      .size("padded", a.padded)
+      .rows(a.samples * a.length, octets_of(static_cast<int>(a.padded)))
+      .launch(type, a);
+}
+
+KernelLaunch launch_of(Type type, const NormSumsArguments& a) {
+  const int octets = octets_of(a.channels);
+  return Shape(Kernel::norm_sums)
+      .size("channels", a.channels)
+      .elements("rows", a.rows_per_group)
+      .x(a.blocks)
+      .y(ceiling(octets, tile_columns(octets)))
+      .z(a.groups)
+      .launch(type, a);
+}
+KernelLaunch launch_of(Type type, const NormFinalizeArguments& a) {
+  return Shape(Kernel::norm_finalize, finalize_channels * finalize_parts)
+      .size("groups", a.groups)
+      .size("blocks", a.blocks)
+      .elements("rows", a.rows_per_group)
+      .x(ceiling(a.channels, finalize_channels))
+      .launch(type, a);
+}
+KernelLaunch launch_of(const NormInferenceArguments& a) {
+  return Shape(Kernel::norm_inference).x(ceiling(a.channels, tile_threads)).launch(a);
+}
+KernelLaunch launch_of(Type type, const NormApplyArguments& a) {
+  return Shape(Kernel::norm_apply).rows(a.rows_per_group, octets_of(a.channels), a.groups).launch(type, a);
+}
+KernelLaunch launch_of(Type type, const NormBackwardSumsArguments& a) {
+  const int octets = octets_of(a.channels);
+  return Shape(Kernel::norm_backward_sums)
+      .size("channels", a.channels)
+      .elements("rows", a.rows_per_group)
+      .x(a.blocks)
+      .y(ceiling(octets, tile_columns(octets)))
+      .z(a.groups)
+      .launch(type, a);
+}
+KernelLaunch launch_of(const NormBackwardFinalizeArguments& a) {
+  if (a.which < 1 || a.which >= a.sums_per_block)
+    throw Error(cat("kernel norm_backward_finalize: sum ", a.which, " of ", a.sums_per_block, " per block"));
+  return Shape(Kernel::norm_backward_finalize, finalize_channels * finalize_parts)
+      .size("groups", a.groups)
+      .size("blocks", a.blocks)
+      .elements("rows", a.rows_per_group)
+      .x(ceiling(a.channels, finalize_channels))
+      .launch(a);
+}
+KernelLaunch launch_of(Type type, const NormBackwardApplyArguments& a) {
+  return Shape(Kernel::norm_backward_apply).rows(a.rows_per_group, octets_of(a.channels), a.groups).launch(type, a);
+}
+
+KernelLaunch launch_of(Type type, const ActivateArguments& a) {
+  return Shape(Kernel::activate).rows(a.rows, octets_of(a.channels)).launch(type, a);
+}
+KernelLaunch launch_of(Type type, const ActivateBackwardArguments& a) {
+  return Shape(Kernel::activate_backward).rows(a.rows, octets_of(a.channels)).launch(type, a);
+}
+KernelLaunch launch_of(Type type, const ColumnSumsArguments& a) {
+  if (a.stride < a.columns)
+    throw Error(cat("kernel column_sums: ", a.columns, " columns in rows of ", a.stride, " elements"));
+  return Shape(Kernel::column_sums, column_sum_threads)
+      .elements("rows", a.rows)
+      .x(octets_of(a.columns))
+      .launch(type, a);
+}
+KernelLaunch launch_of(Type type, const AddArguments& a) {
+  return Shape(Kernel::add).octets(a.count).launch(type, a);
+}
+
+KernelLaunch launch_of(Type type, Kernel pool, const PoolArguments& a) {
+  Shape shape(pool);
+  const std::int64_t inside = std::int64_t{a.height} * a.width;
+  if (pool == Kernel::average_pool) {
+    const int octets = octets_of(a.channels);
+    return shape.size("pixels", inside)
+        .size("channels", a.channels)
+        .elements("samples", a.samples)
+        .x(ceiling(a.samples, tile_rows(octets)))
+        .z(ceiling(octets, tile_columns(octets)))
+        .launch(type, a);
+  }
+  if (pool == Kernel::average_pool_backward) return shape.pixels(inside, a.samples, a.channels).launch(type, a);
+  if (pool != Kernel::max_pool && pool != Kernel::max_pool_backward) wrong_kernel(pool, "the arguments of pooling");
+  if (a.stride < 1 || a.kernel < 1 || a.kernel > 16 || a.padding < 0 || a.padding >= a.kernel)
+    throw Error(cat("kernel ", kernel_name(pool), ": window ", a.kernel, ", stride ", a.stride, ", padding ", a.padding,
+                    "; a window is 1 to 16 wide and wider than its padding"));
+  return shape
+      .pixels(pool == Kernel::max_pool ? std::int64_t{a.out_height} * a.out_width : inside, a.samples, a.channels)
+      .launch(type, a);
+}
+
+KernelLaunch launch_of(Type type, const ReorderArguments& a) {
+  return Shape(Kernel::reorder)
+      .elements("samples", a.samples)
+      .x(ceiling(a.spatial, reorder_tile) * ceiling(a.channels, reorder_tile))
+      .y(std::min<std::int64_t>(a.samples, image_rows))
+      .launch(type, a);
+}
+KernelLaunch launch_of(Type type, const DropoutArguments& a) {
+  return Shape(Kernel::dropout)
+      .size("units", a.units)
+      .rows(a.samples * a.length, 16 * ceiling(a.units, 128))
+      .launch(type, a);
+}
+KernelLaunch launch_of(Type type, const CrossEntropyArguments& a) {
+  if (a.stride < a.classes)
+    throw Error(cat("kernel cross_entropy: ", a.classes, " classes in rows of ", a.stride, " elements"));
+  return Shape(Kernel::cross_entropy)
+      .size("classes", a.classes)
+      .elements("rows", a.samples * a.length)
+      .x(a.blocks)
+      .launch(type, a);
+}
+KernelLaunch launch_of(Type type, Kernel direction, const CopyTensorsArguments& a, std::int64_t blocks) {
+  if (direction != Kernel::copy_tensors_in && direction != Kernel::copy_tensors_home)
+    wrong_kernel(direction, "tensors' places");
+  return Shape(direction).size("tensors", a.count).x(blocks).launch(type, a);
+}
+KernelLaunch launch_of(Type type, Kernel direction, const StateArguments& a) {
+  if (direction != Kernel::state_in && direction != Kernel::state_out) wrong_kernel(direction, "carried state");
+  return Shape(direction)
+      .size("hidden", a.hidden)
+      .rows(2 * a.layers * a.samples, octets_of(static_cast<int>(a.hidden)))
+      .launch(type, a);
+}
+
+KernelLaunch launch_of(const CastArguments& a) {
+  return Shape(Kernel::cast).octets(a.count).launch(a);
+}
+KernelLaunch launch_of(const SquaredNormArguments& a) {
+  return Shape(Kernel::squared_norm).elements("count", a.count).x(a.blocks).launch(a);
+}
+KernelLaunch launch_of(const SquaredNormTotalArguments& a) {
+  return Shape(Kernel::squared_norm_total).size("blocks", a.blocks).launch(a);
+}
+KernelLaunch launch_of(Type type, const UpdateArguments& a, std::int64_t blocks) {
+  return Shape(Kernel::update).size("tensors", a.count).x(blocks).launch(type, a);
+}
+KernelLaunch launch_of(const AverageArguments& a) {
+  return Shape(Kernel::average).elements("count", a.count).x(ceiling(a.count, tile_threads)).launch(a);
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,356 @@
+// The own kernels: which there are, and what they are told. Activations are NHWC, [rows, channels] with rows = samples
+// x height x width; the groups of batch norm are consecutive samples. Whatever differs from step to step is read from
+// StepState in device memory, so that a captured graph stays true.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "backend/cuda/types.h"
+#include "nn/update_rule.h"
+
+namespace ringtrain::cuda {
+
+// What a pass is told anew each time; see PassInput.
+struct StepState {
+  float gradient_scale = 0;   // 1 / targets of the global batch, times the loss scale of fp16
+  float statistic_scale = 0;  // 1 / workers of the global batch
+  std::uint64_t dropout_key = 0;
+  std::int64_t step = 0, first_row = 0;
+};
+
+// What the kernels of one pass count, added up over the micro-steps until it is fetched.
+struct PassSums {
+  double loss = 0;
+  std::int64_t correct = 0, correct5 = 0, targets = 0;
+};
+
+enum class Kernel {
+  image_input,
+  one_hot,
+  norm_sums,
+  norm_finalize,
+  norm_inference,
+  norm_apply,
+  norm_backward_sums,
+  norm_backward_finalize,
+  norm_backward_apply,
+  activate,
+  activate_backward,
+  column_sums,
+  add,
+  max_pool,
+  max_pool_backward,
+  average_pool,
+  average_pool_backward,
+  reorder,
+  dropout,
+  cross_entropy,
+  copy_tensors_in,
+  copy_tensors_home,
+  state_in,
+  state_out,
+  cast,
+  squared_norm,
+  squared_norm_total,
+  update,
+  average,
+  count  // how many there are
+};
+const char* kernel_name(Kernel kernel);
+
+// Pixels u8 [samples, height x width, channels] to T [samples, height x width, padded]: pixel x scale[c] + shift[c];
+// padding 0.
+struct ImageInputArguments {
+  const std::uint8_t* pixels;
+  void* output;
+  std::int64_t pixel_count;  // samples x height x width
+  int channels, padded;      // at most 4 channels
+  float scale[4], shift[4];
+};
+// Symbols u8 [samples, length] to T [length, samples, padded], one-hot.
+struct OneHotArguments {
+  const std::uint8_t* symbols;
+  void* output;
+  std::int64_t samples, length, padded;
+};
+
+// Per group and block: sum and sum of squares of x, partial[group][block][2][channels]. Fixed order: same bits each
+// time.
+struct NormSumsArguments {
+  const void* x;
+  float* partial;
+  std::int64_t rows_per_group;
+  int groups, channels, blocks;
+};
+// From those (blocks = 1: a convolution's epilogue made them): mean, 1 / sqrt(variance + epsilon), and the affine form
+// scale = gamma x inverse, bias = beta - mean x scale, [groups][channels] each. Adds statistic_scale x (mean, unbiased
+// variance), summed over the groups, to the statistics' places of the gradient vector (accumulate) or sets them.
+struct NormFinalizeArguments {
+  const float* partial;
+  const float *gamma, *beta;
+  float *mean, *inverse, *scale, *bias;
+  void* scale_as_type;  // the same two in T for a convolution's prologue, or null
+  void* bias_as_type;
+  float *mean_statistic, *variance_statistic;
+  const StepState* state;
+  std::int64_t rows_per_group;
+  int groups, channels, blocks;
+  float epsilon;
+  bool accumulate;
+};
+// The affine form from running statistics.
+struct NormInferenceArguments {
+  const float *gamma, *beta, *running_mean, *running_var;
+  float *scale, *bias;
+  int channels;
+  float epsilon;
+};
+// y = scale x + bias [+ other, or other_scale other + other_bias] [, ReLU]; a bit per element that passed the ReLU.
+struct NormApplyArguments {
+  const void *x, *other;                                 // other null: none
+  const float *scale, *bias, *other_scale, *other_bias;  // [groups][channels]; other_scale null: other as it is
+  void* y;
+  std::uint8_t* mask;  // [rows, channels / 8], bit c % 8 of byte c / 8, or null
+  std::int64_t rows_per_group;
+  int groups, channels;
+  bool relu;
+};
+// dr = dy where the mask says so (mask null: everywhere). Per group and block: sum dr and sum dr x (and sum dr other,
+// when other is given, for a norm on the shortcut), partial[group][block][2 or 3][channels].
+struct NormBackwardSumsArguments {
+  const void *dy, *x, *other;
+  const std::uint8_t* mask;
+  float* partial;
+  std::int64_t rows_per_group;
+  int groups, channels, blocks;
+};
+// Ioffe and Szegedy 2015: with sums S = sum dr, P = sum dr x, dx = A dr + B x + C,
+//   A = gamma inverse, B = -A inverse^2 (P - mean S) / rows, C = -A S / rows - B mean.
+// `which`: 1: P is the second of `sums_per_block` sums; 2: the third. d gamma = sum over groups of inverse (P - mean
+// S), d beta = sum S: set, or added (accumulate).
+struct NormBackwardFinalizeArguments {
+  const float* partial;
+  const float *gamma, *mean, *inverse;
+  float *a, *b, *c;  // [groups][channels]
+  float *gamma_gradient, *beta_gradient;
+  std::int64_t rows_per_group;
+  int groups, channels, blocks, sums_per_block, which;
+  bool accumulate;
+};
+// dx = a dr + b x + c; dr itself (the shortcut's gradient) when dr_output is given; d other the same way when it is
+// given.
+struct NormBackwardApplyArguments {
+  const void *dy, *x, *other;
+  const std::uint8_t* mask;
+  const float *a, *b, *c, *other_a, *other_b, *other_c;
+  void *dx, *dr_output, *d_other;
+  std::int64_t rows_per_group;
+  int groups, channels;
+};
+
+// y = x + bias[column] (bias null: none) [, ReLU], with the bit mask as above. In place allowed.
+struct ActivateArguments {
+  const void* x;
+  const float* bias;
+  void* y;
+  std::uint8_t* mask;
+  std::int64_t rows;
+  int channels;
+  bool relu;
+};
+// dx = dy where mask. In place allowed.
+struct ActivateBackwardArguments {
+  const void* dy;
+  const std::uint8_t* mask;
+  void* dx;
+  std::int64_t rows;
+  int channels;
+};
+// sums[column] (+)= sum over rows of x; one block per group of columns, fixed order.
+struct ColumnSumsArguments {
+  const void* x;
+  float* sums;
+  std::int64_t rows;
+  int columns, stride;  // elements from row to row
+  bool accumulate;
+};
+struct AddArguments {  // y = a + b; in place allowed
+  const void *a, *b;
+  void* y;
+  std::int64_t count;
+};
+
+// Ties go to the first in reading order, as PyTorch's. `places`: kernel x kernel position of the winner.
+struct PoolArguments {
+  const void* x;         // backward: dy
+  void* y;               // backward: dx
+  std::uint8_t* places;  // [samples, out_height, out_width, channels]; null in inference and for averages
+  std::int64_t samples;
+  int height, width, out_height, out_width, channels, kernel, stride, padding;  // averages: over all height x width
+};
+
+// [samples, spatial, channels] to [samples, channels x spatial] (PyTorch's flatten), or back (inverse).
+struct ReorderArguments {
+  const void* from;
+  void* to;
+  std::int64_t samples;
+  int spatial, channels;
+  bool inverse;
+};
+// y = x / (1 - p) where the unit is kept, else 0; keyed as nn/lstm_cell.h says. Rows [time][sample] when time_major.
+struct DropoutArguments {
+  const void* x;
+  void* y;
+  const StepState* state;
+  std::int64_t samples, length, units, layer;
+  double probability;
+};
+
+// Logits of [length][samples] rows (time-major; length 1: images) fp32 [rows, stride]; targets i32 [samples, length],
+// negative: not counted. Adds to `sums`; gradient (null in inference): gradient_scale x (softmax - target), T [rows,
+// stride], padding 0. One block per row range, partial sums in double, fixed order: partial[blocks].
+struct CrossEntropyArguments {
+  const float* logits;
+  const std::int32_t* targets;
+  void* gradient;
+  PassSums* partial;
+  PassSums* sums;      // the last block to finish adds the partials up, in order
+  unsigned* finished;  // blocks that are done, 0 between launches
+  const StepState* state;
+  std::int64_t samples, length;
+  int classes, stride, blocks;
+  float label_smoothing;
+  bool top5;
+};
+
+// One tensor between the flat fp32 vector (canonical [outer][inner][taps]) and a program's own copy
+// ([outer][taps][padded inner], T or fp32). taps = 1, padded = inner: a plain copy with conversion.
+struct TensorPlace {
+  std::int64_t flat_offset = 0, own_offset = 0;  // elements from the two bases
+  std::int64_t outer = 0;
+  int inner = 0, taps = 1, padded = 0;
+  std::int64_t first_block = 0;  // of this tensor in the launch
+};
+struct CopyTensorsArguments {
+  float* flat;
+  void* own;
+  const TensorPlace* places;  // in device memory
+  int count;
+  bool accumulate;  // home: add to the flat vector
+  bool own_is_fp32;
+};
+
+// Carried hidden state: host order [samples, layers, 2, hidden] fp32 to and from h, c [layers, samples, hidden] T.
+struct StateArguments {
+  float* packed;
+  void *h, *c;
+  std::int64_t samples, layers, hidden;
+};
+
+// From one type to another: gradients to and from their 16-bit bucket. `scale` is applied on the way.
+struct CastArguments {
+  const void* from;
+  void* to;
+  std::int64_t count;
+  Type from_type, to_type;
+  float scale;
+};
+
+// Sum of squares in double, partial[blocks]; squared_norm_total adds them up in order.
+struct SquaredNormArguments {
+  const float* values;
+  double* partial;
+  std::int64_t count;
+  int blocks;
+};
+// What an update is told on the device. Overflow (a norm that is not finite) skips the update.
+struct UpdateScalars {
+  double squared_norm = 0;   // of the gradient, loss scale removed
+  float gradient_scale = 1;  // 1 / loss scale, and clipping
+  std::int32_t applied = 0;  // 0: skipped
+};
+struct SquaredNormTotalArguments {
+  const double* partial;
+  UpdateScalars* scalars;
+  int blocks;
+  float unscale;     // 1 / loss scale
+  double clip_norm;  // 0: off
+};
+// A tensor of the flat vectors, or a piece of them that nobody has a copy of (own null).
+struct UpdatePlace {
+  TensorPlace tensor;  // own_offset counts from `own`
+  void* own = nullptr;
+  float weight_decay = 0;
+  bool own_is_fp32 = true;
+};
+// The optimizer's step, and a program's own copies of the new weights.
+struct UpdateArguments {
+  const UpdateRule* rule;  // in device memory; weight_decay and gradient_scale come from elsewhere
+  const UpdateScalars* scalars;
+  const UpdatePlace* places;  // in device memory
+  int count;
+  float* weights;
+  const float* gradients;
+  float* state[2];
+};
+struct AverageArguments {
+  float* weights;
+  const float* means;
+  const UpdateScalars* scalars;
+  std::int64_t count;
+  float momentum;
+};
+
+struct LaunchShape {
+  unsigned grid_x = 1, grid_y = 1, grid_z = 1, block = 1;
+  unsigned shared_bytes = 0;
+};
+
+// A kernel with its arguments by value: plain bytes, so that a device can record and compare them.
+struct KernelLaunch {
+  Kernel kernel = Kernel::count;
+  Type type = Type::fp32;
+  LaunchShape shape;
+  alignas(16) std::array<std::byte, 256> arguments{};
+  std::size_t argument_bytes = 0;
+};
+
+// Each makes the launch of one kernel: grid, block and shared memory from the sizes. Errors name the kernel and the
+// size.
+KernelLaunch launch_of(Type type, const ImageInputArguments& a);
+KernelLaunch launch_of(Type type, const OneHotArguments& a);
+KernelLaunch launch_of(Type type, const NormSumsArguments& a);
+KernelLaunch launch_of(Type type, const NormFinalizeArguments& a);
+KernelLaunch launch_of(const NormInferenceArguments& a);
+KernelLaunch launch_of(Type type, const NormApplyArguments& a);
+KernelLaunch launch_of(Type type, const NormBackwardSumsArguments& a);
+KernelLaunch launch_of(const NormBackwardFinalizeArguments& a);
+KernelLaunch launch_of(Type type, const NormBackwardApplyArguments& a);
+KernelLaunch launch_of(Type type, const ActivateArguments& a);
+KernelLaunch launch_of(Type type, const ActivateBackwardArguments& a);
+KernelLaunch launch_of(Type type, const ColumnSumsArguments& a);
+KernelLaunch launch_of(Type type, const AddArguments& a);
+KernelLaunch launch_of(Type type, Kernel pool, const PoolArguments& a);  // one of the four pools
+KernelLaunch launch_of(Type type, const ReorderArguments& a);
+KernelLaunch launch_of(Type type, const DropoutArguments& a);
+KernelLaunch launch_of(Type type, const CrossEntropyArguments& a);
+KernelLaunch launch_of(Type type, Kernel direction, const CopyTensorsArguments& a, std::int64_t blocks);
+KernelLaunch launch_of(Type type, Kernel direction, const StateArguments& a);
+KernelLaunch launch_of(const CastArguments& a);
+KernelLaunch launch_of(const SquaredNormArguments& a);
+KernelLaunch launch_of(const SquaredNormTotalArguments& a);
+KernelLaunch launch_of(Type type, const UpdateArguments& a, std::int64_t blocks);
+KernelLaunch launch_of(const AverageArguments& a);
+
+// Blocks (and scratch) that the reducing kernels want; the same for the same sizes, so results keep their bits.
+int norm_blocks(std::int64_t rows_per_group, int groups, int channels);
+int loss_blocks(std::int64_t rows);
+int squared_norm_blocks(std::int64_t count);
+// Fills first_block of each and returns how many blocks a copy (an update) of all of them takes.
+std::int64_t place_blocks(TensorPlace* places, int count);
+std::int64_t place_blocks(UpdatePlace* places, int count);
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,427 @@
+#include "backend/cuda/lstm/program.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "backend/cuda/lstm/choice.h"
+#include "backend/cuda/lstm/model.h"
+#include "backend/cuda/lstm/weights.h"
+#include "backend/cuda/program/base.h"
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+// One recurrent call and its memory. Sequences are [length, batch, features].
+struct Call {
+  const RnnPlan* plan = nullptr;
+  std::size_t first = 0, count = 0;  // layers
+  Storage x = -1, y = -1, reserve = -1, weights = -1, d_weights = -1;
+  std::string name;
+};
+
+class LstmProgram : public ProgramBase {
+ public:
+  LstmProgram(Device& device, const BackendOptions& options, const Graph& graph, std::int64_t micro_batch,
+              Precision precision, PassMode mode)
+      : ProgramBase(device, options, graph, micro_batch, precision, mode),
+        model_(lstm_model(graph)),
+        rows_(sequence_ * micro_batch),
+        symbols_(round_up(model_.vocabulary, 8)),
+        width_(round_up(model_.dense.output, 8)) {
+    choose_calls();
+    Storage x = add_input();
+    for (Call& call : calls_) x = add_forward(call, x);
+    add_dense(x);
+    add_loss();
+    add_state_out();
+    if (training_) {
+      schedule_.begin_backward();
+      Storage dy = add_dense_backward(x);
+      for (auto call = calls_.rbegin(); call != calls_.rend(); ++call) dy = add_backward(*call, dy);
+    }
+    finish();
+  }
+
+ protected:
+  void before_forward(const PassContext& context) override { carried_ = context.state; }
+
+ private:
+  std::int64_t sequence_bytes(std::int64_t features) const { return rows_ * features * bytes_of(type_); }
+  std::int64_t state_elements(std::size_t layers) const {
+    return static_cast<std::int64_t>(layers) * micro_batch_ * model_.hidden;
+  }
+  std::int64_t packed_bytes() const {
+    return 2 * state_elements(model_.layers.size()) * static_cast<std::int64_t>(sizeof(float));
+  }
+  // A state's part for the layers from `call.first` on.
+  void* state_of(Storage state, const Call& call) const {
+    return schedule_.at<char>(state) + state_elements(call.first) * bytes_of(type_);
+  }
+  FusionTable& fusions() { return options_.fusions != nullptr ? *options_.fusions : own_fusions_; }
+
+  void choose_calls();
+  Storage add_input();
+  Storage add_forward(Call& call, Storage x);
+  void add_dropout(std::string name, const Dropout& dropout, Storage x, Storage y);
+  void add_dense(Storage x);
+  void add_loss();
+  void add_state_out();
+  Storage add_dense_backward(Storage x);
+  Storage add_backward(Call& call, Storage dy);
+  void add_matmul(std::string name, const DnnOperation& operation, Storage a, Storage b, Storage bias, Storage y);
+  DnnOperation matmul(std::int64_t m, std::int64_t n, std::int64_t k, Type result) const;
+  TensorPlace dense_place() const;
+  StateArguments state_arguments(Storage packed, Storage h, Storage c) const;
+
+  const LstmModel model_;
+  const std::int64_t rows_;             // positions: sequence x micro-batch
+  const std::int64_t symbols_, width_;  // vocabulary and classes, padded
+  FusionTable own_fusions_;
+  std::vector<Call> calls_;
+  float* carried_ = nullptr;  // host, of the pass under way; null: none
+  bool zero_state_ = true;    // h0 and c0 hold zeros
+  Storage h0_ = -1, c0_ = -1, hn_ = -1, cn_ = -1, packed_ = -1;
+  Storage dense_weights_ = -1, logits_gradient_ = -1;
+};
+
+void LstmProgram::choose_calls() {
+  const auto layers = static_cast<std::int64_t>(model_.layers.size());
+  const RnnOperation stack{.layers = layers,
+                           .input = symbols_,
+                           .hidden = model_.hidden,
+                           .length = sequence_,
+                           .batch = micro_batch_,
+                           .type = type_,
+                           .math = math_,
+                           .training = training_};
+  // cuDNN's own dropout between layers cannot be keyed by place.
+  const bool joinable = !training_ || std::ranges::all_of(model_.dropouts.begin(), model_.dropouts.end() - 1,
+                                                          [](const Dropout& d) { return d.probability == 0; });
+  const std::vector<const RnnPlan*> plans = choose_lstm_plans(device_, fusions(), stack, joinable);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    Call call{.plan = plans[i], .first = i, .count = plans.size() == 1 ? model_.layers.size() : 1, .name = {}};
+    call.name = call.count > 1 ? "lstm layers" : cat("lstm layer ", i);
+    calls_.push_back(std::move(call));
+  }
+}
+
+// Symbols and carried state. The state's address differs from pass to pass; where none is carried, zeros stay in place.
+Storage LstmProgram::add_input() {
+  const std::int64_t state_bytes = state_elements(model_.layers.size()) * bytes_of(type_);
+  h0_ = schedule_.lasting("hidden state before", state_bytes);
+  c0_ = schedule_.lasting("cell state before", state_bytes);
+  hn_ = schedule_.buffer("hidden state behind", state_bytes);
+  cn_ = schedule_.buffer("cell state behind", state_bytes);
+  packed_ = schedule_.buffer("carried state on its way in", packed_bytes());
+  schedule_.add({.name = "carried state in",
+                 .uses = {{packed_, true}, {h0_, true}, {c0_, true}},
+                 .issue =
+                     [this, state_bytes](Device& device, Stream stream, bool) {
+                       if (carried_ != nullptr) {
+                         device.copy(schedule_.at(packed_), carried_, packed_bytes(), CopyKind::to_device, stream);
+                         device.launch(launch_of(type_, Kernel::state_in, state_arguments(packed_, h0_, c0_)), stream);
+                       } else if (!zero_state_) {
+                         device.zero(schedule_.at(h0_), state_bytes, stream);
+                         device.zero(schedule_.at(c0_), state_bytes, stream);
+                       }
+                       zero_state_ = carried_ == nullptr;
+                     },
+                 .replayed = false});
+
+  const Storage x = schedule_.buffer("one-hot symbols", sequence_bytes(symbols_));
+  add_input_command("one-hot", {{x, true}}, [this, x](Device& device, Stream stream, const std::uint8_t* symbols) {
+    const OneHotArguments arguments{.symbols = symbols,
+                                    .output = schedule_.at(x),
+                                    .samples = micro_batch_,
+                                    .length = sequence_,
+                                    .padded = symbols_};
+    device.launch(launch_of(type_, arguments), stream);
+  });
+  return x;
+}
+
+StateArguments LstmProgram::state_arguments(Storage packed, Storage h, Storage c) const {
+  return {.packed = schedule_.at<float>(packed),
+          .h = schedule_.at(h),
+          .c = schedule_.at(c),
+          .samples = micro_batch_,
+          .layers = std::ssize(model_.layers),
+          .hidden = model_.hidden};
+}
+
+void LstmProgram::add_state_out() {
+  const Storage packed = schedule_.buffer("carried state on its way out", packed_bytes());
+  schedule_.add({.name = "carried state out",
+                 .uses = {{hn_}, {cn_}, {packed, true}},
+                 .issue =
+                     [this, packed](Device& device, Stream stream, bool) {
+                       if (carried_ == nullptr) return;
+                       device.launch(launch_of(type_, Kernel::state_out, state_arguments(packed, hn_, cn_)), stream);
+                       device.copy(carried_, schedule_.at(packed), packed_bytes(), CopyKind::to_host, stream);
+                     },
+                 .replayed = false});
+}
+
+// Returns what the next layer reads.
+Storage LstmProgram::add_forward(Call& call, Storage x) {
+  const RnnPlan& plan = *call.plan;
+  call.x = x;
+  call.y = schedule_.buffer(call.name + " output", sequence_bytes(model_.hidden));
+  call.reserve = schedule_.buffer(call.name + " reserve", plan.reserve_bytes());
+  call.weights = schedule_.lasting(call.name + " weights", plan.weight_bytes());
+  schedule_.workspace(plan.workspace_bytes());
+  const std::span<const Lstm> layers(model_.layers.data() + call.first, call.count);
+  copy_in(call.weights, type_ == Type::fp32, lstm_places(plan, layers, parameters_, 0));
+  schedule_.add({.name = call.name,
+                 .uses = {{x},
+                          {call.weights},
+                          {h0_},
+                          {c0_},
+                          {call.y, true},
+                          {call.reserve, true},
+                          {hn_, true},
+                          {cn_, true},
+                          {schedule_.workspace(), true}},
+                 .issue =
+                     [this, &call](Device& device, Stream stream, bool) {
+                       device.run_forward(*call.plan,
+                                          {.x = schedule_.at(call.x),
+                                           .weights = schedule_.at(call.weights),
+                                           .h0 = state_of(h0_, call),
+                                           .c0 = state_of(c0_, call),
+                                           .y = schedule_.at(call.y),
+                                           .hn = state_of(hn_, call),
+                                           .cn = state_of(cn_, call),
+                                           .workspace = schedule_.at(schedule_.workspace()),
+                                           .reserve = schedule_.at(call.reserve)},
+                                          stream);
+                     },
+                 .flops = plan.operation().flops()});
+  const Dropout& dropout = model_.dropouts[call.first + call.count - 1];
+  if (!training_ || dropout.probability == 0) return call.y;
+  const Storage dropped = schedule_.buffer(call.name + " output with dropout", sequence_bytes(model_.hidden));
+  add_dropout(call.name + " dropout", dropout, call.y, dropped);
+  return dropped;
+}
+
+// Forward and backward are the same: kept units are scaled. In place where x is y.
+void LstmProgram::add_dropout(std::string name, const Dropout& dropout, Storage x, Storage y) {
+  schedule_.add({.name = std::move(name),
+                 .uses = {{x}, {y, true}},
+                 .issue =
+                     [this, &dropout, x, y](Device& device, Stream stream, bool) {
+                       const DropoutArguments arguments{.x = schedule_.at(x),
+                                                        .y = schedule_.at(y),
+                                                        .state = step_state(),
+                                                        .samples = micro_batch_,
+                                                        .length = sequence_,
+                                                        .units = model_.hidden,
+                                                        .layer = dropout.layer,
+                                                        .probability = dropout.probability};
+                       device.launch(launch_of(type_, arguments), stream);
+                     },
+                 .bytes = 2.0 * static_cast<double>(sequence_bytes(model_.hidden))});
+}
+
+// y[m, n] = a[m, k] b[k, n]
+DnnOperation LstmProgram::matmul(std::int64_t m, std::int64_t n, std::int64_t k, Type result) const {
+  DnnOperation operation;
+  operation.kind = DnnKind::matmul;
+  operation.type = type_;
+  operation.math = math_;
+  operation.m = m;
+  operation.n = n;
+  operation.k = k;
+  operation.result = result;
+  return operation;
+}
+
+// The operands in the order of operation.tensors(); `bias` -1: none.
+void LstmProgram::add_matmul(std::string name, const DnnOperation& operation, Storage a, Storage b, Storage bias,
+                             Storage y) {
+  std::string why;
+  const DnnPlan* plan = device_.plan(operation, &why);
+  if (plan == nullptr)
+    throw Error(cat(operation.key(), ": cuDNN has no plan on ", device_.facts().name, ": ", why),
+                "try another precision, or another model.hidden (a multiple of 8)");
+  schedule_.workspace(plan->workspace_bytes());
+  schedule_.add({.name = std::move(name),
+                 .uses = {{a}, {b}, {bias}, {y, true}, {schedule_.workspace(), true}},
+                 .issue =
+                     [this, plan, a, b, bias, y](Device& device, Stream stream, bool) {
+                       std::vector<void*> tensors = {schedule_.at(a), schedule_.at(b)};
+                       if (bias >= 0) tensors.push_back(schedule_.at(bias));
+                       tensors.push_back(schedule_.at(y));
+                       device.run(*plan, tensors, schedule_.at(schedule_.workspace()), stream);
+                     },
+                 .flops = operation.flops()});
+}
+
+// Logits at every position. Weights [classes, hidden] in T; the rows that pad the classes are zero.
+void LstmProgram::add_dense(Storage x) {
+  const Dense& dense = model_.dense;
+  dense_weights_ = schedule_.lasting("dense weights", width_ * dense.input * bytes_of(type_));
+  const Storage bias = schedule_.lasting("dense bias", width_ * bytes_of(Type::fp32));
+  copy_in(dense_weights_, type_ == Type::fp32, {dense_place()});
+  copy_in(bias, true,
+          {TensorPlace{.flat_offset = parameters_.find(dense.bias).offset,
+                       .outer = 1,
+                       .inner = static_cast<int>(dense.output),
+                       .taps = 1,
+                       .padded = static_cast<int>(dense.output)}});
+
+  const std::int64_t bytes = rows_ * width_ * bytes_of(Type::fp32);
+  logits_ = {.storage = training_ ? schedule_.buffer("logits", bytes) : schedule_.lasting("logits", bytes),
+             .classes = dense.output,
+             .stride = width_};
+  DnnOperation product = matmul(rows_, width_, dense.input, Type::fp32);
+  product.transposed_b = true;
+  DnnOperation with_bias = product;
+  with_bias.epilogue = Epilogue::bias;
+  const auto traffic = static_cast<double>(bytes);
+  const auto way = [](std::string name, const DnnOperation& operation, double moved) {
+    return FusionSite::Way{.name = std::move(name), .operations = {operation}, .bytes = moved, .trial = {}};
+  };
+  const FusionSite site{
+      .name = "dense layer",
+      .ways = {way("bias in the epilogue", with_bias, traffic), way("separate", product, 3 * traffic)}};
+  if (fusions().choose(device_, site) == 0)
+    return add_matmul("dense", with_bias, x, dense_weights_, bias, logits_.storage);
+  add_matmul("dense", product, x, dense_weights_, -1, logits_.storage);
+  schedule_.add({.name = "dense bias",
+                 .uses = {{bias}, {logits_.storage, true}},
+                 .issue = [this, bias](Device& device, Stream stream, bool) {
+                   const ActivateArguments arguments{.x = schedule_.at(logits_.storage),
+                                                     .bias = schedule_.at<const float>(bias),
+                                                     .y = schedule_.at(logits_.storage),
+                                                     .mask = nullptr,
+                                                     .rows = rows_,
+                                                     .channels = static_cast<int>(width_),
+                                                     .relu = false};
+                   device.launch(launch_of(Type::fp32, arguments), stream);
+                 }});
+}
+
+TensorPlace LstmProgram::dense_place() const {
+  return {.flat_offset = parameters_.find(model_.dense.weight).offset,
+          .outer = model_.dense.output,
+          .inner = static_cast<int>(model_.dense.input),
+          .taps = 1,
+          .padded = static_cast<int>(model_.dense.input)};
+}
+
+void LstmProgram::add_loss() {
+  const int blocks = loss_blocks(rows_);
+  const Storage partial =
+      schedule_.buffer("partial sums of the loss", blocks * static_cast<std::int64_t>(sizeof(PassSums)));
+  const Storage finished = schedule_.lasting("finished blocks of the loss", sizeof(unsigned));
+  if (training_) logits_gradient_ = schedule_.buffer("logits' gradient", rows_ * width_ * bytes_of(type_));
+  schedule_.add({.name = "cross-entropy",
+                 .uses = {{logits_.storage}, {partial, true}, {finished, true}, {logits_gradient_, true}},
+                 .issue =
+                     [this, blocks, partial, finished](Device& device, Stream stream, bool) {
+                       const CrossEntropyArguments arguments{
+                           .logits = schedule_.at<const float>(logits_.storage),
+                           .targets = targets(),
+                           .gradient = schedule_.at(logits_gradient_),
+                           .partial = schedule_.at<PassSums>(partial),
+                           .sums = sums(),
+                           .finished = schedule_.at<unsigned>(finished),
+                           .state = step_state(),
+                           .samples = micro_batch_,
+                           .length = sequence_,
+                           .classes = static_cast<int>(model_.dense.output),
+                           .stride = static_cast<int>(width_),
+                           .blocks = blocks,
+                           .label_smoothing = training_ ? static_cast<float>(model_.loss.label_smoothing) : 0.0f,
+                           .top5 = false};
+                       device.launch(launch_of(type_, arguments), stream);
+                     },
+                 .bytes = static_cast<double>(rows_ * width_ * (4 + bytes_of(type_)))});
+}
+
+// Returns the gradient of what the dense layer read. Its weights' gradient is made in fp32, classes padded.
+Storage LstmProgram::add_dense_backward(Storage x) {
+  const Dense& dense = model_.dense;
+  const Storage d_weights = schedule_.buffer("dense weights' gradient", width_ * dense.input * bytes_of(Type::fp32));
+  DnnOperation weight_gradient = matmul(width_, dense.input, rows_, Type::fp32);
+  weight_gradient.transposed_a = true;
+  add_matmul("dense weight gradient", weight_gradient, logits_gradient_, x, -1, d_weights);
+  schedule_.add({.name = "dense bias gradient",
+                 .uses = {{logits_gradient_}},
+                 .issue =
+                     [this](Device& device, Stream stream, bool accumulate) {
+                       const ColumnSumsArguments arguments{.x = schedule_.at(logits_gradient_),
+                                                           .sums = gradient(parameters_.find(model_.dense.bias)),
+                                                           .rows = rows_,
+                                                           .columns = static_cast<int>(model_.dense.output),
+                                                           .stride = static_cast<int>(width_),
+                                                           .accumulate = accumulate};
+                       device.launch(launch_of(type_, arguments), stream);
+                     },
+                 .finishes = {dense.bias}});
+  copy_home("dense weights' gradient home", d_weights, true, {dense_place()}, {dense.weight});
+  const Storage dx = schedule_.buffer("dense input gradient", sequence_bytes(dense.input));
+  add_matmul("dense data gradient", matmul(rows_, dense.input, width_, type_), logits_gradient_, dense_weights_, -1,
+             dx);
+  return dx;
+}
+
+// Returns the gradient of the call's input; -1 for the symbols. The weight space of the gradient is of type T, so it
+// starts at zero in every micro-step, and what is added up over micro-steps is the fp32 flat vector.
+Storage LstmProgram::add_backward(Call& call, Storage dy) {
+  const RnnPlan& plan = *call.plan;
+  const Dropout& dropout = model_.dropouts[call.first + call.count - 1];
+  if (dropout.probability > 0) add_dropout(call.name + " dropout backward", dropout, dy, dy);
+  call.d_weights = schedule_.buffer(call.name + " weights' gradient", plan.weight_bytes());
+  const Storage dx =
+      call.first == 0 ? -1 : schedule_.buffer(call.name + " input gradient", sequence_bytes(model_.hidden));
+  schedule_.add({.name = call.name + " backward",
+                 .uses = {{call.x},
+                          {call.weights},
+                          {h0_},
+                          {c0_},
+                          {call.y},
+                          {dy},
+                          {call.reserve, true},
+                          {dx, true},
+                          {call.d_weights, true},
+                          {schedule_.workspace(), true}},
+                 .issue =
+                     [this, &call, dy, dx](Device& device, Stream stream, bool) {
+                       device.zero(schedule_.at(call.d_weights), call.plan->weight_bytes(), stream);
+                       device.run_backward(*call.plan,
+                                           {.x = schedule_.at(call.x),
+                                            .weights = schedule_.at(call.weights),
+                                            .h0 = state_of(h0_, call),
+                                            .c0 = state_of(c0_, call),
+                                            .y = schedule_.at(call.y),
+                                            .dy = schedule_.at(dy),
+                                            .dx = schedule_.at(dx),
+                                            .dweights = schedule_.at(call.d_weights),
+                                            .workspace = schedule_.at(schedule_.workspace()),
+                                            .reserve = schedule_.at(call.reserve)},
+                                           stream);
+                     },
+                 .flops = 2 * plan.operation().flops()});
+  const std::span<const Lstm> layers(model_.layers.data() + call.first, call.count);
+  std::vector<std::string> finished;
+  for (const Lstm& layer : layers)
+    for (const std::string& name : {layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh})
+      finished.push_back(name);
+  copy_home(call.name + " gradient home", call.d_weights, type_ == Type::fp32,
+            lstm_places(plan, layers, parameters_, 0), std::move(finished));
+  return dx;
+}
+
+}  // namespace
+
+std::unique_ptr<Program> make_lstm_program(Device& device, const BackendOptions& options, const Graph& graph,
+                                           std::int64_t micro_batch, Precision precision, PassMode mode) {
+  return std::make_unique<LstmProgram>(device, options, graph, micro_batch, precision, mode);
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,228 @@
+#include "backend/cuda/program/base.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+Type type_of(Precision precision) {
+  return precision == Precision::bf16 ? Type::bf16 : precision == Precision::fp16 ? Type::fp16 : Type::fp32;
+}
+Math math_of(Precision precision) {
+  return precision == Precision::fp32 ? Math::fp32 : precision == Precision::tf32 ? Math::tf32 : Math::half;
+}
+
+namespace {
+template <class T>
+std::int64_t size_in_bytes(std::int64_t count) {
+  return count * static_cast<std::int64_t>(sizeof(T));
+}
+}  // namespace
+
+ProgramBase::ProgramBase(Device& device, const BackendOptions& options, const Graph& graph, std::int64_t micro_batch,
+                         Precision precision, PassMode mode)
+    : device_(device),
+      options_(options),
+      parameters_(graph.parameters()),
+      micro_batch_(micro_batch),
+      sequence_(graph.sequence()),
+      type_(type_of(precision)),
+      math_(math_of(precision)),
+      training_(mode == PassMode::training),
+      sample_bytes_(graph.input_bytes()),
+      copy_stream_(device.make_stream(false)),
+      state_ring_(device),
+      host_sums_(device, 1),
+      host_logits_(device, graph.classes()),
+      finished_(device.make_event()),
+      sums_closed_(device.make_event()) {
+  for (Slot& slot : slots_) {
+    slot.inputs = schedule_.lasting("staged input", input_bytes());
+    slot.targets = schedule_.lasting("staged targets", size_in_bytes<std::int32_t>(target_count()));
+    slot.copied = device.make_event();
+    slot.consumed = device.make_event();
+  }
+  state_ = schedule_.lasting("step state", size_in_bytes<StepState>(1));
+  targets_ = schedule_.lasting("targets", size_in_bytes<std::int32_t>(target_count()));
+  sums_ = schedule_.lasting("sums of the passes", size_in_bytes<PassSums>(1));
+}
+
+// Memory must not be given back under work that still uses it.
+ProgramBase::~ProgramBase() {
+  try {
+    if (memory_.bytes() == 0) return;
+    device_.record(finished_, device_.compute_stream());
+    device_.synchronize(finished_, {});
+    device_.record(finished_, copy_stream_);
+    device_.synchronize(finished_, {});
+  } catch (const Error&) {  // the device is lost, and whoever uses it next will say so
+  }
+}
+
+void ProgramBase::add_input_command(std::string name, std::vector<Access> uses,
+                                    std::function<void(Device&, Stream, const std::uint8_t*)> issue) {
+  for (const Slot& slot : slots_) uses.push_back({slot.inputs});
+  Command command{.name = std::move(name), .uses = std::move(uses), .issue = {}, .replayed = false};
+  command.issue = [this, run = std::move(issue)](Device& device, Stream stream, bool) {
+    run(device, stream, schedule_.at<const std::uint8_t>(slots_[taken_ % 2].inputs));
+  };
+  schedule_.add(std::move(command));
+}
+
+ProgramBase::TensorCopies ProgramBase::make_copies(const std::string& what, Storage own, bool own_is_fp32,
+                                                   std::vector<TensorPlace> places) {
+  const auto count = static_cast<int>(places.size());
+  const std::int64_t blocks = place_blocks(places.data(), count);
+  const Storage table = schedule_.lasting(what, size_in_bytes<TensorPlace>(count));
+  return {own, table, own_is_fp32, std::move(places), blocks};
+}
+
+KernelLaunch ProgramBase::launch_copies(const TensorCopies& copies, Kernel direction, float* flat,
+                                        bool accumulate) const {
+  const CopyTensorsArguments arguments{.flat = flat,
+                                       .own = schedule_.at(copies.own),
+                                       .places = schedule_.at<const TensorPlace>(copies.table),
+                                       .count = static_cast<int>(copies.places.size()),
+                                       .accumulate = accumulate,
+                                       .own_is_fp32 = copies.own_is_fp32};
+  return launch_of(type_, direction, arguments, copies.blocks);
+}
+
+void ProgramBase::copy_in(Storage own, bool own_is_fp32, std::vector<TensorPlace> places) {
+  if (places.empty()) return;
+  copies_in_.push_back(
+      std::make_unique<TensorCopies>(make_copies("places of weights", own, own_is_fp32, std::move(places))));
+}
+
+void ProgramBase::copy_home(std::string name, Storage own, bool own_is_fp32, std::vector<TensorPlace> places,
+                            std::vector<std::string> finishes) {
+  copies_home_.push_back(
+      std::make_unique<TensorCopies>(make_copies("places of gradients", own, own_is_fp32, std::move(places))));
+  const TensorCopies& copies = *copies_home_.back();
+  schedule_.add({.name = std::move(name),
+                 .uses = {{copies.own}, {copies.table}},
+                 .issue =
+                     [this, &copies](Device& device, Stream stream, bool accumulate) {
+                       device.launch(launch_copies(copies, Kernel::copy_tensors_home, gradients_, accumulate), stream);
+                     },
+                 .finishes = std::move(finishes)});
+}
+
+void ProgramBase::finish() {
+  if (!training_) schedule_.begin_backward();
+  schedule_.begin_weights();
+  for (const auto& copies : copies_in_)
+    schedule_.add({.name = "weights' copies",
+                   .uses = {{copies->own, true}, {copies->table}},
+                   .issue = [this, &copies = *copies](Device& device, Stream stream, bool) {
+                     // The kernel reads the flat vector in this direction.
+                     auto* flat = const_cast<float*>(weights_);
+                     device.launch(launch_copies(copies, Kernel::copy_tensors_in, flat, false), stream);
+                   }});
+  for (Command& command : weight_commands_) schedule_.add(std::move(command));
+  schedule_.plan(parameters_, options_.segment_elements);
+}
+
+std::vector<MemoryItem> ProgramBase::memory() const {
+  std::int64_t lasting = 0;
+  for (const ArenaPlan::Item& item : schedule_.arena().items())
+    if (item.first < 0) lasting += item.bytes;
+  const std::int64_t workspace = schedule_.bytes(schedule_.workspace());
+  const std::string pass = training_ ? "training" : "evaluation";
+  return {{pass + ": weights' own copies and staged input", lasting - round_up(workspace, Schedule::alignment)},
+          {pass + ": cuDNN's workspace", round_up(workspace, Schedule::alignment)},
+          {pass + ": activations and gradients of a micro-batch", schedule_.arena().bytes() - lasting}};
+}
+
+void ProgramBase::allocate() {
+  memory_ = DeviceMemory(device_, schedule_.arena().bytes(), training_ ? "the training program" : "the evaluation");
+  schedule_.bind(memory_.data<char>());
+  const Stream stream = device_.compute_stream();
+  for (const auto* list : {&copies_in_, &copies_home_})
+    for (const auto& copies : *list)
+      device_.copy(schedule_.at(copies->table), copies->places.data(),
+                   size_in_bytes<TensorPlace>(static_cast<std::int64_t>(copies->places.size())), CopyKind::to_device,
+                   stream);
+  device_.record(finished_, stream);
+  device_.synchronize(finished_, options_.poll);
+  std::vector<WeightCopy> weights;
+  for (const auto& copies : copies_in_)
+    for (const TensorPlace& place : copies->places)
+      weights.push_back({place, schedule_.at(copies->own), copies->own_is_fp32});
+  weight_copies_ = std::make_shared<const std::vector<WeightCopy>>(std::move(weights));
+}
+
+void ProgramBase::set_weights(const Vector& weights) {
+  if (weights_ != weights.data()) schedule_.forget_captured(Schedule::Part::weights);
+  weights_ = weights.data();
+  schedule_.run(device_, Schedule::Part::weights, false, options_.graphs, nullptr);
+}
+
+void ProgramBase::stage(const PassInput& input) {
+  if (staged_ > taken_ + 1) throw Error("two passes are staged already: the third would overwrite the first");
+  const Slot& slot = slots_[staged_ % 2];
+  if (staged_ > 1) device_.wait(copy_stream_, slot.consumed);
+  device_.copy(schedule_.at(slot.inputs), input.inputs, input_bytes(), CopyKind::to_device, copy_stream_);
+  device_.copy(schedule_.at(slot.targets), input.targets, size_in_bytes<std::int32_t>(target_count()),
+               CopyKind::to_device, copy_stream_);
+  device_.record(slot.copied, copy_stream_);
+  ++staged_;
+}
+
+void ProgramBase::forward(const PassContext& context) {
+  if (taken_ == staged_) throw Error("forward() without a staged pass");
+  const Stream stream = device_.compute_stream();
+  const Slot& slot = slots_[taken_ % 2];
+  const StepState state{.gradient_scale = context.gradient_scale,
+                        .statistic_scale = context.statistic_scale,
+                        .dropout_key = context.dropout_key,
+                        .step = context.step,
+                        .first_row = context.first_row};
+  state_ring_.upload(&state, 1, schedule_.at(state_), options_.poll);
+  device_.wait(stream, slot.copied);
+  // Kernels that are replayed read the targets at one address.
+  device_.copy(schedule_.at(targets_), schedule_.at(slot.targets), size_in_bytes<std::int32_t>(target_count()),
+               CopyKind::on_device, stream);
+  before_forward(context);
+  schedule_.run(device_, Schedule::Part::forward, false, options_.graphs, nullptr);
+  after_forward(context);
+  device_.record(slot.consumed, stream);
+  ++taken_;
+  // The caller may overwrite its buffers now.
+  device_.synchronize(slot.copied, options_.poll);
+}
+
+void ProgramBase::close_sums() {
+  if (closed_) throw Error("the sums of the passes before were not taken");
+  const Stream stream = device_.compute_stream();
+  device_.copy(host_sums_.data(), sums(), size_in_bytes<PassSums>(1), CopyKind::to_host, stream);
+  device_.zero(sums(), size_in_bytes<PassSums>(1), stream);
+  device_.record(sums_closed_, stream);
+  closed_ = true;
+}
+
+LossSums ProgramBase::take_sums() {
+  if (!closed_) close_sums();
+  device_.synchronize(sums_closed_, options_.poll);
+  closed_ = false;
+  const PassSums& all = *host_sums_.data();
+  return {.loss = all.loss, .correct = all.correct, .correct5 = all.correct5, .targets = all.targets};
+}
+
+void ProgramBase::backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) {
+  if (gradients_ != gradients.data()) schedule_.forget_captured(Schedule::Part::backward);
+  gradients_ = gradients.data();
+  schedule_.run(device_, Schedule::Part::backward, accumulate, options_.graphs, &hooks);
+}
+
+std::vector<float> ProgramBase::logits(std::int64_t row, std::int64_t position) const {
+  const float* from = schedule_.at<const float>(logits_.storage) + (position * micro_batch_ + row) * logits_.stride;
+  const Stream stream = device_.compute_stream();
+  device_.copy(host_logits_.data(), from, size_in_bytes<float>(logits_.classes), CopyKind::to_host, stream);
+  device_.record(finished_, stream);
+  device_.synchronize(finished_, options_.poll);
+  return {host_logits_.data(), host_logits_.data() + logits_.classes};
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,152 @@
+#include "backend/cuda/program/schedule.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+Storage Schedule::buffer(std::string what, std::int64_t bytes) {
+  storages_.push_back({std::move(what), bytes, false});
+  return static_cast<Storage>(storages_.size()) - 1;
+}
+Storage Schedule::lasting(std::string what, std::int64_t bytes) {
+  const Storage storage = buffer(std::move(what), bytes);
+  item(storage).lasting = true;
+  return storage;
+}
+void Schedule::resize(Storage storage, std::int64_t bytes) {
+  item(storage).bytes = bytes;
+}
+void Schedule::workspace(std::int64_t bytes) {
+  item(0).bytes = std::max(item(0).bytes, bytes);
+}
+
+void Schedule::add(Command command) {
+  std::erase_if(command.uses, [](const Access& use) { return use.storage < 0; });
+  commands_.push_back(std::move(command));
+}
+void Schedule::begin_backward() {
+  backward_ = commands_.size();
+}
+void Schedule::begin_weights() {
+  weights_ = commands_.size();
+}
+
+Schedule::Part Schedule::part_of(std::size_t command) const {
+  return command >= weights_ ? Part::weights : command >= backward_ ? Part::backward : Part::forward;
+}
+
+void Schedule::find_lifetimes() {
+  for (std::size_t i = 0; i < commands_.size(); ++i)
+    for (const Access& use : commands_[i].uses) {
+      Item& storage = item(use.storage);
+      if (part_of(i) == Part::weights && !storage.lasting)
+        throw Error(cat(commands_[i].name, ": ", storage.what, " must last, for it is filled between passes"));
+      if (storage.first < 0) {
+        if (!use.write && !storage.lasting)
+          throw Error(cat(commands_[i].name, " reads ", storage.what, ", which nothing has written"));
+        storage.first = static_cast<int>(i);
+      }
+      storage.last = static_cast<int>(i);
+    }
+}
+
+std::vector<std::int64_t> Schedule::watermarks(const ParameterTable& table) const {
+  std::map<std::string, std::size_t> finished;
+  for (std::size_t i = 0; i < commands_.size(); ++i)
+    for (const std::string& name : commands_[i].finishes) finished[name] = i;
+  std::vector<std::int64_t> marks(commands_.size(), 0);
+  // A tensor is covered once it and all before it are done: the latest of their commands.
+  std::size_t latest = 0;
+  for (std::size_t i = 0; i < table.all().size(); ++i) {
+    const auto found = finished.find(table.all()[i].name);
+    if (found == finished.end()) break;
+    latest = std::max(latest, found->second);
+    marks[latest] = i + 1 < table.all().size() ? table.all()[i + 1].offset : table.size();
+  }
+  for (std::size_t i = 1; i < marks.size(); ++i) marks[i] = std::max(marks[i], marks[i - 1]);
+  return marks;
+}
+
+void Schedule::cut_segments(const std::vector<std::int64_t>& marks, std::int64_t segment_elements) {
+  std::int64_t reported = 0;  // at the end of the segment before
+  for (std::size_t i = 0; i < commands_.size(); ++i) {
+    const bool joins = i > 0 && part_of(i) == part_of(i - 1) && commands_[i].replayed == commands_[i - 1].replayed;
+    const bool bucket_done =
+        i > 0 && segment_elements > 0 && marks[i - 1] / segment_elements > reported / segment_elements;
+    if (!joins || bucket_done) {
+      if (i > 0) reported = marks[i - 1];
+      segments_.push_back({.part = part_of(i), .begin = i, .end = i, .replayed = commands_[i].replayed});
+    }
+    segments_.back().end = i + 1;
+    segments_.back().watermark = part_of(i) == Part::backward ? marks[i] : 0;
+  }
+}
+
+// What a command moves at least: everything that it uses, once.
+void Schedule::count_bytes() {
+  for (Command& command : commands_) {
+    if (command.bytes > 0) continue;
+    for (const Access& use : command.uses)
+      if (use.storage != workspace()) command.bytes += static_cast<double>(item(use.storage).bytes);
+  }
+}
+
+void Schedule::plan(const ParameterTable& table, std::int64_t segment_elements) {
+  find_lifetimes();
+  count_bytes();
+  for (Item& storage : storages_) {
+    if (storage.bytes == 0) continue;
+    if (storage.lasting)
+      storage.place = arena_.add(storage.what, storage.bytes);
+    else if (storage.first >= 0)
+      storage.place = arena_.add(storage.what, storage.bytes, storage.first, storage.last);
+  }
+  arena_.place();
+  cut_segments(watermarks(table), segment_elements);
+}
+
+void Schedule::bind(char* base) {
+  for (Item& storage : storages_)
+    storage.base = storage.place.planned() ? base + arena_.offset(storage.place) : nullptr;
+}
+
+void Schedule::run_segment(Device& device, Segment& segment, bool accumulate, bool graphs, const BackwardHooks* hooks) {
+  const Stream stream = device.compute_stream();
+  const std::size_t variant = accumulate ? 1 : 0;
+  const bool replays = graphs && segment.replayed;
+  if (replays && segment.captured[variant].handle != 0) return device.launch(segment.captured[variant], stream);
+  const bool captures = replays && segment.runs[variant] > 0;
+  if (captures) device.begin_capture(stream);
+  for (std::size_t i = segment.begin; i < segment.end; ++i) {
+    commands_[i].issue(device, stream, accumulate);
+    if (hooks != nullptr && hooks->poll && !captures) hooks->poll();
+  }
+  if (captures) {
+    segment.captured[variant] = device.end_capture(stream);
+    device.launch(segment.captured[variant], stream);
+  }
+  ++segment.runs[variant];
+}
+
+void Schedule::run(Device& device, Part part, bool accumulate, bool graphs, const BackwardHooks* hooks) {
+  std::int64_t reported = 0;
+  for (Segment& segment : segments_) {
+    if (segment.part != part) continue;
+    run_segment(device, segment, accumulate, graphs, hooks);
+    if (hooks == nullptr) continue;
+    if (hooks->ready && segment.watermark > reported) hooks->ready(segment.watermark);
+    if (hooks->poll) hooks->poll();
+    reported = segment.watermark;
+  }
+}
+
+void Schedule::forget_captured(Part part) {
+  for (Segment& segment : segments_)
+    if (segment.part == part)
+      for (CapturedGraph& graph : segment.captured) graph = {};
+}
+
+}  // namespace ringtrain::cuda

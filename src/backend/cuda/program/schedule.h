@@ -1,0 +1,101 @@
+// The commands of a program in order, the memory between them, and where gradients are final. Commands between two
+// bucket boundaries are a segment; each segment is captured once per variant and replayed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/device/device.h"
+#include "nn/arena.h"
+
+namespace ringtrain::cuda {
+
+using Storage = int;  // a buffer of the schedule; -1: none
+
+struct Access {
+  Storage storage;
+  bool write = false;
+};
+
+struct Command {
+  std::string name;          // "layer1.0.conv1 data gradient"
+  std::vector<Access> uses;  // storages below 0 are left out
+  // Gives the work to the stream. Looks addresses up with Schedule::at(). `accumulate`: a later micro-step.
+  std::function<void(Device&, Stream, bool accumulate)> issue;
+  std::vector<std::string> finishes = {};  // parameters whose gradients are then final
+  double flops = 0, bytes = 0;             // for tables; bytes 0: plan() adds up the storages that it uses
+  bool replayed = true;                    // false: its arguments differ from pass to pass, so it is never captured
+};
+
+class Schedule {
+ public:
+  static constexpr std::int64_t alignment = 256;  // bytes; of cudaMalloc, and more than any kernel asks for
+
+  Storage buffer(std::string what, std::int64_t bytes);   // between its first and last use
+  Storage lasting(std::string what, std::int64_t bytes);  // for the whole run: weights' copies, input, sums
+  void resize(Storage storage, std::int64_t bytes);       // until plan()
+  std::int64_t bytes(Storage storage) const { return item(storage).bytes; }
+  // One workspace for all commands: the largest that was asked for.
+  void workspace(std::int64_t bytes);
+  Storage workspace() const { return 0; }
+
+  void add(Command command);
+  void begin_backward();
+  void begin_weights();  // commands that refresh the program's copies after an update; own segment
+
+  // Lifetimes, arena, watermarks; segments end where a multiple of `segment_elements` of the flat vector becomes final.
+  void plan(const ParameterTable& table, std::int64_t segment_elements);
+  const ArenaPlan& arena() const { return arena_; }
+  void bind(char* base);
+  template <class T = void>
+  T* at(Storage storage) const {
+    return storage < 0 ? nullptr : reinterpret_cast<T*>(item(storage).base);
+  }
+
+  enum class Part { forward, backward, weights };
+  // With graphs: the first run of a variant (accumulate or not) is a plain one, in which libraries load what they load
+  // late; the second is captured and replayed, later ones are replayed.
+  void run(Device& device, Part part, bool accumulate, bool graphs, const BackwardHooks* hooks);
+  // What was captured no longer holds: an address that commands were given from outside has changed.
+  void forget_captured(Part part);
+
+  struct Segment {
+    Part part;
+    std::size_t begin, end;      // commands
+    std::int64_t watermark = 0;  // gradients [0, watermark) are final behind it; backward only
+    bool replayed = true;
+    int runs[2] = {};
+    CapturedGraph captured[2] = {};
+  };
+  const std::vector<Command>& commands() const { return commands_; }
+  const std::vector<Segment>& segments() const { return segments_; }
+
+ private:
+  struct Item {
+    std::string what;
+    std::int64_t bytes = 0;
+    bool lasting = false;
+    int first = -1, last = -1;  // commands
+    Buffer place = {};
+    char* base = nullptr;
+  };
+  Item& item(Storage storage) { return storages_[static_cast<std::size_t>(storage)]; }
+  const Item& item(Storage storage) const { return storages_[static_cast<std::size_t>(storage)]; }
+  Part part_of(std::size_t command) const;
+  void find_lifetimes();
+  void count_bytes();
+  std::vector<std::int64_t> watermarks(const ParameterTable& table) const;  // by command
+  void cut_segments(const std::vector<std::int64_t>& marks, std::int64_t segment_elements);
+  void run_segment(Device& device, Segment& segment, bool accumulate, bool graphs, const BackwardHooks* hooks);
+
+  std::vector<Item> storages_ = {{"workspace", 0, true}};
+  std::vector<Command> commands_;
+  std::vector<Segment> segments_;
+  std::size_t backward_ = static_cast<std::size_t>(-1), weights_ = static_cast<std::size_t>(-1);  // first commands
+  ArenaPlan arena_{alignment};
+};
+
+}  // namespace ringtrain::cuda

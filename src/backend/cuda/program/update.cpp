@@ -1,0 +1,106 @@
+#include "backend/cuda/program/update.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+template <class T>
+std::int64_t size_in_bytes(std::int64_t count) {
+  return count * static_cast<std::int64_t>(sizeof(T));
+}
+
+bool same(std::span<const UpdateRange> a, std::span<const UpdateRange> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const UpdateRange& x, const UpdateRange& y) {
+    return x.begin == y.begin && x.end == y.end && x.weight_decay == y.weight_decay;
+  });
+}
+}  // namespace
+
+Updater::Updater(Device& device, std::function<void()> poll)
+    : device_(device),
+      poll_(std::move(poll)),
+      copied_(device.make_event()),
+      finished_(device.make_event()),
+      scalars_(device, size_in_bytes<UpdateScalars>(1), "what an update is told"),
+      rule_(device, size_in_bytes<UpdateRule>(1), "the update's rule"),
+      rule_ring_(device),
+      host_scalars_(device, 1) {}
+
+// They are the same in every step, so that one copy, which the host waits for, serves a run.
+void Updater::upload_places(std::span<const UpdateRange> ranges, const ProgramBase* program) {
+  const auto copies = program == nullptr ? nullptr : program->weight_copies();
+  if (place_count_ > 0 && same(ranges, known_ranges_) && copies == known_copies_) return;
+  const Stream stream = device_.compute_stream();
+  std::vector<UpdatePlace> places =
+      update_places(ranges, copies == nullptr ? std::span<const WeightCopy>() : std::span(*copies));
+  place_count_ = std::ssize(places);
+  place_blocks_ = place_blocks(places.data(), static_cast<int>(place_count_));
+  const auto wait = [&] {
+    device_.record(copied_, stream);
+    device_.synchronize(copied_, poll_);
+  };
+  if (places_.bytes() < size_in_bytes<UpdatePlace>(place_count_)) {
+    wait();  // the update before may still read the old ones
+    places_ = DeviceMemory(device_, size_in_bytes<UpdatePlace>(place_count_), "the update's places");
+  }
+  device_.copy(places_.data(), places.data(), size_in_bytes<UpdatePlace>(place_count_), CopyKind::to_device, stream);
+  wait();
+  known_ranges_.assign(ranges.begin(), ranges.end());
+  known_copies_ = copies;
+}
+
+void Updater::measure(const Update& update, const Vector& gradients) {
+  const int blocks = squared_norm_blocks(update.trained);
+  if (partial_.bytes() < size_in_bytes<double>(blocks))
+    partial_ = DeviceMemory(device_, size_in_bytes<double>(blocks), "partial sums of the gradient's norm");
+  const Stream stream = device_.compute_stream();
+  device_.launch(
+      launch_of(SquaredNormArguments{
+          .values = gradients.data(), .partial = partial_.data<double>(), .count = update.trained, .blocks = blocks}),
+      stream);
+  device_.launch(launch_of(SquaredNormTotalArguments{.partial = partial_.data<double>(),
+                                                     .scalars = scalars_.data<UpdateScalars>(),
+                                                     .blocks = blocks,
+                                                     .unscale = 1 / update.loss_scale,
+                                                     .clip_norm = update.clip_norm}),
+                 stream);
+}
+
+void Updater::start(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
+                    std::span<const std::unique_ptr<Vector>> state) {
+  const Stream stream = device_.compute_stream();
+  rule_ring_.upload(&update.rule, 1, rule_.data(), poll_);
+  upload_places(update.ranges, program);
+  measure(update, gradients);
+  UpdateArguments arguments{.rule = rule_.data<UpdateRule>(),
+                            .scalars = scalars_.data<UpdateScalars>(),
+                            .places = places_.data<UpdatePlace>(),
+                            .count = static_cast<int>(place_count_),
+                            .weights = weights.data(),
+                            .gradients = gradients.data(),
+                            .state = {}};
+  for (std::size_t i = 0; i < state.size(); ++i) arguments.state[i] = state[i]->data();
+  device_.launch(launch_of(program == nullptr ? Type::fp32 : program->type(), arguments, place_blocks_), stream);
+  const std::int64_t statistics = weights.size() - update.trained;
+  if (statistics > 0)
+    device_.launch(launch_of(AverageArguments{.weights = weights.data() + update.trained,
+                                              .means = gradients.data() + update.trained,
+                                              .scalars = scalars_.data<UpdateScalars>(),
+                                              .count = statistics,
+                                              .momentum = update.norm_momentum}),
+                   stream);
+  device_.copy(host_scalars_.data(), scalars_.data(), scalars_.bytes(), CopyKind::to_host, stream);
+  device_.record(finished_, stream);
+}
+
+UpdateResult Updater::finish() {
+  device_.synchronize(finished_, poll_);
+  return {.gradient_norm = std::sqrt(host_scalars_.data()->squared_norm),
+          .applied = host_scalars_.data()->applied != 0};
+}
+
+}  // namespace ringtrain::cuda

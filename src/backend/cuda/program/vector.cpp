@@ -1,0 +1,35 @@
+#include "backend/cuda/program/vector.h"
+
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+DeviceVector::DeviceVector(Device& device, std::int64_t size)
+    : device_(device), size_(size), own_(device, bytes(), "a flat vector"), data_(own_.data<float>()) {}
+
+DeviceVector::DeviceVector(Device& device, std::int64_t size, const BackendOptions& options,
+                           std::shared_ptr<std::int64_t> reduced_bytes)
+    : device_(device), size_(size), release_(options.release_reduced), reduced_bytes_(std::move(reduced_bytes)) {
+  data_ = static_cast<float*>(options.allocate_reduced(bytes()));
+  *reduced_bytes_ += bytes();
+  device_.zero(data_, bytes(), device_.compute_stream());
+}
+
+DeviceVector::~DeviceVector() {
+  try {
+    wait_for_device();
+  } catch (const Error&) {  // the device is lost, and whoever uses it next will say so
+  }
+  if (reduced_bytes_ == nullptr) return;
+  *reduced_bytes_ -= bytes();
+  if (release_) release_(data_);
+}
+
+// Work that was given to the stream may still read it.
+void DeviceVector::wait_for_device() {
+  const Event finished = device_.make_event();
+  device_.record(finished, device_.compute_stream());
+  device_.synchronize(finished, {});
+}
+
+}  // namespace ringtrain::cuda

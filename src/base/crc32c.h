@@ -1,0 +1,13 @@
+// CRC-32C (Castagnoli): the checksum of data sets and checkpoints.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace ringtrain {
+
+// `crc` continues an earlier call's result.
+std::uint32_t crc32c(std::span<const std::uint8_t> bytes, std::uint32_t crc = 0);
+std::uint32_t crc32c_portable(std::span<const std::uint8_t> bytes, std::uint32_t crc = 0);  // without SSE 4.2
+
+}  // namespace ringtrain

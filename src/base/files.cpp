@@ -1,0 +1,82 @@
+#include "base/files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace ringtrain {
+namespace {
+
+void sync(const std::string& path, int flags) {
+  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC);
+  if (descriptor < 0) throw Error(cat(path, ": cannot open to sync: ", std::strerror(errno)));
+  const int synced = ::fsync(descriptor);
+  const int reason = errno;
+  ::close(descriptor);
+  // Some network file systems cannot sync a folder and say EINVAL; the rename itself is then as safe as it gets.
+  if (synced != 0 && !(reason == EINVAL && (flags & O_DIRECTORY) != 0)) {
+    throw Error(cat(path, ": cannot sync to disk: ", std::strerror(reason)),
+                reason == ENOSPC ? "free some space, or write to another disk" : "");
+  }
+}
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, int reason) {
+  throw Error(cat(path, ": ", what, ": ", std::strerror(reason)), advice_for_writing(reason));
+}
+
+}  // namespace
+
+std::string advice_for_writing(int reason) {
+  switch (reason) {
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space (or quota), or choose a folder on another disk (run.dir, --out)";
+    case EROFS:
+    case EACCES:
+    case EPERM:
+      return "choose a folder that you can write to (run.dir, --out)";
+    default:
+      return "";
+  }
+}
+
+void publish_file(const std::string& temporary, const std::string& final) {
+  sync(temporary, O_RDONLY);
+  if (std::rename(temporary.c_str(), final.c_str()) != 0) {
+    throw Error(cat(temporary, ": cannot rename to ", final, ": ", std::strerror(errno)));
+  }
+  const std::filesystem::path folder = std::filesystem::path(final).parent_path();
+  sync(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
+}
+
+void write_file_atomically(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) fail(temporary, "cannot write", errno);
+  std::size_t done = 0;
+  int reason = 0;
+  while (done < text.size() && reason == 0) {
+    const ssize_t written = ::write(file, text.data() + done, text.size() - done);
+    if (written < 0 && errno != EINTR) reason = errno;
+    if (written > 0) done += static_cast<std::size_t>(written);
+  }
+  if (::close(file) != 0 && reason == 0) reason = errno;
+  if (reason != 0) {
+    ::unlink(temporary.c_str());
+    fail(path, "cannot write", reason);
+  }
+  try {
+    publish_file(temporary, path);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+}  // namespace ringtrain

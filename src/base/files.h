@@ -1,0 +1,18 @@
+// Files that appear whole or not at all.
+#pragma once
+
+#include <string>
+
+namespace ringtrain {
+
+// Syncs `temporary` to disk, renames it to `final` and syncs the folder. Throws Error; `final` is then as it was
+// before.
+void publish_file(const std::string& temporary, const std::string& final);
+
+// Replaces `path` with `text` through <path>.tmp and publish_file(). Throws Error; `path` is then as it was before.
+void write_file_atomically(const std::string& path, const std::string& text);
+
+// What to do when writing failed with this errno: "free some space ..."; "" when there is no advice.
+std::string advice_for_writing(int reason);
+
+}  // namespace ringtrain

@@ -1,0 +1,224 @@
+#include "bench/scaling_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+namespace ringtrain {
+
+namespace {
+
+// Messages of a ring, and the bytes that a rank sends per byte of the vector.
+double messages(int ranks) {
+  return 2.0 * (ranks - 1);
+}
+double traffic(int ranks) {
+  return 2.0 * (ranks - 1) / ranks;
+}
+
+double middle(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto at = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+double seconds_of(const Link& link, const SumSample& s) {
+  const SumCost cost = ring_cost(link, s.ranks, static_cast<double>(s.bytes));
+  return cost.alone() + (s.sums - 1) * cost.occupancy();
+}
+
+// seconds = a alpha + b beta by least squares, every equation divided by its seconds and multiplied by its weight.
+Link solve(const std::vector<SumSample>& samples, const std::vector<double>& weights) {
+  double aa = 0, ab = 0, bb = 0, at = 0, bt = 0;  // the normal equations
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const SumSample& s = samples[i];
+    const double a = messages(s.ranks) / s.seconds, b = traffic(s.ranks) * static_cast<double>(s.bytes) / s.seconds;
+    aa += weights[i] * a * a, ab += weights[i] * a * b, bb += weights[i] * b * b;
+    at += weights[i] * a, bt += weights[i] * b;
+  }
+  const double determinant = aa * bb - ab * ab;
+  if (determinant <= 1e-12 * aa * bb) return {0, bb > 0 ? bt / bb : 0};  // one size only
+  const double alpha = (at * bb - bt * ab) / determinant, beta = (bt * aa - at * ab) / determinant;
+  if (alpha < 0) return {0, bt / bb};
+  if (beta < 0) return {at / aa, 0};
+  return {alpha, beta};
+}
+
+}  // namespace
+
+Link fit_link(std::span<const SumSample> samples) {
+  std::vector<SumSample> single, several;
+  for (const SumSample& s : samples)
+    if (s.ranks > 1) (s.sums > 1 ? several : single).push_back(s);
+
+  // Huber 1964: what is further off than most counts less, as measurements of a shared network often are.
+  std::vector<double> weights(single.size(), 1.0), off(single.size());
+  Link link;
+  for (int iteration = 0; iteration < 20; ++iteration) {
+    link = solve(single, weights);
+    for (std::size_t i = 0; i < single.size(); ++i)
+      off[i] = std::abs(1 - seconds_of(link, single[i]) / single[i].seconds);
+    const double bound = std::max(1.5 * middle(off), 1e-9);
+    for (std::size_t i = 0; i < single.size(); ++i) weights[i] = bound / std::max(off[i], bound);
+  }
+  link.error = middle(off);
+
+  std::vector<double> gaps;
+  for (const SumSample& s : several) {
+    const double without = seconds_of({link.alpha, link.beta, 0}, s);
+    gaps.push_back(std::clamp((s.seconds - without) / ((s.sums - 1) * messages(s.ranks)), 0.0, link.alpha));
+  }
+  link.gap = gaps.empty() ? link.alpha : middle(gaps);
+  return link;
+}
+
+SumCost ring_cost(const Link& link, int ranks, double bytes) {
+  return {messages(ranks) * link.alpha, traffic(ranks) * bytes * link.beta, messages(ranks) * link.gap};
+}
+
+SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes) {
+  const int nodes = cluster.nodes(), local = cluster.ranks_on_node();
+  if (nodes == 1) return ring_cost(cluster.node, cluster.ranks, bytes);
+  if (local == 1) return ring_cost(cluster.network, cluster.ranks, bytes);
+  if (topology == Topology::hierarchical) {
+    const SumCost inside = ring_cost(cluster.node, local, bytes), between = ring_cost(cluster.network, nodes, bytes);
+    return {inside.latency + between.latency, inside.transfer + between.transfer, inside.gap + between.gap};
+  }
+  const SumCost inside = ring_cost(cluster.node, cluster.ranks, bytes);
+  const SumCost between = ring_cost(cluster.network, cluster.ranks, bytes);
+  return inside.alone() > between.alone() ? inside : between;
+}
+
+namespace {
+
+// When the gradient's first `share` is final, as a share of the backward pass.
+double ready_at(std::span<const WatermarkPoint> watermark, double share) {
+  if (watermark.empty()) return share;
+  for (const WatermarkPoint& point : watermark)
+    if (point.share >= share - 1e-12) return point.time;
+  return 1;
+}
+
+// The counters of a step (recursive doubling): latency, and no more.
+double counters_seconds(const Cluster& c) {
+  const auto rounds = [](int ranks) { return std::ceil(std::log2(static_cast<double>(ranks))); };
+  return rounds(c.ranks_on_node()) * c.node.alpha + rounds(c.nodes()) * c.network.alpha;
+}
+
+// From the start of the last backward pass to the last sum's end.
+double backward_and_sums(const StepWork& work, const Cluster& cluster, Topology topology) {
+  if (cluster.ranks == 1) return work.backward;
+  const double rate = 1 - work.busy;  // of computing while the channel is occupied
+  double now = 0, computed = 0, channel_free = 0, last_end = 0;
+  const auto compute_until = [&](double target) {
+    const double gained = std::min(target - computed, std::max(0.0, channel_free - now) * rate);
+    if (computed + gained >= target) {
+      if (rate > 0) now += gained / rate;
+    } else {
+      now = std::max(now, channel_free) + target - computed - gained;
+    }
+    computed = target;
+  };
+  const auto total = static_cast<double>(work.elements);
+  for (std::int64_t begin = 0; begin < work.elements; begin += work.bucket_elements) {
+    const std::int64_t end = std::min(begin + work.bucket_elements, work.elements);
+    compute_until(work.backward * ready_at(work.watermark, static_cast<double>(end) / total));
+    const SumCost cost = sum_cost(cluster, topology, static_cast<double>(end - begin) * work.element_bytes);
+    const double start = std::max(now, channel_free);
+    channel_free = start + cost.occupancy();
+    last_end = std::max(last_end, start + cost.alone());
+  }
+  compute_until(work.backward);
+  return std::max(last_end, now) + counters_seconds(cluster);
+}
+
+}  // namespace
+
+StepTime step_time(const StepWork& work, const Cluster& cluster, Topology topology) {
+  StepTime t;
+  t.compute = static_cast<double>(work.accumulation) * (work.forward + work.backward) + work.update;
+  t.exposed = backward_and_sums(work, cluster, topology) - work.backward;
+  t.input = std::max(0.0, work.input - t.compute - t.exposed);
+  return t;
+}
+
+double fit_busy(StepWork work, const Cluster& cluster, Topology topology, double measured_seconds) {
+  double low = 0, high = 1;
+  for (int i = 0; i < 50; ++i) {
+    work.busy = (low + high) / 2;
+    (step_time(work, cluster, topology).total() < measured_seconds ? low : high) = work.busy;
+  }
+  return (low + high) / 2;
+}
+
+PassTime pass_at(std::span<const PassTime> measured, double micro_batch) {
+  const PassTime& largest = measured.back();
+  const auto proportional = [&](const PassTime& p) {
+    const double k = micro_batch / p.micro_batch;
+    return PassTime{micro_batch, k * p.forward, k * p.backward};
+  };
+  if (measured.size() == 1 || micro_batch >= largest.micro_batch) return proportional(largest);
+  std::size_t i = 1;
+  while (measured[i].micro_batch < micro_batch) ++i;
+  const PassTime &a = measured[i - 1], &b = measured[i];
+  const double x = (micro_batch - a.micro_batch) / (b.micro_batch - a.micro_batch);
+  const PassTime on_line = {micro_batch, a.forward + x * (b.forward - a.forward),
+                            a.backward + x * (b.backward - a.backward)};
+  if (x >= 0) return on_line;
+  // A line that meets zero before zero samples do says that small passes are cheaper: not believed.
+  const PassTime least = proportional(a);
+  return {micro_batch, std::clamp(on_line.forward, std::min(least.forward, a.forward), a.forward),
+          std::clamp(on_line.backward, std::min(least.backward, a.backward), a.backward)};
+}
+
+double crowding(int ranks_on_node, int threads, int cores) {
+  return std::max(1.0, static_cast<double>(ranks_on_node) * threads / std::max(1, cores));
+}
+
+Link scaled(Link link, double factor) {
+  link.alpha *= factor, link.beta *= factor, link.gap *= factor;
+  return link;
+}
+
+Link CoreSharing::slower(Link link, double crowding) const {
+  link = scaled(link, crowding);
+  link.alpha += (crowding - 1) * message_wait;
+  return link;
+}
+
+double fit_message_wait(const StepWork& work, const Cluster& cluster, Topology topology, double crowding,
+                        double measured_seconds) {
+  if (crowding <= 1) return 0;
+  double low = 0, high = measured_seconds;
+  for (int i = 0; i < 50; ++i) {
+    const CoreSharing core_sharing = {0, (low + high) / 2};
+    const Cluster slower = {cluster.ranks, cluster.ranks_per_node, core_sharing.slower(cluster.node, crowding),
+                            core_sharing.slower(cluster.network, crowding)};
+    (step_time(work, slower, topology).total() < measured_seconds ? low : high) = core_sharing.message_wait;
+  }
+  return (low + high) / 2;
+}
+
+double full_node_slowdown(double at_full, int ranks_on_node, int alone, int full) {
+  if (full <= alone) return 1;
+  const double x = static_cast<double>(ranks_on_node - alone) / (full - alone);
+  return 1 + std::clamp(x, 0.0, 1.0) * (at_full - 1);
+}
+
+StepRange step_range(const StepWork& work, const Cluster& cluster, Topology topology, const Uncertainty& uncertainty) {
+  const auto seconds = [&](bool slower) {
+    const double compute = slower ? 1 + uncertainty.compute : 1 / (1 + uncertainty.compute);
+    const double sums = slower ? 1 + uncertainty.sums : 1 / (1 + uncertainty.sums);
+    StepWork w = work;
+    w.forward *= compute, w.backward *= compute, w.update *= compute, w.input *= compute;
+    Cluster c = cluster;
+    c.node = scaled(c.node, sums), c.network = scaled(c.network, sums);
+    return step_time(w, c, topology);
+  };
+  const StepTime low = seconds(false), high = seconds(true);
+  const double straggler = uncertainty.jitter * std::sqrt(2 * std::log(static_cast<double>(cluster.ranks)));
+  return {low.total() / (1 + uncertainty.model), (high.total() + straggler * high.compute) * (1 + uncertainty.model)};
+}
+
+}  // namespace ringtrain

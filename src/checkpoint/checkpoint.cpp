@@ -1,0 +1,325 @@
+#include "checkpoint/checkpoint.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <sstream>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "data/hdf5.h"
+
+namespace ringtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* schema = "ringtrain-checkpoint";
+constexpr std::int64_t schema_major = 1;
+constexpr const char* damaged_hint =
+    "--resume takes the newest whole checkpoint of a run by itself; remove this file or restore it from a copy";
+// HDF5 keeps attributes in 64 KiB object headers.
+constexpr std::size_t longest_attribute = 32768;
+constexpr const char* reserved[] = {"schema", "schema_version", "step", "attributes_crc32c", "complete"};
+
+std::uint32_t crc_of(const void* data, std::size_t bytes, std::uint32_t crc = 0) {
+  return crc32c({static_cast<const std::uint8_t*>(data), bytes}, crc);
+}
+
+std::uint32_t crc_of(const std::string& text, std::uint32_t crc = 0) {
+  return crc_of(text.data(), text.size(), crc);
+}
+
+std::uint32_t crc_of(const NamedArray& array) {
+  return crc_of(array.values.data(), array.values.size() * sizeof(float));
+}
+
+std::string to_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+// A line per array; tells which one is missing, and what its shape was.
+std::string contents_of(const Checkpoint& checkpoint) {
+  std::string text;
+  for (const NamedArray& array : checkpoint.arrays) text += array.name + "\t" + to_text(array.shape) + "\n";
+  return text;
+}
+
+// The root's attributes carry counters that a flipped bit would change unnoticed: HDF5 does not checksum them.
+std::uint32_t header_crc(const Checkpoint& checkpoint, const std::string& contents) {
+  std::uint32_t crc = crc_of(&checkpoint.step, sizeof checkpoint.step);
+  for (const auto& [name, text] : checkpoint.texts) {
+    crc = crc_of(name + '\0' + std::to_string(text.size()) + '\0' + text, crc);
+  }
+  for (const auto& [name, number] : checkpoint.numbers) crc = crc_of(&number, sizeof number, crc_of(name + '\0', crc));
+  return crc_of(contents, crc);
+}
+
+void write_bytes(h5::File& file, const std::string& name, const std::string& text) {
+  const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+  file.write<std::uint8_t>(name, bytes, {static_cast<std::int64_t>(text.size())});
+}
+
+std::string read_bytes(const h5::File& file, const std::string& name) {
+  const std::vector<std::uint8_t> bytes = file.read<std::uint8_t>(name);
+  return {bytes.begin(), bytes.end()};
+}
+
+void check_names(const Checkpoint& checkpoint) {
+  const auto is_reserved = [](const std::string& name) {
+    return std::find(std::begin(reserved), std::end(reserved), name) != std::end(reserved);
+  };
+  for (const auto& entry : checkpoint.texts) {
+    if (is_reserved(entry.first) || checkpoint.numbers.count(entry.first) != 0) {
+      throw Error(cat("checkpoint: the name '", entry.first, "' is taken"));
+    }
+  }
+  for (const auto& entry : checkpoint.numbers) {
+    if (is_reserved(entry.first)) throw Error(cat("checkpoint: the name '", entry.first, "' is taken"));
+  }
+  for (const NamedArray& array : checkpoint.arrays) {
+    const bool bad = array.name.empty() || array.name.front() == '/' || array.name.back() == '/' ||
+                     array.name.find_first_of("\t\n") != std::string::npos || array.name == "contents" ||
+                     array.name.starts_with("texts/");
+    if (bad) throw Error(cat("checkpoint: '", array.name, "' cannot be the name of an array"));
+  }
+}
+
+void write_file(const std::string& path, const Checkpoint& checkpoint) {
+  h5::File file = h5::File::create(path);
+  file.write_attribute("/", "schema", std::string(schema));
+  file.write_integers("/", "schema_version", {schema_major, 0});
+  file.write_attribute("/", "step", checkpoint.step);
+  for (const auto& [name, text] : checkpoint.texts) {
+    if (text.size() > longest_attribute) {
+      write_bytes(file, "texts/" + name, text);
+    } else {
+      file.write_attribute("/", name, text);
+    }
+  }
+  for (const auto& [name, number] : checkpoint.numbers) file.write_attribute("/", name, number);
+  for (const NamedArray& array : checkpoint.arrays) {
+    file.write<float>(array.name, array.values, array.shape);
+    file.write_attribute(array.name, "crc32c", static_cast<std::int64_t>(crc_of(array)));
+  }
+  const std::string contents = contents_of(checkpoint);
+  write_bytes(file, "contents", contents);
+  file.write_attribute("/", "attributes_crc32c", static_cast<std::int64_t>(header_crc(checkpoint, contents)));
+  file.flush();
+  file.write_attribute("/", "complete", std::int64_t{1});
+  file.flush();
+  file.close();
+}
+
+void check_header(const h5::File& file) {
+  const std::string& path = file.path();
+  if (!file.has_attribute("/", "schema")) {
+    throw Error(cat(path, ": is no checkpoint: the attribute 'schema' is missing, expected \"", schema, "\""),
+                "checkpoints lie in <run folder>/checkpoints/step-*.h5");
+  }
+  if (const std::string found = file.read_string("/", "schema"); found != schema) {
+    throw Error(
+        cat(path, ": is no checkpoint: schema is \"", found, "\", expected \"", schema, "\""),
+        found == "ringtrain" ? "this is a data set; checkpoints lie in <run folder>/checkpoints/step-*.h5" : "");
+  }
+  const std::vector<std::int64_t> version = file.read_integers("/", "schema_version");
+  if (version.empty() || version.front() != schema_major) {
+    throw Error(cat(path, ": checkpoint schema version ", to_text(version), ", this program reads version ",
+                    schema_major, ".x"),
+                "use the program that wrote it: run.json names its commit");
+  }
+  if (!file.has_attribute("/", "complete") || file.read_integer("/", "complete") != 1) {
+    throw Error(cat(path, ": is not complete (its writer was interrupted)"), damaged_hint);
+  }
+}
+
+herr_t keep_name(hid_t, const char* name, const H5A_info_t*, void* names) {
+  static_cast<std::vector<std::string>*>(names)->push_back(name);
+  return 0;
+}
+
+std::vector<std::string> attribute_names(const h5::File& file) {
+  const std::lock_guard lock(h5::library_lock());
+  std::vector<std::string> names;
+  if (H5Aiterate2(file.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, keep_name, &names) < 0) {
+    throw Error(cat(file.path(), ": cannot list the attributes"), damaged_hint);
+  }
+  return names;
+}
+
+bool is_text(const h5::File& file, const std::string& name) {
+  const std::lock_guard lock(h5::library_lock());
+  const h5::Handle attribute(H5Aopen(file.id(), name.c_str(), H5P_DEFAULT), H5Aclose);
+  const h5::Handle type(H5Aget_type(attribute.get()), H5Tclose);
+  return H5Tget_class(type.get()) == H5T_STRING;
+}
+
+// Everything but the arrays; returns the contents.
+std::string read_header(const h5::File& file, Checkpoint& checkpoint) {
+  check_header(file);
+  checkpoint.step = file.read_integer("/", "step");
+  for (const std::string& name : attribute_names(file)) {
+    if (std::find(std::begin(reserved), std::end(reserved), name) != std::end(reserved)) continue;
+    if (is_text(file, name)) {
+      checkpoint.texts[name] = file.read_string("/", name);
+    } else {
+      checkpoint.numbers[name] = file.read_real("/", name);
+    }
+  }
+  if (file.has("texts")) {
+    for (const std::string& name : file.list("texts")) checkpoint.texts[name] = read_bytes(file, "texts/" + name);
+  }
+  const std::string contents = read_bytes(file, "contents");
+  const auto stored = static_cast<std::uint32_t>(file.read_integer("/", "attributes_crc32c"));
+  if (const std::uint32_t found = header_crc(checkpoint, contents); found != stored) {
+    throw Error(
+        cat(file.path(), ": the attributes or the list of contents are damaged: crc32c ", found, ", expected ", stored),
+        damaged_hint);
+  }
+  return contents;
+}
+
+NamedArray read_array(const h5::File& file, const std::string& name, const std::string& shape) {
+  if (!file.has(name)) throw Error(cat(file.path(), ": array '", name, "' is missing"), damaged_hint);
+  NamedArray array{name, file.shape(name), {}};
+  if (to_text(array.shape) != shape) {
+    throw Error(cat(file.path(), ": array '", name, "' has the shape ", to_text(array.shape), ", expected ", shape),
+                damaged_hint);
+  }
+  array.values = file.read<float>(name);
+  const auto stored = static_cast<std::uint32_t>(file.read_integer(name, "crc32c"));
+  if (const std::uint32_t found = crc_of(array); found != stored) {
+    throw Error(cat(file.path(), ": array '", name, "' is damaged: crc32c ", found, ", expected ", stored),
+                damaged_hint);
+  }
+  return array;
+}
+
+// Hands out one array at a time, so that checking a file takes the memory of its largest array only.
+Checkpoint read_through(const std::string& path, const std::function<void(NamedArray&&)>& take) {
+  const h5::File file = h5::File::open(path);
+  Checkpoint checkpoint;
+  std::istringstream contents(read_header(file, checkpoint));
+  for (std::string line; std::getline(contents, line);) {
+    const std::size_t tab = line.find('\t');
+    if (tab == std::string::npos) throw Error(cat(path, ": bad line in 'contents': ", line), damaged_hint);
+    take(read_array(file, line.substr(0, tab), line.substr(tab + 1)));
+  }
+  return checkpoint;
+}
+
+void verify(const std::string& path) {
+  read_through(path, [](NamedArray&&) {});
+}
+
+std::optional<std::int64_t> step_of_file(const std::string& file_name) {
+  constexpr std::string_view prefix = "step-", suffix = ".h5";
+  if (!file_name.starts_with(prefix) || !file_name.ends_with(suffix)) return std::nullopt;
+  std::int64_t step = 0;
+  const char* end = file_name.data() + file_name.size() - suffix.size();
+  const auto result = std::from_chars(file_name.data() + prefix.size(), end, step);
+  if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
+  return step;
+}
+
+}  // namespace
+
+std::string Checkpoint::text_or(const std::string& name, std::string absent) const {
+  const auto found = texts.find(name);
+  return found == texts.end() ? absent : found->second;
+}
+
+double Checkpoint::number_or(const std::string& name, double absent) const {
+  const auto found = numbers.find(name);
+  return found == numbers.end() ? absent : found->second;
+}
+
+const NamedArray& Checkpoint::array(const std::string& name) const {
+  const auto found = std::find_if(arrays.begin(), arrays.end(), [&](const NamedArray& a) { return a.name == name; });
+  if (found == arrays.end()) {
+    throw Error(cat("checkpoint of another model or optimizer: it has no array '", name, "'"),
+                "resume with the experiment that wrote it (experiment.yaml in its run folder)");
+  }
+  return *found;
+}
+
+const NamedArray& Checkpoint::array(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  const NamedArray& result = array(name);
+  if (result.shape != shape) {
+    throw Error(cat("checkpoint of another model: array '", name, "' has the shape ", to_text(result.shape),
+                    ", this experiment's model wants ", to_text(shape)),
+                "resume with the experiment that wrote it (experiment.yaml in its run folder)");
+  }
+  return result;
+}
+
+void write_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
+  check_names(checkpoint);
+  const std::string temporary = path + ".tmp";
+  ::unlink(temporary.c_str());  // what a killed job left; the run folder's lock keeps others out
+  try {
+    write_file(temporary, checkpoint);
+    verify(temporary);
+    publish_file(temporary, path);
+  } catch (const Error& error) {
+    ::unlink(temporary.c_str());
+    throw Error(cat("the checkpoint of step ", checkpoint.step, " could not be written: ", error.what()), error.hint(),
+                error.where());
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+Checkpoint read_checkpoint(const std::string& path, std::string_view prefix) {
+  std::vector<NamedArray> arrays;
+  Checkpoint checkpoint = read_through(path, [&](NamedArray&& array) {
+    if (array.name.starts_with(prefix)) arrays.push_back(std::move(array));
+  });
+  checkpoint.arrays = std::move(arrays);
+  return checkpoint;
+}
+
+std::string checkpoint_path(const std::string& run_dir, std::int64_t step) {
+  std::string digits = std::to_string(step);
+  if (digits.size() < 9) digits.insert(0, 9 - digits.size(), '0');
+  return run_dir + "/checkpoints/step-" + digits + ".h5";
+}
+
+std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir) {
+  std::vector<std::int64_t> steps;
+  std::error_code code;
+  for (fs::directory_iterator entry(run_dir + "/checkpoints", code), end; !code && entry != end;
+       entry.increment(code)) {
+    if (const auto step = step_of_file(entry->path().filename().string())) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  return steps;
+}
+
+std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings) {
+  std::vector<std::string> candidates;
+  for (const std::int64_t step : checkpoint_steps(run_dir)) candidates.push_back(checkpoint_path(run_dir, step));
+  const std::string best = run_dir + "/checkpoints/best.h5";
+  if (fs::exists(best)) candidates.push_back(best);
+  for (const std::string& path : candidates) {
+    try {
+      verify(path);
+      return path;
+    } catch (const Error& error) {
+      if (warnings != nullptr) warnings->push_back(cat("checkpoint passed over: ", error.what()));
+    }
+  }
+  return "";
+}
+
+}  // namespace ringtrain

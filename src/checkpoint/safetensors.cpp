@@ -1,0 +1,229 @@
+#include "checkpoint/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/small_floats.h"
+
+namespace ringtrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t longest_header = 100'000'000;  // as the format's own library
+constexpr const char* damaged_hint = "copy the file again, or write it again";
+
+// Of one element; 0 for a type that the format does not have.
+std::uint64_t bytes_of(const std::string& dtype) {
+  static const std::map<std::string, std::uint64_t> sizes = {
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
+      {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"F64", 8},     {"I64", 8}, {"U64", 8}, {"C64", 8}};
+  const auto found = sizes.find(dtype);
+  return found == sizes.end() ? 0 : found->second;
+}
+
+// What people have instead of a safetensors file.
+void refuse_other_formats(const std::string& path, const std::string& start) {
+  if (start.starts_with("\x89HDF"))
+    throw Error(cat(path, ": is an HDF5 file, not safetensors"),
+                "a checkpoint becomes one with: ringtrain export CHECKPOINT.h5 --out FILE.safetensors");
+  const bool zip = start.starts_with("PK\x03\x04"), pickle = start.starts_with(std::string_view("\x80\x02", 2));
+  if (!zip && !pickle) return;
+  const std::string stem = path.substr(0, path.find_last_of('.'));
+  throw Error(cat(path, ": is a file of torch.save, not safetensors"),
+              cat("a pickle can run any code, so only PyTorch reads it; convert it once, in Python:\n"
+                  "    import torch; from safetensors.torch import save_file\n"
+                  "    w = torch.load('",
+                  path, "', map_location='cpu', weights_only=True)\n    save_file({k: v.contiguous() for k, v in ",
+                  "w.get('state_dict', w).items()}, '", stem, ".safetensors')"));
+}
+
+// Throws on a name that comes twice: nlohmann::json alone would keep the last one.
+Json parse_header(const std::string& path, const std::string& text) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      throw Error(cat(path, ": the header has '", value.get<std::string>(), "' twice"), damaged_hint);
+    return true;
+  };
+  try {
+    Json header = Json::parse(text, watch);
+    if (header.is_object()) return header;
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(cat(path, ": the header is no JSON: ", error.what()), damaged_hint);
+  }
+  throw Error(cat(path, ": the header is JSON, but no object"), damaged_hint);
+}
+
+std::map<std::string, std::string> metadata_of(const std::string& path, const Json& header) {
+  std::map<std::string, std::string> metadata;
+  if (!header.contains("__metadata__")) return metadata;
+  const Json& entries = header["__metadata__"];
+  if (!entries.is_object()) throw Error(cat(path, ": __metadata__ is no object"), damaged_hint);
+  for (const auto& [key, value] : entries.items()) {
+    if (!value.is_string()) throw Error(cat(path, ": __metadata__ '", key, "' is no text"), damaged_hint);
+    metadata[key] = value.get<std::string>();
+  }
+  return metadata;
+}
+
+bool is_list_of_counts(const Json& value) {
+  return value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& v) {
+           return v.is_number_unsigned() && v.get<std::uint64_t>() <= std::uint64_t{INT64_MAX};
+         });
+}
+
+// `data_begin`: where in the file the offsets count from.
+SafetensorsEntry entry_of(const std::string& path, const std::string& name, const Json& value, std::uint64_t data_begin,
+                          std::uint64_t file_bytes) {
+  const std::string who = cat(path, ": tensor '", name, "'");
+  if (!value.is_object() || !value.contains("dtype") || !value["dtype"].is_string())
+    throw Error(cat(who, ": no dtype in the header"), damaged_hint);
+  if (!value.contains("shape") || !is_list_of_counts(value["shape"]))
+    throw Error(cat(who, ": its shape is not a list of sizes"), damaged_hint);
+  if (!value.contains("data_offsets") || !is_list_of_counts(value["data_offsets"]) || value["data_offsets"].size() != 2)
+    throw Error(cat(who, ": its data_offsets are not two numbers"), damaged_hint);
+
+  SafetensorsEntry entry;
+  entry.name = name;
+  entry.dtype = value["dtype"].get<std::string>();
+  entry.shape = value["shape"].get<std::vector<std::int64_t>>();
+  const std::uint64_t size = bytes_of(entry.dtype);
+  if (size == 0) throw Error(cat(who, ": unknown dtype '", entry.dtype, "'"), "write the tensor as F32");
+  std::uint64_t bytes = size;
+  bool fits = true;
+  for (const std::int64_t extent : entry.shape)
+    fits = !__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(extent), &bytes) && fits;
+  const auto begin = value["data_offsets"][0].get<std::uint64_t>(), end = value["data_offsets"][1].get<std::uint64_t>();
+  if (begin > end) throw Error(cat(who, ": begins at byte ", begin, " but ends at ", end), damaged_hint);
+  if (!fits || bytes != end - begin)
+    throw Error(cat(who, ": has ", end - begin, " bytes; its shape ", value["shape"].dump(), " of ", entry.dtype,
+                    fits ? cat(" needs ", bytes) : " is larger than any file"),
+                damaged_hint);
+  if (end > file_bytes - data_begin)
+    throw Error(cat(who, ": ends at byte ", data_begin + end, " of a file of ", file_bytes,
+                    ": the file is cut off or its header is wrong"),
+                damaged_hint);
+  entry.begin = data_begin + begin;
+  entry.bytes = bytes;
+  entry.count = static_cast<std::int64_t>(bytes / size);
+  return entry;
+}
+
+// As the format demands: the tensors cover all bytes, each byte once.
+void check_coverage(const std::string& path, const std::vector<SafetensorsEntry>& entries, std::uint64_t data_begin,
+                    std::uint64_t file_bytes) {
+  std::uint64_t end = data_begin;
+  const SafetensorsEntry* last = nullptr;
+  for (const SafetensorsEntry& entry : entries) {
+    if (entry.begin < end)
+      throw Error(cat(path, ": tensor '", entry.name, "' overlaps '", last->name, "'"), damaged_hint);
+    if (entry.begin > end)
+      throw Error(cat(path, ": ", entry.begin - end, " bytes before tensor '", entry.name, "' belong to no tensor"),
+                  damaged_hint);
+    end = entry.begin + entry.bytes;
+    last = &entry;
+  }
+  if (end != file_bytes)
+    throw Error(cat(path, ": ", file_bytes - end, " bytes at the end belong to no tensor"), damaged_hint);
+}
+
+template <class Stored, class Convert>
+void convert_block(const std::vector<std::uint8_t>& from, std::span<float> to, const Convert& convert) {
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    Stored stored;
+    std::memcpy(&stored, from.data() + i * sizeof stored, sizeof stored);
+    to[i] = convert(stored);
+  }
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
+  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // no waiting at a named pipe
+  if (file_ < 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
+  try {
+    struct stat status {};
+    if (::fstat(file_, &status) != 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
+    if (!S_ISREG(status.st_mode)) throw Error(cat(path, ": is no file"), "give a .safetensors file");
+    const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+    std::string start(std::min<std::uint64_t>(8, file_bytes), '\0');
+    read_bytes(0, {reinterpret_cast<std::uint8_t*>(start.data()), start.size()}, "the header's length");
+    refuse_other_formats(path, start);
+    if (file_bytes < 8) throw Error(cat(path, ": has ", file_bytes, " bytes, too few for safetensors"), damaged_hint);
+    std::uint64_t length = 0;
+    std::memcpy(&length, start.data(), sizeof length);
+    if (length > longest_header)
+      throw Error(cat(path, ": says that its header has ", length, " bytes, more than the ", longest_header,
+                      " that the format allows: no safetensors file"),
+                  damaged_hint);
+    if (length > file_bytes - 8)
+      throw Error(cat(path, ": says that its header has ", length, " bytes, but the file has ", file_bytes,
+                      ": it is cut off, or no safetensors file"),
+                  damaged_hint);
+    std::string text(length, '\0');
+    read_bytes(8, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()}, "the header");
+    const Json header = parse_header(path, text);
+    metadata_ = metadata_of(path, header);
+    for (const auto& [name, value] : header.items())
+      if (name != "__metadata__") entries_.push_back(entry_of(path, name, value, 8 + length, file_bytes));
+    std::sort(entries_.begin(), entries_.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+      return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
+    });
+    check_coverage(path, entries_, 8 + length, file_bytes);
+  } catch (...) {
+    ::close(file_);
+    throw;
+  }
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  ::close(file_);
+}
+
+void SafetensorsFile::read_bytes(std::uint64_t offset, std::span<std::uint8_t> bytes, const std::string& what) const {
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t count = ::pread(file_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw Error(cat(path_, ": cannot read ", what, ": ", std::strerror(errno)));
+    if (count == 0) throw Error(cat(path_, ": ends within ", what), damaged_hint);
+    done += static_cast<std::size_t>(count);
+  }
+}
+
+void SafetensorsFile::read(const SafetensorsEntry& entry, std::span<float> values) const {
+  const std::string what = cat("tensor '", entry.name, "'");
+  if (std::ssize(values) != entry.count)
+    throw Error(cat(path_, ": ", what, " has ", entry.count, " values, wanted are ", values.size()));
+  if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16" && entry.dtype != "F64")
+    throw Error(cat(path_, ": ", what, " is of type ", entry.dtype, ", expected F32, F16, BF16 or F64"),
+                "write the tensor as F32");
+  if (entry.dtype == "F32")
+    return read_bytes(entry.begin, {reinterpret_cast<std::uint8_t*>(values.data()), values.size_bytes()}, what);
+  const std::uint64_t size = bytes_of(entry.dtype);
+  constexpr std::size_t block = std::size_t{1} << 18;
+  std::vector<std::uint8_t> bytes(std::min(block, values.size()) * size);
+  for (std::size_t first = 0; first < values.size(); first += block) {
+    const std::span<float> part = values.subspan(first, std::min(block, values.size() - first));
+    bytes.resize(part.size() * size);
+    read_bytes(entry.begin + first * size, bytes, what);
+    if (entry.dtype == "F64")
+      convert_block<double>(bytes, part, [](double v) { return static_cast<float>(v); });
+    else if (entry.dtype == "F16")
+      convert_block<std::uint16_t>(bytes, part, from_fp16);
+    else
+      convert_block<std::uint16_t>(bytes, part, from_bf16);
+  }
+}
+
+}  // namespace ringtrain

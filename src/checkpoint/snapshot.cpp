@@ -1,0 +1,215 @@
+#include "checkpoint/snapshot.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "config/reader.h"
+#include "config/schema.h"
+
+namespace ringtrain {
+
+namespace {
+
+// One array per tensor: padding and order of the flat vector stay inside the program.
+void store_vector(Checkpoint& checkpoint, const std::string& prefix, const Vector& flat,
+                  const ParameterTable& parameters, Backend& backend) {
+  for (const Parameter& p : parameters.all()) {
+    if (p.offset >= flat.size()) continue;  // optimizer state has no place for statistics
+    NamedArray array{prefix + p.name, p.shape, std::vector<float>(static_cast<std::size_t>(p.count))};
+    backend.copy_to_host(flat, p.offset, array.values);
+    checkpoint.arrays.push_back(std::move(array));
+  }
+}
+
+void restore_vector(const Checkpoint& checkpoint, const std::string& prefix, const ParameterTable& parameters,
+                    std::span<float> flat) {
+  for (const Parameter& p : parameters.all()) {
+    if (p.offset >= std::ssize(flat)) continue;
+    const NamedArray& array = checkpoint.array(prefix + p.name);
+    if (array.shape != p.shape)
+      throw Error(cat("the checkpoint's ", array.name, " has another shape than the model's ", p.name),
+                  "resume with the experiment that the checkpoint was made by");
+    std::copy(array.values.begin(), array.values.end(), flat.begin() + p.offset);
+  }
+}
+
+// Every vector that a step changes, with the name it has in files.
+std::vector<std::pair<std::string, Vector*>> vectors_of(Trainer& trainer, const RunPlan& plan) {
+  std::vector<std::pair<std::string, Vector*>> all = {{"weights/", &trainer.weights()}};
+  const std::vector<std::string> names = Optimizer::state_names(plan.experiment.optimizer);
+  for (std::size_t i = 0; i < names.size(); ++i)
+    all.emplace_back("optimizer/" + names[i] + "/", trainer.optimizer().state()[i].get());
+  return all;
+}
+
+std::vector<std::int64_t> state_shape(const RunPlan& plan) {
+  const std::int64_t hidden = plan.experiment.model.hidden;
+  return {plan.batch.global, plan.graph.state_size() / (2 * hidden), 2, hidden};
+}
+
+// What a run's place in it makes: all but the arrays, the machine and the loss scale.
+Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
+  Checkpoint c;
+  c.step = progress.step;
+  c.texts = symbols_of(plan);
+  c.texts.insert({{"experiment", to_yaml(plan.experiment)},
+                  {"model", model_fingerprint(plan)},
+                  {"train_uuid", plan.train.dataset_uuid},
+                  {"commit", build_commit()},
+                  {"machine", ""},
+                  {"fusions", ""}});
+  c.numbers = {{"samples", static_cast<double>(progress.step * plan.batch.global)},
+               {"elapsed_seconds", progress.elapsed_seconds},
+               {"has_best", progress.has_best ? 1 : 0},
+               {"best_loss", progress.best_loss},
+               {"best_step", static_cast<double>(progress.best_step)},
+               {"evaluated_step", static_cast<double>(progress.evaluated_step)},
+               {"ranks", 0},
+               {"threads", 0},
+               {"loss_scale", 0},
+               {"loss_scale_steps", 0},
+               {"micro_batch", 0},
+               {"context_length", static_cast<double>(plan.train.text.context_length)},  // 0: running text
+               {"pad_id", static_cast<double>(plan.train.text.pad_id)},
+               {"stop_id", static_cast<double>(plan.train.text.stop_id)},
+               {"lowercase", plan.train.text.lowercase ? 1 : 0}};
+  return c;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
+  // Folders, whose names are the classes, may be called by bytes that are no UTF-8.
+  const auto text_of = [](const nlohmann::json& list) {
+    return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  return {{"vocabulary", text_of(plan.train.text.vocabulary)}, {"class_ids", text_of(plan.train.image.class_ids)}};
+}
+
+Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
+                         Communicator& communicator) {
+  std::vector<float> state;
+  if (plan.carries_state) {
+    if (communicator.rank() == 0) state.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
+    communicator.gather(trainer.carried_state(), state, 0);
+  }
+  if (communicator.rank() != 0) return {};
+  Checkpoint c = make_checkpoint(plan, progress);
+  for (const auto& [prefix, vector] : vectors_of(trainer, plan))
+    store_vector(c, prefix, *vector, plan.parameters, trainer.backend());
+  c.numbers["loss_scale"] = trainer.loss_scale().value();
+  c.numbers["loss_scale_steps"] = static_cast<double>(trainer.loss_scale().steps_since_change());
+  c.numbers["ranks"] = communicator.size();
+  c.numbers["micro_batch"] = static_cast<double>(plan.batch.micro_batch);
+  if (plan.carries_state) c.arrays.push_back({"state/lstm", state_shape(plan), std::move(state)});
+  return c;
+}
+
+Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights) {
+  Checkpoint c = make_checkpoint(plan, RunProgress{});
+  for (const Parameter& p : plan.parameters.all()) {
+    const auto begin = weights.begin() + p.offset;
+    c.arrays.push_back({"weights/" + p.name, p.shape, {begin, begin + p.count}});
+  }
+  for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
+    for (const Parameter& p : plan.parameters.all())
+      if (p.kind != ParameterKind::statistic)
+        c.arrays.push_back({cat("optimizer/", name, "/", p.name), p.shape,
+                            std::vector<float>(static_cast<std::size_t>(p.count), 0.0f)});
+  return c;
+}
+
+// The part of `text` that begins with the entry in which it first differs from `other`.
+static std::string difference(const std::string& text, const std::string& other) {
+  const auto [here, there] = std::mismatch(text.begin(), text.end(), other.begin(), other.end());
+  const std::size_t entry = text.find_last_of("];,", static_cast<std::size_t>(here - text.begin()));
+  const std::size_t begin = entry == std::string::npos || entry + 2 > text.size() ? 0 : entry + 2;
+  return text.substr(begin, 60);
+}
+
+RunProgress progress_of(const Checkpoint& c) {
+  RunProgress p;
+  p.step = c.step;
+  p.elapsed_seconds = c.numbers.at("elapsed_seconds");
+  p.has_best = c.numbers.at("has_best") != 0;
+  p.best_loss = c.numbers.at("best_loss");
+  p.best_step = static_cast<std::int64_t>(c.numbers.at("best_step"));
+  p.evaluated_step = static_cast<std::int64_t>(c.numbers.at("evaluated_step"));
+  return p;
+}
+
+void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
+  const std::string model = model_fingerprint(plan), model_before = checkpoint.texts.at("model");
+  if (model_before != model)
+    throw Error(cat(path, ": the checkpoint is of another model than the experiment describes: it has '",
+                    difference(model_before, model), "', the experiment '", difference(model, model_before), "'"),
+                "resume with the experiment.yaml of the run's folder, or start a new run in another run.dir");
+  if (checkpoint.texts.at("train_uuid") != plan.train.dataset_uuid)
+    throw Error(cat(path, ": the data set ", plan.train.prefix, " has changed since the checkpoint was made (uuid ",
+                    plan.train.dataset_uuid, ", was ", checkpoint.texts.at("train_uuid"), ")"),
+                "put the old data set back, or start a new run in another run.dir");
+  const Experiment before = parse_experiment(checkpoint.texts.at("experiment"), path, {});
+  const Experiment& now = plan.experiment;
+  const auto same = [&](const char* key, const auto& a, const auto& b) {
+    if (a != b)
+      throw Error(cat(path, ": ", key, " is ", b, ", the checkpoint was made with ", a),
+                  "these keys stay the same over a run; start a new run in another run.dir to change them");
+  };
+  same("seed", before.seed, now.seed);
+  same("batch.global", before.batch.global, now.batch.global);
+  same("batch.worker", before.batch.worker, now.batch.worker);
+  same("optimizer.kind", before.optimizer.kind, now.optimizer.kind);
+  same("data.augmentation", before.data.augmentation, now.data.augmentation);
+  same("data.order", before.data.order, now.data.order);
+  same("data.blanks", before.data.blanks, now.data.blanks);
+}
+
+std::vector<std::string> changed_keys(const Checkpoint& checkpoint, const std::string& path, const Experiment& now) {
+  const Experiment before = parse_experiment(checkpoint.texts.at("experiment"), path, {});
+  std::vector<std::string> changes;
+  for (const Field& field : schema()) {
+    if (field.how_it_runs_ || section_of(field.key) == "stop") continue;
+    const std::string was = value_text(field, before), is = value_text(field, now);
+    if (was != is) changes.push_back(cat(field.key, ": ", was, " -> ", is));
+  }
+  return changes;
+}
+
+void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat) {
+  restore_vector(checkpoint, "weights/", parameters, flat);
+}
+
+void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
+                  Communicator& communicator) {
+  const bool root = communicator.rank() == 0;
+  for (const auto& [prefix, vector] : vectors_of(trainer, plan)) {
+    if (root) {
+      std::vector<float> flat(static_cast<std::size_t>(vector->size()));
+      if (checkpoint != nullptr) restore_vector(*checkpoint, prefix, plan.parameters, flat);
+      if (checkpoint == nullptr && prefix == "weights/") initialize(plan.parameters, plan.experiment.seed, flat);
+      trainer.backend().copy_from_host(flat, *vector, 0);
+    }
+    communicator.broadcast_vector({vector->data(), static_cast<std::size_t>(vector->size())}, 0);
+  }
+  if (plan.carries_state && progress.step > 0) {
+    std::span<const float> all;
+    if (root) {
+      const NamedArray& array = checkpoint->array("state/lstm");
+      if (array.shape != state_shape(plan))
+        throw Error("the checkpoint's carried state has another shape than this run's");
+      all = array.values;
+    }
+    communicator.scatter(all, trainer.carried_state(), 0);
+  }
+  std::array<double, 2> scale = {0, 0};
+  if (root && checkpoint != nullptr)
+    scale = {checkpoint->number_or("loss_scale", 0), checkpoint->number_or("loss_scale_steps", 0)};
+  communicator.broadcast(std::as_writable_bytes(std::span(scale)), 0);
+  if (scale[0] > 0) trainer.loss_scale().resume(static_cast<float>(scale[0]), static_cast<std::int64_t>(scale[1]));
+  trainer.start_at(progress.step);
+}
+
+}  // namespace ringtrain

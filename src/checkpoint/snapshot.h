@@ -1,0 +1,47 @@
+// Between a trainer and a checkpoint: the canonical names, and the checks that a checkpoint belongs to this run.
+#pragma once
+
+#include "checkpoint/checkpoint.h"
+#include "cluster/communicator.h"
+#include "train/trainer.h"
+
+namespace ringtrain {
+
+// What a run knows beside weights and states; kept in the checkpoint, the same on all ranks.
+struct RunProgress {
+  std::int64_t step = 0;       // finished updates
+  double elapsed_seconds = 0;  // of training, over all parts of the run
+  double best_loss = 0;        // validation loss; has_best says whether there is one
+  std::int64_t best_step = 0;
+  bool has_best = false;
+  std::int64_t evaluated_step = 0;  // of the last evaluation
+};
+
+// Collective (gathers the carried state). The result is whole on rank 0 and empty elsewhere.
+Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
+                         Communicator& communicator);
+
+// A checkpoint at step 0 with these weights [parameters.size()] and zero optimizer state; no number of ranks or threads
+// is in it, so that whoever resumes from it chooses a micro-batch anew.
+Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights);
+
+// What the rows of the first and last layer stand for, as JSON: "vocabulary" of text, "class_ids" of images.
+std::map<std::string, std::string> symbols_of(const RunPlan& plan);
+
+// Throws Error when the checkpoint is of another model, data set, seed or batch: what it holds would mean something
+// else.
+void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan);
+
+// "learning_rate.base: 0.001 -> 0.002" for every key that decides what is learned, may change over a run, and has.
+std::vector<std::string> changed_keys(const Checkpoint& checkpoint, const std::string& path, const Experiment& now);
+
+// Collective: from `checkpoint` on rank 0 (null: fresh weights from the seed) to all ranks; starts the trainer there.
+void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
+                  Communicator& communicator);
+
+RunProgress progress_of(const Checkpoint& checkpoint);
+
+// Only the weights, for evaluation and sampling.
+void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat);
+
+}  // namespace ringtrain

@@ -1,0 +1,137 @@
+#include "checkpoint/weights_file.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/snapshot.h"
+
+namespace ringtrain {
+namespace {
+
+using Shapes = std::map<std::string, std::vector<std::int64_t>>;  // name -> shape
+
+std::string to_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+std::string list(const char* title, const std::vector<std::string>& names) {
+  constexpr std::size_t most = 20;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > most) text += cat(" and ", names.size() - most, " more");
+  return names.empty() ? "" : cat("\n    ", title, " (", names.size(), "): ", text);
+}
+
+const Dense& classifier(const Graph& graph) {
+  const auto& nodes = graph.nodes();
+  const auto last = std::find_if(nodes.rbegin(), nodes.rend(),
+                                 [](const Node& node) { return std::holds_alternative<Dense>(node.operation); });
+  if (last == nodes.rend()) throw Error("the model has no dense layer to tell classes apart");
+  return std::get<Dense>(last->operation);
+}
+
+bool differs_first_only(const std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b) {
+  return !a.empty() && !b.empty() && a[0] != b[0] && std::equal(a.begin() + 1, a.end(), b.begin() + 1, b.end());
+}
+
+void require_same_tensors(const std::string& path, const Shapes& found, const RunPlan& plan) {
+  std::vector<std::string> missing, unknown, other_shape;
+  Shapes wanted;
+  for (const Parameter& p : plan.parameters.all()) wanted[p.name] = p.shape;
+  const Dense& last = classifier(plan.graph);
+  bool only_classes = true;  // differ
+  std::int64_t classes = 0;
+  for (const auto& [name, shape] : wanted) {
+    const auto has = found.find(name);
+    if (has == found.end()) {
+      missing.push_back(name);
+    } else if (has->second != shape) {
+      other_shape.push_back(cat(name, " ", to_text(has->second), " where the model has ", to_text(shape)));
+      only_classes =
+          only_classes && (name == last.weight || name == last.bias) && differs_first_only(has->second, shape);
+      if (only_classes) classes = has->second[0];
+    }
+  }
+  for (const auto& [name, shape] : found)
+    if (wanted.count(name) == 0) unknown.push_back(name);
+  if (missing.empty() && unknown.empty() && other_shape.empty()) return;
+  std::string hint = "give the experiment that these weights were trained by (model.* and the size of its input)";
+  if (missing.empty() && unknown.empty() && only_classes)
+    hint = cat("these weights tell ", classes, " classes apart, ", plan.train.prefix, " has ", last.output,
+               ": give a data set with the same classes in the same order");
+  throw Error(cat(path, ": not the weights of the experiment's model, ", plan.experiment.model.kind,
+                  list("missing", missing), list("not in the model", unknown), list("of another shape", other_shape)),
+              hint);
+}
+
+// The same shapes with other symbols would load without a word and predict nonsense.
+void require_same_symbols(const std::string& path, const std::map<std::string, std::string>& found,
+                          const RunPlan& plan) {
+  for (const auto& [key, symbols] : symbols_of(plan)) {
+    const auto has = found.find(key);
+    if (has != found.end() && has->second != symbols)
+      throw Error(cat(path, ": was trained with other ", key == "vocabulary" ? "symbols" : "classes",
+                      ", or in another order, than ", plan.train.prefix, " has"),
+                  "give a data set that was converted with the same ones: their order is what the weights mean");
+  }
+}
+
+std::string plain_name(std::string name) {
+  for (bool again = true; again;) {
+    again = false;
+    for (const std::string_view prefix : {"module.", "_orig_mod."}) {
+      if (!name.starts_with(prefix)) continue;
+      name.erase(0, prefix.size());
+      again = true;
+    }
+  }
+  return name;
+}
+
+void require_sound(const std::string& path, const std::string& name, std::span<const float> values) {
+  if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }))
+    throw Error(cat(path, ": tensor '", name, "' has values that are not finite"), "its training had diverged");
+  if (name.ends_with("running_var") && std::any_of(values.begin(), values.end(), [](float value) { return value < 0; }))
+    throw Error(cat(path, ": tensor '", name, "' has negative values, which no variance has"), "export it again");
+}
+
+std::span<float> place_of(const Parameter& p, std::span<float> flat) {
+  return flat.subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.count));
+}
+
+}  // namespace
+
+void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat) {
+  const SafetensorsFile file(path);
+  std::map<std::string, const SafetensorsEntry*> entries;
+  Shapes shapes;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    const std::string name = plain_name(entry.name);
+    if (name.ends_with(".num_batches_tracked")) continue;
+    if (!entries.emplace(name, &entry).second)
+      throw Error(cat(path, ": tensor '", name, "' is there twice, with and without a prefix"), "remove one of them");
+    shapes[name] = entry.shape;
+  }
+  require_same_tensors(path, shapes, plan);
+  require_same_symbols(path, file.metadata(), plan);
+  for (const Parameter& p : plan.parameters.all()) {
+    file.read(*entries.at(p.name), place_of(p, flat));
+    require_sound(path, p.name, place_of(p, flat));
+  }
+}
+
+void load_checkpoint_weights(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan,
+                             std::span<float> flat) {
+  Shapes shapes;
+  for (const NamedArray& array : checkpoint.arrays)
+    if (array.name.starts_with(weights_prefix)) shapes[array.name.substr(weights_prefix.size())] = array.shape;
+  require_same_tensors(path, shapes, plan);
+  require_same_symbols(path, checkpoint.texts, plan);
+  load_weights(checkpoint, plan.parameters, flat);
+}
+
+}  // namespace ringtrain

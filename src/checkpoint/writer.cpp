@@ -1,0 +1,146 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+
+namespace ringtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A second name for the same bytes where the file system can, else a copy. The other name may then be deleted.
+void publish_copy(const std::string& from, const std::string& to) {
+  const std::string temporary = to + ".tmp";
+  ::unlink(temporary.c_str());
+  try {
+    if (::link(from.c_str(), temporary.c_str()) != 0) fs::copy_file(from, temporary);
+    publish_file(temporary, to);
+  } catch (const fs::filesystem_error& error) {
+    ::unlink(temporary.c_str());
+    throw Error(cat(to, ": cannot be written: ", error.code().message()));
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+void remove_old(const std::string& run_dir, std::int64_t newest, std::int64_t keep) {
+  std::int64_t kept = 0;
+  for (const std::int64_t step : checkpoint_steps(run_dir)) {
+    if (step <= newest && kept < keep) {
+      ++kept;
+      continue;
+    }
+    const std::string path = checkpoint_path(run_dir, step);
+    if (::unlink(path.c_str()) != 0) log_warning(path, ": cannot remove the old checkpoint: ", std::strerror(errno));
+  }
+}
+
+// An update can overflow though loss and gradient were finite; nobody could resume from such weights.
+void require_finite(const Checkpoint& checkpoint) {
+  for (const NamedArray& array : checkpoint.arrays) {
+    if (std::all_of(array.values.begin(), array.values.end(), [](float value) { return std::isfinite(value); }))
+      continue;
+    throw Error(cat("step ", checkpoint.step, ": values of '", array.name,
+                    "' are not finite; the older checkpoints were left as they are"),
+                "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume");
+  }
+}
+
+CheckpointCost write_timed(const std::string& path, const Checkpoint& checkpoint) {
+  const double begin = now_seconds();
+  std::error_code code;
+  fs::create_directories(fs::path(path).parent_path(), code);
+  if (code) throw Error(cat(fs::path(path).parent_path().string(), ": cannot make the folder: ", code.message()));
+  write_checkpoint(path, checkpoint);
+  return {static_cast<std::int64_t>(fs::file_size(path, code)), now_seconds() - begin};
+}
+
+CheckpointCost write_all(const std::string& run_dir, std::int64_t keep, const Checkpoint& checkpoint, bool best) {
+  require_finite(checkpoint);
+  const std::string path = checkpoint_path(run_dir, checkpoint.step);
+  const CheckpointCost cost = write_timed(path, checkpoint);
+  if (best) publish_copy(path, run_dir + "/checkpoints/best.h5");
+  remove_old(run_dir, checkpoint.step, keep);
+  return cost;
+}
+
+}  // namespace
+
+CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint) {
+  const std::string path = run_dir + "/checkpoints/trial.h5";
+  const CheckpointCost cost = write_timed(path, checkpoint);
+  ::unlink(path.c_str());
+  return cost;
+}
+
+struct CheckpointWriter::State {
+  std::string run_dir;
+  std::int64_t keep = 1;
+  std::thread thread;
+  std::exception_ptr error;  // set by the thread, read after join()
+  CheckpointCost slowest;    // the same
+  std::atomic<bool> failed = false;
+
+  void join() {
+    if (thread.joinable()) thread.join();
+  }
+};
+
+CheckpointWriter::CheckpointWriter(std::string run_dir, std::int64_t keep) : state_(std::make_unique<State>()) {
+  state_->run_dir = std::move(run_dir);
+  state_->keep = std::max<std::int64_t>(keep, 1);
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  state_->join();
+  if (!state_->error) return;
+  try {
+    std::rethrow_exception(state_->error);
+  } catch (const std::exception& error) {  // another error is already on its way, or finish() was forgotten
+    log_warning(error.what());
+  }
+}
+
+void CheckpointWriter::start(Checkpoint checkpoint, bool best) {
+  finish();
+  state_->thread = std::thread([state = state_.get(), best, checkpoint = std::move(checkpoint)] {
+    try {
+      const CheckpointCost cost = write_all(state->run_dir, state->keep, checkpoint, best);
+      if (cost.seconds > state->slowest.seconds) state->slowest = cost;
+    } catch (...) {
+      state->error = std::current_exception();
+      state->failed = true;
+    }
+  });
+}
+
+void CheckpointWriter::finish() {
+  state_->join();
+  state_->failed = false;
+  if (state_->error) std::rethrow_exception(std::exchange(state_->error, nullptr));
+}
+
+CheckpointCost CheckpointWriter::slowest() const {
+  return state_->slowest;
+}
+
+bool CheckpointWriter::failed() const {
+  return state_->failed;
+}
+
+}  // namespace ringtrain

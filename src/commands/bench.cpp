@@ -1,0 +1,107 @@
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "bench/experiment_keys.h"
+#include "bench/measure.h"
+#include "cluster/clock_offsets.h"
+#include "commands/commands.h"
+#include "config/schema.h"
+#include "run/folder.h"
+#include "run/library_versions.h"
+#include "run/start.h"
+
+namespace ringtrain {
+
+namespace {
+
+constexpr double noticeable_skew_seconds = 1;  // make, file times and batch systems count in seconds
+
+// Each node compares with rank 0 and says for itself what it has.
+bool same_version_everywhere(const BenchContext& context) {
+  Communicator& host = *context.machine.host;
+  const std::string mine = version_text(), of_rank_0 = broadcast_string(host, mine, 0);
+  double others = mine == of_rank_0 ? 0 : 1;
+  const auto& hosts = context.session.hosts();
+  const bool speaks = std::find(hosts.begin(), hosts.end(), context.session.host()) - hosts.begin() == host.rank();
+  if (others > 0 && speaks)
+    log_warning("this node runs another program or other libraries than rank 0:\n", mine, "rank 0 has:\n", of_rank_0);
+  host.sum(std::span(&others, 1));
+  return others == 0;
+}
+
+void examine_job(const BenchContext& context, Preflight& result) {
+  result.version = version_text();
+  result.versions_equal = same_version_everywhere(context);
+  const std::vector<ClockOffset> offsets = clock_offsets(context.session);
+  if (!context.root()) return;
+  double largest = 0, accuracy = 0;
+  for (std::size_t h = 0; h < offsets.size(); ++h) {
+    result.clock_skew_seconds.push_back(offsets[h].seconds);
+    largest = std::max(largest, std::abs(offsets[h].seconds));
+    accuracy = std::max(accuracy, offsets[h].round_trip / 2);
+    if (std::abs(offsets[h].seconds) > noticeable_skew_seconds)
+      log_warning("the clock of ", context.hosts[h], " is ", offsets[h].seconds, " s before that of ", context.hosts[0],
+                  ": tell the site");
+  }
+  log_info(result.ranks, result.ranks == 1 ? " rank" : " ranks", " on ", context.hosts.size(),
+           context.hosts.size() == 1 ? " node, each: " : " nodes, each: ", context.machine.backend->describe());
+  if (context.hosts.size() == 1) return;
+  char line[120];
+  std::snprintf(line, sizeof line, "clocks within %.6f s (known to %.6f s); programs and libraries %s", largest,
+                accuracy, result.versions_equal ? "the same on all nodes" : "DIFFER between nodes");
+  log_info(std::string(line));
+}
+
+int most_ranks_on_a_host(const std::vector<std::string>& hosts) {
+  std::ptrdiff_t most = 0;
+  for (const std::string& host : hosts) most = std::max(most, std::count(hosts.begin(), hosts.end(), host));
+  return static_cast<int>(most);
+}
+
+}  // namespace
+
+int bench(const BenchArguments& arguments, Session& session) {
+  const std::unique_ptr<Communicator> start = make_mpi_communicator(1 << 16);
+  Experiment experiment;
+  if (!arguments.experiment.path.empty()) experiment = shared_experiment(arguments.experiment, *start);
+  const int threads = thread_count(experiment, session);
+  Machine machine = make_machine(experiment, session, threads);
+  const BenchContext context{.session = session,
+                             .experiment = experiment,
+                             .machine = machine,
+                             .threads = threads,
+                             .seconds = arguments.seconds,
+                             .link_gbit = arguments.link_gbit,
+                             .hosts = distinct_hosts(session.hosts())};
+
+  Preflight result;
+  result.hosts = context.hosts;
+  result.ranks = session.size();
+  result.ranks_per_node = most_ranks_on_a_host(session.hosts());
+  examine_job(context, result);
+  for (const std::string& kind : arguments.kinds) {
+    if (kind == "comm") bench_comm(context, result);
+    if (kind == "input") bench_input(context, result);
+    if (kind == "step") bench_step(context, result);
+  }
+  if (context.root()) {
+    for (const SlowHost& s : result.slow) {
+      char times[32];
+      std::snprintf(times, sizeof times, "%.2f", s.times_median);
+      log_warning("slow node: ", s.host, ", ", s.what, ": ", times, " x the median node's time");
+    }
+    if (context.hosts.size() > 2 && result.slow.empty()) log_info("no node is 10 % slower than the median");
+    if (!arguments.json.empty()) {
+      if (std::filesystem::exists(arguments.json)) result.keep_from(read_preflight(arguments.json));
+      write_file_atomically(arguments.json, result.to_json());
+      log_info("wrote ", arguments.json);
+    }
+  }
+  machine.host->barrier();
+  return 0;
+}
+
+}  // namespace ringtrain

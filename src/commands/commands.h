@@ -1,0 +1,90 @@
+// The commands of the executable. Each returns the exit code; errors are thrown.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/source.h"
+#include "cluster/session.h"
+#include "config/reader.h"
+
+namespace ringtrain {
+
+// Exit code of a run that was asked to stop (SIGTERM, SIGUSR1, Ctrl-C) and wrote a checkpoint first.
+inline constexpr int exit_checkpointed = 85;
+
+struct TrainArguments {
+  ExperimentArguments experiment;
+  bool resume = false;
+  std::vector<std::string> command_line;  // for the record
+};
+// Collective over all ranks.
+int train(const TrainArguments& arguments, Session& session);
+
+struct PlanArguments {
+  ExperimentArguments experiment;
+  std::int64_t ranks = 1;
+  std::string device;  // a GPU's name or description; empty: this machine's CPU
+};
+// Everything that would be, for so many ranks, without training. One process.
+int plan(const PlanArguments& arguments, Session& session);
+
+struct SampleArguments {
+  std::string source;  // a run's folder, a checkpoint, or an experiment (its newest run)
+  std::int64_t count = 20;
+  double temperature = 1;
+  std::uint64_t seed = 1;
+  bool new_only = false;      // names: leave out those that the data has
+  std::string prompt;         // how each begins
+  std::int64_t length = 400;  // running text: symbols
+};
+int sample(const SampleArguments& arguments);
+
+struct ExportArguments {
+  ExperimentArguments experiment;  // its path is a source as for sample
+  WhichCheckpoint which = WhichCheckpoint::best_or_newest;
+  std::string out, dtype = "fp32";  // fp32 | fp16 | bf16
+};
+int export_weights(const ExportArguments& arguments);
+
+struct ImportArguments {
+  std::string weights;
+  ExperimentArguments experiment;
+  std::string out;  // a checkpoint; empty: a new run's folder
+};
+int import_weights(const ImportArguments& arguments);
+
+struct EvaluateArguments {
+  ExperimentArguments experiment;  // its path is a source as for sample
+  std::string weights;             // a safetensors file instead of the checkpoint
+  std::string json;                // the result as a file
+  std::string logits;              // a safetensors file of the first `samples` samples
+  std::int64_t samples = 16;
+};
+// Collective over all ranks.
+int evaluate(const EvaluateArguments& arguments, Session& session);
+
+struct BenchArguments {
+  std::vector<std::string> kinds;  // of comm, input, step
+  ExperimentArguments experiment;  // no path: comm with the experiment's defaults
+  std::string json;                // where the result goes; what a file of the same ranks holds of other kinds stays
+  double seconds = 10;             // for each kind, about
+  double link_gbit = 0;            // what the network between nodes should give; 0: not stated
+};
+// Collective over all ranks. Returns the exit code.
+int bench(const BenchArguments& arguments, Session& session);
+
+struct PredictArguments {
+  ExperimentArguments experiment;
+  std::string ranks = "1..4096";              // "1..4096": doubling; "1,2,48": these
+  std::vector<std::string> preflight, check;  // files: fitted on, compared with
+  std::int64_t ranks_per_node = 0;            // 0: as measured
+  std::int64_t cores_per_node = 0;            // 0: as measured
+  std::int64_t rows_per_rank = 0;             // of the rows with a growing batch; 0: as measured
+  double latency_us = 0, link_gbit = 0;       // of a network that was not measured; 0: not stated
+  std::string csv, json, svg;
+};
+int predict(const PredictArguments& arguments);
+
+}  // namespace ringtrain

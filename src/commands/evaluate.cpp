@@ -1,0 +1,192 @@
+// `ringtrain evaluate`: one pass over a validation set.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/table.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/source.h"
+#include "checkpoint/weights_file.h"
+#include "commands/commands.h"
+#include "config/reader.h"
+#include "data/shard_header.h"
+#include "run/folder.h"
+#include "run/machine.h"
+#include "run/start.h"
+#include "train/evaluator.h"
+
+namespace ringtrain {
+namespace {
+
+// What rank 0 found: where the weights come from, and by which experiment they are judged.
+struct Source {
+  std::string path;  // of the weights
+  std::unique_ptr<Checkpoint> checkpoint;
+  Experiment experiment;
+  std::int64_t step = 0, micro_batch = 0;
+};
+
+// Of the training set, evaluation needs classes (or symbols), mean and deviation. Weights travel further than data:
+// where it is not, the validation set says them.
+void use_validation_set_alone(DataConfig& data) {
+  try {
+    find_shards(data.train);
+  } catch (const Error& error) {
+    log_warning(error.what(), "; classes, mean and deviation are those of ", data.validation);
+    data.train = data.validation;
+  }
+}
+
+Source find_source(const EvaluateArguments& arguments) {
+  const ExperimentArguments& named = arguments.experiment;
+  const bool from_file = is_experiment_file(named.path);
+  Source s;
+  if (from_file) s.experiment = read_experiment(named.path, named.overrides);
+  if (!from_file || arguments.weights.empty()) {
+    s.path = checkpoint_of(named.path, from_file ? named.overrides : std::vector<std::string>{});
+    s.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(s.path, weights_prefix));
+    s.step = s.checkpoint->step;
+    s.micro_batch = static_cast<std::int64_t>(s.checkpoint->numbers.at("micro_batch"));
+    if (!from_file) s.experiment = parse_experiment(s.checkpoint->texts.at("experiment"), s.path, named.overrides);
+  }
+  if (!arguments.weights.empty()) {
+    s.checkpoint.reset();
+    s.path = arguments.weights;
+    s.step = 0;
+  }
+  if (s.experiment.data.validation.empty())
+    throw Error(cat(named.path, ": names no validation set"), "say which: data.validation=PREFIX");
+  use_validation_set_alone(s.experiment.data);
+  return s;
+}
+
+// The first samples of the validation set, what the model saw of them and what it said.
+class Samples {
+ public:
+  Samples(const RunPlan& plan, std::int64_t count) : plan_(plan), count_(count) {}
+
+  void add(const MicroBatch& batch, const Program& program) {
+    const std::int64_t bytes = plan_.graph.input_bytes(), sequence = plan_.graph.sequence();
+    for (std::int64_t row = 0; row < batch.valid_rows && samples_ < count_; ++row, ++samples_) {
+      const auto input = batch.inputs.begin() + row * bytes;
+      inputs_.insert(inputs_.end(), input, input + bytes);
+      const auto target = batch.targets.begin() + row * sequence;
+      targets_.insert(targets_.end(), target, target + sequence);
+      for (std::int64_t position = 0; position < sequence; ++position) {
+        const std::vector<float> logits = program.logits(row, position);
+        logits_.insert(logits_.end(), logits.begin(), logits.end());
+      }
+    }
+  }
+
+  // inputs U8 [n, sequence] or [n, height, width, channels], targets I64 [n, sequence], logits F32 [n, sequence,
+  // classes]; of images, which have no sequence, mean and std per channel as metadata.
+  void write(const std::string& path) const {
+    std::map<std::string, std::string> metadata = {{"model", plan_.experiment.model.kind}};
+    std::vector<std::int64_t> inputs = {samples_}, targets = {samples_};
+    if (const auto* image = std::get_if<ImageInput>(&plan_.graph.nodes().front().operation)) {
+      inputs.insert(inputs.end(), {image->height, image->width, image->channels});
+      metadata["mean"] = nlohmann::json(image->mean).dump();
+      metadata["std"] = nlohmann::json(image->std).dump();
+    } else {
+      inputs.push_back(plan_.graph.sequence());
+      targets.push_back(plan_.graph.sequence());
+    }
+    std::vector<std::int64_t> logits = targets;
+    logits.push_back(plan_.graph.classes());
+    write_safetensors(path, metadata,
+                      {{"inputs", "U8", inputs, std::span<const std::uint8_t>(inputs_)},
+                       {"targets", "I64", targets, std::span<const std::int64_t>(targets_)},
+                       {"logits", "F32", logits, std::span<const float>(logits_)}});
+    log_info(path, ": inputs, targets and logits of ", samples_, " samples");
+  }
+
+ private:
+  const RunPlan& plan_;
+  std::int64_t count_, samples_ = 0;
+  std::vector<std::uint8_t> inputs_;
+  std::vector<std::int64_t> targets_;
+  std::vector<float> logits_;
+};
+
+std::string text_of(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+void report(const Source& source, const RunPlan& plan, const Evaluation& e, const std::string& json) {
+  const bool images = plan.graph.has_images();
+  Table t;
+  t.section(cat("evaluation of ", source.path, source.checkpoint ? cat(", step ", with_thousands(source.step)) : ""));
+  t.row("data", plan.validation.prefix);
+  t.row("loss", text_of("%.6f", e.loss));
+  t.row(images ? "top-1" : "accuracy", text_of("%.2f %%", 100 * e.accuracy));
+  if (images) t.row("top-5", text_of("%.2f %%", 100 * e.accuracy5));
+  t.row("counted", cat(with_thousands(e.targets), images ? " images" : " characters"));
+  t.row("time", text_of("%.1f s", e.seconds));
+  std::string table = t.str();
+  table.pop_back();  // the line's own end
+  write_info_line(table);
+  if (json.empty()) return;
+  nlohmann::ordered_json record = {{"weights", source.path},
+                                   {"step", source.step},
+                                   {"validation_dataset", plan.validation.prefix},
+                                   {"validation_uuid", plan.validation.dataset_uuid},
+                                   {"validation_loss", e.loss},
+                                   {"validation_accuracy", e.accuracy}};
+  if (images) record["validation_accuracy5"] = e.accuracy5;
+  record["validation_targets"] = e.targets;
+  record["seconds"] = e.seconds;
+  record["ranks"] = plan.batch.ranks;
+  write_file_atomically(json, record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace
+
+int evaluate(const EvaluateArguments& arguments, Session& session) {
+  const bool root = session.rank() == 0;
+  if (!arguments.logits.empty() && session.size() > 1)
+    throw Error(cat("--logits writes the first samples of one rank, and there are ", session.size()),
+                "leave mpirun out");
+  std::unique_ptr<Communicator> start = make_mpi_communicator(1 << 16);
+  Source source;
+  if (root) source = find_source(arguments);
+  const Experiment experiment = shared_experiment(source.experiment, arguments.experiment.path, *start);
+  start->broadcast(std::as_writable_bytes(std::span(&source.micro_batch, 1)), 0);
+  Watchdog watchdog(experiment.communication.timeout_seconds);
+  Machine machine = make_machine(experiment, session, thread_count(experiment, session));
+  Communicator* const communicator = machine.host.get();
+  Backend* const backend = machine.backend.get();
+  const DatasetIndex train_index = shared_index(experiment.data.train, *communicator);
+  const DatasetIndex validation_index = shared_index(experiment.data.validation, *communicator);
+  const RunPlan plan =
+      make_evaluation_plan(experiment, train_index, &validation_index, session.size(), *backend, source.micro_batch);
+
+  std::unique_ptr<Vector> weights = backend->make_vector(plan.parameters.size());
+  std::vector<float> flat(static_cast<std::size_t>(weights->size()));
+  if (root && source.checkpoint) load_checkpoint_weights(*source.checkpoint, source.path, plan, flat);
+  if (root && !source.checkpoint) load_safetensors(source.path, plan, flat);
+  if (source.checkpoint) source.checkpoint->arrays = {};  // the values are in `flat` now
+  communicator->broadcast(std::as_writable_bytes(std::span(flat)), 0);
+  backend->copy_from_host(flat, *weights, 0);
+
+  Evaluator evaluator(plan, *backend, *communicator, watchdog);
+  Samples samples(plan, arguments.samples);
+  Evaluator::AfterPass after_pass;
+  if (!arguments.logits.empty())
+    after_pass = [&](const MicroBatch& batch, const Program& program) { samples.add(batch, program); };
+  const Evaluation result = evaluator.run(*weights, 0, after_pass, {}).value();
+  watchdog.step_finished(0);
+  if (root) report(source, plan, result, arguments.json);
+  if (!arguments.logits.empty()) samples.write(arguments.logits);
+  communicator->barrier();
+  return 0;
+}
+
+}  // namespace ringtrain

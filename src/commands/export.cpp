@@ -1,0 +1,57 @@
+// `ringtrain export`: the weights of a checkpoint for other programs.
+#include "base/error.h"
+#include "base/log.h"
+#include "base/table.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/source.h"
+#include "commands/commands.h"
+#include "config/reader.h"
+
+namespace ringtrain {
+namespace {
+
+std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, const std::string& path) {
+  const Experiment experiment = parse_experiment(checkpoint.texts.at("experiment"), path, {});
+  std::map<std::string, std::string> metadata = {{"format", "pt"},
+                                                 {"model", experiment.model.kind},
+                                                 {"step", std::to_string(checkpoint.step)},
+                                                 {"run", experiment.name},
+                                                 {"commit", checkpoint.texts.at("commit")}};
+  for (const char* key : {"vocabulary", "class_ids"}) {
+    const auto symbols = checkpoint.texts.find(key);
+    if (symbols != checkpoint.texts.end() && symbols->second != "[]") metadata[key] = symbols->second;
+  }
+  return metadata;
+}
+
+}  // namespace
+
+int export_weights(const ExportArguments& arguments) {
+  if (arguments.out.empty()) throw Error("ringtrain export needs --out FILE.safetensors", "ringtrain --help");
+  static const std::map<std::string, std::string> types = {{"fp32", "F32"}, {"fp16", "F16"}, {"bf16", "BF16"}};
+  const auto type = types.find(arguments.dtype);
+  if (type == types.end())
+    throw Error(cat("--dtype is '", arguments.dtype, "'; expected fp32, fp16 or bf16"), "ringtrain --help");
+
+  const std::string path = checkpoint_of(arguments.experiment.path, arguments.experiment.overrides, arguments.which);
+  const Checkpoint checkpoint = read_checkpoint(path, weights_prefix);
+  std::vector<TensorToWrite> tensors;
+  for (const NamedArray& array : checkpoint.arrays) {
+    const std::string name = array.name.substr(weights_prefix.size());
+    tensors.push_back({name, type->second, array.shape, std::span<const float>(array.values)});
+    constexpr std::string_view mean = "running_mean";  // PyTorch counts the updates of these beside them
+    if (name.ends_with(mean))
+      tensors.push_back({name.substr(0, name.size() - mean.size()) + "num_batches_tracked",
+                         "I64",
+                         {},
+                         std::span<const std::int64_t>(&checkpoint.step, 1)});
+  }
+  const std::size_t count = tensors.size();
+  write_safetensors(arguments.out, metadata_of(checkpoint, path), std::move(tensors));
+  log_info(arguments.out, ": ", count, " tensors, ", arguments.dtype, ", of step ", with_thousands(checkpoint.step),
+           " (", path, ")");
+  return 0;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,50 @@
+// `ringtrain import`: weights that were trained elsewhere become a run at step 0.
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/table.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/snapshot.h"
+#include "checkpoint/weights_file.h"
+#include "commands/commands.h"
+#include "config/reader.h"
+#include "run/folder.h"
+#include "run/plan.h"
+
+namespace ringtrain {
+
+int import_weights(const ImportArguments& arguments) {
+  if (!arguments.out.empty() && !arguments.out.ends_with(".h5"))
+    throw Error(cat("--out is '", arguments.out, "'; expected a checkpoint that ends in .h5"), "ringtrain --help");
+  const ExperimentArguments& source = arguments.experiment;
+  const Experiment experiment = read_experiment(source.path, source.overrides);
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  const RunPlan plan = make_run_plan(experiment, read_dataset_index(experiment.data.train), nullptr, 1, *backend);
+
+  Checkpoint checkpoint;
+  {
+    std::vector<float> flat(static_cast<std::size_t>(plan.parameters.size()), 0.0f);
+    load_safetensors(arguments.weights, plan, flat);
+    checkpoint = fresh_checkpoint(plan, flat);
+  }
+  const std::string what = cat(arguments.weights, ": ", with_thousands(plan.parameters.count()), " parameters");
+  if (!arguments.out.empty()) {
+    write_checkpoint(arguments.out, checkpoint);
+    log_info(what, " -> ", arguments.out);
+    return 0;
+  }
+  const RunFolder folder(run_folder_path(experiment, false), false);
+  const std::string path = checkpoint_path(folder.path(), 0);
+  std::filesystem::create_directory(folder.path() + "/checkpoints");
+  write_checkpoint(path, checkpoint);
+  write_file_atomically(folder.path() + "/experiment.yaml", to_yaml(experiment));
+  log_info(what, " -> ", path);
+  log_info("evaluate with: ringtrain evaluate ", folder.path());
+  log_info("train with: ringtrain train ", folder.path(), "/experiment.yaml",
+           experiment.run.dir.empty() && experiment.run.id.empty() ? " run.dir=" + folder.path() : "", " --resume");
+  return 0;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,220 @@
+// `ringtrain predict`: the table, the files and what they rest on. One process, no MPI: a login node will do.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/table.h"
+#include "bench/scaling_plot.h"
+#include "commands/commands.h"
+#include "config/reader.h"
+#include "run/folder.h"
+
+namespace ringtrain {
+
+namespace {
+
+const char* limit_of(const ForecastRow& r) {
+  if (r.step.input > std::max(r.step.exposed, 0.1 * r.step.compute)) return "input";
+  return r.step.exposed > r.step.compute ? "communication" : "computing";
+}
+
+std::string csv(const std::vector<ForecastRow>& rows) {
+  std::string text =
+      "scaling,topology,ranks,nodes,global_batch,rows_per_rank,micro_batch,step_seconds,step_seconds_low,"
+      "step_seconds_high,compute_seconds,exposed_seconds,input_seconds,samples_per_second,efficiency,limit,"
+      "threads_per_core\n";
+  for (const ForecastRow& r : rows)
+    text += cat(scaling_name(r.scaling), ",", topology_name(r.topology), ",", r.ranks, ",", r.nodes, ",",
+                r.global_batch, ",", r.rows_per_rank, ",", r.micro_batch, ",", r.step.total(), ",", r.range.low, ",",
+                r.range.high, ",", r.step.compute, ",", r.step.exposed, ",", r.step.input, ",", r.samples_per_second(),
+                ",", r.efficiency, ",", limit_of(r), ",", r.crowding, "\n");
+  return text;
+}
+
+std::string json(const Forecast& forecast, const std::vector<ForecastRow>& rows,
+                 const std::vector<Forecast::Comparison>& comparisons) {
+  const Uncertainty& u = forecast.uncertainty();
+  nlohmann::ordered_json j = {
+      {"model", forecast.base().model},
+      {"ranks_per_node", forecast.ranks_per_node()},
+      {"cores_per_node", forecast.cores_per_node()},
+      {"busy", forecast.busy()},
+      {"busy_is_fitted", forecast.busy_is_fitted()},
+      {"network_is_assumed", forecast.network_is_assumed()},
+      {"turns",
+       {{"slowdown", forecast.core_sharing().slowdown}, {"message_wait", forecast.core_sharing().message_wait}}},
+      {"turns_are_measured", forecast.core_sharing_is_measured()},
+      {"uncertainty", {{"compute", u.compute}, {"sums", u.sums}, {"model", u.model}, {"jitter", u.jitter}}}};
+  for (const ForecastRow& r : rows)
+    j["rows"].push_back({{"scaling", scaling_name(r.scaling)},
+                         {"topology", topology_name(r.topology)},
+                         {"ranks", r.ranks},
+                         {"nodes", r.nodes},
+                         {"global_batch", r.global_batch},
+                         {"rows_per_rank", r.rows_per_rank},
+                         {"micro_batch", r.micro_batch},
+                         {"step_seconds", r.step.total()},
+                         {"step_seconds_low", r.range.low},
+                         {"step_seconds_high", r.range.high},
+                         {"compute_seconds", r.step.compute},
+                         {"exposed_seconds", r.step.exposed},
+                         {"input_seconds", r.step.input},
+                         {"samples_per_second", r.samples_per_second()},
+                         {"efficiency", r.efficiency},
+                         {"limit", limit_of(r)},
+                         {"threads_per_core", r.crowding}});
+  for (const Forecast::Comparison& c : comparisons)
+    j["comparisons"].push_back({{"ranks", c.ranks},
+                                {"ranks_on_node", c.ranks_on_node},
+                                {"measured_seconds", c.measured},
+                                {"predicted_seconds", c.predicted},
+                                {"low", c.range.low},
+                                {"high", c.range.high}});
+  return j.dump(1) + "\n";
+}
+
+// Flat rows, with the efficiency of the hierarchical sum beside them where it is another.
+void print(const std::vector<ForecastRow>& rows, Scaling scaling) {
+  log_info(scaling == Scaling::strong ? "the experiment's batch (strong scaling)"
+                                      : "the batch grows with the ranks (weak scaling)");
+  log_info(
+      " ranks nodes    batch rows/rank    step ms (    low ..     high)     samples/s efficiency hierarchical  limit");
+  for (const ForecastRow& r : rows) {
+    if (r.scaling != scaling || r.topology != Topology::flat) continue;
+    std::string hierarchical = "-";
+    for (const ForecastRow& h : rows)
+      if (h.scaling == scaling && h.topology == Topology::hierarchical && h.ranks == r.ranks && r.nodes > 1) {
+        char text[24];
+        std::snprintf(text, sizeof text, "%.1f %%", 100 * h.efficiency);
+        hierarchical = text;
+      }
+    char line[200];
+    std::snprintf(line, sizeof line, "%6d %5d %8lld %9lld %10.2f (%8.2f .. %8.2f) %13s %8.1f %% %12s  %s%s", r.ranks,
+                  r.nodes, static_cast<long long>(r.global_batch), static_cast<long long>(r.rows_per_rank),
+                  1e3 * r.step.total(), 1e3 * r.range.low, 1e3 * r.range.high,
+                  with_thousands(std::llround(r.samples_per_second())).c_str(), 100 * r.efficiency,
+                  hierarchical.c_str(), limit_of(r), r.crowding > 1 ? ", cores shared" : "");
+    log_info(std::string(line));
+  }
+}
+
+std::vector<Preflight> read_all(const std::vector<std::string>& paths) {
+  std::vector<Preflight> all;
+  for (const std::string& path : paths) all.push_back(read_preflight(path));
+  return all;
+}
+
+// Of rows whose ranks do not have a core for each of their threads.
+void print_turns(const Forecast& f, const std::vector<ForecastRow>& rows) {
+  double most = 1;
+  for (const ForecastRow& r : rows) most = std::max(most, r.crowding);
+  if (most <= 1) return;
+  char line[300];
+  if (f.core_sharing_is_measured())
+    std::snprintf(line, sizeof line,
+                  "cores shared: up to %.3g threads take turns on a core; each beyond the first slows computing by "
+                  "%.1f %% beside the turns and holds a message up by %.0f us (measured with two; the range: nothing "
+                  "of this, up to twice as much)",
+                  most, 100 * f.core_sharing().slowdown, 1e6 * f.core_sharing().message_wait);
+  else
+    std::snprintf(line, sizeof line,
+                  "cores shared: up to %.3g threads take turns on a core; what that costs beside the turns was not "
+                  "measured (ringtrain bench comm step on an even number of ranks of a node does): the range is wide",
+                  most);
+  log_info(std::string(line));
+}
+
+void print_basis(const Forecast& f) {
+  const Uncertainty& u = f.uncertainty();
+  const StepMeasurement& s = f.base();
+  char line[300];
+  std::snprintf(
+      line, sizeof line,
+      "fitted on steps of up to %d ranks (%d a node, %d threads each, %d cores a node); nodes of %d ranks and "
+      "%d cores",
+      s.ranks, s.ranks_per_node, s.threads, s.cores_per_node, f.ranks_per_node(), f.cores_per_node());
+  log_info(std::string(line));
+  std::snprintf(line, sizeof line, "while gradients are summed, computing keeps %.0f %% of its speed (%s)",
+                100 * (1 - f.busy()), f.busy_is_fitted() ? "fitted" : "assumed: no step of several ranks was measured");
+  log_info(std::string(line));
+  std::snprintf(
+      line, sizeof line,
+      "uncertainty: passes %.1f %%, all-reduce %.0f %%, steps that were fitted %.1f %%, jitter of a rank %.1f %%",
+      100 * u.compute, 100 * u.sums, 100 * u.model, 100 * u.jitter);
+  log_info(std::string(line));
+  if (f.network_is_assumed())
+    log_warning(
+        "no network was measured: between nodes the figures of the node itself are taken, which is too good. "
+        "Measure on two nodes, or state the network: --latency-us 5 --link-gbit 100");
+  if (s.passes.size() == 1)
+    log_warning("one size of pass was measured: smaller ones are taken to be in proportion, which is too good");
+}
+
+}  // namespace
+
+int predict(const PredictArguments& arguments) {
+  const Experiment experiment = read_experiment(arguments.experiment.path, arguments.experiment.overrides);
+  ForecastOptions options;
+  options.ranks_per_node = arguments.ranks_per_node;
+  options.cores_per_node = arguments.cores_per_node;
+  options.rows_per_rank = arguments.rows_per_rank;
+  if (arguments.latency_us > 0 && arguments.link_gbit == 0)
+    throw Error("--latency-us without --link-gbit", "state both: --latency-us 5 --link-gbit 100");
+  if (arguments.link_gbit > 0) {
+    const double alpha = 1e-6 * arguments.latency_us;
+    options.network = {alpha, 8e-9 / arguments.link_gbit, alpha};
+  }
+  const std::vector<Preflight> measured = read_all(arguments.preflight), held_out = read_all(arguments.check);
+  const Forecast forecast(experiment, measured, options);
+
+  std::vector<ForecastRow> rows;
+  std::string first_refusal, refused;
+  for (const Scaling scaling : {Scaling::strong, Scaling::weak})
+    for (const int ranks : parse_ranks(arguments.ranks)) try {
+        for (const Topology topology : {Topology::flat, Topology::hierarchical})
+          rows.push_back(forecast.row(scaling, topology, ranks));
+      } catch (const Error& e) {
+        if (first_refusal.empty()) first_refusal = e.what();
+        refused += cat(refused.empty() ? "" : ", ", ranks);
+      }
+  if (rows.empty()) throw Error(first_refusal, "choose other --ranks");
+  print(rows, Scaling::strong);
+  if (!refused.empty()) log_info("  not on ", refused, " ranks: ", first_refusal);
+  print(rows, Scaling::weak);
+  print_turns(forecast, rows);
+  print_basis(forecast);
+
+  std::vector<Forecast::Comparison> comparisons;
+  std::vector<MeasuredPoint> points;
+  const auto compare = [&](const Preflight& p, const char* how) {
+    if (!p.has_step) return;
+    if (p.step.model != forecast.base().model)
+      throw Error(cat("a step of another model to compare with: ", p.step.model));
+    const Forecast::Comparison c = comparisons.emplace_back(forecast.compare(p.step));
+    // The lines are of nodes with so many ranks: a measurement of fuller nodes would lie beside them.
+    if (c.ranks_on_node == std::min(c.ranks, forecast.ranks_per_node()))
+      points.push_back({c.ranks, static_cast<double>(p.step.rows_per_rank * p.step.ranks) / c.measured});
+    char line[200];
+    std::snprintf(line, sizeof line,
+                  "measured on %d ranks (%d a node), %s: %.3f ms; predicted %.3f ms (%.3f .. %.3f), off by %+.1f %%",
+                  c.ranks, c.ranks_on_node, how, 1e3 * c.measured, 1e3 * c.predicted, 1e3 * c.range.low,
+                  1e3 * c.range.high, 100 * (c.predicted / c.measured - 1));
+    log_info(std::string(line));
+  };
+  for (const Preflight& p : measured) compare(p, "fitted");
+  for (const Preflight& p : held_out) compare(p, "not fitted");
+
+  const auto write = [](const std::string& path, const std::string& text) {
+    if (path.empty()) return;
+    write_file_atomically(path, text);
+    log_info("wrote ", path);
+  };
+  write(arguments.csv, csv(rows));
+  write(arguments.json, json(forecast, rows, comparisons));
+  write(arguments.svg, scaling_svg(experiment.name + ": predicted throughput", rows, points));
+  return 0;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,246 @@
+// `ringtrain sample`: invents names, or writes text, with the weights of a checkpoint.
+#include <algorithm>
+#include <clocale>
+#include <cmath>
+#include <cwchar>
+#include <cwctype>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "backend/backend.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/snapshot.h"
+#include "checkpoint/source.h"
+#include "commands/commands.h"
+#include "config/reader.h"
+#include "data/loader.h"
+#include "models/models.h"
+
+namespace ringtrain {
+
+namespace {
+
+// Each letter of a UTF-8 text through `change(letter, at the start of a word)`; what is not UTF-8 stays as it is.
+template <class Change>
+std::string map_letters(const std::string& text, const Change& change) {
+  std::setlocale(LC_CTYPE, "C.UTF-8");
+  std::string result;
+  bool at_start = true;
+  std::mbstate_t in{}, out{};
+  for (const char* p = text.c_str(); *p != '\0';) {
+    wchar_t c = 0;
+    const std::size_t n = std::mbrtowc(&c, p, static_cast<std::size_t>(text.c_str() + text.size() - p), &in);
+    if (n == 0 || n > 8) return text;
+    char bytes[16];
+    const std::size_t m =
+        std::wcrtomb(bytes, static_cast<wchar_t>(change(static_cast<std::wint_t>(c), at_start)), &out);
+    if (m > 8) return text;
+    result.append(bytes, m);
+    at_start = c == L' ' || c == L'-';
+    p += n;
+  }
+  return result;
+}
+
+// Capitals at the start of words, as the study prints its names.
+std::string title_case(const std::string& text) {
+  return map_letters(text, [](std::wint_t c, bool at_start) { return at_start ? std::towupper(c) : c; });
+}
+
+// Symbols of a model, to and from UTF-8.
+struct Alphabet {
+  std::vector<std::string> symbols;
+  int pad = -1, stop = -1;
+  bool lowercase = false;
+
+  std::vector<std::uint8_t> encode(std::string text) const {
+    if (lowercase) text = map_letters(text, [](std::wint_t c, bool) { return std::towlower(c); });
+    std::vector<std::uint8_t> ids;
+    while (!text.empty()) {
+      const auto found = std::find_if(symbols.begin(), symbols.end(),
+                                      [&](const std::string& s) { return !s.empty() && text.starts_with(s); });
+      const auto id = static_cast<int>(found - symbols.begin());
+      if (found == symbols.end() || id == pad || id == stop)
+        throw Error(cat("--prompt: '", text.substr(0, 8), "' begins with a symbol that the model does not know"));
+      ids.push_back(static_cast<std::uint8_t>(id));
+      text.erase(0, found->size());
+    }
+    return ids;
+  }
+  std::string decode(const std::vector<std::uint8_t>& ids) const {
+    std::string text;
+    for (std::uint8_t id : ids) text += symbols[id];
+    return text;
+  }
+};
+
+// From softmax(logits / temperature) without `dropped`; temperature 0: the likeliest. `u` in (0, 1).
+std::uint8_t draw(std::vector<float> logits, int dropped, double temperature, double u) {
+  if (dropped >= 0) logits[static_cast<std::size_t>(dropped)] = -INFINITY;
+  const auto top = std::max_element(logits.begin(), logits.end());
+  if (temperature == 0) return static_cast<std::uint8_t>(top - logits.begin());
+  std::vector<double> weights;
+  double total = 0;
+  for (float z : logits) {
+    weights.push_back(std::exp((static_cast<double>(z) - static_cast<double>(*top)) / temperature));
+    total += weights.back();
+  }
+  std::size_t i = 0;
+  for (double left = u * total; i + 1 < weights.size() && left >= weights[i]; ++i) left -= weights[i];
+  return static_cast<std::uint8_t>(i);
+}
+
+struct Model {
+  Checkpoint checkpoint;
+  Experiment experiment;
+  Alphabet alphabet;
+  std::int64_t context = 0;  // 0: running text
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  std::unique_ptr<Vector> weights;
+  std::unique_ptr<Program> program;
+  std::int64_t state_size = 0;
+
+  Model(const std::string& path, std::int64_t rows) : checkpoint(read_checkpoint(path)) {
+    experiment = parse_experiment(checkpoint.texts.at("experiment"), path, {});
+    alphabet.symbols = nlohmann::json::parse(checkpoint.texts.at("vocabulary")).get<std::vector<std::string>>();
+    alphabet.pad = static_cast<int>(checkpoint.numbers.at("pad_id"));
+    alphabet.stop = static_cast<int>(checkpoint.numbers.at("stop_id"));
+    alphabet.lowercase = checkpoint.numbers.at("lowercase") != 0;
+    context = static_cast<std::int64_t>(checkpoint.numbers.at("context_length"));
+    // Running text goes symbol by symbol with carried state, names by their window.
+    const Graph graph = build_model(
+        experiment.model, {std::max<std::int64_t>(1, context), static_cast<std::int64_t>(alphabet.symbols.size())});
+    state_size = graph.state_size();
+    const ParameterTable parameters = graph.parameters();
+    weights = backend->make_vector(parameters.size());
+    std::vector<float> flat(static_cast<std::size_t>(parameters.size()));
+    load_weights(checkpoint, parameters, flat);
+    backend->copy_from_host(flat, *weights, 0);
+    program = backend->compile(graph, rows, Precision::fp32, PassMode::inference);
+    program->allocate();
+    program->set_weights(*weights);
+  }
+};
+
+class NameMaker {
+ public:
+  static constexpr std::int64_t rows = 64;
+  static constexpr std::size_t longest = 30;  // as the study
+
+  NameMaker(Model& model, const SampleArguments& arguments)
+      : model_(model), arguments_(arguments), prompt_(model.alphabet.encode(arguments.prompt)) {}
+
+  // Names number [first, first + rows): each a function of its number and the seed alone.
+  std::vector<std::string> make(std::int64_t first) {
+    const std::int64_t T = model_.context;
+    const std::uint64_t key = random_key(arguments_.seed, RandomPurpose::sampling);
+    std::vector<std::vector<std::uint8_t>> names(rows, prompt_);
+    std::vector<bool> done(rows, false);
+    const std::vector<std::int32_t> targets(static_cast<std::size_t>(rows * T), ignored_target);
+    for (std::size_t length = prompt_.size(); length < longest; ++length) {
+      std::vector<std::uint8_t> inputs(static_cast<std::size_t>(rows * T),
+                                       static_cast<std::uint8_t>(model_.alphabet.pad));
+      for (std::size_t r = 0; r < rows; ++r) {
+        const std::size_t n = std::min(names[r].size(), static_cast<std::size_t>(T));
+        std::copy(names[r].end() - static_cast<std::ptrdiff_t>(n), names[r].end(),
+                  inputs.begin() + static_cast<std::ptrdiff_t>((r + 1) * static_cast<std::size_t>(T) - n));
+      }
+      PassInput pass;
+      pass.inputs = inputs.data();
+      pass.targets = targets.data();
+      model_.program->run(pass);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const auto i = static_cast<std::size_t>(r);
+        if (done[i]) continue;
+        const auto place = static_cast<std::uint64_t>(first + r) * 1024 + length;
+        const std::uint8_t id = draw(model_.program->logits(r, T - 1), model_.alphabet.pad, arguments_.temperature,
+                                     random_uniform(key, place));
+        if (id == model_.alphabet.stop)
+          done[i] = true;
+        else
+          names[i].push_back(id);
+      }
+      if (std::all_of(done.begin(), done.end(), [](bool d) { return d; })) break;
+    }
+    std::vector<std::string> result;
+    for (const auto& name : names) result.push_back(model_.alphabet.decode(name));
+    return result;
+  }
+
+ private:
+  Model& model_;
+  const SampleArguments& arguments_;
+  std::vector<std::uint8_t> prompt_;
+};
+
+int sample_names(Model& model, const SampleArguments& arguments) {
+  std::vector<std::string> known;
+  bool has_data = true;
+  try {
+    known = read_known_names(read_dataset_index(model.experiment.data.train));
+  } catch (const Error& e) {
+    has_data = false;
+    if (arguments.new_only) throw;
+    log_warning("known names are not marked: ", e.what());
+  }
+  NameMaker maker(model, arguments);
+  std::set<std::string> given;
+  std::int64_t printed = 0, marked = 0;
+  const std::int64_t most = 200 * arguments.count + 10'000;
+  for (std::int64_t first = 0; printed < arguments.count && first < most; first += NameMaker::rows) {
+    for (const std::string& name : maker.make(first)) {
+      if (printed == arguments.count) break;
+      const bool exists = std::binary_search(known.begin(), known.end(), name);
+      if (name.empty() || (arguments.new_only && (exists || !given.insert(name).second))) continue;
+      std::cout << (model.alphabet.lowercase ? title_case(name) : name) << (exists ? " *" : "") << "\n";
+      ++printed;
+      marked += exists;
+    }
+  }
+  if (printed < arguments.count)
+    log_warning("only ", printed, " of ", arguments.count, " names came out new in ", most,
+                " tries: the model repeats its data; try a higher --temperature");
+  if (has_data && !arguments.new_only) std::cout << "(* " << marked << " of " << printed << " names are in the data)\n";
+  return 0;
+}
+
+int sample_text(Model& model, const SampleArguments& arguments) {
+  const std::uint64_t key = random_key(arguments.seed, RandomPurpose::sampling);
+  const std::int32_t target = ignored_target;
+  std::vector<std::uint8_t> prompt = model.alphabet.encode(arguments.prompt);
+  if (prompt.empty()) prompt = {0};
+  for (std::int64_t text = 0; text < arguments.count; ++text) {
+    std::vector<float> state(static_cast<std::size_t>(model.state_size), 0.0f);
+    std::vector<std::uint8_t> written = prompt;
+    PassInput pass;
+    pass.targets = &target;
+    PassContext context;
+    context.state = state.data();
+    for (std::size_t i = 0; i < prompt.size() + static_cast<std::size_t>(arguments.length) - 1; ++i) {
+      pass.inputs = &written[i];
+      model.program->run(pass, context);
+      if (i + 1 < written.size()) continue;
+      const auto place = (static_cast<std::uint64_t>(text) << 40) + i;
+      written.push_back(
+          draw(model.program->logits(0, 0), model.alphabet.pad, arguments.temperature, random_uniform(key, place)));
+    }
+    if (arguments.prompt.empty()) written.erase(written.begin());
+    std::cout << model.alphabet.decode(written) << "\n" << (text + 1 < arguments.count ? "----\n" : "");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int sample(const SampleArguments& arguments) {
+  const std::string path = checkpoint_of(arguments.source);
+  const bool names = read_checkpoint(path).numbers.at("context_length") > 0;
+  Model model(path, names ? NameMaker::rows : 1);
+  return names ? sample_names(model, arguments) : sample_text(model, arguments);
+}
+
+}  // namespace ringtrain

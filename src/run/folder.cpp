@@ -1,0 +1,224 @@
+#include "run/folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "cluster/slurm_job.h"
+
+namespace ringtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* lock_name = ".lock";
+// Lustre and NFS give up the locks of a node that they have lost after one and a half minutes or so.
+constexpr int kLockWaitSeconds = 150;
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, int reason,
+                       std::source_location where = std::source_location::current()) {
+  throw Error(cat(path, ": ", what, ": ", std::strerror(reason)), advice_for_writing(reason), where);
+}
+
+std::string this_host() {
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  return host;
+}
+
+std::string read_lock_text(int lock) {
+  char text[512];
+  const ssize_t length = ::pread(lock, text, sizeof text, 0);
+  std::string result(text, length > 0 ? static_cast<std::size_t>(length) : 0);
+  while (!result.empty() && result.back() == '\n') result.pop_back();
+  return result;
+}
+
+// What is in the folder, the lock file apart.
+bool is_empty(const std::string& path) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    if (entry.path().filename() != lock_name) return false;
+  }
+  return true;
+}
+
+bool looks_like_a_run(const std::string& path) {
+  for (const char* name : {"run.json", "experiment.yaml", "metrics.jsonl", "checkpoints"}) {
+    if (fs::exists(fs::path(path) / name)) return true;
+  }
+  return false;
+}
+
+void check_contents(const std::string& path, bool resume) {
+  std::error_code code;
+  const fs::file_status status = fs::status(path, code);
+  if (!fs::exists(status)) {
+    if (resume) throw Error(cat(path, ": no such run folder to resume"), "leave out --resume to start a new run");
+    return;
+  }
+  if (!fs::is_directory(status)) throw Error(cat(path, ": exists and is no folder"), "set run.dir to another path");
+  bool empty = false;
+  try {
+    empty = is_empty(path);
+  } catch (const fs::filesystem_error& error) {
+    fail(path, "cannot list the run folder", error.code().value());
+  }
+  if (empty) return;
+  if (!resume) {
+    throw Error(cat(path, ": the run folder is not empty, and a run never overwrites another"),
+                "add --resume to go on with the run in it, or set run.dir to another folder");
+  }
+  if (!looks_like_a_run(path)) {
+    throw Error(cat(path, ": holds files, but no run.json, experiment.yaml, metrics.jsonl or checkpoints: not a run"),
+                "check run.dir; --resume goes on in the folder of an earlier run");
+  }
+}
+
+void make_folder(const std::string& path) {
+  std::error_code code;
+  fs::create_directories(path, code);
+  if (code) fail(path, "cannot make the run folder", code.value());
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& owner) {
+  throw Error(cat(path, ": another job works in this run folder (", owner.empty() ? "unknown" : owner, ")"),
+              cat("wait for its end or stop it; if it is surely gone, remove ", path, "/", lock_name));
+}
+
+// Slurm has seen the end of an earlier life of this job before it started this one.
+bool is_of_an_earlier_life(const std::string& owner) {
+  std::istringstream words(owner);
+  std::string skipped, id;
+  int restarts = 0;
+  const SlurmJob job = slurm_job();
+  words >> skipped >> skipped >> skipped >> skipped >> id >> skipped;
+  return words >> restarts && id == job.id && restarts < job.restarts;
+}
+
+// 0, or why there is no lock. Waits for one that only a node that died with an earlier life of this job can still hold.
+int lock_file(int lock, const std::string& owner) {
+  for (int waited = 0;; ++waited) {
+    if (::flock(lock, LOCK_EX | LOCK_NB) == 0) return 0;
+    const int reason = errno;
+    if (reason != EWOULDBLOCK || waited == kLockWaitSeconds || !is_of_an_earlier_life(owner)) return reason;
+    ::sleep(1);
+  }
+}
+
+int take_lock(const std::string& path) {
+  const std::string file = cat(path, "/", lock_name);
+  const int lock = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock < 0) fail(path, "cannot write in the run folder", errno);
+  const std::string owner = read_lock_text(lock);
+  const int lacking = lock_file(lock, owner);
+  // File systems without locks (some Lustre and NFS mounts) say ENOSYS, ENOLCK or EOPNOTSUPP: then the text decides.
+  if (lacking != 0 && (lacking == EWOULDBLOCK || !lock_owner_is_gone(owner))) {
+    ::close(lock);
+    refuse(path, owner);
+  }
+  const SlurmJob job = slurm_job();
+  const std::string text = cat(this_host(), " pid ", ::getpid(),
+                               job.in_slurm() ? cat(" job ", job.id, " restart ", job.restarts) : "", "\n");
+  if (::ftruncate(lock, 0) != 0 || ::pwrite(lock, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    const int reason = errno;
+    ::close(lock);
+    fail(path, "cannot write in the run folder", reason);
+  }
+  return lock;
+}
+
+// Better an error before step 0 than at the first checkpoint.
+void probe(const std::string& path) {
+  const std::string file = cat(path, "/.probe");
+  write_file_atomically(file, std::string(65536, 'x'));
+  ::unlink(file.c_str());
+}
+
+void point_latest_to(const std::string& path) {
+  const fs::path folder = fs::path(path).lexically_normal();
+  const fs::path name_folder = folder.parent_path();
+  if (folder.is_absolute() || name_folder.parent_path() != "results") return;
+  const std::string link = (name_folder / "latest").string();
+  const std::string temporary = cat(link, ".tmp.", ::getpid());
+  ::unlink(temporary.c_str());
+  if (::symlink(folder.filename().c_str(), temporary.c_str()) != 0 || ::rename(temporary.c_str(), link.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary.c_str());
+    fail(link, "cannot point the link to the run folder", reason);
+  }
+}
+
+}  // namespace
+
+std::string run_folder_path(const Experiment& experiment, bool resume) {
+  if (!experiment.run.dir.empty()) return experiment.run.dir;
+  const fs::path folder = fs::path("results") / experiment.name;
+  if (!experiment.run.id.empty()) {
+    if (experiment.run.id == "latest") throw Error("run.id: 'latest' is the name of the link to the newest run");
+    return (folder / experiment.run.id).string();
+  }
+  if (resume) {
+    std::error_code code;
+    const fs::path target = fs::read_symlink(folder / "latest", code);
+    if (code) {
+      throw Error(cat((folder / "latest").string(), ": no earlier run of '", experiment.name, "' to resume"),
+                  "leave out --resume to start a new run, or set run.dir or run.id");
+    }
+    return (target.is_absolute() ? target : folder / target).string();
+  }
+  make_folder(folder.string());
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char stamp[32];
+  std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
+  for (int attempt = 1;; ++attempt) {
+    const std::string path = (folder / (attempt == 1 ? std::string(stamp) : cat(stamp, "-", attempt))).string();
+    if (::mkdir(path.c_str(), 0777) == 0) return path;
+    if (errno != EEXIST) fail(path, "cannot make the run folder", errno);
+  }
+}
+
+RunFolder::RunFolder(const std::string& path, bool resume) : path_(path) {
+  while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+  check_contents(path_, resume);
+  make_folder(path_);
+  lock_ = take_lock(path_);
+  try {
+    check_contents(path_, resume);  // again: another job may have come and gone before the lock was ours
+    probe(path_);
+    point_latest_to(path_);
+  } catch (...) {
+    ::close(lock_);
+    throw;
+  }
+}
+
+RunFolder::~RunFolder() {
+  // The file stays: removing it would let a third process lock a new file while a second one waits with the old.
+  [[maybe_unused]] const int truncated = ::ftruncate(lock_, 0);
+  ::close(lock_);
+}
+
+bool lock_owner_is_gone(const std::string& text) {
+  if (text.empty()) return true;
+  std::istringstream words(text);
+  std::string host, word;
+  pid_t pid = 0;
+  if (!(words >> host >> word >> pid) || pid <= 0) return true;  // cut off while being written: its writer died
+  if (is_of_an_earlier_life(text)) return true;
+  return host == this_host() && ::kill(pid, 0) != 0 && errno == ESRCH;
+}
+
+}  // namespace ringtrain

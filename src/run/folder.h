@@ -1,0 +1,38 @@
+// The run's own folder: results/<name>/<id>/ or run.dir. Rank 0 only.
+#pragma once
+
+#include <string>
+
+#include "config/experiment.h"
+
+namespace ringtrain {
+
+// Where the run lives: run.dir, or results/<name>/<run.id or the time as 20261121-103059>; with `resume` and neither
+// given, the folder that results/<name>/latest points to. A folder named by the time is made here (-2, -3, ... when
+// another job started in the same second), so that no two runs get the same one.
+std::string run_folder_path(const Experiment& experiment, bool resume);
+
+// Makes the folder (and results/<name>/latest, a relative link, when the path is results/<name>/<id>), probes that it
+// can be written, and checks: a new run needs an absent or empty folder, `resume` an existing one that a run has made,
+// or an empty one (without a checkpoint it starts at step 0). A lock on <folder>/.lock guards against two jobs in one
+// folder; the kernel drops it with the process, and where the file system has no locks the host and pid written in it
+// decide: a lock of this host whose process is gone is taken over. Throws Error with what to do.
+class RunFolder {
+ public:
+  RunFolder(const std::string& path, bool resume);
+  ~RunFolder();  // releases the lock
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int lock_ = -1;
+};
+
+// Whether the text of a lock file ("host pid 1234", under Slurm with "job 4711 restart 0") names a process of this
+// host, or an earlier life of this requeued job, that is gone. Other hosts' processes cannot be seen and count as
+// alive; an empty text is a released lock.
+bool lock_owner_is_gone(const std::string& text);
+
+}  // namespace ringtrain

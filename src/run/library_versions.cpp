@@ -1,0 +1,56 @@
+#include "run/library_versions.h"
+
+#include <hdf5.h>
+#include <mpi.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "build_info.h"  // written by the Makefile
+
+namespace ringtrain {
+namespace {
+
+// The first line of MPI's own description, allowed before MPI_Init; Open MPI's goes on after a comma.
+std::string mpi_library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  const std::string all(text.data(), static_cast<std::size_t>(length));
+  return all.substr(0, all.find_first_of(",\n"));
+}
+
+std::string hdf5_library() {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return cat(major, '.', minor, '.', release);
+}
+
+std::string onednn_library() {
+  const dnnl_version_t& version = *dnnl_version();
+  return cat(version.major, '.', version.minor, '.', version.patch);
+}
+
+}  // namespace
+
+std::map<std::string, std::string> library_versions() {
+  return {{"MPI", mpi_library()},
+          {"HDF5", hdf5_library()},
+          {"oneDNN", onednn_library()},
+          {"yaml-cpp", RINGTRAIN_YAML_CPP_VERSION},
+          {"nlohmann-json",
+           cat(NLOHMANN_JSON_VERSION_MAJOR, '.', NLOHMANN_JSON_VERSION_MINOR, '.', NLOHMANN_JSON_VERSION_PATCH)}};
+}
+
+std::string version_text() {
+  const std::string cuda = build_cuda().empty() ? "without CUDA" : build_cuda();
+  std::string text = cat("ringtrain ", build_commit(), "\ncompiler: ", build_compiler(), "\nflags: ", build_flags(),
+                         "\nCPU kernels: ", build_instruction_sets(), "\nGPU kernels: ", cuda, '\n');
+  for (const auto& [library, version] : library_versions()) text += cat(library, ": ", version, '\n');
+  return text;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,14 @@
+// The versions of the libraries that this program runs with.
+#pragma once
+
+#include <map>
+#include <string>
+
+namespace ringtrain {
+
+// Library -> version as found at run time: "MPI", "HDF5", "oneDNN", "yaml-cpp", "nlohmann-json".
+std::map<std::string, std::string> library_versions();
+
+std::string version_text();  // of `ringtrain --version`: the program, how it was built, and its libraries
+
+}  // namespace ringtrain

@@ -1,0 +1,148 @@
+#include "run/machine.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "backend/cuda/backend.h"
+#include "backend/cuda/device/described.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "cluster/binding.h"
+#include "cluster/device_choice.h"
+#include "cluster/nccl_communicator.h"
+#include "cluster/staged_communicator.h"
+#include "run/plan.h"
+
+namespace ringtrain {
+
+namespace {
+
+constexpr std::size_t kUuidShown = 12;  // "GPU-1c2d3e4f"
+
+std::string default_plan_cache() {
+  const auto below = [](const char* variable, const std::string& rest) {
+    const char* folder = std::getenv(variable);
+    return folder != nullptr && *folder != 0 ? folder + rest : std::string();
+  };
+  const std::string cache = below("XDG_CACHE_HOME", "/ringtrain");
+  return cache.empty() ? below("HOME", "/.cache/ringtrain") : cache;
+}
+
+// The same answer on all ranks.
+bool takes_gpu(const MachineConfig& config, std::size_t visible, Communicator& communicator) {
+  if (config.device != "auto") return config.device == "cuda";
+  double with_gpu = visible > 0 ? 1 : 0;
+  communicator.sum(std::span(&with_gpu, 1));
+  if (with_gpu == 0) return false;
+  if (with_gpu != communicator.size())
+    throw Error(cat(with_gpu, " of ", communicator.size(), " ranks see a GPU, the others none"),
+                "ask for GPUs on every node, or set machine.device=cpu");
+  return true;
+}
+
+cuda::Type gradient_type(const std::string& name) {
+  return name == "bf16" ? cuda::Type::bf16 : name == "fp16" ? cuda::Type::fp16 : cuda::Type::fp32;
+}
+
+}  // namespace
+
+void Machine::agree_on_fusions(const std::function<void()>& compile) {
+  if (!fusions) return compile();
+  const bool root = host->rank() == 0;
+  if (root) compile();
+  fusions->load(broadcast_string(*host, fusions->text(), 0));
+  plans = broadcast_string(*host, root ? device->packed_plans() : "", 0);
+  if (root) return;
+  device->take_plans(std::exchange(plans, ""));
+  compile();
+}
+
+RunChoices Machine::choices() const {
+  if (!device) return {};
+  const cuda::DeviceFacts& facts = device->facts();
+  return {facts.name, facts.cudnn_version, communicator().record(), plans};
+}
+
+void Machine::take_choices(const std::string& fusions_of_rank_0, const RunChoices& kept) {
+  if (!fusions) return;
+  const std::string table = broadcast_string(*host, fusions_of_rank_0, 0);
+  if (!table.empty()) fusions->load(table);
+  if (host->rank() != 0 || kept.device.empty()) return;
+  const cuda::DeviceFacts& facts = device->facts();
+  if (kept.fit(facts)) return device->take_plans(kept.plans);
+  log_info("the run's plans were chosen for ", kept.device, " with cuDNN ", kept.cudnn, "; for ", facts.name,
+           " with cuDNN ", facts.cudnn_version, " they are searched anew");
+}
+
+std::string Machine::identity() const {
+  if (!device) return "";
+  const cuda::DeviceFacts& facts = device->facts();
+  std::string text = cat(facts.name, ", CUDA ", facts.cuda_version, ", cuDNN ", facts.cudnn_version);
+  for (const auto& [what, value] : communicator().record()) text += cat(", ", what, " ", value);
+  return text;
+}
+
+Machine make_planning_machine(int threads, const std::string& device) {
+  Machine m;
+  m.host = make_mpi_communicator(1 << 16);
+  if (device.empty()) {
+    m.backend = make_cpu_backend(threads);
+    return m;
+  }
+  m.device = cuda::make_described_device(cuda::find_description(device), default_plan_cache() + "/plans");
+  m.fusions = std::make_unique<cuda::FusionTable>(0);
+  m.backend = cuda::make_backend(*m.device, {.fusions = m.fusions.get()});
+  return m;
+}
+
+std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
+                                              const RunChoices& kept) {
+  const CommunicationConfig& c = experiment.communication;
+  if (c.library == "mpi") return make_staged_communicator(device, host);
+  return make_nccl_communicator(nccl_api(), device, host,
+                                {.algorithm = c.algorithm,
+                                 .gradient_type = gradient_type(c.gradient_type),
+                                 .kept = kept.communication,
+                                 .max_ctas = static_cast<int>(c.max_ctas),
+                                 .timeout_seconds = 0.8 * c.timeout_seconds});
+}
+
+Machine make_machine(const Experiment& experiment, const Session& session, int threads, const RunChoices& kept) {
+  const CommunicationConfig& c = experiment.communication;
+  Machine m;
+  m.host = make_mpi_communicator(static_cast<std::size_t>(c.chunk_kib) << 10);
+  const std::vector<std::string> visible =
+      experiment.machine.device == "cpu" ? std::vector<std::string>() : cuda::visible_uuids();
+  const bool may_share = c.library == "mpi" || nccl_may_share_devices();
+  if (!takes_gpu(experiment.machine, visible.size(), *m.host)) {
+    if (experiment.machine.device != "cpu") {
+      // GPUs were given, and this program cannot see them: if they were shared, that is still the launcher's mistake.
+      if (!may_share) check_visible_devices(session);
+      if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
+    }
+    m.backend = make_cpu_backend(threads);
+    return m;
+  }
+
+  const int ordinal = choose_device(session, visible, may_share);
+  m.gpu = visible[static_cast<std::size_t>(ordinal)].substr(0, kUuidShown);
+  m.device = cuda::make_runtime_device(
+      ordinal, experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache);
+  m.fusions = std::make_unique<cuda::FusionTable>(experiment.machine.search_seconds);
+  cuda::BackendOptions options;
+  options.graphs = experiment.machine.graphs;
+  options.segment_elements = bucket_elements(c, true);
+  options.fusions = m.fusions.get();
+  if (session.size() > 1 || c.library != "auto") {  // one rank has nothing to sum, and needs no NCCL
+    std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host, kept);
+    options.allocate_reduced = [s = sums.get()](std::int64_t bytes) { return s->allocate(bytes); };
+    options.release_reduced = [s = sums.get()](void* memory) { s->release(memory); };
+    options.poll = [s = sums.get()] { s->poll(); };
+    m.sums = std::move(sums);
+  }
+  m.backend = cuda::make_backend(*m.device, std::move(options));
+  return m;
+}
+
+}  // namespace ringtrain

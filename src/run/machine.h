@@ -1,0 +1,52 @@
+// Where this rank computes and what sums its gradients: the one place that chooses between CPU and GPU, MPI and NCCL.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/program/fusion.h"
+#include "cluster/communicator.h"
+#include "cluster/session.h"
+#include "config/experiment.h"
+#include "run/choices.h"
+
+namespace ringtrain {
+
+struct Machine {
+  std::unique_ptr<cuda::Device> device;  // null: the CPU computes
+  std::unique_ptr<cuda::FusionTable> fusions;
+  std::unique_ptr<Communicator> host;  // MPI
+  std::unique_ptr<Communicator> sums;  // of a device's vectors; null: the CPU computes
+  std::unique_ptr<Backend> backend;
+  std::string gpu;  // the one that computes; on a CPU what CUDA_VISIBLE_DEVICES says, where that matters
+
+  Communicator& communicator() const { return sums ? *sums : *host; }
+
+  // Rank 0 runs `compile`, which fills its table of fusions and makes cuDNN's plans; then every rank has those.
+  // Collective.
+  void agree_on_fusions(const std::function<void()>& compile);
+  std::string plans;  // rank 0: cuDNN's, as the others were given them
+  // What a resumed run finds again to continue bit for bit: the table of fusions, "" on a CPU, for its checkpoints, and
+  // what lies beside them.
+  std::string fusion_choices() const { return fusions ? fusions->text() : ""; }
+  RunChoices choices() const;
+  // Collective, before agree_on_fusions(). Plans are taken where they are for this device type and cuDNN; else a line
+  // says so.
+  void take_choices(const std::string& fusions_of_rank_0, const RunChoices& kept);
+  // What bits depend on besides ranks and threads; "" on a CPU.
+  std::string identity() const;
+};
+
+// Collective over all ranks. Throws Error with advice where a GPU is asked for and is not there, or there are more
+// ranks than GPUs. `kept`: of the run that is resumed.
+Machine make_machine(const Experiment& experiment, const Session& session, int threads, const RunChoices& kept = {});
+// What sums vectors of this device over the ranks of `host`, as the experiment chooses. Collective over those.
+std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
+                                              const RunChoices& kept = {});
+// For `plan`: a backend that compiles and counts memory. `device`: a GPU's name or description, "" for this CPU.
+Machine make_planning_machine(int threads, const std::string& device);
+
+}  // namespace ringtrain

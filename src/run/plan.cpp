@@ -1,0 +1,417 @@
+#include "run/plan.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/table.h"
+#include "config/schema.h"
+#include "models/models.h"
+#include "optim/optimizer.h"
+
+namespace ringtrain {
+
+namespace {
+
+TextOrder text_order(const Experiment& e, const DatasetIndex& index) {
+  if (index.is_image() || !index.text.running_text) return TextOrder::rows;
+  return e.data.order == "streams" ? TextOrder::streams : TextOrder::windows;
+}
+
+ImageTransform image_transform(const DataConfig& data) {
+  ImageTransform t;
+  t.size = data.image_size;
+  t.resize = data.resize;
+  t.augmentation = data.augmentation == "none"       ? Augmentation::none
+                   : data.augmentation == "pad_crop" ? Augmentation::pad_crop
+                                                     : Augmentation::random_resized_crop;
+  t.scale_low = data.crop_area[0];
+  t.scale_high = data.crop_area[1];
+  t.ratio_low = data.crop_ratio[0];
+  t.ratio_high = data.crop_ratio[1];
+  t.pad = data.pad;
+  t.flip = data.flip;
+  return t;
+}
+
+LoaderPlan loader_plan(const RunPlan& plan, const DatasetIndex& index, bool evaluation) {
+  const Experiment& e = plan.experiment;
+  LoaderPlan l;
+  l.seed = e.seed;
+  l.order = text_order(e, index);
+  l.sequence = plan.graph.sequence();
+  l.mask_blanks = e.data.blanks == "masked";
+  l.image = image_transform(e.data);
+  l.reads = e.data.reads;
+  l.global_batch = plan.batch.global;
+  l.rows = plan.batch.rows_per_rank;
+  l.micro_batch = plan.batch.micro_batch;
+  l.evaluation = evaluation;
+  l.threads = e.data.loader_threads;
+  l.prefetch = e.data.prefetch;
+  return l;
+}
+
+std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch) {
+  std::int64_t steps = 0;
+  if (stop.epochs > 0)
+    steps = std::max<std::int64_t>(1, std::llround(stop.epochs * static_cast<double>(steps_per_epoch)));
+  if (stop.steps > 0) steps = steps > 0 ? std::min(steps, stop.steps) : stop.steps;
+  return steps;
+}
+
+void check_same_kind(const DatasetIndex& train, const DatasetIndex& validation) {
+  if (train.kind != validation.kind)
+    throw Error(cat("data.validation ", validation.prefix, " is of kind ", validation.kind, ", data.train ",
+                    train.prefix, " of kind ", train.kind),
+                "both must be images, or both text");
+  if (train.image.class_ids != validation.image.class_ids)
+    throw Error(cat("data.validation ", validation.prefix, " has other classes than data.train ", train.prefix),
+                "convert both in one run of ringtrain-data, or with the same --class-list");
+  if (train.text.vocabulary != validation.text.vocabulary ||
+      train.text.context_length != validation.text.context_length ||
+      train.text.running_text != validation.text.running_text)
+    throw Error(cat("data.validation ", validation.prefix, " has another vocabulary or context length than data.train ",
+                    train.prefix),
+                "convert both in one run of ringtrain-data");
+}
+
+// Keys that say nothing about this kind of data, and would be ignored.
+void check_keys_apply(const Experiment& e, const DatasetIndex& index) {
+  const Experiment plain;
+  const auto only_for = [&](std::initializer_list<const char*> keys, const char* held) {
+    for (const char* key : keys) {
+      const Field& field = *find_field(key);
+      if (value_text(field, e) != value_text(field, plain))
+        throw Error(cat(key, ": ", value_text(field, e), " has no effect: ", index.prefix, " holds ", held),
+                    "leave the key out");
+    }
+  };
+  if (index.is_image()) return only_for({"data.order", "data.sequence", "data.blanks"}, "images");
+  only_for({"data.image_size", "data.resize", "data.augmentation", "data.crop_area", "data.crop_ratio", "data.flip",
+            "data.mean", "data.std", "data.classes", "data.reads"},
+           "text");
+  if (index.text.running_text) return only_for({"data.blanks"}, "running text");
+  only_for({"data.order", "data.sequence"}, "names");
+}
+
+void check_stated(const char* key, std::int64_t stated, std::int64_t found, const std::string& prefix) {
+  if (stated > 0 && stated != found)
+    throw Error(cat(key, " is ", stated, ", but ", prefix, " has ", found),
+                cat("give the data set that the experiment means, or correct ", key));
+}
+
+// Of weights, gradients and optimizer state.
+std::int64_t vector_bytes(const ParameterTable& parameters, const OptimizerConfig& optimizer) {
+  const std::int64_t elements =
+      2 * parameters.size() + std::ssize(Optimizer::state_names(optimizer)) * parameters.trained();
+  return elements * static_cast<std::int64_t>(sizeof(float));
+}
+
+SampleShape sample_shape(const Experiment& e, const DatasetIndex& train) {
+  if (!train.is_image())
+    return {train.text.running_text ? e.data.sequence : train.text.context_length,
+            static_cast<std::int64_t>(train.text.vocabulary.size())};
+  const std::vector<double>& mean = e.data.mean.empty() ? train.image.mean : e.data.mean;
+  const std::vector<double>& std = e.data.std.empty() ? train.image.std : e.data.std;
+  if (mean.size() != 3 || std.size() != 3)
+    throw Error(
+        cat("data.mean and data.std need 3 values, one per channel; there are ", mean.size(), " and ", std.size()));
+  return {0, 0, e.data.image_size, std::ssize(train.image.class_ids), mean, std};
+}
+
+}  // namespace
+
+RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+                             int ranks, Backend& backend, std::int64_t recorded_micro_batch) {
+  RunPlan p;
+  p.experiment = experiment;
+  p.train = train;
+  if (validation != nullptr) {
+    check_same_kind(train, *validation);
+    check_stated("data.validation_samples", experiment.data.validation_samples, validation->total, validation->prefix);
+    p.validation = *validation;
+    p.has_validation = true;
+  }
+  check_keys_apply(experiment, train);
+  check_stated("data.classes", experiment.data.classes, std::ssize(train.image.class_ids), train.prefix);
+  p.precision = precision_of(experiment.precision);
+  p.graph = build_model(experiment.model, sample_shape(experiment, train), experiment.loss);
+  p.parameters = p.graph.parameters();
+
+  BatchConfig batch = experiment.batch;
+  const std::int64_t rows = batch.global / std::max(1, ranks);
+  if (batch.micro == 0 && recorded_micro_batch > 0 && rows % recorded_micro_batch == 0)
+    batch.micro = recorded_micro_batch;
+  if (p.graph.has_batch_norm()) p.norm_group = batch.worker;
+  const std::int64_t preferred =
+      batch.micro > 0 ? batch.micro
+                      : backend.preferred_micro_batch(p.graph, p.precision,
+                                                      {.rows = rows,
+                                                       .group = p.norm_group,
+                                                       .vector_bytes = vector_bytes(p.parameters, experiment.optimizer),
+                                                       .evaluates = p.has_validation});
+  p.batch = batch_plan(batch, ranks, preferred, p.graph.has_batch_norm());
+  p.train_loader = loader_plan(p, train, false);
+  if (p.has_validation) p.validation_loader = loader_plan(p, p.validation, true);
+  p.carries_state = p.train_loader.order == TextOrder::streams;
+  return p;
+}
+
+RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+                      int ranks, Backend& backend, std::int64_t recorded_micro_batch) {
+  RunPlan p = make_evaluation_plan(experiment, train, validation, ranks, backend, recorded_micro_batch);
+  check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
+  p.samples_per_epoch = samples_per_epoch(train, p.train_loader);
+  p.schedule.global_batch = p.batch.global;
+  p.schedule.steps_per_epoch = steps_per_epoch(train, p.train_loader);
+  p.schedule.total_steps = total_steps(experiment.stop, p.schedule.steps_per_epoch);
+  learning_rate(experiment.learning_rate, p.schedule, 0);  // throws what the schedule lacks, before step 0
+  return p;
+}
+
+DatasetIndex stated_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples) {
+  if (samples == 0 || experiment.data.classes == 0)
+    throw Error(cat(prefix, ": there is no data set, and the experiment does not state its size"),
+                "convert the data with bin/ringtrain-data, or state data.train_samples, data.validation_samples and "
+                "data.classes to plan without it");
+  DatasetIndex index;
+  index.prefix = prefix;
+  index.kind = "image";
+  index.total = samples;
+  index.image.class_ids.resize(static_cast<std::size_t>(experiment.data.classes));
+  index.image.mean = {0.485, 0.456, 0.406};
+  index.image.std = {0.229, 0.224, 0.225};
+  index.shards.resize(1);
+  index.shards[0].count = samples;
+  return index;
+}
+
+std::string experiment_id(const Experiment& experiment) {
+  std::uint64_t id = 0xcbf29ce484222325ull;  // FNV-1a
+  for (const Field& field : schema())
+    if (!field.how_it_runs_)
+      for (const char c : cat(field.key, "=", value_text(field, experiment), "\n"))
+        id = (id ^ static_cast<std::uint8_t>(c)) * 0x100000001b3ull;
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(id));
+  return text;
+}
+
+std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device) {
+  const double mib = communication.bucket_mib > 0 ? communication.bucket_mib : on_device ? 16 : 1;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(mib * (1 << 20) / sizeof(float)));
+}
+
+LoaderPlan for_rank(LoaderPlan plan, int rank) {
+  plan.first_row = rank * plan.rows;
+  return plan;
+}
+
+std::string model_fingerprint(const RunPlan& plan) {
+  std::string text = cat(plan.experiment.model.kind, ", ", plan.graph.sequence(), " positions;");
+  if (plan.train.is_image()) text = cat(plan.experiment.model.kind, ";");
+  for (const Parameter& p : plan.parameters.all()) {
+    text += " " + p.name + " [";
+    for (std::size_t i = 0; i < p.shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(p.shape[i]);
+    text += "]";
+  }
+  text += plan.train.is_image() ? "; classes:" : "; symbols:";
+  for (const std::string& symbol : plan.train.text.vocabulary) text += " '" + symbol + "'";
+  for (const std::string& id : plan.train.image.class_ids) text += " '" + id + "'";
+  return text;
+}
+
+std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
+  const auto flat_bytes = plan.parameters.size() * static_cast<std::int64_t>(sizeof(float));
+  const auto state_bytes = plan.parameters.trained() * static_cast<std::int64_t>(sizeof(float));
+  std::vector<MemoryItem> items = {{"weights", flat_bytes}, {"gradients", flat_bytes}};
+  for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
+    items.push_back({"optimizer state " + name, state_bytes});
+  const auto add_program = [&](PassMode mode) {
+    for (const MemoryItem& item :
+         backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, mode, plan.norm_group)->memory())
+      items.push_back(item);
+  };
+  add_program(PassMode::training);
+  if (plan.has_validation) add_program(PassMode::inference);
+  for (const MemoryItem& item : backend.overhead()) items.push_back(item);
+  for (MemoryItem& item : items) item.on_device = backend.on_device();
+  if (plan.carries_state) {
+    const auto bytes = plan.batch.rows_per_rank * plan.graph.state_size() * static_cast<std::int64_t>(sizeof(float));
+    items.push_back({"carried state", bytes});
+    if (plan.has_validation) items.push_back({"carried state, evaluation", bytes});
+  }
+  items.push_back({"loader, training", Loader::memory_bytes(plan.train, plan.train_loader)});
+  items.push_back({"data set, training", make_dataset(plan.train)->memory_bytes()});
+  if (plan.has_validation) {
+    items.push_back({"loader, evaluation", Loader::memory_bytes(plan.validation, plan.validation_loader)});
+    items.push_back({"data set, evaluation", make_dataset(plan.validation)->memory_bytes()});
+  }
+  std::int64_t values = 0;
+  for (const Parameter& p : plan.parameters.all())
+    values +=
+        p.count *
+        (p.kind == ParameterKind::statistic ? 1 : 1 + std::ssize(Optimizer::state_names(plan.experiment.optimizer)));
+  if (plan.carries_state) values += plan.batch.global * plan.graph.state_size();
+  items.push_back({"checkpoint being written, rank 0", values * static_cast<std::int64_t>(sizeof(float))});
+  return items;
+}
+
+bool due(double every_epochs, std::int64_t every_steps, std::int64_t steps_per_epoch, std::int64_t finished_steps) {
+  if (every_steps > 0 && finished_steps % every_steps == 0) return true;
+  if (every_epochs <= 0) return false;
+  const double interval = every_epochs * static_cast<double>(steps_per_epoch);
+  const auto intervals = [&](std::int64_t step) { return std::floor(static_cast<double>(step) / interval + 1e-9); };
+  return intervals(finished_steps) > intervals(finished_steps - 1);
+}
+
+namespace {
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+std::string describe_data(const DatasetIndex& index, std::int64_t samples) {
+  return cat(
+      index.prefix, ": ", with_thousands(samples), " samples in ", index.shards.size(),
+      index.shards.size() == 1 ? " shard, " : " shards, ",
+      index.is_image() ? cat(index.image.class_ids.size(), " classes") : cat(index.text.vocabulary.size(), " symbols"));
+}
+
+// A resize that was forgotten shows here: 256, the default, leaves 2 % to a model of 32 x 32.
+std::string describe_images(const DataConfig& data) {
+  const auto size = static_cast<double>(data.image_size), resize = static_cast<double>(data.resize);
+  return cat("training ", data.augmentation, data.augmentation == "pad_crop" ? cat(" ", data.pad) : "",
+             data.flip ? ", flip" : "", "; evaluation the central ", data.image_size, " x ", data.image_size,
+             data.resize == 0 ? " of the stored image"
+                              : cat(", short side ", data.resize, ": ",
+                                    std::llround(100 * size * size / resize / resize), " % of a square image"));
+}
+
+std::string describe_model(const RunPlan& plan) {
+  const ModelConfig& m = plan.experiment.model;
+  std::string text = m.kind;
+  if (m.kind == "char_lstm") text += cat(" ", m.layers, " x ", m.hidden, ", dropout ", number(m.dropout));
+  if (m.kind == "resnet")
+    text += cat("-", m.depth, m.width == 64 ? "" : cat(", width ", m.width), ", stem ", m.stem,
+                m.zero_gamma ? ", zero gamma" : "");
+  if (m.kind == "alexnet") text += cat(", dropout ", number(m.dropout));
+  if (plan.train.is_image()) text += cat(", ", plan.experiment.data.image_size, " px");
+  if (plan.norm_group > 0) text += cat(", batch norm over ", plan.norm_group);
+  if (plan.experiment.loss.label_smoothing > 0)
+    text += cat(", label smoothing ", number(plan.experiment.loss.label_smoothing));
+  return cat(text, ", ", with_thousands(plan.parameters.count()), " parameters, ",
+             number(static_cast<double>(plan.graph.forward_flops_per_sample()) / 2e9), " GMAC forward");
+}
+
+std::string describe_optimizer(const Experiment& e) {
+  const OptimizerConfig& o = e.optimizer;
+  std::string text = o.kind;
+  if (o.kind == "sgd")
+    text += cat(", momentum ", number(o.momentum), o.nesterov ? " (Nesterov)" : "",
+                o.rate_in_momentum ? ", rate in the buffer" : "", o.momentum_correction ? ", corrected" : "");
+  else
+    text += cat(", betas ", number(o.beta1), " ", number(o.beta2), ", epsilon ", number(o.epsilon));
+  if (o.weight_decay > 0)
+    text +=
+        cat(", weight decay ", number(o.weight_decay), o.decay_norm_and_bias ? " on everything" : " on weights only");
+  if (o.clip_norm > 0) text += cat(", clipped to norm ", number(o.clip_norm));
+  return text;
+}
+
+std::string describe_precision(const Experiment& e) {
+  if (e.precision == "fp32" || e.precision == "tf32") return e.precision;
+  const LossScaleConfig& s = e.loss_scale;
+  return cat(e.precision, ", fp32 weights",
+             e.precision == "bf16"
+                 ? ""
+                 : cat(", loss scale ", number(s.initial), s.growth_steps > 0 ? ", dynamic" : ", static"));
+}
+
+std::string describe_stop(const RunPlan& plan) {
+  const StopConfig& s = plan.experiment.stop;
+  std::string text;
+  const auto part = [&](const std::string& t) { text += (text.empty() ? "" : " or ") + t; };
+  if (plan.schedule.total_steps > 0)
+    part(
+        cat("after ", with_thousands(plan.schedule.total_steps), " steps (",
+            number(static_cast<double>(plan.schedule.total_steps) / static_cast<double>(plan.schedule.steps_per_epoch)),
+            " epochs)"));
+  if (s.seconds > 0) part(cat("after ", number(s.seconds), " s"));
+  if (!s.target_metric.empty()) part(cat(s.target_metric, " reaches ", number(s.target_value)));
+  return text;
+}
+
+}  // namespace
+
+std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory) {
+  const Experiment& e = plan.experiment;
+  std::int64_t host = 0, device = 0;
+  for (const MemoryItem& item : memory) (item.on_device ? device : host) += item.bytes;
+  Table t;
+  t.section(e.name);
+  t.row("experiment", experiment_id(e));
+  t.row("model", describe_model(plan));
+  t.row("data", describe_data(plan.train, plan.samples_per_epoch));
+  if (plan.has_validation)
+    t.row("validation", describe_data(plan.validation, samples_per_epoch(plan.validation, plan.validation_loader)));
+  if (plan.train.is_image()) t.row("images", describe_images(e.data));
+  t.row("batch", to_string(plan.batch));
+  t.row("epoch", cat(with_thousands(plan.schedule.steps_per_epoch), " steps; ",
+                     plan.samples_per_epoch - plan.schedule.steps_per_epoch * plan.batch.global,
+                     " samples of each epoch's order are dropped"));
+  t.row("optimizer", describe_optimizer(e));
+  t.row("stop", describe_stop(plan));
+  t.row("machine", cat(plan.batch.ranks, plan.batch.ranks == 1 ? " rank" : " ranks", ", each: ", backend));
+  t.row("precision", describe_precision(e));
+  t.row("memory", cat(device > 0 ? cat(readable_bytes(static_cast<double>(device)), " of the GPU and ") : "",
+                      readable_bytes(static_cast<double>(host)), " per rank"));
+  t.row("seed", std::to_string(e.seed));
+  return t.str();
+}
+
+std::string describe_learning_rate(const RunPlan& plan) {
+  Table t;
+  t.section("learning rate");
+  for (const LearningRateCorner& c : learning_rate_corners(plan.experiment.learning_rate, plan.schedule))
+    t.row(cat("step ", c.step, " (epoch ",
+              number(static_cast<double>(c.step) / static_cast<double>(plan.schedule.steps_per_epoch)), ")"),
+          cat(number(c.rate), "  ", c.what));
+  return t.str();
+}
+
+std::string describe_parameters(const RunPlan& plan) {
+  Table t;
+  t.section("parameters, in the order in which the backward pass finishes them");
+  for (const Parameter& p : plan.parameters.all()) {
+    std::string shape;
+    for (std::int64_t d : p.shape) shape += (shape.empty() ? "" : " x ") + std::to_string(d);
+    t.row(p.name, cat(parameter_kind_name(p.kind), "  ", shape, " = ", with_thousands(p.count), "  at ", p.offset));
+  }
+  t.row("total", cat(with_thousands(plan.parameters.count()), " parameters, ", with_thousands(plan.parameters.size()),
+                     " elements with padding"));
+  return t.str();
+}
+
+std::string describe_memory(const std::vector<MemoryItem>& memory) {
+  Table t;
+  const auto section = [&](const char* title, bool on_device) {
+    std::int64_t total = 0;
+    t.section(title);
+    for (const MemoryItem& item : memory) {
+      if (item.on_device != on_device) continue;
+      t.row(item.what, with_thousands(item.bytes));
+      total += item.bytes;
+    }
+    t.row("total", with_thousands(total));
+  };
+  if (std::any_of(memory.begin(), memory.end(), [](const MemoryItem& item) { return item.on_device; }))
+    section("memory of one rank's GPU, bytes", true);
+  section("memory of one rank, bytes", false);
+  return t.str();
+}
+
+}  // namespace ringtrain

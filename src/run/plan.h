@@ -1,0 +1,70 @@
+// Everything about a run that follows from the experiment, the data set's headers and the number of ranks, before any
+// memory is taken: what `plan` prints and `train` carries out.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "config/batch_plan.h"
+#include "config/experiment.h"
+#include "data/loader.h"
+#include "nn/graph.h"
+#include "optim/learning_rate.h"
+
+namespace ringtrain {
+
+struct RunPlan {
+  Experiment experiment;
+  DatasetIndex train, validation;
+  bool has_validation = false;
+  Graph graph;
+  ParameterTable parameters;
+  Precision precision = Precision::fp32;
+  BatchPlan batch;
+  std::int64_t norm_group = 0;  // samples that batch norm normalises together; 0: the model has none
+  ScheduleContext schedule;
+  std::int64_t samples_per_epoch = 0;
+  LoaderPlan train_loader, validation_loader;  // of rank 0; for_rank() gives the others
+  bool carries_state = false;                  // running text in streams
+};
+
+// `recorded_micro_batch` (0: none) is kept where batch.micro is auto and it still divides the rank's rows. Throws Error
+// for every contradiction between experiment, data and ranks.
+RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+                      int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
+
+// The same without what only training needs: the learning rate, and samples enough for a step.
+RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+                             int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
+
+// Stands for a data set of images that is not here (a cluster's, seen from a laptop), as the experiment states it:
+// data.train_samples or data.validation_samples, and data.classes. Throws Error when it does not.
+DatasetIndex stated_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples);
+
+// Names the experiment by all that decides its result, and by nothing else: 16 hexadecimal digits, the same for any
+// machine, number of ranks, folder or file name.
+std::string experiment_id(const Experiment& experiment);
+
+// Values in a range of gradients that is reduced by itself.
+std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device);
+
+LoaderPlan for_rank(LoaderPlan plan, int rank);
+
+// What makes weights fit a model: every tensor's name and shape, and the vocabulary that its rows stand for.
+std::string model_fingerprint(const RunPlan& plan);
+
+// What one rank takes, item by item, to the byte: vectors, programs, loaders, the data set's own bytes.
+std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend);
+
+// Steps after which something that happens `every_epochs` (a fraction is allowed) or `every_steps` is due; 0 = never.
+bool due(double every_epochs, std::int64_t every_steps, std::int64_t steps_per_epoch, std::int64_t finished_steps);
+
+// The tables that `plan` prints in full and `train` in short.
+std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory);
+std::string describe_learning_rate(const RunPlan& plan);
+std::string describe_parameters(const RunPlan& plan);
+std::string describe_memory(const std::vector<MemoryItem>& memory);
+
+}  // namespace ringtrain

@@ -1,0 +1,157 @@
+#include "run/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/table.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr double smoothing_seconds = 5;
+constexpr double seconds_between_drawings = 0.2;
+
+__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
+  char text[256];
+  std::va_list arguments;
+  va_start(arguments, pattern);
+  std::vsnprintf(text, sizeof text, pattern, arguments);
+  va_end(arguments);
+  return text;
+}
+
+std::string readable_rate(double rate) {
+  return rate >= 100 ? with_thousands(std::llround(rate)) : format("%.3g", rate);
+}
+
+std::string step_text(const StepRecord& record, std::int64_t total_steps) {
+  return total_steps > 0 ? cat("step ", record.step, "/", total_steps) : cat("step ", record.step);
+}
+
+std::string eta_text(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate) {
+  if (total_steps <= 0 || rate.seconds_per_step() <= 0) return "";
+  const auto left = static_cast<double>(std::max<std::int64_t>(total_steps - record.step, 0));
+  return "  ETA " + readable_duration(left * rate.seconds_per_step());
+}
+
+void write_out(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+void SmoothedRate::add(std::int64_t samples, double seconds) {
+  const double keep = std::exp(-std::max(seconds, 0.0) / smoothing_seconds);
+  samples_ = keep * samples_ + static_cast<double>(samples);
+  seconds_ = keep * seconds_ + seconds;
+  steps_ = keep * steps_ + 1;
+}
+
+std::string readable_duration(double seconds) {
+  if (!(seconds >= 0) || seconds > 1e9) return "unknown";
+  const long long s = std::llround(seconds);
+  if (s < 60) return format("%llds", s);
+  if (s < 3600) return format("%lld:%02lld", s / 60, s % 60);
+  if (s < 86400) return format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+  return format("%lldd %02lld:%02lld", s / 86400, s / 3600 % 24, s / 60 % 60);
+}
+
+std::string progress_bar(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate, int width) {
+  const std::string left = step_text(record, total_steps);
+  const std::string right = cat("  ", readable_rate(rate.samples_per_second()), " samples/s  loss ",
+                                format("%.4f", record.loss), eta_text(record, total_steps, rate));
+  const auto columns =
+      static_cast<std::size_t>(std::max(width - 1, 1));             // the last column would wrap on some terminals
+  const std::size_t text_columns = left.size() + right.size() + 3;  // " [" and "]"
+  std::string bar;
+  if (total_steps > 0 && columns >= text_columns + 5) {
+    const std::size_t cells = std::min<std::size_t>(columns - text_columns, 40);
+    const double share = std::clamp(static_cast<double>(record.step) / static_cast<double>(total_steps), 0.0, 1.0);
+    const auto done = static_cast<std::size_t>(share * static_cast<double>(cells));
+    bar = std::string(done, '=');
+    if (done < cells) bar += '>' + std::string(cells - done - 1, ' ');
+    bar = " [" + bar + "]";
+  }
+  return (left + bar + right).substr(0, columns);
+}
+
+std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate) {
+  return cat(step_text(record, total_steps), format("  epoch %.2f", record.epoch), format("  loss %.4f", record.loss),
+             format("  lr %.4g", record.lr), format("  grad norm %.4g", record.grad_norm), "  ",
+             readable_rate(rate.samples_per_second()), " samples/s", eta_text(record, total_steps, rate));
+}
+
+int terminal_width() {
+  if (::isatty(STDOUT_FILENO) == 0) return 0;
+  const char* kind = std::getenv("TERM");
+  if (kind != nullptr && std::strcmp(kind, "dumb") == 0) return 0;
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+ProgressDisplay::ProgressDisplay(std::int64_t total_steps, std::int64_t log_every_steps)
+    : total_steps_(total_steps), log_every_steps_(log_every_steps) {
+  if (log_every_steps_ <= 0) log_every_steps_ = total_steps > 0 ? std::max<std::int64_t>(total_steps / 20, 1) : 100;
+}
+
+ProgressDisplay::~ProgressDisplay() {
+  finish();
+}
+
+void ProgressDisplay::finish() {
+  if (bar_shown_ || !last_shown_) draw(last_);
+  if (bar_shown_) write_out("\n");
+  bar_shown_ = false;
+}
+
+void ProgressDisplay::make_room() {
+  if (!bar_shown_) return;
+  write_out("\r\033[K");
+  bar_shown_ = false;
+  last_shown_ = false;
+  drawn_at_ = 0;
+}
+
+void ProgressDisplay::step(const StepRecord& record, std::int64_t new_samples) {
+  rate_.add(new_samples, record.seconds);
+  const bool first = !any_step_;
+  any_step_ = true;
+  last_ = record;
+  last_shown_ = false;
+  const bool due = terminal_width() > 0 ? now_seconds() - drawn_at_ >= seconds_between_drawings
+                                        : record.step % log_every_steps_ == 0;
+  if (first || due || record.step == total_steps_) draw(record);
+}
+
+void ProgressDisplay::line(const std::string& text) {
+  if (!bar_shown_) {
+    write_out(text + "\n");
+    return;
+  }
+  write_out("\r\033[K" + text + "\n");
+  draw(last_);
+}
+
+void ProgressDisplay::draw(const StepRecord& record) {
+  const int width = terminal_width();
+  if (width > 0) {
+    write_out("\r\033[K" + progress_bar(record, total_steps_, rate_, width));
+    bar_shown_ = true;
+    drawn_at_ = now_seconds();
+  } else {
+    write_out(progress_line(record, total_steps_, rate_) + "\n");
+  }
+  last_shown_ = true;
+}
+
+}  // namespace ringtrain

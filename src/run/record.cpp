@@ -1,0 +1,180 @@
+#include "run/record.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "run/folder.h"
+
+namespace ringtrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* slurm_variables[] = {"SLURM_JOB_ID",        "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID",
+                                           "SLURM_RESTART_COUNT", "SLURM_JOB_NAME",     "SLURM_JOB_PARTITION",
+                                           "SLURM_CLUSTER_NAME",  "SLURM_NNODES",       "SLURM_NTASKS",
+                                           "SLURM_CPUS_PER_TASK", "SLURM_JOB_NODELIST"};
+
+std::string path_of(const std::string& run_dir) {
+  return run_dir + "/run.json";
+}
+
+Json read_record(const std::string& run_dir) {
+  const std::string path = path_of(run_dir);
+  std::ifstream in(path);
+  if (!in) return Json{};
+  Json json = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.contains("starts") && json["starts"].is_array()) return json;
+  const std::string aside = path + ".damaged";
+  std::rename(path.c_str(), aside.c_str());
+  log_warning(path, ": cannot be read as a run's record; moved to ", aside);
+  return Json{};
+}
+
+void write_record(const std::string& run_dir, const Json& json) {
+  // Bytes that are not UTF-8 (a strange path on the command line) become U+FFFD.
+  write_file_atomically(path_of(run_dir), json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void put(Json& json, const char* key, const std::string& value) {
+  if (!value.empty()) json[key] = value;
+}
+
+void put(Json& json, const char* key, std::int64_t value) {
+  if (value != 0) json[key] = value;
+}
+
+Json hosts_to_json(const std::vector<std::string>& hosts) {
+  Json json = Json::object();
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) json[hosts[rank]].push_back(rank);
+  return json;
+}
+
+Json batch_to_json(const BatchPlan& plan) {
+  return {{"global", plan.global},
+          {"worker", plan.worker},
+          {"workers", plan.workers},
+          {"ranks", plan.ranks},
+          {"rows_per_rank", plan.rows_per_rank},
+          {"micro_batch", plan.micro_batch},
+          {"accumulation", plan.accumulation},
+          {"arithmetic", to_string(plan)}};
+}
+
+Json dataset_to_json(const std::string& name, const std::string& uuid, std::int64_t samples) {
+  return {{"path", name}, {"uuid", uuid}, {"samples", samples}};
+}
+
+Json start_to_json(const RunRecord& record) {
+  Json json;
+  json["started"] = utc_time();
+  json["process_id"] = static_cast<std::int64_t>(::getpid());
+  json["command_line"] = record.command_line;
+  put(json, "commit", record.commit);
+  put(json, "build_flags", record.build_flags);
+  if (!record.versions.empty()) json["versions"] = record.versions;
+  put(json, "launcher", record.launcher);
+  put(json, "ranks", record.ranks);
+  put(json, "threads_per_rank", record.threads);
+  if (!record.hosts.empty()) json["hosts"] = hosts_to_json(record.hosts);
+  put(json, "cpu", record.cpu);
+  put(json, "instruction_set", record.instruction_set);
+  put(json, "backend", record.backend);
+  put(json, "precision", record.precision);
+  put(json, "communicator", record.communicator);
+  if (record.batch.global != 0) json["batch"] = batch_to_json(record.batch);
+  put(json, "steps_per_epoch", record.steps_per_epoch);
+  put(json, "total_steps", record.total_steps);
+  json["resumed_from_step"] = record.resumed_from_step;
+  if (!record.train_dataset.empty()) {
+    json["train"] = dataset_to_json(record.train_dataset, record.train_uuid, record.train_samples);
+  }
+  if (!record.validation_dataset.empty()) {
+    json["validation"] = dataset_to_json(record.validation_dataset, record.validation_uuid, record.validation_samples);
+  }
+  put(json, "parameters", record.parameters);
+  for (const auto& [what, bytes] : record.memory_bytes) json["memory_bytes_per_rank"][what] = bytes;
+  for (const char* name : slurm_variables) {
+    if (const char* value = std::getenv(name)) json["slurm"][name] = value;
+  }
+  return json;
+}
+
+}  // namespace
+
+void record_start(const std::string& run_dir, const RunRecord& record) {
+  const Json before = read_record(run_dir);
+  Json starts = before.contains("starts") ? before["starts"] : Json::array();
+  // A start without an outcome was killed: nothing could be written any more.
+  if (!starts.empty() && starts.back().is_object() && !starts.back().contains("outcome")) {
+    starts.back()["outcome"] = "killed";
+  }
+  starts.push_back(start_to_json(record));
+  write_record(run_dir, {{"name", record.name}, {"outcome", "running"}, {"starts", starts}});
+}
+
+void record_stop_cost(const std::string& run_dir, const StopCost& cost) {
+  Json json = read_record(run_dir);
+  if (!json.is_object() || json["starts"].empty()) return;
+  Json& stop = json["starts"].back()["stop_cost"];
+  stop = {{"checkpoint_bytes", cost.checkpoint.bytes}, {"checkpoint_seconds", cost.checkpoint.seconds}};
+  if (cost.step_seconds > 0) stop["step_seconds"] = cost.step_seconds;
+  write_record(run_dir, json);
+}
+
+std::optional<StopCost> recorded_stop_cost(const std::string& run_dir) {
+  const Json json = read_record(run_dir);
+  if (!json.is_object()) return std::nullopt;
+  const Json& starts = json["starts"];
+  for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
+    if (!start->is_object() || !start->contains("stop_cost")) continue;
+    const Json& stop = (*start)["stop_cost"];
+    const auto number = [&](const char* key) {
+      return stop.contains(key) && stop[key].is_number() ? stop[key].get<double>() : 0.0;
+    };
+    if (number("checkpoint_bytes") == 0) continue;
+    return StopCost{{static_cast<std::int64_t>(number("checkpoint_bytes")), number("checkpoint_seconds")},
+                    number("step_seconds")};
+  }
+  return std::nullopt;
+}
+
+void record_end(const std::string& run_dir, const RunOutcome& outcome) {
+  Json json = read_record(run_dir);
+  if (json.is_null()) json["starts"] = Json::array({Json::object()});
+  Json end;
+  end["ended"] = utc_time();
+  end["outcome"] = outcome.outcome;
+  end["final_step"] = outcome.step;
+  end["elapsed_seconds"] = outcome.elapsed_seconds;
+  if (!outcome.best_metric.empty()) {
+    // A value that is not finite would become null.
+    const Json value = std::isfinite(outcome.best_value) ? Json(outcome.best_value) : Json(cat(outcome.best_value));
+    end["best"] = {{"metric", outcome.best_metric}, {"value", value}, {"step", outcome.best_step}};
+  }
+  json["starts"].back().update(end);
+  Json result = {{"name", json.value("name", "")}};
+  result.update(end);
+  result["starts"] = json["starts"];
+  write_record(run_dir, result);
+}
+
+std::string utc_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,66 @@
+// run.json: what ran, where, with which versions, and how it ended. Every start of a resumed run is kept. Rank 0 only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "config/batch_plan.h"
+
+namespace ringtrain {
+
+// One start of the program. What is empty, or 0 where that says nothing, is left out of the file.
+struct RunRecord {
+  std::string name;  // of the experiment
+  std::string commit, build_flags;
+  std::vector<std::string> command_line;
+  std::map<std::string, std::string> versions;  // library -> version
+  std::vector<std::string> hosts;               // of every rank, in rank order; stored as host -> ranks
+  std::string launcher;                         // launcher_name()
+  std::int64_t ranks = 0;
+  std::int64_t threads = 0;  // per rank
+  std::string cpu, instruction_set, backend, precision, communicator;
+  BatchPlan batch;
+  std::int64_t steps_per_epoch = 0, total_steps = 0;  // total 0: not known
+  std::int64_t resumed_from_step = 0;                 // 0: from the start
+  std::string train_dataset, train_uuid, validation_dataset, validation_uuid;
+  std::int64_t train_samples = 0, validation_samples = 0;
+  std::int64_t parameters = 0;
+  std::vector<std::pair<std::string, std::int64_t>> memory_bytes;  // what -> bytes per rank, in table order
+};
+
+struct RunOutcome {
+  std::string outcome = "finished";  // or "stopped by SIGTERM after 1.2 s", or the text of the error
+  std::int64_t step = 0;
+  double elapsed_seconds = 0;    // of the run, earlier parts included
+  std::string best_metric = "";  // empty when there is none
+  double best_value = 0;
+  std::int64_t best_step = 0;
+};
+
+// Adds this start to <run_dir>/run.json ("starts"), with time (UTC), process id and Slurm's SLURM_* ids where set.
+// The file's top level repeats the newest one's outcome: "name", "outcome" ("running" until the end), "starts".
+// A run.json that cannot be read is moved to run.json.damaged with a warning, never a reason not to run.
+void record_start(const std::string& run_dir, const RunRecord& record);
+
+// What a request to stop waits for: the end of a step, the next one, and a checkpoint. Measured at a start by a trial
+// write, at its end by what has been written.
+struct StopCost {
+  CheckpointCost checkpoint;
+  double step_seconds = 0;  // 0: not measured yet
+};
+void record_stop_cost(const std::string& run_dir, const StopCost& cost);  // in the last start
+// As the newest start that has it says; nothing when there is none.
+std::optional<StopCost> recorded_stop_cost(const std::string& run_dir);
+
+// Completes the last start. Safe to call while an exception is handled; throws Error when the file cannot be written.
+void record_end(const std::string& run_dir, const RunOutcome& outcome);
+
+// "2026-11-21T10:30:59Z"
+std::string utc_time();
+
+}  // namespace ringtrain

@@ -1,0 +1,63 @@
+// What the run leaves behind and what the user sees: metrics.jsonl, the progress bar, the batch log. Rank 0 only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace ringtrain {
+
+struct StepRecord {
+  std::int64_t step = 0;     // finished updates, from 1
+  double epoch = 0;          // finished epochs, a fraction
+  std::int64_t samples = 0;  // cumulative
+  double loss = 0;           // mean over the counted targets of the global batch
+  double accuracy = 0;       // share of them predicted right, before the update
+  double lr = 0;
+  double grad_norm = 0;   // before clipping and decay
+  double loss_scale = 1;  // written when it is not 1: fp16
+  bool skipped = false;   // the same: the gradient overflowed and nothing was updated
+  double seconds = 0;     // of this step
+  double samples_per_second = 0;
+  double elapsed_seconds = 0;  // of the run, earlier parts included
+  // The step's time split; what is left over is bookkeeping.
+  double input_seconds = 0, forward_seconds = 0, backward_seconds = 0, communication_seconds = 0, update_seconds = 0;
+};
+
+struct EvaluationRecord {
+  std::int64_t step = 0;
+  double epoch = 0;
+  std::int64_t samples = 0;
+  double validation_loss = 0;       // mean over the counted targets, natural logarithm
+  double validation_accuracy = 0;   // share of counted targets predicted right (images: top-1)
+  double validation_accuracy5 = 0;  // among the five likeliest; images only
+  std::int64_t targets = 0;         // how many were counted
+  double seconds = 0;
+  bool best = false;
+};
+
+class Recorder {
+ public:
+  // Appends to <run_dir>/metrics.jsonl, cut back to records with step <= `resume_step` first (a broken last line, the
+  // mark of a kill, goes too). `total_steps` for the ETA, 0: unknown. `log_every_steps`: lines when stdout is no
+  // terminal; a terminal gets a progress bar (rate-limited) with ETA, samples/s and loss.
+  Recorder(const std::string& run_dir, std::int64_t resume_step, std::int64_t total_steps,
+           std::int64_t log_every_steps);
+  ~Recorder();
+  void step(const StepRecord& record);
+  void evaluation(const EvaluationRecord& record);
+  // A line for the user that does not break the progress bar; log_info and log_warning do not break it either.
+  void note(const std::string& line);
+  void finish();  // the last step is shown and the bar's line ended: call before the closing words of a run
+  // The last (up to five) validation accuracies of this folder, those before a resume included, oldest first: Goyal et
+  // al. 2017 (section 5) report the median over the last five epochs.
+  std::vector<double> last_accuracies() const;
+  void flush();  // metrics.jsonl to the operating system (every step) and disk (checkpoints)
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ringtrain

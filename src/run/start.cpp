@@ -1,0 +1,49 @@
+#include "run/start.h"
+
+#include "base/log.h"
+#include "cluster/binding.h"
+#include "cluster/slurm_job.h"
+#include "config/reader.h"
+
+namespace ringtrain {
+
+Experiment shared_experiment(const ExperimentArguments& arguments, Communicator& communicator) {
+  Experiment experiment;
+  if (communicator.rank() == 0) experiment = read_experiment(arguments.path, arguments.overrides);
+  return shared_experiment(experiment, arguments.path, communicator);
+}
+
+Experiment shared_experiment(const Experiment& of_rank_0, const std::string& path, Communicator& communicator) {
+  const std::string text = communicator.rank() == 0 ? to_yaml(of_rank_0) : "";
+  return parse_experiment(broadcast_string(communicator, text, 0), path, {});
+}
+
+DatasetIndex shared_index(const std::string& prefix, Communicator& communicator) {
+  std::string bytes;
+  if (communicator.rank() == 0) bytes = read_dataset_index(prefix).serialize();
+  return DatasetIndex::deserialize(broadcast_string(communicator, bytes, 0));
+}
+
+int thread_count(const Experiment& experiment, const Session& session) {
+  const int available = session.available_threads();
+  if (experiment.run.threads == 0) return available;
+  const int wanted = static_cast<int>(experiment.run.threads);
+  if (wanted > available && session.rank() == 0)
+    log_warning("run.threads is ", wanted, ", but a rank has ", available, available == 1 ? " CPU" : " CPUs",
+                " in its affinity mask: its threads will take turns");
+  return wanted;
+}
+
+void log_job(const Session& session, const std::string& gpu) {
+  const std::vector<RankBinding> bindings = gather_bindings(session, gpu);
+  if (session.rank() != 0) return;
+  if (const SlurmJob job = slurm_job(); job.in_slurm()) log_info(describe(job, session.launcher()));
+  for (const std::string& line : describe_bindings(bindings)) log_info(line);
+  for (const std::string& sentence : shared_cores(bindings))
+    log_warning(
+        sentence, ": they take turns. Give each its own (srun --cpus-per-task, which srun takes from ",
+        "SRUN_CPUS_PER_TASK since Slurm 22.05; mpirun --map-by slot:PE=N --bind-to core), or start fewer ranks ",
+        "on a node");
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,24 @@
+// How the commands that work on an experiment begin.
+#pragma once
+
+#include "cluster/communicator.h"
+#include "cluster/session.h"
+#include "config/reader.h"
+#include "data/dataset.h"
+
+namespace ringtrain {
+
+// Rank 0 reads files; the others get what it read, so that all ranks see the same thing and file servers one reader.
+// All are collective; `path` and `prefix` matter on rank 0, and for messages.
+Experiment shared_experiment(const ExperimentArguments& arguments, Communicator& communicator);
+Experiment shared_experiment(const Experiment& of_rank_0, const std::string& path, Communicator& communicator);
+DatasetIndex shared_index(const std::string& prefix, Communicator& communicator);
+
+// run.threads, or what the rank's affinity mask allows; warns when it is more.
+int thread_count(const Experiment& experiment, const Session& session);
+
+// Says on rank 0 which job this is and where its ranks are, and warns where they share cores. Collective over the job.
+// `gpu`: of this rank.
+void log_job(const Session& session, const std::string& gpu);
+
+}  // namespace ringtrain

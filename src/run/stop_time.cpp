@@ -1,0 +1,39 @@
+#include "run/stop_time.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/table.h"
+
+namespace ringtrain {
+namespace {
+
+// KillWait's default: between SIGTERM at the time limit, or at a preemption without grace time, and SIGKILL.
+constexpr int kUsualKillWait = 30;
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, seconds < 10 ? "%.2g s" : "%.0f s", seconds);
+  return text;
+}
+
+}  // namespace
+
+int lead_seconds(const StopCost& cost) {
+  const double needed = 2 * (cost.checkpoint.seconds + 2 * cost.step_seconds) + 10;
+  return 10 * static_cast<int>(std::ceil(needed / 10));
+}
+
+std::string describe(const StopCost& cost, bool is_trial) {
+  const bool knows_steps = cost.step_seconds > 0;
+  const int lead = lead_seconds(cost);
+  return cat("a stop waits for two steps", knows_steps ? " of " + seconds_text(cost.step_seconds) : "",
+             " and the checkpoint (", readable_bytes(static_cast<double>(cost.checkpoint.bytes)), " in ",
+             seconds_text(cost.checkpoint.seconds), is_trial ? ", trial write" : ", as recorded",
+             "): under Slurm --signal=USR1@", lead, " or more",
+             knows_steps ? "" : ", and four times a step's seconds on top",
+             lead > kUsualKillWait ? cat("; the ", kUsualKillWait, " s that SIGTERM usually leaves are too few") : "");
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,135 @@
+"""Images through the executable: with batch norm and augmentation on, ranks, micro-batches and threads change the speed,
+never the result; a resumed run is the run that was never interrupted."""
+import subprocess
+
+import h5py
+import numpy
+import pytest
+
+from conftest import CONVERTER, arrays, assert_close, assert_same_bits, checkpoints, evaluations, last_step, steps
+
+# Goyal's recipe in small: 96 images are 6 steps, each of 4 virtual workers.
+RESNET = {
+    "model": {"kind": "resnet", "depth": 18, "width": 16, "stem": "small"},
+    "data__image_size": 32, "data__augmentation": "pad_crop", "data__pad": 4, "data__flip": True,
+    "batch": {"global": 16, "worker": 4},
+    "loss": {"label_smoothing": 0.1},
+    "optimizer": {"kind": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 0.0005},
+    "learning_rate": {"base": 0.05, "warmup_steps": 5, "warmup_from": "zero"},
+    "stop": {"steps": 10},
+}
+CNN = {**RESNET, "model": {"kind": "cnn"}}
+CROPPED = {key: value for key, value in RESNET.items() if key != "data__pad"} | {
+    "data__augmentation": "random_resized_crop", "data__resize": 36}
+
+
+def make_images(folder, encoding, size):
+    """Prefix of a data set of 4 classes: stripes whose direction and brightness are the class."""
+    generator = numpy.random.default_rng(1)
+    rows = 96 + 30
+    labels = numpy.arange(rows) % 4
+    y, x = numpy.mgrid[:size, :size]
+    angles = labels[:, None, None] * numpy.pi / 6  # 0 to 90 degrees: no class mirrors another
+    waves = numpy.sin(0.7 * (x * numpy.cos(angles) + y * numpy.sin(angles)) + generator.uniform(0, 6, (rows, 1, 1)))
+    pixels = 128 + 40 * (labels[:, None, None, None] - 1.5) + 10 * waves[..., None] + generator.normal(0, 30, (rows, size, size, 3))
+    with h5py.File(folder / "arrays.h5", "w") as file:
+        file["x"], file["y"] = pixels.clip(0, 255).astype(numpy.uint8), labels
+    done = subprocess.run([CONVERTER, "import", folder / "arrays.h5", "--images", "x", "--labels", "y", "--out", folder / "images",
+                           "--encoding", encoding, "--rows", "0:96", "--validation-rows", "96:126", "--shards", "2"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "images"
+
+
+@pytest.fixture(scope="module")
+def data_sets(tmp_path_factory):
+    return {"raw": make_images(tmp_path_factory.mktemp("raw"), "raw", 32),
+            "jpeg": make_images(tmp_path_factory.mktemp("jpeg"), "jpeg", 40)}
+
+
+@pytest.fixture
+def images(workshop, data_sets):
+    workshop.data = data_sets["raw"]
+    return workshop
+
+
+def same(run_a, run_b):
+    """fp32 rounding, which batch norm over 4 images and ReLUs that switch make grow from step to step."""
+    assert_close(run_a, run_b, gradient=2e-4, loss=1e-2)
+    a, b = (arrays(checkpoints(run)[-1]) for run in (run_a, run_b))
+    statistics = [name for name in a if name.endswith(("running_mean", "running_var"))]
+    for name in statistics:
+        assert numpy.linalg.norm(a[name] - b[name]) < 0.02 * numpy.linalg.norm(a[name]), name
+    return statistics
+
+
+@pytest.mark.parametrize("encoding, experiment", [("raw", RESNET), ("jpeg", CROPPED)], ids=["raw", "jpeg"])
+def test_one_rank_is_two_ranks_is_four_ranks_with_batch_norm(workshop, data_sets, encoding, experiment):
+    workshop.data = data_sets[encoding]
+    one, two, four = (workshop.train(f"ranks-{n}", ranks=n, **experiment) for n in (1, 2, 4))
+    assert len(steps(one)) == 10 and evaluations(one)[-1]["validation_targets"] == 30
+    assert len(same(one, two)) == len(same(one, four)) == 2 * 20  # means and variances of 20 norms
+    assert [s["accuracy"] for s in steps(one)][:3] == [s["accuracy"] for s in steps(four)][:3]
+
+
+@pytest.mark.parametrize("experiment", [RESNET, CNN], ids=["resnet", "cnn"])
+def test_accumulation_does_not_change_the_result(images, experiment):
+    whole, halves, pieces = (images.train(f"micro-{n}", batch={"global": 16, "worker": 4, "micro": n},
+                                            **{k: v for k, v in experiment.items() if k != "batch"}) for n in (16, 8, 4))
+    same(whole, halves)
+    same(whole, pieces)
+
+
+def test_the_size_of_virtual_workers_is_part_of_the_experiment(images):
+    fours, eights = (images.train(f"worker-{n}", **{**RESNET, "batch": {"global": 16, "worker": n}}) for n in (4, 8))
+    assert steps(fours)[0]["loss"] != pytest.approx(steps(eights)[0]["loss"], rel=1e-4)
+
+
+def test_loader_threads_do_not_change_a_bit(images):
+    assert_same_bits(images.train("few", data__loader_threads=1, data__prefetch=1, **RESNET),
+                     images.train("many", data__loader_threads=4, data__reads=9, data__prefetch=3, **RESNET))
+
+
+@pytest.mark.parametrize("cut", [6, 9], ids=["at an epoch's end", "inside an epoch"])
+def test_resuming_continues_bit_for_bit(images, cut):
+    common = {**RESNET, "stop": {"steps": 14}, "ranks": 2}
+    whole = images.train("whole", **common)
+    assert steps(whole)[5]["epoch"] == 1
+    images.train("parts", **{**common, "stop": {"steps": cut}})
+    assert last_step(images.folder / "parts") == cut
+    parts = images.train("parts", resume=True, **common)
+    assert_same_bits(whole, parts)
+    for key in "validation_loss", "validation_accuracy", "validation_accuracy5":
+        assert evaluations(whole)[-1][key] == evaluations(parts)[-1][key]
+
+
+def test_resuming_on_another_number_of_ranks_continues_within_rounding(images):
+    whole = images.train("whole", ranks=1, **RESNET)
+    images.train("parts", ranks=4, **{**RESNET, "stop": {"steps": 5}})
+    same(whole, images.train("parts", ranks=2, resume=True, **RESNET))
+
+
+def test_running_statistics_take_one_exponential_average_per_step_over_all_workers(images):
+    """With a share of 1 they are each step's own, which no weight depends on."""
+    def statistics(share):
+        run = images.train(f"share-{share}", ranks=2, checkpoint={"every_steps": 1, "keep": 4}, **{
+            **RESNET, "model": {**RESNET["model"], "norm_momentum": share}, "stop": {"steps": 4}})
+        return [{name: values for name, values in arrays(path).items() if "running" in name} for path in checkpoints(run)]
+
+    averaged, own = statistics(0.25), statistics(1)
+    assert len(averaged) == len(own) == 4 and len(own[0]) == 40
+    expected = {name: numpy.float32("running_var" in name) for name in own[0]}
+    for now, step in zip(averaged, own):
+        for name in expected:
+            expected[name] = 0.75 * expected[name] + 0.25 * step[name]
+            numpy.testing.assert_allclose(now[name], expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_when_checkpoints_are_written_does_not_change_the_statistics(images):
+    often = images.train("often", checkpoint={"every_steps": 1, "keep": 2}, evaluate={"every_steps": 3}, **RESNET)
+    assert_same_bits(images.train("seldom", **RESNET), often)
+
+
+def test_a_small_resnet_learns_four_classes(images):
+    run = images.train("run", ranks=2, **{**RESNET, "stop": {"steps": 40}})
+    assert evaluations(run)[-1]["validation_accuracy"] > 0.7

@@ -1,0 +1,98 @@
+// The judge judged: the reference's gradients against differences of its own loss, its statistics against their
+// definition.
+#include <gtest/gtest.h>
+
+#include "tests/unit/images.h"
+
+namespace ringtrain {
+namespace {
+
+// Every kind of node, strides that leave a remainder, and a tensor that feeds two nodes.
+Graph every_node() {
+  Graph g;
+  int x = g.image(14, 13, {0.4, 0.5}, {0.3, 0.2});
+  x = g.relu(g.batch_norm(g.convolution(x, 3, 5, 2, 2, "stem", true), "stem_norm"));
+  x = g.max_pool(x, 3, 2, 1);
+  const int shortcut = g.batch_norm(g.convolution(x, 4, 1, 2, 0, "shortcut"), "shortcut_norm");
+  const int branch = g.relu(g.batch_norm(g.convolution(x, 5, 1, 1, 0, "first"), "first_norm"));
+  x = g.relu(g.add(g.batch_norm(g.convolution(branch, 4, 3, 2, 1, "second"), "second_norm"), shortcut));
+  x = g.relu(g.dense(g.dropout(g.flatten(x), 0.3, 0), 9, "hidden"));
+  g.cross_entropy(g.dense(x, 7, "fc"), 0.2);
+  return g;
+}
+
+class ImageReference : public testing::TestWithParam<Graph> {};
+
+TEST_P(ImageReference, GradientsAreCentralDifferencesOfTheLoss) {
+  Images s(GetParam(), 6, 3, 1);
+  s.y[4] = -1;
+  s.pass.gradient_scale = 0.2f;
+  const ImageResult result = s.expected();
+  EXPECT_EQ(result.targets, 5);
+  const auto loss = [&] {
+    return run_reference(s.graph, s.w, s.pass, s.rows, s.group, PassMode::training, false).loss;
+  };
+  const std::uint64_t key = random_key(17, RandomPurpose::sampling);
+  for (const Parameter& p : s.table.all()) {
+    if (p.kind == ParameterKind::statistic) continue;
+    double largest = 0;
+    for (std::int64_t i = 0; i < p.count; ++i)
+      largest = std::max(largest, std::abs(result.gradients[static_cast<std::size_t>(p.offset + i)]));
+    for (std::int64_t trial = 0; trial < 4; ++trial) {
+      const auto i = static_cast<std::int64_t>(random_uniform(key, static_cast<std::uint64_t>(p.offset + trial)) *
+                                               static_cast<double>(p.count));
+      const auto place = static_cast<std::size_t>(p.offset + i);
+      const double step = 1e-6, kept = s.w[place];
+      s.w[place] = kept + step;
+      const double above = loss();
+      s.w[place] = kept - step;
+      const double below = loss();
+      s.w[place] = kept;
+      const double difference = static_cast<double>(s.pass.gradient_scale) * (above - below) / (2 * step);
+      EXPECT_NEAR(result.gradients[place], difference, 1e-8 + 1e-5 * largest) << p.name << "[" << i << "]";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Networks, ImageReference,
+                         testing::Values(every_node(), small_resnet(18, 4, "imagenet", 33, 0.1),
+                                         cnn({}, image_shape(9, 6), {})),
+                         [](const auto& information) { return "Network" + std::to_string(information.index); });
+
+// Normalised to mean 0 and variance 1, then scaled: a norm's own output says what its statistics are.
+TEST(ImageReferenceNorm, StatisticsAreMeansOverGroupsOfMeanAndUnbiasedVariance) {
+  Graph g;
+  g.cross_entropy(g.dense(g.global_average_pool(g.batch_norm(g.image(2, 1, {0.0}, {1.0}), "norm")), 2, "fc"));
+  Images s(g, 4, 2, 1);
+  s.x = {0, 51, 102, 153, 255, 255, 0, 0};
+  s.pass.inputs = s.x.data();
+  s.pass.statistic_scale = 0.5f;
+  const ImageResult result = s.expected();
+  const auto at = [&](const char* name) {
+    return result.gradients[static_cast<std::size_t>(s.table.find(name).offset)];
+  };
+  EXPECT_NEAR(at("norm.running_mean"), (0.3 + 0.5) / 2, 1e-12);
+  EXPECT_NEAR(at("norm.running_var"), (0.2 / 3 + 1.0 / 3) / 2, 1e-12);  // of 0 0.2 0.4 0.6, and of 1 1 0 0
+}
+
+TEST(ImageReferenceNorm, CountsTargetsAmongTheFiveLargest) {
+  Graph g;
+  g.cross_entropy(g.dense(g.flatten(g.image(1, 1, {0.0}, {1.0})), 7, "fc"));
+  Images s(g, 4, 0, 1);
+  std::fill(s.w.begin(), s.w.end(), 0.0);
+  for (std::int64_t c = 0; c < 7; ++c)
+    s.w[static_cast<std::size_t>(s.table.find("fc.bias").offset + c)] =
+        static_cast<double>(c * c % 7);  // 0 1 4 2 2 4 1
+  s.w[static_cast<std::size_t>(s.table.find("fc.bias").offset + 3)] = 2.5;
+  s.w[static_cast<std::size_t>(s.table.find("fc.bias").offset + 5)] = 4.5;
+  s.w[static_cast<std::size_t>(s.table.find("fc.bias").offset + 6)] = 1.5;
+  s.y = {5, 6, 1, -1};  // the largest, the fifth, the sixth, not counted
+  s.pass.targets = s.y.data();
+  const ImageResult result = s.expected(PassMode::inference);
+  EXPECT_EQ(result.correct, 1);
+  EXPECT_EQ(result.correct5, 2);
+  EXPECT_EQ(result.targets, 3);
+}
+
+}  // namespace
+}  // namespace ringtrain
