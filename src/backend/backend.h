@@ -152,7 +152,8 @@ class Backend {
   virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) = 0;
 
   // One update of the trained elements, then the running statistics behind them. Nothing changes where the gradient's
-  // norm is not finite. A device may still be at it when start_update() returns; whatever it is given then comes later.
+  // norm is not finite. A device does it before whatever it is given after start_update(). A CPU does it in
+  // finish_update(): until then the gradients may still be summed, and an update that is never finished changes nothing.
   virtual void start_update(const Update& update, Vector& weights, const Vector& gradients,
                             std::span<const std::unique_ptr<Vector>> state) = 0;
   virtual UpdateResult finish_update() = 0;  // waits for the one that was started

@@ -36,11 +36,11 @@ std::string advice_for_writing(int reason) {
   switch (reason) {
     case ENOSPC:
     case EDQUOT:
-      return "free some space (or quota), or choose a folder on another disk (run.dir, --out)";
+      return "free some space (or quota), or set run.dir (a converter: --out) to a folder on another disk";
     case EROFS:
     case EACCES:
     case EPERM:
-      return "choose a folder that you can write to (run.dir, --out)";
+      return "set run.dir (a converter: --out) to a folder that you can write to";
     default:
       return "";
   }

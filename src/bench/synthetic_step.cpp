@@ -62,26 +62,34 @@ void SyntheticPasses::pass(const BackwardHooks& hooks) {
 SyntheticStep::SyntheticStep(const RunPlan& plan, const Machine& machine)
     : SyntheticPasses(plan, *machine.backend),
       optimizer_(plan.experiment.optimizer, plan.parameters, backend_),
-      reducer_(machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
-               bucket_elements(plan.experiment.communication, backend_.on_device())) {}
+      synchronizer_(make_ring_synchronizer(
+          machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
+          bucket_elements(plan.experiment.communication, backend_.on_device()), backend_.on_device())) {}
 
 // Not at a rate of 0, which momentum correction would divide by.
-void SyntheticStep::update() {
+void SyntheticStep::start_update() {
   const auto momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
-  optimizer_.update(*weights_, *gradients_, {1e-30, 1e-30}, 0, 1, momentum, program_.get());
+  optimizer_.start(*weights_, *gradients_, {1e-30, 1e-30}, 0, 1, momentum, program_.get());
+}
+
+void SyntheticStep::update() {
+  start_update();
+  optimizer_.finish();
 }
 
 void SyntheticStep::step() {
-  reducer_.begin();
+  synchronizer_->begin();
   for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) {
     const bool last = i + 1 == plan_.batch.accumulation;
     forward();
     program_->backward(*gradients_, i > 0, last ? overlap_ : BackwardHooks{});
   }
+  synchronizer_->finish();
+  start_update();
   program_->take_sums();
   double counters[7] = {};
-  reducer_.finish(counters);
-  update();
+  synchronizer_->agree(counters);
+  optimizer_.finish();
 }
 
 std::vector<WatermarkPoint> SyntheticStep::watermark() {

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "bench/scaling_model.h"
-#include "cluster/gradient_reducer.h"
 #include "optim/optimizer.h"
 #include "run/machine.h"
 #include "run/plan.h"
+#include "train/synchronizer.h"
 
 namespace ringtrain {
 
@@ -43,9 +43,10 @@ class SyntheticStep : public SyntheticPasses {
   std::vector<WatermarkPoint> watermark();  // how it rises over one backward pass
 
  private:
+  void start_update();
   Optimizer optimizer_;
-  GradientReducer reducer_;
-  BackwardHooks overlap_{[this](std::int64_t mark) { reducer_.ready(mark); }, [this] { reducer_.poll(); }};
+  std::unique_ptr<Synchronizer> synchronizer_;
+  BackwardHooks overlap_{[this](std::int64_t mark) { synchronizer_->ready(mark); }, [this] { synchronizer_->poll(); }};
 };
 
 }  // namespace ringtrain

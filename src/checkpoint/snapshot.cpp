@@ -13,6 +13,8 @@ namespace ringtrain {
 
 namespace {
 
+constexpr std::int64_t unknown_epoch = -1;
+
 // One array per tensor: padding and order of the flat vector stay inside the program.
 void store_vector(Checkpoint& checkpoint, const std::string& prefix, const Vector& flat,
                   const ParameterTable& parameters, Backend& backend) {
@@ -53,7 +55,7 @@ std::vector<std::int64_t> state_shape(const RunPlan& plan) {
 // What a run's place in it makes: all but the arrays, the machine and the loss scale.
 Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
   Checkpoint c;
-  c.step = progress.step;
+  c.step = progress.position.step;
   c.texts = symbols_of(plan);
   c.texts.insert({{"experiment", to_yaml(plan.experiment)},
                   {"model", model_fingerprint(plan)},
@@ -61,7 +63,9 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
                   {"commit", build_commit()},
                   {"machine", ""},
                   {"fusions", ""}});
-  c.numbers = {{"samples", static_cast<double>(progress.step * plan.batch.global)},
+  c.numbers = {{"samples", static_cast<double>(progress.position.samples)},
+               {"epoch", static_cast<double>(progress.position.epoch)},
+               {"offset", static_cast<double>(progress.position.offset)},
                {"elapsed_seconds", progress.elapsed_seconds},
                {"has_best", progress.has_best ? 1 : 0},
                {"best_loss", progress.best_loss},
@@ -132,13 +136,20 @@ static std::string difference(const std::string& text, const std::string& other)
 
 RunProgress progress_of(const Checkpoint& c) {
   RunProgress p;
-  p.step = c.step;
+  p.position = {c.step, static_cast<std::int64_t>(c.numbers.at("samples")),
+                static_cast<std::int64_t>(c.number_or("epoch", unknown_epoch)),
+                static_cast<std::int64_t>(c.number_or("offset", 0))};
   p.elapsed_seconds = c.numbers.at("elapsed_seconds");
   p.has_best = c.numbers.at("has_best") != 0;
   p.best_loss = c.numbers.at("best_loss");
   p.best_step = static_cast<std::int64_t>(c.numbers.at("best_step"));
   p.evaluated_step = static_cast<std::int64_t>(c.numbers.at("evaluated_step"));
   return p;
+}
+
+Position complete(Position position, const RunPlan& plan) {
+  if (position.epoch != unknown_epoch) return position;
+  return position_at(position.step, plan.batch.global, plan.samples_per_epoch);
 }
 
 void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
@@ -194,7 +205,7 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
     }
     communicator.broadcast_vector({vector->data(), static_cast<std::size_t>(vector->size())}, 0);
   }
-  if (plan.carries_state && progress.step > 0) {
+  if (plan.carries_state && progress.position.step > 0) {
     std::span<const float> all;
     if (root) {
       const NamedArray& array = checkpoint->array("state/lstm");
@@ -209,7 +220,7 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
     scale = {checkpoint->number_or("loss_scale", 0), checkpoint->number_or("loss_scale_steps", 0)};
   communicator.broadcast(std::as_writable_bytes(std::span(scale)), 0);
   if (scale[0] > 0) trainer.loss_scale().resume(static_cast<float>(scale[0]), static_cast<std::int64_t>(scale[1]));
-  trainer.start_at(progress.step);
+  trainer.start_at(progress.position);
 }
 
 }  // namespace ringtrain

@@ -9,7 +9,7 @@ namespace ringtrain {
 
 // What a run knows beside weights and states; kept in the checkpoint, the same on all ranks.
 struct RunProgress {
-  std::int64_t step = 0;       // finished updates
+  Position position;
   double elapsed_seconds = 0;  // of training, over all parts of the run
   double best_loss = 0;        // validation loss; has_best says whether there is one
   std::int64_t best_step = 0;
@@ -39,7 +39,9 @@ std::vector<std::string> changed_keys(const Checkpoint& checkpoint, const std::s
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator);
 
+// Checkpoints of versions before 2026-12 do not say where they stand in their epoch; complete() does, from the plan.
 RunProgress progress_of(const Checkpoint& checkpoint);
+Position complete(Position position, const RunPlan& plan);
 
 // Only the weights, for evaluation and sampling.
 void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat);

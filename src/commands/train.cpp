@@ -58,20 +58,10 @@ Found find_checkpoint(const std::string& run_dir, bool resume, const Machine& ma
     }
   }
   if (communicator.rank() == 0 && resume) found.stop_cost = recorded_stop_cost(run_dir);
-  RunProgress& p = found.progress;
-  std::array<double, 8> numbers = {static_cast<double>(p.step),
-                                   p.elapsed_seconds,
-                                   p.best_loss,
-                                   static_cast<double>(p.best_step),
-                                   p.has_best ? 1.0 : 0.0,
-                                   static_cast<double>(p.evaluated_step),
-                                   static_cast<double>(found.micro_batch),
-                                   found.stop_cost ? 1.0 : 0.0};
-  communicator.broadcast(std::as_writable_bytes(std::span(numbers)), 0);
-  p = {static_cast<std::int64_t>(numbers[0]), numbers[1],      numbers[2],
-       static_cast<std::int64_t>(numbers[3]), numbers[4] != 0, static_cast<std::int64_t>(numbers[5])};
-  found.micro_batch = static_cast<std::int64_t>(numbers[6]);
-  found.knows_stop_cost = numbers[7] != 0;
+  found.knows_stop_cost = found.stop_cost.has_value();
+  communicator.broadcast(std::as_writable_bytes(std::span(&found.progress, 1)), 0);
+  communicator.broadcast(std::as_writable_bytes(std::span(&found.micro_batch, 1)), 0);
+  communicator.broadcast(std::as_writable_bytes(std::span(&found.knows_stop_cost, 1)), 0);
   return found;
 }
 
@@ -94,7 +84,7 @@ class TrainingRun {
       writer_ = std::make_unique<CheckpointWriter>(run_dir, plan.experiment.checkpoint.keep);
       std::int64_t lines = plan.experiment.run.log_every_steps;
       if (lines == 0) lines = std::max<std::int64_t>(1, plan.schedule.steps_per_epoch / 20);
-      recorder_ = std::make_unique<Recorder>(run_dir, progress_.step, plan.schedule.total_steps, lines);
+      recorder_ = std::make_unique<Recorder>(run_dir, progress_.position.step, plan.schedule.total_steps, lines);
     }
     if (!found.knows_stop_cost) found.stop_cost = try_save(run_dir);
     stop_cost_ = found.stop_cost.value_or(StopCost{});
@@ -109,12 +99,12 @@ class TrainingRun {
   // Returns the exit code.
   int run() {
     bool stop = at_last_step();
-    if (stop && recorder_) recorder_->note(cat("nothing to do: the run has its ", progress_.step, " steps"));
+    if (stop && recorder_) recorder_->note(cat("nothing to do: the run has its ", progress_.position.step, " steps"));
     // A signal leaves no time for an evaluation that is due at its step: the resumed run makes up for it.
-    if (progress_.step > 0 && evaluation_due(stop) && evaluate(stop)) save(true);
+    if (progress_.position.step > 0 && evaluation_due(stop) && evaluate(stop)) save(true);
     while (!stop) {
       const StepReport report = trainer_.step(requests());
-      progress_.step = report.step;
+      progress_.position = report.position;
       progress_.elapsed_seconds = now_seconds() - begin_;
       record(report);
 
@@ -161,29 +151,29 @@ class TrainingRun {
     hold_signals();
   }
 
-  bool at_last_step() const { return plan_.schedule.total_steps > 0 && progress_.step >= plan_.schedule.total_steps; }
+  bool at_last_step() const {
+    return plan_.schedule.total_steps > 0 && progress_.position.step >= plan_.schedule.total_steps;
+  }
 
   // Now, and not done yet at this step.
   bool evaluation_due(bool at_end) const {
     const EvaluateConfig& e = plan_.experiment.evaluate;
-    return evaluator_ && progress_.evaluated_step < progress_.step &&
-           (at_end || due(e.every_epochs, e.every_steps, plan_.schedule.steps_per_epoch, progress_.step));
+    return evaluator_ && progress_.evaluated_step < progress_.position.step &&
+           (at_end || due(e.every_epochs, e.every_steps, plan_, progress_.position));
   }
   bool checkpoint_due() const {
     const CheckpointConfig& c = plan_.experiment.checkpoint;
-    return due(c.every_epochs, c.every_steps, plan_.schedule.steps_per_epoch, progress_.step);
+    return due(c.every_epochs, c.every_steps, plan_, progress_.position);
   }
 
-  double epochs(std::int64_t step) const {
-    return static_cast<double>(step) / static_cast<double>(plan_.schedule.steps_per_epoch);
-  }
+  double epochs(const Position& position) const { return plan_.schedule.epochs(position); }
 
   void record(const StepReport& r) {
     if (!recorder_) return;
     StepRecord s;
-    s.step = r.step;
-    s.epoch = epochs(r.step);
-    s.samples = r.step * plan_.batch.global;
+    s.step = r.position.step;
+    s.epoch = epochs(r.position);
+    s.samples = r.position.samples;
     s.loss = r.loss;
     s.accuracy = r.accuracy;
     s.lr = r.learning_rate;
@@ -208,27 +198,27 @@ class TrainingRun {
   // resumed run begins with it.
   bool evaluate(bool& stop) {
     const std::optional<Evaluation> whole =
-        evaluator_->run(trainer_.weights(), progress_.step, {}, [] { return requested_signal() != 0; });
-    watchdog_.step_finished(progress_.step);
+        evaluator_->run(trainer_.weights(), progress_.position.step, {}, [] { return requested_signal() != 0; });
+    watchdog_.step_finished(progress_.position.step);
     if (!whole) {
       prepare_to_leave();
       stop = true;
       return false;
     }
     const Evaluation& e = *whole;
-    progress_.evaluated_step = progress_.step;
+    progress_.evaluated_step = progress_.position.step;
     const bool finite = std::isfinite(e.loss);
     if (!finite && recorder_)
-      log_warning("the validation loss after step ", progress_.step, " is ", e.loss,
+      log_warning("the validation loss after step ", progress_.position.step, " is ", e.loss,
                   ": the weights or running statistics have outgrown their numbers");
     const bool improved = finite && (!progress_.has_best || e.loss < progress_.best_loss);
     if (improved) {
       progress_.has_best = true;
       progress_.best_loss = e.loss;
-      progress_.best_step = progress_.step;
+      progress_.best_step = progress_.position.step;
     }
     if (recorder_)
-      recorder_->evaluation({progress_.step, epochs(progress_.step), progress_.step * plan_.batch.global, e.loss,
+      recorder_->evaluation({progress_.position.step, epochs(progress_.position), progress_.position.samples, e.loss,
                              e.accuracy, e.accuracy5, e.targets, e.seconds, improved});
     const StopConfig& s = plan_.experiment.stop;
     if ((s.target_metric == "validation_loss" && e.loss <= s.target_value) ||
@@ -247,16 +237,16 @@ class TrainingRun {
 
   // What a checkpoint costs here, before the first one is needed.
   StopCost try_save(const std::string& run_dir) {
-    watchdog_.enter(progress_.step, Phase::checkpoint);
+    watchdog_.enter(progress_.position.step, Phase::checkpoint);
     const Checkpoint trial = snapshot();
     StopCost cost;
     if (writer_) cost.checkpoint = try_write(run_dir, trial);
-    watchdog_.step_finished(progress_.step);
+    watchdog_.step_finished(progress_.position.step);
     return cost;
   }
 
   void save(bool best) {
-    watchdog_.enter(progress_.step, Phase::checkpoint);
+    watchdog_.enter(progress_.position.step, Phase::checkpoint);
     progress_.elapsed_seconds = now_seconds() - begin_;
     Checkpoint checkpoint = snapshot();
     if (writer_) {
@@ -264,7 +254,7 @@ class TrainingRun {
       writer_->start(std::move(checkpoint), best);
     }
     last_save_ = now_seconds();
-    watchdog_.step_finished(progress_.step);
+    watchdog_.step_finished(progress_.position.step);
   }
 
   const RunPlan& plan_;
@@ -381,18 +371,19 @@ int train(const TrainArguments& arguments, Session& session) {
   std::unique_ptr<RunFolder> folder;
   if (root) folder = std::make_unique<RunFolder>(run_dir, resume);  // errors come before any folder is made
 
+  found.progress.position = complete(found.progress.position, plan);
   const RunProgress from = found.progress;
   log_job(session, machine.gpu);
   if (root) {
     write_info_line(describe_run(plan, machine.backend->describe(), memory));
     log_info("run folder: ", run_dir);
-    const bool more = plan.schedule.total_steps == 0 || from.step < plan.schedule.total_steps;
+    const bool more = plan.schedule.total_steps == 0 || from.position.step < plan.schedule.total_steps;
     if (!found.path.empty()) {
-      log_info("resuming after step ", from.step, " from ", found.path);
+      log_info("resuming after step ", from.position.step, " from ", found.path);
       const std::vector<std::string> changes = changed_keys(*found.checkpoint, found.path, experiment);
       for (const std::string& change : changes) log_info("changed since that checkpoint: ", change);
-      if (!changes.empty() && more) keep_earlier_experiment(run_dir, from.step);
-      if (!found.same_machine && from.step > 0)
+      if (!changes.empty() && more) keep_earlier_experiment(run_dir, from.position.step);
+      if (!found.same_machine && from.position.step > 0)
         log_info(
             "the checkpoint was made on another machine or number of ranks or threads: it continues within rounding, "
             "not bit for bit");
@@ -400,7 +391,7 @@ int train(const TrainArguments& arguments, Session& session) {
       log_info("no checkpoint in this folder: starting at step 0");
     }
     if (more) write_file_atomically(run_dir + "/experiment.yaml", to_yaml(experiment));
-    record_start(run_dir, run_record(plan, arguments, session, threads, machine, memory, from.step));
+    record_start(run_dir, run_record(plan, arguments, session, threads, machine, memory, from.position.step));
     if (more && machine.device) write_choices(run_dir, machine.choices());
   }
 
@@ -408,8 +399,8 @@ int train(const TrainArguments& arguments, Session& session) {
   const auto outcome = [&](const std::string& text) {
     if (!root) return;
     const RunProgress& p = run ? run->progress() : from;
-    record_end(run_dir,
-               {text, p.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss, p.best_step});
+    record_end(run_dir, {text, p.position.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss,
+                         p.best_step});
   };
   try {
     run = std::make_unique<TrainingRun>(plan, std::move(found), run_dir, machine, threads, watchdog);
@@ -420,8 +411,8 @@ int train(const TrainArguments& arguments, Session& session) {
       const RunProgress& p = run->progress();
       if (requested_signal() != 0 && code != 0)
         log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
-      log_info(code == 0 ? "finished" : "stopped on request, with a checkpoint", " after step ", p.step, " and ",
-               std::llround(p.elapsed_seconds), " s",
+      log_info(code == 0 ? "finished" : "stopped on request, with a checkpoint", " after step ", p.position.step,
+               " and ", std::llround(p.elapsed_seconds), " s",
                p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
       log_summary(*run);
       log_info("run folder: ", run_dir);

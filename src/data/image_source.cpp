@@ -75,12 +75,12 @@ class ImageSource : public BatchSource {
   };
 
   StepRows::Row row_of(const BatchPart& part) const {
-    return StepRows(dataset_->index(), plan_, part.epoch, part.step)(part.first_row + part.part);
+    return StepRows(dataset_->index(), plan_, part.epoch, part.offset)(part.first_row + part.part);
   }
 
   void count(const BatchPart& part, MicroBatch& batch) const {
     const auto samples_in = [&](std::int64_t first_row, std::int64_t rows) {
-      return std::clamp<std::int64_t>(samples_ - (part.step * plan_.global_batch + first_row), 0, rows);
+      return std::clamp<std::int64_t>(samples_ - (part.offset + first_row), 0, rows);
     };
     batch.valid_rows = samples_in(part.first_row, plan_.micro_batch);
     batch.step_targets = samples_in(plan_.first_row, plan_.rows);

@@ -43,9 +43,15 @@ struct Loader::State {
     std::int64_t record_bytes = 0;  // 0: has no buffer
   };
 
+  struct Place {
+    std::int64_t epoch = 0, offset = 0;
+    bool operator==(const Place&) const = default;
+  };
+
   State(std::shared_ptr<const Dataset> given, const LoaderPlan& given_plan)
       : dataset(std::move(given)),
         plan(given_plan),
+        samples(samples_per_epoch(dataset->index(), plan)),
         steps(steps_per_epoch(dataset->index(), plan)),
         accumulation(plan.rows / plan.micro_batch),
         sizes(ring_sizes(dataset->index(), plan)),
@@ -87,6 +93,17 @@ struct Loader::State {
 
   Slot& slot(std::int64_t k) { return slots[static_cast<std::size_t>(k) % slots.size()]; }
 
+  // Of the global batch that comes `step` batches after the one that seek() named. A run may begin anywhere in its
+  // first epoch; the later ones begin at their first sample. An evaluation begins again and again.
+  Place place_of(std::int64_t step) const {
+    const std::int64_t batch = plan.global_batch;
+    if (plan.evaluation) return {0, (first.offset / batch + step) % steps * batch};
+    const std::int64_t in_first = (samples - first.offset) / batch;
+    if (step < in_first) return {first.epoch, first.offset + step * batch};
+    const std::int64_t later = step - in_first;
+    return {first.epoch + 1 + later / steps, later % steps * batch};
+  }
+
   // ---- All of these: under the lock.
 
   bool can_take() {
@@ -94,11 +111,12 @@ struct Loader::State {
   }
 
   Work take() {
-    const std::int64_t k = next_part / sizes.parts, global_step = first_step + k / accumulation;
+    const std::int64_t k = next_part / sizes.parts;
+    const Place place = place_of(k / accumulation);
     Work work;
     work.slot = &slot(k);
-    work.part.epoch = plan.evaluation ? 0 : global_step / steps;
-    work.part.step = global_step % steps;
+    work.part.epoch = place.epoch;
+    work.part.offset = place.offset;
     work.part.micro_step = k % accumulation;
     work.part.part = next_part % sizes.parts;
     work.part.first_row = plan.first_row + work.part.micro_step * plan.micro_batch;
@@ -108,7 +126,7 @@ struct Loader::State {
       mine.parts_left = sizes.parts;
       mine.failure = nullptr;
       mine.batch.epoch = work.part.epoch;
-      mine.batch.step = work.part.step;
+      mine.batch.offset = work.part.offset;
       mine.batch.micro_step = work.part.micro_step;
       mine.batch.first_row = work.part.first_row;
     }
@@ -247,12 +265,10 @@ struct Loader::State {
 
   // ---- The trainer's thread
 
-  void seek(std::int64_t global_step) {
+  void seek(Place place) {
     std::unique_lock<std::mutex> lock(mutex);
     // An evaluation that ended where it began again needs nothing thrown away.
-    const std::int64_t next_step = first_step + next_take / accumulation;
-    const bool already_there = started && next_take % accumulation == 0 &&
-                               (plan.evaluation ? next_step % steps == global_step : next_step == global_step);
+    const bool already_there = started && next_take % accumulation == 0 && place_of(next_take / accumulation) == place;
     if (already_there && slot(next_take).failure == nullptr) return;
     started = false;
     buffer_free.notify_all();
@@ -261,7 +277,7 @@ struct Loader::State {
     for (Slot& each : slots) each.state = SlotState::empty;
     next_part = next_take = 0;
     holding = false;
-    first_step = global_step;
+    first = place;
     started = true;
     lock.unlock();
     part_free.notify_all();
@@ -287,7 +303,7 @@ struct Loader::State {
 
   const std::shared_ptr<const Dataset> dataset;
   const LoaderPlan plan;
-  const std::int64_t steps, accumulation;
+  const std::int64_t samples, steps, accumulation;  // the first two: of an epoch
   const RingSizes sizes;
   const std::unique_ptr<BatchSource> source;
   std::vector<std::uint8_t> all_inputs;
@@ -297,10 +313,10 @@ struct Loader::State {
   std::mutex mutex;
   std::condition_variable part_free, buffer_free, record_ready, slot_full;
   bool started = false, ending = false, holding = false;
-  std::int64_t first_step = 0;  // counted over the epochs
-  std::int64_t next_part = 0;   // to be filled, since the last seek
-  std::int64_t taken = 0;       // parts that are read, ready or filled
-  std::int64_t next_take = 0;   // micro-batch that next() returns
+  Place first;                 // where seek() began
+  std::int64_t next_part = 0;  // to be filled, since the last seek
+  std::int64_t taken = 0;      // parts that are read, ready or filled
+  std::int64_t next_take = 0;  // micro-batch that next() returns
   std::deque<Work> ready;
   std::vector<std::vector<std::uint8_t>> spare_buffers;
   std::int64_t buffers_out = 0;   // in use, at most sizes.buffers
@@ -315,13 +331,16 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan)
     : state_(std::make_unique<State>(std::move(dataset), plan)) {}
 Loader::~Loader() = default;
 
-void Loader::seek(std::int64_t epoch, std::int64_t step) {
-  if (epoch < 0 || step < 0 || step >= state_->steps || (state_->plan.evaluation && epoch != 0)) {
-    throw Error(cat("cannot start at epoch ", epoch, ", step ", step, ": an epoch of ", state_->dataset->index().prefix,
-                    " has ", state_->steps, " steps"),
+void Loader::seek(std::int64_t epoch, std::int64_t offset) {
+  const std::int64_t samples = state_->samples, batch = state_->plan.global_batch;
+  const bool is_there = state_->plan.evaluation ? epoch == 0 && offset >= 0 && offset < samples
+                                                : epoch >= 0 && offset >= 0 && offset + batch <= samples;
+  if (!is_there) {
+    throw Error(cat("cannot start at epoch ", epoch, ", sample ", offset, ": an epoch of ",
+                    state_->dataset->index().prefix, " has ", samples, " samples, and a batch takes ", batch),
                 "was the data set or the batch changed since the checkpoint?");
   }
-  state_->seek(epoch * state_->steps + step);
+  state_->seek({epoch, offset});
 }
 
 const MicroBatch& Loader::next() {

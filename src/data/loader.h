@@ -35,7 +35,7 @@ struct LoaderPlan {
 // One device pass of one rank.
 struct MicroBatch {
   std::int64_t epoch = 0;         // evaluation: 0
-  std::int64_t step = 0;          // within the epoch
+  std::int64_t offset = 0;        // samples of the epoch before this global batch
   std::int64_t micro_step = 0;    // within the step
   std::int64_t first_row = 0;     // row 0's place in the global batch: the key of dropout and of carried state
   std::int64_t step_targets = 0;  // targets that count in this rank's whole share of the step
@@ -45,12 +45,12 @@ struct MicroBatch {
   std::span<const std::int32_t> targets;  // [micro_batch, sequence], ignored_target where not counted
 };
 
-// Training, order rows/windows: step s of epoch e takes positions [s B, (s+1) B) of EpochOrder(seed, e, N); the last
-// N mod B are dropped. Windows: N = (T - L) / L windows of L + 1 characters at stride L from a phase in [0, L) keyed by
-// (seed, epoch). Streams: row j of the B global rows reads its own contiguous piece of the text, piece = (T - 1) / B
-// characters, L per step, piece / L steps per epoch.
-// Evaluation: rows/windows in natural order (windows at phase 0, the last one shorter and masked), streams in B rows of
-// ceil((T - 1) / B) characters: every target exactly once whatever the rank count.
+// Training, order rows/windows: the step at offset o of epoch e takes positions [o, o + B) of EpochOrder(seed, e, N);
+// what is left at the end and fills no batch is dropped. Windows: N = (T - L) / L windows of L + 1 characters at stride
+// L from a phase in [0, L) keyed by (seed, epoch). Streams: row j of the B global rows reads its own contiguous piece
+// of the text, piece = (T - 1) / B characters, L per step, piece / L steps per epoch. Evaluation: rows/windows in
+// natural order (windows at phase 0, the last one shorter and masked), streams in B rows of ceil((T - 1) / B)
+// characters: every target exactly once whatever the rank count.
 std::int64_t samples_per_epoch(const DatasetIndex& index, const LoaderPlan& plan);  // N (streams: B x steps)
 std::int64_t steps_per_epoch(const DatasetIndex& index, const LoaderPlan& plan);    // throws Error when N < B
 
@@ -58,8 +58,9 @@ class Loader {
  public:
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan);
   ~Loader();  // ends the threads
-  // Starts (again) at this step; evaluation: epoch 0, step 0.
-  void seek(std::int64_t epoch, std::int64_t step);
+  // Starts (again) with the global batch after the first `offset` samples of this epoch (evaluation: epoch 0). Throws
+  // Error when no whole batch is left there.
+  void seek(std::int64_t epoch, std::int64_t offset);
   // The next micro-batch, in order, across epochs; valid until the next call. Throws what a loader thread threw.
   const MicroBatch& next();
   // The memory of all micro-batches, for devices that copy from it.

@@ -83,9 +83,9 @@ std::int64_t steps_per_epoch(const DatasetIndex& index, const LoaderPlan& plan) 
   return samples / plan.global_batch;
 }
 
-StepRows::StepRows(const DatasetIndex& index, const LoaderPlan& plan, std::int64_t epoch, std::int64_t step)
+StepRows::StepRows(const DatasetIndex& index, const LoaderPlan& plan, std::int64_t epoch, std::int64_t offset)
     : plan_(plan),
-      step_(step),
+      offset_(offset),
       characters_(index.total),
       samples_(samples_per_epoch(index, plan)),
       order_(plan.seed, epoch, std::max<std::int64_t>(1, samples_)) {
@@ -97,11 +97,11 @@ StepRows::Row StepRows::operator()(std::int64_t global_row) const {
   if (plan_.order == TextOrder::streams) {
     const std::int64_t targets = characters_ - 1;
     const std::int64_t piece = stream_piece(characters_, plan_);
-    const std::int64_t begin = global_row * piece + step_ * length;
+    const std::int64_t begin = global_row * piece + offset_ / plan_.global_batch * length;
     const std::int64_t end = std::min({(global_row + 1) * piece, targets, begin + length});
     return {begin, std::max<std::int64_t>(0, end - begin)};
   }
-  const std::int64_t position = step_ * plan_.global_batch + global_row;
+  const std::int64_t position = offset_ + global_row;
   if (position >= samples_) return {};
   const std::int64_t sample = plan_.evaluation ? position : order_(position);
   if (plan_.order == TextOrder::rows) return {sample, length};

@@ -12,21 +12,21 @@ namespace ringtrain {
 // Throws Error when the plan contradicts itself or the data set.
 void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan);
 
-// The rows of one step. Row j of a global batch reads `targets` + 1 symbols (input 0 ... target `targets` - 1), or
-// one image (`targets` 1).
+// The rows of the global batch at `offset` in the epoch. Row j of a global batch reads `targets` + 1 symbols (input 0
+// ... target `targets` - 1), or one image (`targets` 1).
 class StepRows {
  public:
   struct Row {
     std::int64_t first = 0;    // order rows: the sample; otherwise the first character
     std::int64_t targets = 0;  // 0: a padding row of a tail
   };
-  StepRows(const DatasetIndex& index, const LoaderPlan& plan, std::int64_t epoch, std::int64_t step);
+  StepRows(const DatasetIndex& index, const LoaderPlan& plan, std::int64_t epoch, std::int64_t offset);
   Row operator()(std::int64_t global_row) const;
-  bool resets_state() const { return plan_.order == TextOrder::streams && step_ == 0; }
+  bool resets_state() const { return plan_.order == TextOrder::streams && offset_ == 0; }
 
  private:
   const LoaderPlan& plan_;
-  std::int64_t step_, characters_, samples_, phase_ = 0;
+  std::int64_t offset_, characters_, samples_, phase_ = 0;
   EpochOrder order_;
 };
 

@@ -34,12 +34,12 @@ class TextSource : public BatchSource {
 
   // Masked blanks make the number of targets of a step depend on its symbols, in all its micro-batches.
   struct StepCount {
-    std::int64_t epoch = 0, step = 0, targets = 0;
+    std::int64_t epoch = 0, offset = 0, targets = 0;
   };
 
   void fill(const BatchPart& part, const BatchSpace& space, std::span<std::uint8_t> scratch) {
     MicroBatch& batch = *space.batch;
-    const StepRows rows(dataset_->index(), plan_, part.epoch, part.step);
+    const StepRows rows(dataset_->index(), plan_, part.epoch, part.offset);
     batch.resets_state = rows.resets_state();
     batch.valid_rows = 0;
     std::int64_t counted = 0;
@@ -78,9 +78,9 @@ class TextSource : public BatchSource {
     // The micro-batches of a step follow each other, so a short memory is enough; others wait here and then find it.
     const std::lock_guard<std::mutex> lock(step_counts_mutex_);
     for (const StepCount& known : step_counts_) {
-      if (known.epoch == part.epoch && known.step == part.step) return known.targets;
+      if (known.epoch == part.epoch && known.offset == part.offset) return known.targets;
     }
-    step_counts_.push_back({part.epoch, part.step, sum_targets(rows, scratch)});
+    step_counts_.push_back({part.epoch, part.offset, sum_targets(rows, scratch)});
     if (std::ssize(step_counts_) > plan_.prefetch + 1 + plan_.threads) step_counts_.pop_front();
     return step_counts_.back().targets;
   }

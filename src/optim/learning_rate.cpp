@@ -51,19 +51,20 @@ std::int64_t warmup_steps(const LearningRateConfig& config, const ScheduleContex
   return epochs_to_steps(config.warmup_epochs * (config.scaling == "legw" ? batch_ratio(config, context) : 1), context);
 }
 
-double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, std::int64_t step) {
+double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, double step) {
   if (step < 0) throw Error(cat("the learning rate of step ", step, " was asked for; steps count from 0"));
   const double peak = peak_rate(config, context);
-  const std::int64_t warmup = warmup_steps(config, context);
-  if (step < warmup) {
+  const auto warmup_end = static_cast<double>(warmup_steps(config, context));
+  if (step < warmup_end) {
     const double from = config.warmup_from == "zero" ? 0 : config.base;
-    return from + (peak - from) * static_cast<double>(step) / static_cast<double>(warmup);
+    return from + (peak - from) * step / warmup_end;
   }
-  const auto after_warmup = static_cast<double>(step - warmup);
+  const double after_warmup = step - warmup_end;
   if (config.schedule == "constant") return peak;
   if (config.schedule == "step") {
-    const auto passed = std::count_if(config.milestones.begin(), config.milestones.end(),
-                                      [&](double milestone) { return epochs_to_steps(milestone, context) <= step; });
+    const auto passed = std::count_if(config.milestones.begin(), config.milestones.end(), [&](double milestone) {
+      return static_cast<double>(epochs_to_steps(milestone, context)) <= step;
+    });
     return peak * std::pow(config.factor, static_cast<double>(passed));
   }
   if (config.schedule == "exponential") {
@@ -74,8 +75,9 @@ double learning_rate(const LearningRateConfig& config, const ScheduleContext& co
     if (context.total_steps < 1)
       throw Error(cat("learning_rate.schedule ", config.schedule, " needs the number of steps of the run"),
                   "Give stop.epochs or stop.steps.");
-    if (step >= context.total_steps) return config.end;
-    return decayed_to_end(config, peak, after_warmup / static_cast<double>(context.total_steps - warmup));
+    const auto total = static_cast<double>(context.total_steps);
+    if (step >= total) return config.end;
+    return decayed_to_end(config, peak, after_warmup / (total - warmup_end));
   }
   throw Error(cat("learning_rate.schedule '", config.schedule, "' is not known"));
 }
@@ -86,7 +88,7 @@ std::vector<LearningRateCorner> learning_rate_corners(const LearningRateConfig& 
   const std::int64_t total = context.total_steps;
   std::vector<LearningRateCorner> corners;
   const auto add = [&](std::int64_t step, std::string what) {
-    corners.push_back({step, learning_rate(config, context, step), std::move(what)});
+    corners.push_back({step, learning_rate(config, context, static_cast<double>(step)), std::move(what)});
   };
   const auto add_within = [&](std::int64_t step, std::string what) {
     if (total == 0 || step < total) add(step, std::move(what));

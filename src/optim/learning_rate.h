@@ -1,4 +1,4 @@
-// The learning rate as a pure function of the step.
+// The learning rate as a pure function of the run's position.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,27 @@
 #include <vector>
 
 #include "config/experiment.h"
+#include "config/position.h"
 
 namespace ringtrain {
 
+// What schedules are measured by: steps of the batch that the run begins with.
 struct ScheduleContext {
   std::int64_t global_batch = 0;
   std::int64_t steps_per_epoch = 0;
   std::int64_t total_steps = 0;  // 0: no end known (constant, step and exponential schedules only)
+
+  // Of a position: a fraction where the batch has changed. Equal to position.step where it never has.
+  double steps(const Position& position) const {
+    return static_cast<double>(position.epoch * steps_per_epoch) +
+           static_cast<double>(position.offset) / static_cast<double>(global_batch);
+  }
+  // Finished epochs, a fraction within an epoch.
+  double epochs(const Position& position) const { return steps(position) / static_cast<double>(steps_per_epoch); }
 };
 
-// Rate of update number `step` (0 = the first). With k = global_batch / base_batch (1 where base_batch is 0), T_w =
-// warmup_steps(), T = total_steps and E = steps_per_epoch:
+// Rate of the update that begins after `step` steps (0 = the first update); context.steps() gives them. With k =
+// global_batch / base_batch (1 where base_batch is 0), T_w = warmup_steps(), T = total_steps and E = steps_per_epoch:
 //
 //   peak      none: base; linear: base k (Goyal et al. 2017); sqrt: base sqrt k (Krizhevsky 2014);
 //             legw: base sqrt k, with a warm-up of k times the epochs (You et al. 2019)
@@ -30,7 +40,7 @@ struct ScheduleContext {
 // So the decays start at exactly `peak` at step T_w and would be exactly `end` at step T, one after the last update;
 // a run that goes on beyond T stays at `end`. Throws Error when the context has no epoch length, or no end where the
 // schedule needs one.
-double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, std::int64_t step);
+double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, double step);
 
 // Steps of warm-up, T_w: config.warmup_steps as it is, otherwise warmup_epochs (legw: times k) in steps, rounded.
 // LEGW does not stretch warmup_steps: k times the epochs at k times the batch are the same number of steps.

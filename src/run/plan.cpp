@@ -258,12 +258,13 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
   return items;
 }
 
-bool due(double every_epochs, std::int64_t every_steps, std::int64_t steps_per_epoch, std::int64_t finished_steps) {
-  if (every_steps > 0 && finished_steps % every_steps == 0) return true;
+bool due(double every_epochs, std::int64_t every_steps, const RunPlan& plan, const Position& position) {
+  if (every_steps > 0 && position.step % every_steps == 0) return true;
   if (every_epochs <= 0) return false;
-  const double interval = every_epochs * static_cast<double>(steps_per_epoch);
-  const auto intervals = [&](std::int64_t step) { return std::floor(static_cast<double>(step) / interval + 1e-9); };
-  return intervals(finished_steps) > intervals(finished_steps - 1);
+  const double interval = every_epochs * static_cast<double>(plan.schedule.steps_per_epoch);
+  const auto intervals = [&](double steps) { return std::floor(steps / interval + 1e-9); };
+  const double steps = plan.schedule.steps(position);
+  return intervals(steps) > intervals(steps - 1);
 }
 
 namespace {

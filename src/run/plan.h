@@ -58,8 +58,9 @@ std::string model_fingerprint(const RunPlan& plan);
 // What one rank takes, item by item, to the byte: vectors, programs, loaders, the data set's own bytes.
 std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend);
 
-// Steps after which something that happens `every_epochs` (a fraction is allowed) or `every_steps` is due; 0 = never.
-bool due(double every_epochs, std::int64_t every_steps, std::int64_t steps_per_epoch, std::int64_t finished_steps);
+// Whether the update that led to `position` made something due that happens `every_epochs` (a fraction is allowed) or
+// `every_steps`; 0 = never.
+bool due(double every_epochs, std::int64_t every_steps, const RunPlan& plan, const Position& position);
 
 // The tables that `plan` prints in full and `train` in short.
 std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory);

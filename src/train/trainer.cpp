@@ -17,21 +17,36 @@ class StepClock {
   StepClock(Watchdog& watchdog, std::int64_t step) : watchdog_(watchdog), step_(step) {}
   template <class Action>
   auto time(Phase phase, double& seconds, const Action& action) {
+    struct Stop {
+      double& seconds;
+      double begin = now_seconds();
+      ~Stop() { seconds += now_seconds() - begin; }
+    };
     watchdog_.enter(step_, phase);
-    const double begin = now_seconds();
-    if constexpr (std::is_void_v<decltype(action())>) {
-      action();
-      seconds += now_seconds() - begin;
-    } else {
-      auto&& result = action();
-      seconds += now_seconds() - begin;
-      return result;
-    }
+    const Stop stop{seconds};
+    return action();
   }
 
  private:
   Watchdog& watchdog_;
   std::int64_t step_;
+};
+
+// What the ranks agree on after a step: sums over all of them.
+class StepCounters {
+ public:
+  StepCounters(const LossSums& sums, const Requests& r)
+      : values_{
+            sums.loss, static_cast<double>(sums.correct), static_cast<double>(sums.correct5), r.signal, r.save, r.stop,
+            r.fail} {}
+  std::span<double> values() { return values_; }
+  double loss() const { return values_[0]; }
+  double correct() const { return values_[1]; }
+  double correct5() const { return values_[2]; }
+  Requests requests() const { return {values_[3], values_[4], values_[5], values_[6]}; }
+
+ private:
+  std::array<double, 7> values_;
 };
 
 namespace {
@@ -47,7 +62,6 @@ Pieces with(Pieces pieces, const std::vector<float>& values) {
 Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader)
     : plan_(plan),
       backend_(backend),
-      communicator_(communicator),
       watchdog_(watchdog),
       loader_(loader),
       weights_(backend.make_vector(plan.parameters.size())),
@@ -56,9 +70,10 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
       program_(
           backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group)),
-      reducer_(communicator, {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
-               bucket_elements(plan.experiment.communication, backend.on_device())),
-      overlap_{[this](std::int64_t watermark) { reducer_.ready(watermark); }, [this] { reducer_.poll(); }},
+      synchronizer_(make_ring_synchronizer(
+          communicator, {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
+          bucket_elements(plan.experiment.communication, backend.on_device()), backend.on_device())),
+      overlap_{[this](std::int64_t watermark) { synchronizer_->ready(watermark); }, [this] { synchronizer_->poll(); }},
       carried_state_(plan.carries_state ? static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size())
                                         : 0),
       pinned_(backend, with(loader.ring(), carried_state_)),
@@ -66,69 +81,54 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
   program_->allocate();
 }
 
-void Trainer::start_at(std::int64_t finished_steps) {
-  step_ = finished_steps;
+void Trainer::start_at(const Position& position) {
+  position_ = position;
   program_->set_weights(*weights_);
-  loader_.seek(step_ / plan_.schedule.steps_per_epoch, step_ % plan_.schedule.steps_per_epoch);
+  loader_.seek(position.epoch, position.offset);
   staged_.reset();
 }
 
 StepReport Trainer::step(const Requests& requests) {
   StepReport report;
   StepTimes& times = report.times;
-  StepClock clock(watchdog_, step_);
-  reducer_.begin();
+  StepClock clock(watchdog_, position_.step);
+  const Position next = next_position();
+  synchronizer_->begin();
 
   for (std::int64_t micro_step = 0; micro_step < plan_.batch.accumulation; ++micro_step) {
     const bool last = micro_step + 1 == plan_.batch.accumulation;
-    if (!std::exchange(ahead_, false)) begin_pass(clock, times, step_);
+    if (!std::exchange(ahead_, false)) begin_pass(clock, times, position_.step);  // get input, forward
     clock.time(Phase::backward, times.backward,
                [&] { program_->backward(*gradients_, micro_step > 0, last ? overlap_ : BackwardHooks{}); });
     staged_.reset();
-    // A device computes on meanwhile. Behind the last step nothing is read: it may not exist.
-    if (!last || step_ + 1 != plan_.schedule.total_steps) clock.time(Phase::input, times.input, [&] { stage_next(); });
+    // A device computes on meanwhile. After the last step nothing is read: it may not exist.
+    if (!last || next.step != plan_.schedule.total_steps) clock.time(Phase::input, times.input, [&] { stage_next(); });
   }
-  program_->close_sums();
   const std::int64_t targets = targets_;
-  const bool device = backend_.on_device();
-  if (device) {
-    // All that the device will do for this step, and the next pass, before the host waits for anything: it never idles.
-    clock.time(Phase::communication, times.communication, [&] { reducer_.finish({}); });
-    clock.time(Phase::update, times.update, [&] { start_update(report); });
-    if (may_run_ahead()) {
-      begin_pass(clock, times, step_ + 1);
-      ahead_ = true;
-    }
+  program_->close_sums();
+
+  // A device is given all that it will do for this step, and the next pass, before the host waits: it never idles.
+  clock.time(Phase::communication, times.communication, [&] { synchronizer_->finish(); });
+  clock.time(Phase::update, times.update, [&] { start_update(report); });
+  if (may_run_ahead()) {
+    begin_pass(clock, times, next.step);
+    ahead_ = true;
   }
-  const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return program_->take_sums(); });
+  StepCounters counters(clock.time(Phase::backward, times.backward, [&] { return program_->take_sums(); }), requests);
+  clock.time(Phase::communication, times.communication, [&] { synchronizer_->agree(counters.values()); });
+  clock.time(Phase::update, times.update, [&] { finish_update(report, counters, targets); });
 
-  std::array<double, 7> counters = {sums.loss,
-                                    static_cast<double>(sums.correct),
-                                    static_cast<double>(sums.correct5),
-                                    requests.signal,
-                                    requests.save,
-                                    requests.stop,
-                                    requests.fail};
-  clock.time(Phase::communication, times.communication, [&] {
-    if (device)
-      communicator_.sum(std::span<double>(counters));
-    else
-      reducer_.finish(counters);
-  });
-
-  clock.time(Phase::update, times.update, [&] {
-    report.requests = {counters[3], counters[4], counters[5], counters[6]};
-    if (!device && std::isfinite(counters[0])) start_update(report);
-    finish_update(report, counters, targets);
-  });
-
-  report.step = ++step_;
-  watchdog_.step_finished(step_);
+  position_ = report.position = next;
+  watchdog_.step_finished(position_.step);
   return report;
 }
 
-double Trainer::rate_at(std::int64_t step) const {
-  return learning_rate(plan_.experiment.learning_rate, plan_.schedule, step);
+Position Trainer::next_position() const {
+  return advanced(position_, plan_.batch.global, plan_.batch.global, plan_.samples_per_epoch);
+}
+
+double Trainer::rate_at(double steps) const {
+  return learning_rate(plan_.experiment.learning_rate, plan_.schedule, steps);
 }
 
 // The gradient is scaled by 1 / this before the backward pass, so that the reduction over ranks is a plain sum. Without
@@ -136,7 +136,7 @@ double Trainer::rate_at(std::int64_t step) const {
 std::int64_t Trainer::global_targets(const MicroBatch& first) {
   if (!plan_.train_loader.mask_blanks) return plan_.batch.global * plan_.graph.sequence();
   double count = static_cast<double>(first.step_targets);
-  communicator_.sum(std::span<double>(&count, 1));
+  synchronizer_->agree(std::span<double>(&count, 1));
   return std::max<std::int64_t>(1, std::llround(count));
 }
 
@@ -149,9 +149,10 @@ void Trainer::begin_pass(StepClock& clock, StepTimes& times, std::int64_t step) 
 }
 
 // The next step's first pass needs nothing that this step has yet to find out. Not so where a dynamic loss scale may
-// change, nor where the pass writes the carried state, which a checkpoint behind this step holds.
+// change, nor where the pass writes the carried state, which a checkpoint after this step holds. A CPU has not updated
+// the weights yet.
 bool Trainer::may_run_ahead() const {
-  return staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state;
+  return backend_.on_device() && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state;
 }
 
 void Trainer::stage_next() {
@@ -175,27 +176,29 @@ PassContext Trainer::pass_context(const MicroBatch& batch, std::int64_t step) {
 }
 
 void Trainer::start_update(StepReport& report) {
-  const Optimizer::Rates rates{rate_at(step_), rate_at(std::max<std::int64_t>(0, step_ - 1))};
+  const double steps = plan_.schedule.steps(position_);
+  const Optimizer::Rates rates{rate_at(steps), rate_at(std::max(0.0, steps - 1))};
   const auto norm_momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
   report.learning_rate = rates.now;
   report.loss_scale = loss_scale_.value();
-  optimizer_.start(*weights_, *gradients_, rates, step_, loss_scale_.value(), norm_momentum, program_.get());
+  optimizer_.start(*weights_, *gradients_, rates, position_.step, loss_scale_.value(), norm_momentum, program_.get());
 }
 
 // Reduced values are the same bits on all ranks, so all of them go on, skip or stop here, or none. Where the loss is
 // not finite no weight has changed: a CPU has not begun, a device has found NaN in the gradient.
-void Trainer::finish_update(StepReport& report, std::span<const double> counters, std::int64_t targets) {
-  report.loss = counters[0] / static_cast<double>(targets);
-  report.accuracy = counters[1] / static_cast<double>(targets);
-  report.accuracy5 = counters[2] / static_cast<double>(targets);
+void Trainer::finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets) {
+  report.requests = counters.requests();
+  report.loss = counters.loss() / static_cast<double>(targets);
+  report.accuracy = counters.correct() / static_cast<double>(targets);
+  report.accuracy5 = counters.correct5() / static_cast<double>(targets);
   if (std::isfinite(report.loss)) {
     const UpdateResult result = optimizer_.finish();
     report.gradient_norm = result.gradient_norm;
     report.applied = result.applied;
     if (loss_scale_.advance(result.applied)) return;
   }
-  throw Error(cat("step ", step_ + 1, ": loss ", report.loss, ", gradient norm ", report.gradient_norm,
-                  "; the weights are as they were after step ", step_),
+  throw Error(cat("step ", position_.step + 1, ": loss ", report.loss, ", gradient norm ", report.gradient_norm,
+                  "; the weights are as they were after step ", position_.step),
               "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume from the last "
               "checkpoint");
 }

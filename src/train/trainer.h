@@ -9,12 +9,12 @@
 
 #include "backend/backend.h"
 #include "cluster/communicator.h"
-#include "cluster/gradient_reducer.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"
 #include "optim/loss_scale.h"
 #include "optim/optimizer.h"
 #include "run/plan.h"
+#include "train/synchronizer.h"
 
 namespace ringtrain {
 
@@ -33,7 +33,7 @@ struct StepTimes {
 };
 
 struct StepReport {
-  std::int64_t step = 0;               // finished updates, this one included
+  Position position;                   // after this step
   double loss = 0;                     // mean over the counted targets of the global batch
   double accuracy = 0, accuracy5 = 0;  // top-1; top-5 of images
   double learning_rate = 0;
@@ -45,20 +45,21 @@ struct StepReport {
 };
 
 class StepClock;
+class StepCounters;
 
 class Trainer {
  public:
-  // Takes the memory. Weights and optimizer state are zero until they are loaded and load_weights() is called.
+  // Takes the memory. Weights and optimizer state are zero until they are loaded; start_at() then says where the run
+  // goes on.
   Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader);
 
   // One update. Throws Error, before any weight has changed, when loss or gradient are not finite (fp16: when no loss
   // scale makes the gradient finite).
   StepReport step(const Requests& requests);
 
-  std::int64_t finished_steps() const { return step_; }
-  // Before the first step: continues after `finished_steps` updates with what now stands in weights(), optimizer() and
-  // carried_state().
-  void start_at(std::int64_t finished_steps);
+  const Position& position() const { return position_; }
+  // Before the first step: continues there with what now stands in weights(), optimizer() and carried_state().
+  void start_at(const Position& position);
 
   Backend& backend() { return backend_; }
   LossScale& loss_scale() { return loss_scale_; }
@@ -70,22 +71,22 @@ class Trainer {
   void stage_next();
   void begin_pass(StepClock& clock, StepTimes& times, std::int64_t step);
   std::int64_t global_targets(const MicroBatch& first);
-  double rate_at(std::int64_t step) const;
+  Position next_position() const;
+  double rate_at(double steps) const;
   PassContext pass_context(const MicroBatch& batch, std::int64_t step);
   bool may_run_ahead() const;
   void start_update(StepReport& report);
-  void finish_update(StepReport& report, std::span<const double> counters, std::int64_t targets);
+  void finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets);
 
   const RunPlan& plan_;
   Backend& backend_;
-  Communicator& communicator_;
   Watchdog& watchdog_;
   Loader& loader_;
   std::unique_ptr<Vector> weights_, gradients_;
   Optimizer optimizer_;
   LossScale loss_scale_;
   std::unique_ptr<Program> program_;
-  GradientReducer reducer_;
+  std::unique_ptr<Synchronizer> synchronizer_;
   BackwardHooks overlap_;  // launches buckets while the last micro-step's backward pass runs
   std::vector<float> carried_state_;
   Pinned pinned_;
@@ -93,7 +94,7 @@ class Trainer {
   std::optional<MicroBatch> staged_;  // what the program's next forward pass takes
   bool ahead_ = false;                // and it has begun: the first of the next step
   std::int64_t targets_ = 0;          // of the global batch that the newest pass belongs to
-  std::int64_t step_ = 0;
+  Position position_;
 };
 
 }  // namespace ringtrain

@@ -89,7 +89,7 @@ struct TrainingRank {
     std::array<std::int64_t, 1> step = {checkpoint == nullptr ? 0 : checkpoint->step};
     host->broadcast(std::as_writable_bytes(std::span(step)), 0);
     RunProgress progress;
-    progress.step = step[0];
+    progress.position = position_at(step[0], plan.batch.global, plan.samples_per_epoch);
     load_trainer(session().rank() == 0 ? checkpoint : nullptr, *trainer, plan, progress, communicator());
   }
   Communicator& communicator() { return sums ? static_cast<Communicator&>(*sums) : *host; }
@@ -105,7 +105,7 @@ struct TrainingRank {
   }
   Checkpoint snapshot() {
     RunProgress progress;
-    progress.step = trainer->finished_steps();
+    progress.position = trainer->position();
     return take_snapshot(*trainer, plan, progress, communicator());
   }
   // Forward passes that the device has been given.
@@ -125,7 +125,7 @@ TEST_F(TrainerOnDevices, EveryStepReportsWhatTheCpuReports) {
     for (int step = 0; step < 6; ++step) {
       const Requests requests{.signal = step == 2 && session().rank() == 0 ? 1.0 : 0.0, .save = step == 4 ? 1.0 : 0.0};
       const StepReport expected = cpu.trainer->step(requests), report = gpu.trainer->step(requests);
-      EXPECT_EQ(report.step, step + 1);
+      EXPECT_EQ(report.position.step, step + 1);
       EXPECT_NEAR(report.loss, expected.loss, 1e-4 * expected.loss) << step;
       EXPECT_NEAR(report.accuracy, expected.accuracy, 0.02) << step;
       EXPECT_NEAR(report.gradient_norm, expected.gradient_norm, 1e-3 * expected.gradient_norm) << step;
@@ -175,7 +175,7 @@ TEST_F(TrainerOnDevices, ResumedIsUninterruptedBitForBit) {
     TrainingRank resumed(e, true, &checkpoint);
     const std::vector<StepReport> reports = resumed.steps(3);
     for (std::size_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(reports[i].step, expected[i].step);
+      EXPECT_EQ(reports[i].position, expected[i].position);
       EXPECT_EQ(reports[i].loss, expected[i].loss);
       EXPECT_EQ(reports[i].gradient_norm, expected[i].gradient_norm);
     }
@@ -199,15 +199,16 @@ TEST_F(TrainerOnDevices, AnOverflowIsReportedByItsStepAndHalvesTheNextOnesScale)
 }
 
 TEST_F(TrainerOnDevices, ALossThatIsNotFiniteEndsTheRunBeforeAnyWeightHasChanged) {
-  for (const float bad : {INFINITY, -INFINITY}) {  // the second leaves the gradient's formula finite
-    TrainingRank run(experiment("names", {}), true);
-    std::vector<float> weights = run.weights();
-    weights[static_cast<std::size_t>(run.plan.parameters.find("linear.bias").offset)] = bad;
-    run.backend->copy_from_host(weights, run.trainer->weights(), 0);
-    run.trainer->start_at(0);
-    EXPECT_THROW(run.steps(1), Error);
-    EXPECT_EQ(run.weights(), weights);
-  }
+  for (const bool on_device : {false, true})
+    for (const float bad : {INFINITY, -INFINITY}) {  // the second leaves the gradient's formula finite
+      TrainingRank run(experiment("names", {}), on_device);
+      std::vector<float> weights = run.weights();
+      weights[static_cast<std::size_t>(run.plan.parameters.find("linear.bias").offset)] = bad;
+      run.backend->copy_from_host(weights, run.trainer->weights(), 0);
+      run.trainer->start_at({});
+      EXPECT_THROW(run.steps(1), Error);
+      EXPECT_EQ(run.weights(), weights);
+    }
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ std::vector<Step> global_steps(const std::shared_ptr<const Dataset>& dataset, co
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     const LoaderPlan part = part_of(plan, rank, ranks, micro_batches);
     Loader loader(dataset, part);
-    loader.seek(epoch, first);
+    loader.seek(epoch, first * plan.global_batch);
     for (Step& step : result) {
       for (std::int64_t micro = 0; micro < micro_batches; ++micro) {
         const MicroBatch& batch = loader.next();
@@ -146,7 +146,7 @@ TEST_F(ImageLoaderTest, AugmentationDiffersBetweenEpochsAndSeedsAndNotBetweenRun
   const TestImages images = write(48);
   const auto dataset = open();
   LoaderPlan plan = plan_of(48, Augmentation::pad_crop);
-  const auto images = [&](std::int64_t epoch) {  // by sample
+  const auto by_sample = [&](std::int64_t epoch) {  // by sample
     const Step step = global_steps(dataset, plan, 1, 1, 1, epoch).front();
     std::vector<Bytes> result(48);
     for (std::size_t row = 0; row < 48; ++row) result[static_cast<std::size_t>(step.targets[row])] = step.image(row);
@@ -157,13 +157,13 @@ TEST_F(ImageLoaderTest, AugmentationDiffersBetweenEpochsAndSeedsAndNotBetweenRun
     for (std::size_t i = 0; i < a.size(); ++i) count += a[i] == b[i];
     return count;
   };
-  const std::vector<Bytes> first = images(0), second = images(1);
-  EXPECT_EQ(equal(first, images(0)), 48);
-  EXPECT_EQ(equal(second, images(1)), 48);
+  const std::vector<Bytes> first = by_sample(0), second = by_sample(1);
+  EXPECT_EQ(equal(first, by_sample(0)), 48);
+  EXPECT_EQ(equal(second, by_sample(1)), 48);
   EXPECT_LT(equal(first, second), 8);
   EXPECT_LT(equal(first, images.records), 8);
   plan.seed = 6;
-  EXPECT_LT(equal(first, images(0)), 8);
+  EXPECT_LT(equal(first, by_sample(0)), 8);
 }
 
 TEST_F(ImageLoaderTest, EvaluationTakesEverySampleOnceInNaturalOrderOnAnyNumberOfRanks) {
@@ -192,7 +192,7 @@ TEST_F(ImageLoaderTest, EvaluationTakesEverySampleOnceInNaturalOrderOnAnyNumberO
               EXPECT_EQ(target, ignored_target);
               EXPECT_EQ(image, Bytes(image_bytes, 0));
             } else {
-              taken[micro.step * batch + micro.first_row + row] = target;
+              taken[micro.offset + micro.first_row + row] = target;
               EXPECT_EQ(image, images.records.at(static_cast<std::size_t>(target)));
             }
           }
@@ -213,7 +213,7 @@ TEST_F(ImageLoaderTest, SeekGivesWhatContinuingWouldHaveGiven) {
   plan.threads = 2;
   const std::int64_t steps = steps_per_epoch(dataset->index(), plan);
   struct Seen {
-    std::int64_t epoch, step, micro_step;
+    std::int64_t epoch, offset, micro_step;
     Bytes inputs;
     std::vector<std::int32_t> targets;
     bool operator==(const Seen&) const = default;
@@ -221,19 +221,19 @@ TEST_F(ImageLoaderTest, SeekGivesWhatContinuingWouldHaveGiven) {
   const auto take = [](Loader& loader) {
     const MicroBatch& b = loader.next();
     return Seen{
-        b.epoch, b.step, b.micro_step, {b.inputs.begin(), b.inputs.end()}, {b.targets.begin(), b.targets.end()}};
+        b.epoch, b.offset, b.micro_step, {b.inputs.begin(), b.inputs.end()}, {b.targets.begin(), b.targets.end()}};
   };
   std::vector<Seen> all;
   Loader loader(dataset, plan);
   for (std::int64_t i = 0; i < 3 * (2 * steps + 3); ++i) all.push_back(take(loader));
   for (int round = 0; round < 10; ++round) {
     for (const std::int64_t start : {std::int64_t{1}, steps - 1, steps, steps + 1, std::int64_t{0}}) {
-      loader.seek(start / steps, start % steps);  // also from the middle of reading ahead
+      loader.seek(start / steps, start % steps * plan.global_batch);  // also from the middle of reading ahead
       for (std::size_t i = 0; i < static_cast<std::size_t>(round); ++i)
         EXPECT_TRUE(take(loader) == all[static_cast<std::size_t>(3 * start) + i]) << start;
     }
   }
-  EXPECT_THROW(loader.seek(0, steps), Error);
+  EXPECT_THROW(loader.seek(0, steps * plan.global_batch), Error);
 }
 
 TEST_F(ImageLoaderTest, AnEvaluationCanBeRepeated) {
@@ -248,7 +248,7 @@ TEST_F(ImageLoaderTest, AnEvaluationCanBeRepeated) {
     for (std::int64_t step = 0; step < (pass == 1 ? 3 : 4); ++step) {
       const MicroBatch& batch = loader.next();
       EXPECT_EQ(batch.epoch, 0);
-      EXPECT_EQ(batch.step, step);
+      EXPECT_EQ(batch.offset, step * plan.global_batch);
       rows += batch.valid_rows;
     }
     EXPECT_EQ(rows, pass == 1 ? 48 : 50);
@@ -267,14 +267,14 @@ TEST_F(ImageLoaderTest, DamagedRecordsComeOutOfNextInTheirPlaceNamingFileAndReco
     plan.prefetch = 8;
     const auto dataset = open();
     Loader loader(dataset, plan);
-    for (int step = 0; step < 3; ++step) EXPECT_EQ(loader.next().step, step);
+    for (int step = 0; step < 3; ++step) EXPECT_EQ(loader.next().offset, step * plan.global_batch);
     for (int attempt = 0; attempt < 2; ++attempt) {
       expect_contains(message_of([&] { loader.next(); }), "00001-of-00002.h5: record 7 has a wrong CRC-32C");
     }
     loader.seek(0, 0);
     EXPECT_EQ(loader.next().valid_rows, 8);
-    loader.seek(0, 4);  // after the damaged batch; its slot is used again
-    for (const std::int64_t step : {4, 0, 1, 2}) EXPECT_EQ(loader.next().step, step);
+    loader.seek(0, 4 * plan.global_batch);  // after the damaged batch; its slot is used again
+    for (const std::int64_t step : {4, 0, 1, 2}) EXPECT_EQ(loader.next().offset, step * plan.global_batch);
   }
 }
 
@@ -380,7 +380,7 @@ TEST_F(ImageLoaderTest, EndsWhateverItsThreadsAreDoing) {
     plan.threads = 1 + i % 3;
     plan.reads = 1 + i % 9;
     Loader loader(dataset, plan);
-    if (i % 3 > 0) loader.seek(i % 5, 1);
+    if (i % 3 > 0) loader.seek(i % 5, plan.global_batch);
     for (int n = 0; n < i % 4; ++n) loader.next();
     if (i % 5 == 0) loader.seek(2, 0);
   }

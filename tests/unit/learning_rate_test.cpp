@@ -36,7 +36,7 @@ LearningRateConfig simple(const std::string& schedule) {
 }
 const ScheduleContext simple_run{64, 20, 110};
 
-std::string refusal(const LearningRateConfig& config, const ScheduleContext& context, std::int64_t step) {
+std::string refusal(const LearningRateConfig& config, const ScheduleContext& context, double step) {
   try {
     learning_rate(config, context, step);
   } catch (const Error& error) {
@@ -147,7 +147,7 @@ TEST(LearningRate, ExponentialFallsByTheFactorPerEpochAndALittleAtEveryStep) {
 TEST(LearningRate, ConstantStays) {
   LearningRateConfig config;
   config.base = 0.001;
-  for (const std::int64_t step : {0, 1, 1000, 1000000000}) EXPECT_EQ(learning_rate(config, {4096, 88, 0}, step), 0.001);
+  for (const double step : {0, 1, 1000, 1000000000}) EXPECT_EQ(learning_rate(config, {4096, 88, 0}, step), 0.001);
 }
 
 TEST(LearningRate, SchedulesWithoutMilestonesHaveNoJump) {
@@ -157,7 +157,7 @@ TEST(LearningRate, SchedulesWithoutMilestonesHaveNoJump) {
       config.scaling = "linear";
       config.base_batch = 32;
       config.warmup_from = from;
-      for (std::int64_t step = 0; step < 120; ++step)
+      for (int step = 0; step < 120; ++step)
         EXPECT_LE(std::abs(learning_rate(config, simple_run, step + 1) - learning_rate(config, simple_run, step)),
                   1.0 / 10 + 1e-12)  // the slope of the warm-up, the steepest part
             << schedule << " from " << from << " at step " << step;

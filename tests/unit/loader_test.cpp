@@ -100,7 +100,7 @@ std::vector<Step> global_steps(const std::shared_ptr<const TextDataset>& dataset
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     const LoaderPlan part = part_of(plan, rank, ranks, micro_batches);
     Loader loader(dataset, part);
-    loader.seek(epoch, first);
+    loader.seek(epoch, first * plan.global_batch);
     for (Step& step : result) {
       for (std::int64_t micro = 0; micro < micro_batches; ++micro) {
         const MicroBatch& batch = loader.next();
@@ -324,7 +324,7 @@ TEST_F(LoaderTest, SeekGivesWhatContinuingWouldHaveGiven) {
     plan.threads = 2;
     const std::int64_t steps = steps_per_epoch(dataset->index(), plan);
     struct Seen {
-      std::int64_t epoch, step, micro_step;
+      std::int64_t epoch, offset, micro_step;
       Bytes inputs;
       Targets targets;
       bool operator==(const Seen&) const = default;
@@ -332,18 +332,45 @@ TEST_F(LoaderTest, SeekGivesWhatContinuingWouldHaveGiven) {
     const auto take = [](Loader& loader) {
       const MicroBatch& b = loader.next();
       return Seen{
-          b.epoch, b.step, b.micro_step, {b.inputs.begin(), b.inputs.end()}, {b.targets.begin(), b.targets.end()}};
+          b.epoch, b.offset, b.micro_step, {b.inputs.begin(), b.inputs.end()}, {b.targets.begin(), b.targets.end()}};
     };
     std::vector<Seen> all;
     Loader loader(dataset, plan);
     for (std::int64_t i = 0; i < 3 * (2 * steps + 2); ++i) all.push_back(take(loader));
     for (const std::int64_t start : {std::int64_t{1}, steps - 1, steps, steps + 1, std::int64_t{0}}) {
-      loader.seek(start / steps, start % steps);  // also from the middle of prefetching
+      loader.seek(start / steps, start % steps * plan.global_batch);  // also from the middle of prefetching
       for (std::size_t i = 0; i < 7; ++i)
         EXPECT_TRUE(take(loader) == all[static_cast<std::size_t>(3 * start) + i]) << start;
     }
-    EXPECT_THROW(loader.seek(0, steps), Error);
+    EXPECT_THROW(loader.seek(0, steps * plan.global_batch), Error);
     EXPECT_THROW(loader.seek(-1, 0), Error);
+  }
+}
+
+// A batch that changed in the middle of an epoch leaves an offset that is no multiple of the new one.
+TEST_F(LoaderTest, AnEpochMayBeTakenUpAtAnySampleAndTheNextOneBeginsAtItsFirst) {
+  const auto dataset = names();
+  const LoaderPlan small = plan_of(TextOrder::rows, 8, 6), large = plan_of(TextOrder::rows, 8, 24);
+  const std::int64_t samples = dataset->index().total, first = 30;
+  const std::vector<Step> expected = global_steps(dataset, small, 1, 1, samples / 6);
+  Loader loader(dataset, large);
+  loader.seek(0, first);
+  std::int64_t offset = first;
+  for (; offset + 24 <= samples; offset += 24) {
+    const MicroBatch& batch = loader.next();
+    EXPECT_EQ(batch.epoch, 0);
+    EXPECT_EQ(batch.offset, offset);
+    Bytes inputs;
+    for (std::int64_t part = 0; part < 4; ++part) {
+      const Bytes& piece = expected[static_cast<std::size_t>(offset / 6 + part)].inputs;
+      inputs.insert(inputs.end(), piece.begin(), piece.end());
+    }
+    EXPECT_TRUE(std::equal(inputs.begin(), inputs.end(), batch.inputs.begin(), batch.inputs.end())) << offset;
+  }
+  for (const std::int64_t next : {0, 24, 48}) {
+    const MicroBatch& batch = loader.next();
+    EXPECT_EQ(batch.epoch, 1);
+    EXPECT_EQ(batch.offset, next);
   }
 }
 
@@ -359,7 +386,7 @@ TEST_F(LoaderTest, AnEvaluationCanBeRepeated) {
     for (std::int64_t step = 0; step < (pass == 1 ? steps - 1 : steps); ++step) {
       const MicroBatch& batch = loader.next();
       EXPECT_EQ(batch.epoch, 0);
-      EXPECT_EQ(batch.step, step);
+      EXPECT_EQ(batch.offset, step * plan.global_batch);
       rows += batch.valid_rows;
     }
     EXPECT_EQ(rows, pass == 1 ? (steps - 1) * 100 : dataset->index().total);
@@ -393,7 +420,7 @@ TEST_F(LoaderTest, EndsAtOnceWhateverItsThreadsAreDoing) {
     LoaderPlan plan = plan_of(TextOrder::rows, 8, 64);
     plan.threads = 1 + i % 4;
     Loader loader(dataset, plan);
-    if (i % 3 > 0) loader.seek(i % 5, 1);
+    if (i % 3 > 0) loader.seek(i % 5, plan.global_batch);
     for (int n = 0; n < i % 7; ++n) loader.next();
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));

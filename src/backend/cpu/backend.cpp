@@ -1,6 +1,8 @@
 // The CPU backend: oneDNN for matrix products, own kernels for the rest, OpenMP threads.
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <functional>
 
 #include "backend/cpu/image_program.h"
 #include "backend/cpu/kernels.h"
@@ -71,9 +73,9 @@ class CpuBackend : public Backend {
 
   void start_update(const Update& update, Vector& weights, const Vector& gradients,
                     std::span<const std::unique_ptr<Vector>> state) override {
-    updated_ = updated(update, weights, gradients, state);
+    update_ = [this, update, &weights, &gradients, state] { return updated(update, weights, gradients, state); };
   }
-  UpdateResult finish_update() override { return updated_; }
+  UpdateResult finish_update() override { return std::exchange(update_, {})(); }
 
   bool on_device() const override { return false; }
   std::vector<MemoryItem> overhead() const override { return {}; }
@@ -128,7 +130,7 @@ class CpuBackend : public Backend {
   Isa isa_;
   const Kernels& kernels_;
   MemoryCount count_ = std::make_shared<std::int64_t>(0);
-  UpdateResult updated_;
+  std::function<UpdateResult()> update_;  // that was started
 };
 
 }  // namespace

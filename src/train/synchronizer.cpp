@@ -1,0 +1,53 @@
+#include "train/synchronizer.h"
+
+#include <utility>
+
+#include "cluster/gradient_reducer.h"
+
+namespace ringtrain {
+namespace {
+
+class RingSynchronizer : public Synchronizer {
+ public:
+  RingSynchronizer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements, bool on_device)
+      : communicator_(communicator),
+        reducer_(communicator, gradients, bucket_elements),
+        elements_(std::ssize(gradients)),
+        on_device_(on_device) {}
+
+  void begin() override { reducer_.begin(); }
+  void ready(std::int64_t watermark) override { reducer_.ready(watermark); }
+  void poll() override { reducer_.poll(); }
+
+  // A device orders the sums before whatever it is given next. In host memory they go on until agree().
+  void finish() override {
+    reducer_.ready(elements_);
+    if (on_device_)
+      reducer_.finish({});
+    else
+      is_summing_ = true;
+  }
+
+  void agree(std::span<double> counters) override {
+    if (std::exchange(is_summing_, false))
+      reducer_.finish(counters);
+    else
+      communicator_.sum(counters);
+  }
+
+ private:
+  Communicator& communicator_;
+  GradientReducer reducer_;
+  std::int64_t elements_;
+  bool on_device_;
+  bool is_summing_ = false;  // in host memory, between finish() and agree()
+};
+
+}  // namespace
+
+std::unique_ptr<Synchronizer> make_ring_synchronizer(Communicator& communicator, std::span<float> gradients,
+                                                     std::int64_t bucket_elements, bool on_device) {
+  return std::make_unique<RingSynchronizer>(communicator, gradients, bucket_elements, on_device);
+}
+
+}  // namespace ringtrain

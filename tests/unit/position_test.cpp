@@ -1,0 +1,56 @@
+// Where a run stands, in samples.
+#include "config/position.h"
+
+#include <gtest/gtest.h>
+
+#include "optim/learning_rate.h"
+
+namespace ringtrain {
+namespace {
+
+TEST(Position, StepByStepIsTheSameAsAtOnce) {
+  for (const std::int64_t samples : {24, 25, 47, 48, 1000}) {
+    Position p;
+    for (std::int64_t step = 0; step < 200; ++step) {
+      EXPECT_EQ(p, position_at(step, 24, samples)) << samples;
+      p = advanced(p, 24, 24, samples);
+    }
+  }
+}
+
+TEST(Position, WhatFillsNoBatchAtTheEndOfAnEpochIsDropped) {
+  const Position p = position_at(7, 10, 35);
+  EXPECT_EQ(p, (Position{7, 70, 2, 10})) << "three batches of each epoch, the last 5 samples dropped";
+}
+
+// 100 samples: 2 x 20, then the batch becomes 40; after 20 + 20 + 40 the last 20 fill no batch of 40, but one of 20.
+TEST(Position, TheNextBatchDecidesWhetherAnEpochIsOver) {
+  Position p = advanced(advanced({}, 20, 20, 100), 20, 40, 100);
+  EXPECT_EQ(p, (Position{2, 40, 0, 40}));
+  EXPECT_EQ(advanced(p, 40, 40, 100), (Position{3, 80, 1, 0}));
+  EXPECT_EQ(advanced(p, 40, 20, 100), (Position{3, 80, 0, 80}));
+}
+
+TEST(Position, SchedulesMeasureItInStepsOfTheFirstBatch) {
+  const ScheduleContext context{20, 5, 50};  // 100 samples an epoch
+  for (std::int64_t step = 0; step < 60; ++step) {
+    const Position p = position_at(step, 20, 109);
+    EXPECT_EQ(context.steps(p), static_cast<double>(step)) << "to the bit";
+    EXPECT_EQ(context.epochs(p), static_cast<double>(step) / 5) << "to the bit";
+  }
+  EXPECT_EQ(context.steps({3, 80, 0, 80}), 4) << "as far as four batches of 20";
+  EXPECT_DOUBLE_EQ(context.epochs({3, 90, 1, 50}), 1.5);
+}
+
+// The rate belongs to the samples that were seen, not to the number of updates.
+TEST(Position, ARateIsThatOfTheSamplesSeen) {
+  LearningRateConfig config;
+  config.schedule = "cosine";
+  config.base = 1;
+  const ScheduleContext context{20, 5, 50};
+  const Position small = position_at(24, 20, 100), large{14, 480, 4, 80};  // the second with batches of 40 on its way
+  EXPECT_EQ(learning_rate(config, context, context.steps(small)), learning_rate(config, context, context.steps(large)));
+}
+
+}  // namespace
+}  // namespace ringtrain
