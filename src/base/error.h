@@ -31,4 +31,10 @@ class Error : public std::runtime_error {
   std::source_location where_;
 };
 
+// "src/config/reader.cpp:81", where the error was thrown; "" for exceptions of other libraries.
+inline std::string thrown_at(const std::exception& error) {
+  const auto* own = dynamic_cast<const Error*>(&error);
+  return own == nullptr ? "" : cat(own->where().file_name(), ":", own->where().line());
+}
+
 }  // namespace ringtrain

@@ -396,11 +396,11 @@ int train(const TrainArguments& arguments, Session& session) {
   }
 
   std::unique_ptr<TrainingRun> run;
-  const auto outcome = [&](const std::string& text) {
+  const auto outcome = [&](const std::string& text, const std::string& place_in_code = "") {
     if (!root) return;
     const RunProgress& p = run ? run->progress() : from;
     record_end(run_dir, {text, p.position.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss,
-                         p.best_step});
+                         p.best_step, place_in_code});
   };
   try {
     run = std::make_unique<TrainingRun>(plan, std::move(found), run_dir, machine, threads, watchdog);
@@ -426,7 +426,7 @@ int train(const TrainArguments& arguments, Session& session) {
     machine.communicator().abort(e.what());
     try {
       if (run || resume)
-        outcome(cat("error: ", e.what()));
+        outcome(cat("error: ", e.what()), thrown_at(e));
       else if (root)
         std::filesystem::remove_all(run_dir);  // nothing has run in it: it must not stand in the next try's way
     } catch (const std::exception&) {

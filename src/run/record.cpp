@@ -154,6 +154,7 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   Json end;
   end["ended"] = utc_time();
   end["outcome"] = outcome.outcome;
+  put(end, "thrown_at", outcome.thrown_at);
   end["final_step"] = outcome.step;
   end["elapsed_seconds"] = outcome.elapsed_seconds;
   if (!outcome.best_metric.empty()) {

@@ -40,6 +40,7 @@ struct RunOutcome {
   std::string best_metric = "";  // empty when there is none
   double best_value = 0;
   std::int64_t best_step = 0;
+  std::string thrown_at = "";  // of an error: the place in the code; "": none
 };
 
 // Adds this start to <run_dir>/run.json ("starts"), with time (UTC), process id and Slurm's SLURM_* ids where set.
