@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "cluster/on_rank_0.h"
 #include "data_prep/common/arguments.h"
 #include "data_prep/common/ranks.h"
 #include "data_prep/images/commands.h"
@@ -25,6 +26,8 @@ constexpr const char* usage = R"(ringtrain-data: makes and checks data sets for 
   ringtrain-data contact-sheet PREFIX --out SHEET.png  random images with their classes
 
 ringtrain-data COMMAND --help lists a command's options. data_prep/README.md describes the files.
+images and import share their work among the ranks of a job; of the other commands, rank 0 does all.
+--verbose, with any command: an error also says where in the code it was thrown.
 )";
 
 constexpr const char* names_usage = R"(ringtrain-data names INPUT --out PREFIX [options]
@@ -125,30 +128,52 @@ int verify(const std::vector<std::string>& words) {
   return faults == 0 ? 0 : 1;
 }
 
-int run(const std::vector<std::string>& words) {
-  struct Command {
-    const char* help;
-    int (*run)(const std::vector<std::string>&);
-  };
-  const std::map<std::string, Command> commands = {
-      {"names", {names_usage, names}},        {"text", {text_usage, text}},
-      {"verify", {verify_usage, verify}},     {"images", {images_usage, run_images}},
-      {"import", {import_usage, run_import}}, {"contact-sheet", {contact_sheet_usage, run_contact_sheet}}};
+enum class Work { of_all_ranks, of_one };
+
+struct Command {
+  const char* help;
+  int (*run)(const std::vector<std::string>&);
+  Work work;
+};
+
+const std::map<std::string, Command> commands = {
+    {"images", {images_usage, run_images, Work::of_all_ranks}},
+    {"import", {import_usage, run_import, Work::of_all_ranks}},
+    {"names", {names_usage, names, Work::of_one}},
+    {"text", {text_usage, text, Work::of_one}},
+    {"verify", {verify_usage, verify, Work::of_one}},
+    {"contact-sheet", {contact_sheet_usage, run_contact_sheet, Work::of_one}}};
+
+bool verbose = false;
+
+int run(std::vector<std::string> words) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     (words.empty() ? std::cerr : std::cout) << usage;
     return words.empty() ? 2 : 0;
   }
-  const auto command = commands.find(words[0]);
-  if (command == commands.end())
-    throw Error(cat("unknown command '", words[0], "'"), "ringtrain-data --help lists them");
-  const std::vector<std::string> rest(words.begin() + 1, words.end());
-  for (const std::string& word : rest) {
+  const auto found = commands.find(words[0]);
+  if (found == commands.end()) throw Error(cat("unknown command '", words[0], "'"), "ringtrain-data --help lists them");
+  const Command& command = found->second;
+  words.erase(words.begin());
+  for (const std::string& word : words) {
     if (word == "--help" || word == "-h") {
-      std::cout << command->second.help;
+      std::cout << command.help;
       return 0;
     }
   }
-  return command->second.run(rest);
+  verbose = std::erase(words, "--verbose") > 0;
+  if (command.work == Work::of_all_ranks) return command.run(words);
+  const Ranks ranks;
+  return ranks.size() == 1 ? command.run(words) : on_rank_0([&] { return command.run(words); });
+}
+
+void report(const std::exception& error) {
+  std::cerr << "ringtrain-data: error: " << error.what() << "\n";
+  const auto* own = dynamic_cast<const Error*>(&error);
+  if (own != nullptr && !own->hint().empty()) std::cerr << "  hint: " << own->hint() << "\n";
+  if (verbose)
+    std::cerr << (own != nullptr ? cat("  thrown at ", thrown_at(error)) : "  thrown by a library of this program")
+              << "\n";
 }
 
 }  // namespace
@@ -157,11 +182,8 @@ int run(const std::vector<std::string>& words) {
 int main(int count, char** words) {
   try {
     return ringtrain::run({words + 1, words + count});
-  } catch (const ringtrain::Error& error) {
-    std::cerr << "ringtrain-data: error: " << error.what() << "\n";
-    if (!error.hint().empty()) std::cerr << "  hint: " << error.hint() << "\n";
   } catch (const std::exception& error) {
-    std::cerr << "ringtrain-data: error: " << error.what() << "\n";
+    ringtrain::report(error);
   }
   ringtrain::Ranks::abort_job();
   return 1;

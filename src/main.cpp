@@ -1,260 +1,225 @@
-// The command line, and the one place where errors end the job.
+// The command line: what each command takes, which ranks do its work, and the one place where errors end the job.
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <iostream>
-#include <sstream>
+#include <optional>
 
 #include "backend/cuda/device/planner.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "cluster/binding.h"
+#include "cluster/on_rank_0.h"
 #include "cluster/session.h"
+#include "cluster/slurm_job.h"
+#include "commands/command_line.h"
 #include "commands/commands.h"
 #include "run/library_versions.h"
 
 namespace ringtrain {
 namespace {
 
-const char* usage =
-    "ringtrain: large-batch training over MPI\n"
-    "\n"
-    "  ringtrain train EXPERIMENT.yaml [key.path=value ...] [--resume]\n"
-    "      Trains on all ranks that mpirun or srun starts. --resume goes on in the run's folder (run.dir, run.id, or "
-    "the\n"
-    "      newest run of this name). SIGTERM, SIGUSR1 and Ctrl-C stop with a checkpoint and exit code 85.\n"
-    "  ringtrain plan EXPERIMENT.yaml [--ranks N] [--device GPU] [key.path=value ...]\n"
-    "      Checks everything without training: resolved experiment, batch arithmetic, learning rate, parameters, "
-    "memory.\n"
-    "      --device a100, h100, h200, b200 or a file that describes one: memory on that GPU; it need not be here.\n"
-    "  ringtrain sample RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml [--count N] [--temperature T] [--seed S] "
-    "[--new-only]\n"
-    "                   [--prompt TEXT] [--length N]\n"
-    "      Invents names (those that the data has are marked *), or writes text.\n"
-    "  ringtrain evaluate RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml [--weights FILE.safetensors] [key.path=value ...]\n"
-    "                     [--json FILE] [--logits FILE.safetensors [--samples N]]\n"
-    "      Runs the validation set once, on all ranks: loss and accuracy. --logits keeps what the model saw and said "
-    "of "
-    "the\n"
-    "      first N samples, to compare with another program.\n"
-    "  ringtrain export RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml --out FILE.safetensors [--dtype fp32|fp16|bf16]\n"
-    "                   [--best|--newest]\n"
-    "      Writes the weights with PyTorch's names (images: torchvision's). Without --best or --newest: the best if "
-    "there\n"
-    "      is one.\n"
-    "  ringtrain import FILE.safetensors EXPERIMENT.yaml [key.path=value ...] [--out CHECKPOINT.h5]\n"
-    "      Checks the weights against the experiment's model and makes a run of them, at step 0, to evaluate or to\n"
-    "      train --resume.\n"
-    "  ringtrain bench comm|input|step ... [EXPERIMENT.yaml] [key.path=value ...] [--json FILE] [--seconds S] "
-    "[--link-gbit G]\n"
-    "      Measures what the ranks of this job have: all-reduce, reading the data set, a training step (10 s each); "
-    "also "
-    "the\n"
-    "      nodes' clocks and versions, and which node is slow. comm needs no experiment. --json adds to a file.\n"
-    "  ringtrain predict EXPERIMENT.yaml [--ranks 1..4096] [--preflight FILE,...] [--check FILE,...] [key.path=value "
-    "...]\n"
-    "                    [--ranks-per-node N] [--cores-per-node N] [--rows-per-rank N] [--latency-us L --link-gbit G]\n"
-    "                    [--csv FILE] [--json FILE] [--svg FILE]\n"
-    "      Throughput and efficiency on other numbers of ranks, from what bench --json has written (preflight.json).\n"
-    "      --check: measurements to compare with. --latency-us, --link-gbit: a network that was not measured.\n"
-    "  ringtrain --version | --help\n"
-    "\n"
-    "All keys: configs/README.md\n";
+constexpr const char* usage = R"(ringtrain: large-batch training over MPI
 
-// Arguments in order of their coming; options take their value from "--name value" or "--name=value".
-class Arguments {
- public:
-  Arguments(int argc, char** argv) : all_(argv, argv + argc) {}
+  ringtrain train EXPERIMENT.yaml [key.path=value ...] [--resume]
+      Trains on all ranks that mpirun or srun starts. --resume goes on in the run's folder (run.dir, run.id, or the
+      newest run of this name). SIGTERM, SIGUSR1 and Ctrl-C stop with a checkpoint and exit code 85.
+  ringtrain plan EXPERIMENT.yaml [--ranks N] [--device GPU] [key.path=value ...]
+      Checks everything without training: resolved experiment, batch arithmetic, learning rate, parameters, memory.
+      --device a100, h100, h200, b200 or a file that describes one: memory on that GPU; it need not be here.
+  ringtrain sample RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml [--count N] [--temperature T] [--seed S] [--new-only]
+                   [--prompt TEXT] [--length N]
+      Invents names (those that the data has are marked *), or writes text.
+  ringtrain evaluate RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml [--weights FILE.safetensors] [key.path=value ...]
+                     [--json FILE] [--logits FILE.safetensors [--samples N]]
+      Runs the validation set once, on all ranks: loss and accuracy. --logits keeps what the model saw and said of the
+      first N samples, to compare with another program.
+  ringtrain export RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml --out FILE.safetensors [--dtype fp32|fp16|bf16]
+                   [--best|--newest]
+      Writes the weights with PyTorch's names (images: torchvision's). Without --best or --newest: the best if there
+      is one.
+  ringtrain import FILE.safetensors EXPERIMENT.yaml [key.path=value ...] [--out CHECKPOINT.h5]
+      Checks the weights against the experiment's model and makes a run of them, at step 0, to evaluate or to
+      train --resume.
+  ringtrain bench comm|input|step ... [EXPERIMENT.yaml] [key.path=value ...] [--json FILE] [--seconds S] [--link-gbit G]
+      Measures what the ranks of this job have: all-reduce, reading the data set, a training step (10 s each); also the
+      nodes' clocks and versions, and which node is slow. comm needs no experiment. --json adds to a file.
+  ringtrain predict EXPERIMENT.yaml [--ranks 1..4096] [--preflight FILE,...] [--check FILE,...] [key.path=value ...]
+                    [--ranks-per-node N] [--cores-per-node N] [--rows-per-rank N] [--latency-us L --link-gbit G]
+                    [--csv FILE] [--json FILE] [--svg FILE]
+      Throughput and efficiency on other numbers of ranks, from what bench --json has written (preflight.json).
+      --check: measurements to compare with. --latency-us, --link-gbit: a network that was not measured.
+  ringtrain --version | --help
 
-  // Removes the option and returns its value; `fallback` when it is absent.
-  std::string option(const std::string& name, const std::string& fallback) {
-    for (std::size_t i = 0; i < all_.size(); ++i) {
-      if (all_[i].rfind(name + "=", 0) == 0) return take(i, 1, all_[i].substr(name.size() + 1));
-      if (all_[i] != name) continue;
-      if (i + 1 == all_.size()) throw Error(cat(name, " needs a value"), "ringtrain --help");
-      return take(i, 2, all_[i + 1]);
-    }
-    return fallback;
-  }
-  bool flag(const std::string& name) {
-    for (std::size_t i = 0; i < all_.size(); ++i)
-      if (all_[i] == name) return take(i, 1, true);
-    return false;
-  }
-  double number(const std::string& name, double fallback, double least) {
-    const std::string text = option(name, "");
-    if (text.empty()) return fallback;
-    char* end = nullptr;
-    const double value = std::strtod(text.c_str(), &end);
-    if (*end != '\0' || !(value >= least) || value > 9e15)
-      throw Error(cat(name, " is '", text, "'; expected a number of at least ", least), "ringtrain --help");
-    return value;
-  }
-  std::int64_t integer(const std::string& name, std::int64_t fallback, std::int64_t least) {
-    const double value = number(name, static_cast<double>(fallback), static_cast<double>(least));
-    if (value != static_cast<double>(static_cast<std::int64_t>(value)))
-      throw Error(cat(name, " is ", value, "; expected a whole number"), "ringtrain --help");
-    return static_cast<std::int64_t>(value);
-  }
-  // The values of a list: "a,b".
-  std::vector<std::string> list(const std::string& name, const std::string& fallback) {
-    std::vector<std::string> values;
-    std::istringstream text(option(name, fallback));
-    for (std::string value; std::getline(text, value, ',');) values.push_back(value);
-    return values;
-  }
-  // The words at the beginning that are among these.
-  std::vector<std::string> words(std::initializer_list<const char*> known) {
-    std::vector<std::string> found;
-    while (!all_.empty() && std::find(known.begin(), known.end(), all_[0]) != known.end())
-      found.push_back(take(0, 1, std::string(all_[0])));
-    return found;
-  }
-  // The first argument that no option took.
-  std::string file(const std::string& command, const std::string& what) {
-    if (all_.empty() || all_[0].rfind("--", 0) == 0)
-      throw Error(cat("ringtrain ", command, " needs ", what), "ringtrain --help");
-    return take(0, 1, std::string(all_[0]));
-  }
-  // What no option took: one path, then overrides.
-  ExperimentArguments experiment(const std::string& command, bool needed = true) const {
-    ExperimentArguments e;
-    for (const std::string& a : all_) {
-      if (a.rfind("--", 0) == 0) throw Error(cat("ringtrain ", command, ": unknown option ", a), "ringtrain --help");
-      const bool is_override = a.find('=') != std::string::npos;
-      if (!is_override && e.path.empty())
-        e.path = a;
-      else if (is_override)
-        e.overrides.push_back(a);
-      else
-        throw Error(cat("ringtrain ", command, ": '", a, "' is a second file; expected key.path=value"),
-                    "ringtrain --help");
-    }
-    if (e.path.empty() && (needed || !e.overrides.empty()))
-      throw Error(cat("ringtrain ", command, " needs an experiment file"), "ringtrain --help");
-    return e;
-  }
+train, evaluate and bench work on all ranks of a job. The other commands are for one process: in a job of several
+ranks, rank 0 does their work.
+--verbose, with any command: an error also says where in the code it was thrown (a run's run.json always does).
 
- private:
-  template <class T>
-  T take(std::size_t at, std::size_t count, T value) {
-    all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(at), all_.begin() + static_cast<std::ptrdiff_t>(at + count));
-    return value;
-  }
-  std::vector<std::string> all_;
+All keys: configs/README.md
+)";
+
+constexpr const char* any_source = "a run's folder, a checkpoint or an experiment";
+
+// The commands. `session` is null where no MPI is needed: a command for one process, in a job of one process.
+
+int run_train(CommandLine& line, Session* session) {
+  TrainArguments t;
+  t.resume = line.flag("--resume");
+  t.command_line = line.whole();
+  t.experiment = line.experiment();
+  return train(t, *session);
+}
+
+int run_plan(CommandLine& line, Session* session) {
+  PlanArguments p;
+  p.ranks = line.integer("--ranks", session ? session->size() : 1, 1);
+  p.threads = session ? session->available_threads() : static_cast<int>(own_cpus().size());
+  p.device = line.option("--device", "");
+  p.experiment = line.experiment();
+  return plan(p);
+}
+
+int run_sample(CommandLine& line, Session*) {
+  SampleArguments s;
+  s.count = line.integer("--count", s.count, 1);
+  s.temperature = line.number("--temperature", s.temperature, 0);
+  s.seed = static_cast<std::uint64_t>(line.integer("--seed", 1, 0));
+  s.new_only = line.flag("--new-only");
+  s.prompt = line.option("--prompt", "");
+  s.length = line.integer("--length", s.length, 1);
+  s.source = line.experiment(any_source);
+  return sample(s);
+}
+
+int run_evaluate(CommandLine& line, Session* session) {
+  EvaluateArguments e;
+  e.weights = line.option("--weights", "");
+  e.json = line.option("--json", "");
+  e.logits = line.output("--logits", ".safetensors");
+  e.samples = line.integer("--samples", e.samples, 1);
+  e.experiment = line.experiment(any_source);
+  return evaluate(e, *session);
+}
+
+int run_export(CommandLine& line, Session*) {
+  ExportArguments e;
+  e.out = line.output("--out", ".safetensors");
+  e.dtype = line.option("--dtype", e.dtype);
+  if (line.flag("--best")) e.which = WhichCheckpoint::best;
+  if (line.flag("--newest")) e.which = WhichCheckpoint::newest;
+  e.experiment = line.experiment(any_source);
+  if (e.out.empty()) throw Error("ringtrain export needs --out FILE.safetensors", "ringtrain --help");
+  return export_weights(e);
+}
+
+int run_import(CommandLine& line, Session*) {
+  ImportArguments i;
+  i.out = line.output("--out", ".h5");
+  i.weights = line.file("a .safetensors file and an experiment");
+  i.experiment = line.experiment();
+  return import_weights(i);
+}
+
+int run_bench(CommandLine& line, Session* session) {
+  BenchArguments b;
+  b.kinds = line.words({"comm", "input", "step"});
+  if (b.kinds.empty()) throw Error("ringtrain bench needs one or more of comm, input and step", "ringtrain --help");
+  b.json = line.option("--json", "");
+  b.seconds = line.number("--seconds", b.seconds, 0.01);
+  b.link_gbit = line.number("--link-gbit", 0, 0);
+  b.experiment = b.kinds == std::vector<std::string>{"comm"} ? line.experiment_if_any() : line.experiment();
+  return bench(b, *session);
+}
+
+int run_predict(CommandLine& line, Session*) {
+  PredictArguments p;
+  p.ranks = line.option("--ranks", p.ranks);
+  p.preflight = line.list("--preflight", "preflight.json");
+  p.check = line.list("--check", "");
+  p.ranks_per_node = line.integer("--ranks-per-node", 0, 1);
+  p.cores_per_node = line.integer("--cores-per-node", 0, 1);
+  p.rows_per_rank = line.integer("--rows-per-rank", 0, 1);
+  p.latency_us = line.number("--latency-us", 0, 0);
+  p.link_gbit = line.number("--link-gbit", 0, 0);
+  p.csv = line.option("--csv", "");
+  p.json = line.option("--json", "");
+  p.svg = line.option("--svg", "");
+  p.experiment = line.experiment();
+  return predict(p);
+}
+
+enum class Work { of_all_ranks, of_one };
+
+struct Command {
+  const char* name;
+  Work work;
+  int (*run)(CommandLine&, Session*);
 };
 
-int run(int argc, char** argv) {
-  const std::string command = argc > 1 ? argv[1] : "--help";
-  if (command == "--help" || command == "-h" || command == "help") {
-    std::fputs(usage, argc > 1 ? stdout : stderr);
-    return argc > 1 ? 0 : 2;
+constexpr Command commands[] = {{"train", Work::of_all_ranks, run_train},       {"plan", Work::of_one, run_plan},
+                                {"evaluate", Work::of_all_ranks, run_evaluate}, {"export", Work::of_one, run_export},
+                                {"import", Work::of_one, run_import},           {"sample", Work::of_one, run_sample},
+                                {"bench", Work::of_all_ranks, run_bench},       {"predict", Work::of_one, run_predict}};
+
+const Command& find_command(const std::string& name) {
+  std::string known;
+  for (const Command& command : commands) {
+    if (name == command.name) return command;
+    known += cat(known.empty() ? "" : ", ", command.name);
   }
-  if (command == "--version") {
+  throw Error(cat("unknown command '", name, "'; expected one of ", known), "ringtrain --help");
+}
+
+bool verbose = false;  // errors say where in the code they were thrown
+
+void check_standard_output() {
+  std::cout.flush();
+  if (std::fflush(stdout) != 0 || !std::cout) throw Error("cannot write to standard output");
+}
+
+int run(int argc, char** argv) {
+  CommandLine line(argc, argv);
+  const std::string& name = line.command();
+  if (name == cuda::planner_command) return cuda::run_planner();  // for `plan --device`, not for users
+  if (name == "--version") {
     std::fputs(version_text().c_str(), stdout);
     return 0;
   }
-  if (command == cuda::planner_command) return cuda::run_planner();  // for `plan --device`, not for users
-  Arguments arguments(argc - 2, argv + 2);
-  if (arguments.flag("--help")) {
-    std::fputs(usage, stdout);
-    return 0;
+  const bool asks_for_help = name == "--help" || name == "-h" || name == "help" || line.flag("--help");
+  if (asks_for_help || name.empty()) {
+    std::fputs(usage, asks_for_help ? stdout : stderr);
+    return asks_for_help ? 0 : 2;
   }
-  if (command == "train" || command == "plan") {
-    if (command == "train") catch_signals();
-    Session session(&argc, &argv);
-    set_log_rank(session.rank(), session.host());
-    const bool resume = command == "train" && arguments.flag("--resume");
-    const std::int64_t ranks = command == "plan" ? arguments.integer("--ranks", session.size(), 1) : 0;
-    const std::string device = command == "plan" ? arguments.option("--device", "") : "";
-    const ExperimentArguments e = arguments.experiment(command);
-    if (command == "train") return session.finish(train({e, resume, {argv, argv + argc}}, session));
-    return session.rank() == 0 ? plan({e, ranks, device}, session) : 0;
-  }
-  if (command == "sample") {
-    SampleArguments s;
-    s.count = arguments.integer("--count", s.count, 1);
-    s.temperature = arguments.number("--temperature", s.temperature, 0);
-    s.seed = static_cast<std::uint64_t>(arguments.integer("--seed", 1, 0));
-    s.new_only = arguments.flag("--new-only");
-    s.prompt = arguments.option("--prompt", "");
-    s.length = arguments.integer("--length", s.length, 1);
-    s.source = arguments.experiment(command).path;
-    return sample(s);
-  }
-  if (command == "evaluate") {
-    Session session(&argc, &argv);
-    set_log_rank(session.rank(), session.host());
-    EvaluateArguments e;
-    e.weights = arguments.option("--weights", "");
-    e.json = arguments.option("--json", "");
-    e.logits = arguments.option("--logits", "");
-    e.samples = arguments.integer("--samples", e.samples, 1);
-    e.experiment = arguments.experiment(command);
-    return evaluate(e, session);
-  }
-  if (command == "export") {
-    ExportArguments e;
-    e.out = arguments.option("--out", "");
-    e.dtype = arguments.option("--dtype", e.dtype);
-    if (arguments.flag("--best")) e.which = WhichCheckpoint::best;
-    if (arguments.flag("--newest")) e.which = WhichCheckpoint::newest;
-    e.experiment = arguments.experiment(command);
-    return export_weights(e);
-  }
-  if (command == "import") {
-    ImportArguments i;
-    i.out = arguments.option("--out", "");
-    i.weights = arguments.file(command, "a .safetensors file and an experiment");
-    i.experiment = arguments.experiment(command);
-    return import_weights(i);
-  }
-  if (command == "bench") {
-    Session session(&argc, &argv);
-    set_log_rank(session.rank(), session.host());
-    BenchArguments b;
-    b.kinds = arguments.words({"comm", "input", "step"});
-    if (b.kinds.empty()) throw Error("ringtrain bench needs one or more of comm, input and step", "ringtrain --help");
-    b.json = arguments.option("--json", "");
-    b.seconds = arguments.number("--seconds", b.seconds, 0.01);
-    b.link_gbit = arguments.number("--link-gbit", 0, 0);
-    b.experiment = arguments.experiment(command, b.kinds != std::vector<std::string>{"comm"});
-    return bench(b, session);
-  }
-  if (command == "predict") {
-    PredictArguments p;
-    p.ranks = arguments.option("--ranks", p.ranks);
-    p.preflight = arguments.list("--preflight", "preflight.json");
-    p.check = arguments.list("--check", "");
-    p.ranks_per_node = arguments.integer("--ranks-per-node", 0, 1);
-    p.cores_per_node = arguments.integer("--cores-per-node", 0, 1);
-    p.rows_per_rank = arguments.integer("--rows-per-rank", 0, 1);
-    p.latency_us = arguments.number("--latency-us", 0, 0);
-    p.link_gbit = arguments.number("--link-gbit", 0, 0);
-    p.csv = arguments.option("--csv", "");
-    p.json = arguments.option("--json", "");
-    p.svg = arguments.option("--svg", "");
-    p.experiment = arguments.experiment(command);
-    return predict(p);
-  }
-  throw Error(
-      cat("unknown command '", command, "'; expected train, plan, evaluate, export, import, sample, bench or predict"),
-      "ringtrain --help");
+  verbose = line.flag("--verbose");
+
+  const Command& command = find_command(name);
+  if (command.run == run_train) catch_signals();  // before MPI starts
+  if (command.work == Work::of_one && launched_tasks() == 1) return command.run(line, nullptr);
+  Session session(&argc, &argv);
+  set_log_rank(session.rank(), session.host());
+  const auto work = [&] {
+    const int code = command.run(line, &session);
+    check_standard_output();
+    return code;
+  };
+  return session.finish(command.work == Work::of_one ? on_rank_0(work) : work());
 }
 
 // An error that all ranks see (a bad file) is printed once: the others give rank 0 time to end the job, which reaches
 // them as SIGTERM.
-[[noreturn]] void report(const std::string& what, const std::string& hint) {
+[[noreturn]] void report(const std::exception& error) {
   const std::string who = rank_label();
   if (!who.empty() && who.rfind("rank 0 ", 0) != 0) {
     for (int tenth = 0; tenth < 20 && requested_signal() == 0; ++tenth) usleep(100'000);
     if (requested_signal() != 0) abort_job(1);
   }
-  const std::string text = cat("ringtrain: error", who.empty() ? "" : " (" + who + ")", ": ", what, "\n",
-                               hint.empty() ? "" : "  " + hint + "\n");
+  std::string text = cat("ringtrain: error", who.empty() ? "" : " (" + who + ")", ": ", error.what(), "\n");
+  const auto* own = dynamic_cast<const Error*>(&error);
+  if (own != nullptr && !own->hint().empty()) text += cat("  ", own->hint(), "\n");
+  if (verbose)
+    text += own != nullptr ? cat("  thrown at ", thrown_at(error), "\n") : "  thrown by a library of this program\n";
   std::fflush(stdout);
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
@@ -271,12 +236,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     const int code = ringtrain::run(argc, argv);
-    std::cout.flush();
-    if (std::fflush(stdout) != 0 || !std::cout) throw ringtrain::Error("cannot write to standard output");
+    ringtrain::check_standard_output();
     return code;
-  } catch (const ringtrain::Error& e) {
-    ringtrain::report(e.what(), e.hint());
-  } catch (const std::exception& e) {
-    ringtrain::report(e.what(), "");
+  } catch (const std::exception& error) {
+    ringtrain::report(error);
   }
 }

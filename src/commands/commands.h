@@ -25,13 +25,14 @@ int train(const TrainArguments& arguments, Session& session);
 struct PlanArguments {
   ExperimentArguments experiment;
   std::int64_t ranks = 1;
+  int threads = 1;     // per rank, where run.threads leaves the choice to the machine
   std::string device;  // a GPU's name or description; empty: this machine's CPU
 };
 // Everything that would be, for so many ranks, without training. One process.
-int plan(const PlanArguments& arguments, Session& session);
+int plan(const PlanArguments& arguments);
 
 struct SampleArguments {
-  std::string source;  // a run's folder, a checkpoint, or an experiment (its newest run)
+  ExperimentArguments source;  // its path: a run's folder, a checkpoint, or an experiment (its newest run)
   std::int64_t count = 20;
   double temperature = 1;
   std::uint64_t seed = 1;
@@ -39,6 +40,7 @@ struct SampleArguments {
   std::string prompt;         // how each begins
   std::int64_t length = 400;  // running text: symbols
 };
+// One process.
 int sample(const SampleArguments& arguments);
 
 struct ExportArguments {
@@ -46,6 +48,7 @@ struct ExportArguments {
   WhichCheckpoint which = WhichCheckpoint::best_or_newest;
   std::string out, dtype = "fp32";  // fp32 | fp16 | bf16
 };
+// One process.
 int export_weights(const ExportArguments& arguments);
 
 struct ImportArguments {
@@ -53,6 +56,7 @@ struct ImportArguments {
   ExperimentArguments experiment;
   std::string out;  // a checkpoint; empty: a new run's folder
 };
+// One process.
 int import_weights(const ImportArguments& arguments);
 
 struct EvaluateArguments {
@@ -85,6 +89,7 @@ struct PredictArguments {
   double latency_us = 0, link_gbit = 0;       // of a network that was not measured; 0: not stated
   std::string csv, json, svg;
 };
+// One process.
 int predict(const PredictArguments& arguments);
 
 }  // namespace ringtrain

@@ -28,7 +28,6 @@ std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, con
 }  // namespace
 
 int export_weights(const ExportArguments& arguments) {
-  if (arguments.out.empty()) throw Error("ringtrain export needs --out FILE.safetensors", "ringtrain --help");
   static const std::map<std::string, std::string> types = {{"fp32", "F32"}, {"fp16", "F16"}, {"bf16", "BF16"}};
   const auto type = types.find(arguments.dtype);
   if (type == types.end())

@@ -1,7 +1,6 @@
 // `ringtrain import`: weights that were trained elsewhere become a run at step 0.
 #include <filesystem>
 
-#include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/table.h"
@@ -16,8 +15,6 @@
 namespace ringtrain {
 
 int import_weights(const ImportArguments& arguments) {
-  if (!arguments.out.empty() && !arguments.out.ends_with(".h5"))
-    throw Error(cat("--out is '", arguments.out, "'; expected a checkpoint that ends in .h5"), "ringtrain --help");
   const ExperimentArguments& source = arguments.experiment;
   const Experiment experiment = read_experiment(source.path, source.overrides);
   std::unique_ptr<Backend> backend = make_cpu_backend(1);

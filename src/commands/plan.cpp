@@ -9,7 +9,6 @@
 #include "config/reader.h"
 #include "data/shard_header.h"
 #include "run/machine.h"
-#include "run/start.h"
 
 namespace ringtrain {
 namespace {
@@ -28,14 +27,15 @@ DatasetIndex index_or_statement(const Experiment& experiment, const std::string&
 
 }  // namespace
 
-int plan(const PlanArguments& arguments, Session& session) {
+int plan(const PlanArguments& arguments) {
   const Experiment experiment = read_experiment(arguments.experiment.path, arguments.experiment.overrides);
   const DataConfig& data = experiment.data;
   const DatasetIndex train_index = index_or_statement(experiment, data.train, data.train_samples);
   DatasetIndex validation_index;
   if (!data.validation.empty())
     validation_index = index_or_statement(experiment, data.validation, data.validation_samples);
-  const Machine machine = make_planning_machine(thread_count(experiment, session), arguments.device);
+  const int threads = experiment.run.threads > 0 ? static_cast<int>(experiment.run.threads) : arguments.threads;
+  const Machine machine = make_planning_machine(threads, arguments.device);
   Backend* backend = machine.backend.get();
   const RunPlan p =
       make_run_plan(experiment, train_index, experiment.data.validation.empty() ? nullptr : &validation_index,

@@ -237,7 +237,7 @@ int sample_text(Model& model, const SampleArguments& arguments) {
 }  // namespace
 
 int sample(const SampleArguments& arguments) {
-  const std::string path = checkpoint_of(arguments.source);
+  const std::string path = checkpoint_of(arguments.source.path, arguments.source.overrides);
   const bool names = read_checkpoint(path).numbers.at("context_length") > 0;
   Model model(path, names ? NameMaker::rows : 1);
   return names ? sample_names(model, arguments) : sample_text(model, arguments);

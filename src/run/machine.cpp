@@ -85,7 +85,6 @@ std::string Machine::identity() const {
 
 Machine make_planning_machine(int threads, const std::string& device) {
   Machine m;
-  m.host = make_mpi_communicator(1 << 16);
   if (device.empty()) {
     m.backend = make_cpu_backend(threads);
     return m;

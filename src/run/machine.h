@@ -46,7 +46,8 @@ Machine make_machine(const Experiment& experiment, const Session& session, int t
 // What sums vectors of this device over the ranks of `host`, as the experiment chooses. Collective over those.
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept = {});
-// For `plan`: a backend that compiles and counts memory. `device`: a GPU's name or description, "" for this CPU.
+// For `plan`: a backend that compiles and counts memory, and no communicators: one process plans for all ranks.
+// `device`: a GPU's name or description, "" for this CPU.
 Machine make_planning_machine(int threads, const std::string& device);
 
 }  // namespace ringtrain

@@ -103,6 +103,12 @@ def test_predictions_are_the_same_in_table_csv_json_and_svg(workshop, preflight)
     assert ElementTree.parse(out["svg"]).getroot().tag.endswith("svg")
 
 
+def test_a_prediction_in_a_job_is_made_once(workshop, preflight):
+    words = ["predict", workshop.experiment(), "--ranks", "1..4", "--preflight", preflight]
+    alone, job = (workshop.run(*words, ranks=ranks) for ranks in (0, 2))
+    assert alone.code == 0 and job.code == 0 and job.out == alone.out, job
+
+
 def test_rows_of_ranks_that_share_cores_say_so(workshop, preflight):
     def table(*words):
         result = workshop.run("predict", workshop.experiment(), "--preflight", preflight, "--ranks", "1..4", *words, ranks=0)

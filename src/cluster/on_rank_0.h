@@ -1,0 +1,28 @@
+// Work for one process in a job of several ranks.
+#pragma once
+
+#include <time.h>
+
+#include <functional>
+
+#include "cluster/mpi_check.h"
+
+namespace ringtrain {
+
+// Rank 0 works; the others sleep until it is done; all return its exit code. Collective, after MPI_Init. An exception
+// of `work` leaves the others asleep: whoever catches it ends the job.
+inline int on_rank_0(const std::function<int()>& work) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  int code = rank == 0 ? work() : 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibcast(&code, 1, MPI_INT, 0, MPI_COMM_WORLD, &request), "MPI_Ibcast");
+  for (int done = 0; done == 0;) {
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    const timespec moment{0, 1'000'000};
+    if (done == 0) nanosleep(&moment, nullptr);
+  }
+  return code;
+}
+
+}  // namespace ringtrain
