@@ -4,12 +4,19 @@
 
 namespace ringtrain {
 
-Graph build_model(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {
-  const bool images = sample.image_size > 0;
-  if ((config.kind != "char_lstm") != images)
+bool takes_images(const ModelConfig& config) {
+  return config.kind != "char_lstm";
+}
+
+void check_model_fits(const ModelConfig& config, bool images) {
+  if (takes_images(config) != images)
     throw Error(
         cat("model.kind ", config.kind, " does not fit the data: data.train holds ", images ? "images" : "text"),
         images ? "use resnet, alexnet or cnn" : "use char_lstm");
+}
+
+Graph build_model(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {
+  check_model_fits(config, sample.image_size > 0);
   if (config.kind == "char_lstm") return char_lstm(config, sample);
   if (config.kind == "resnet") return resnet(config, sample, loss);
   if (config.kind == "alexnet") return alexnet(config, sample, loss);

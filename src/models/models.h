@@ -15,7 +15,13 @@ struct SampleShape {
   std::vector<double> mean = {}, std = {};    // per channel, of pixels / 255
 };
 
-// Throws Error when the model does not fit the kind of data.
+// Whether the model sees images; else text.
+bool takes_images(const ModelConfig& config);
+
+// Throws Error, with the models that do, when the model does not fit the kind of data.
+void check_model_fits(const ModelConfig& config, bool images);
+
+// The same check first.
 Graph build_model(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss = {});
 
 // One-hot symbols -> L x LSTM, dropout between -> dense at every position -> cross-entropy.

@@ -124,6 +124,8 @@ SampleShape sample_shape(const Experiment& e, const DatasetIndex& train) {
 
 RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                              int ranks, Backend& backend, std::int64_t recorded_micro_batch) {
+  // Before the keys: with the wrong model or data, most of them would have to go.
+  check_model_fits(experiment.model, train.is_image());
   RunPlan p;
   p.experiment = experiment;
   p.train = train;
