@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "data_prep/common/read_file.h"
-#include "data_prep/common/utf8.h"
+#include "base/utf8.h"
 
 namespace ringtrain {
 namespace {

@@ -8,7 +8,7 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "data_prep/common/utf8.h"
+#include "base/utf8.h"
 
 namespace ringtrain {
 namespace {

@@ -1,7 +1,7 @@
 #include "data_prep/text/alphabet.h"
 
 #include "base/error.h"
-#include "data_prep/common/utf8.h"
+#include "base/utf8.h"
 
 namespace ringtrain {
 

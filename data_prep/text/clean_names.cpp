@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "data_prep/common/utf8.h"
+#include "base/utf8.h"
 #include "data_prep/text/names.h"
 
 namespace ringtrain {

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "data_prep/common/shard_writer.h"
-#include "data_prep/common/utf8.h"
+#include "base/utf8.h"
 #include "data_prep/text/alphabet.h"
 
 namespace ringtrain {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "base/version.h"
 #include "config/reader.h"
 #include "config/schema.h"
@@ -90,7 +91,22 @@ std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
   const auto text_of = [](const nlohmann::json& list) {
     return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
-  return {{"vocabulary", text_of(plan.train.text.vocabulary)}, {"class_ids", text_of(plan.train.image.class_ids)}};
+  nlohmann::json symbols = nlohmann::json::array();
+  for (const std::string& symbol : plan.train.text.vocabulary) {
+    if (symbol.size() == 1 && find_invalid_utf8(symbol) != std::string_view::npos)
+      symbols.push_back(static_cast<unsigned>(static_cast<unsigned char>(symbol[0])));
+    else
+      symbols.push_back(symbol);
+  }
+  return {{"vocabulary", text_of(symbols)}, {"class_ids", text_of(plan.train.image.class_ids)}};
+}
+
+std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint) {
+  std::vector<std::string> symbols;
+  for (const nlohmann::json& symbol : nlohmann::json::parse(checkpoint.texts.at("vocabulary")))
+    symbols.push_back(symbol.is_string() ? symbol.get<std::string>()
+                                         : std::string(1, static_cast<char>(symbol.get<unsigned>())));
+  return symbols;
 }
 
 Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgress& progress,

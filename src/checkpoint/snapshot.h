@@ -25,8 +25,11 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgres
 // is in it, so that whoever resumes from it chooses a micro-batch anew.
 Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights);
 
-// What the rows of the first and last layer stand for, as JSON: "vocabulary" of text, "class_ids" of images.
+// What the rows of the first and last layer stand for, as JSON: "vocabulary" of text, "class_ids" of images. A symbol
+// that is a byte and no UTF-8 (ringtrain-data text --alphabet bytes) is its number: ["a", 195, 169].
 std::map<std::string, std::string> symbols_of(const RunPlan& plan);
+// The symbol of each id, from the checkpoint of a text model.
+std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint);
 
 // Throws Error when the checkpoint is of another model, data set, seed or batch: what it holds would mean something
 // else.

@@ -1,17 +1,15 @@
 // `ringtrain sample`: invents names, or writes text, with the weights of a checkpoint.
 #include <algorithm>
-#include <clocale>
 #include <cmath>
-#include <cwchar>
-#include <cwctype>
+#include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "backend/backend.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/utf8.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"
@@ -24,57 +22,55 @@ namespace ringtrain {
 
 namespace {
 
-// Each letter of a UTF-8 text through `change(letter, at the start of a word)`; what is not UTF-8 stays as it is.
-template <class Change>
-std::string map_letters(const std::string& text, const Change& change) {
-  std::setlocale(LC_CTYPE, "C.UTF-8");
+// Capitals at the start of words, as the study prints its names. Valid UTF-8.
+std::string title_case(const std::string& text) {
   std::string result;
   bool at_start = true;
-  std::mbstate_t in{}, out{};
-  for (const char* p = text.c_str(); *p != '\0';) {
-    wchar_t c = 0;
-    const std::size_t n = std::mbrtowc(&c, p, static_cast<std::size_t>(text.c_str() + text.size() - p), &in);
-    if (n == 0 || n > 8) return text;
-    char bytes[16];
-    const std::size_t m =
-        std::wcrtomb(bytes, static_cast<wchar_t>(change(static_cast<std::wint_t>(c), at_start)), &out);
-    if (m > 8) return text;
-    result.append(bytes, m);
-    at_start = c == L' ' || c == L'-';
-    p += n;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::string symbol = text.substr(i, symbol_length(std::string_view(text).substr(i)));
+    result += at_start ? upper_case(symbol) : symbol;
+    at_start = symbol == " " || symbol == "-";
+    i += symbol.size();
   }
   return result;
 }
 
-// Capitals at the start of words, as the study prints its names.
-std::string title_case(const std::string& text) {
-  return map_letters(text, [](std::wint_t c, bool at_start) { return at_start ? std::towupper(c) : c; });
+// The symbol at the beginning of a text, for a message.
+std::string first_symbol(std::string_view text) {
+  const std::size_t length = symbol_length(text);
+  if (length > 0) return cat("'", text.substr(0, length), "'");
+  char byte[16];
+  std::snprintf(byte, sizeof byte, "byte 0x%02X", static_cast<unsigned>(static_cast<unsigned char>(text[0])));
+  return byte;
 }
 
-// Symbols of a model, to and from UTF-8.
+// Symbols of a model, to and from text.
 struct Alphabet {
   std::vector<std::string> symbols;
   int pad = -1, stop = -1;
   bool lowercase = false;
 
-  std::vector<std::uint8_t> encode(std::string text) const {
-    if (lowercase) text = map_letters(text, [](std::wint_t c, bool) { return std::towlower(c); });
+  std::vector<std::uint8_t> encode(const std::string& prompt) const {
+    if (lowercase && find_invalid_utf8(prompt) != std::string_view::npos)
+      throw Error("--prompt is not valid UTF-8", "check the terminal's encoding");
+    const std::string text = lowercase ? lower_case(prompt) : prompt;
     std::vector<std::uint8_t> ids;
-    while (!text.empty()) {
+    for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(symbols[ids.back()].size())) {
       const auto found = std::find_if(symbols.begin(), symbols.end(),
-                                      [&](const std::string& s) { return !s.empty() && text.starts_with(s); });
+                                      [&](const std::string& s) { return !s.empty() && rest.starts_with(s); });
       const auto id = static_cast<int>(found - symbols.begin());
       if (found == symbols.end() || id == pad || id == stop)
-        throw Error(cat("--prompt: '", text.substr(0, 8), "' begins with a symbol that the model does not know"));
+        throw Error(cat("--prompt: the model does not know ", first_symbol(rest)),
+                    "a prompt may have the symbols of the training data only");
       ids.push_back(static_cast<std::uint8_t>(id));
-      text.erase(0, found->size());
     }
     return ids;
   }
+  // Where the symbols are bytes, a letter may lack bytes at the end of a text: it is left out.
   std::string decode(const std::vector<std::uint8_t>& ids) const {
     std::string text;
     for (std::uint8_t id : ids) text += symbols[id];
-    return text;
+    return std::string(without_cut_symbol(text));
   }
 };
 
@@ -94,6 +90,8 @@ std::uint8_t draw(std::vector<float> logits, int dropped, double temperature, do
   return static_cast<std::uint8_t>(i);
 }
 
+constexpr std::int64_t rows_of_names = 64;  // names that are made at a time
+
 struct Model {
   Checkpoint checkpoint;
   Experiment experiment;
@@ -104,9 +102,12 @@ struct Model {
   std::unique_ptr<Program> program;
   std::int64_t state_size = 0;
 
-  Model(const std::string& path, std::int64_t rows) : checkpoint(read_checkpoint(path)) {
+  explicit Model(const std::string& path) : checkpoint(read_checkpoint(path)) {
     experiment = parse_experiment(checkpoint.texts.at("experiment"), path, {});
-    alphabet.symbols = nlohmann::json::parse(checkpoint.texts.at("vocabulary")).get<std::vector<std::string>>();
+    if (takes_images(experiment.model))
+      throw Error(cat(path, ": model.kind is ", experiment.model.kind, ", which sees images; sample writes text"),
+                  "give a run of char_lstm; ringtrain evaluate judges models of images");
+    alphabet.symbols = vocabulary_of(checkpoint);
     alphabet.pad = static_cast<int>(checkpoint.numbers.at("pad_id"));
     alphabet.stop = static_cast<int>(checkpoint.numbers.at("stop_id"));
     alphabet.lowercase = checkpoint.numbers.at("lowercase") != 0;
@@ -120,15 +121,16 @@ struct Model {
     std::vector<float> flat(static_cast<std::size_t>(parameters.size()));
     load_weights(checkpoint, parameters, flat);
     backend->copy_from_host(flat, *weights, 0);
-    program = backend->compile(graph, rows, Precision::fp32, PassMode::inference);
+    program = backend->compile(graph, makes_names() ? rows_of_names : 1, Precision::fp32, PassMode::inference);
     program->allocate();
     program->set_weights(*weights);
   }
+  bool makes_names() const { return context > 0; }
 };
 
 class NameMaker {
  public:
-  static constexpr std::int64_t rows = 64;
+  static constexpr std::int64_t rows = rows_of_names;
   static constexpr std::size_t longest = 30;  // as the study
 
   NameMaker(Model& model, const SampleArguments& arguments)
@@ -237,10 +239,8 @@ int sample_text(Model& model, const SampleArguments& arguments) {
 }  // namespace
 
 int sample(const SampleArguments& arguments) {
-  const std::string path = checkpoint_of(arguments.source.path, arguments.source.overrides);
-  const bool names = read_checkpoint(path).numbers.at("context_length") > 0;
-  Model model(path, names ? NameMaker::rows : 1);
-  return names ? sample_names(model, arguments) : sample_text(model, arguments);
+  Model model(checkpoint_of(arguments.source.path, arguments.source.overrides));
+  return model.makes_names() ? sample_names(model, arguments) : sample_text(model, arguments);
 }
 
 }  // namespace ringtrain

@@ -133,3 +133,22 @@ def test_when_checkpoints_are_written_does_not_change_the_statistics(images):
 def test_a_small_resnet_learns_four_classes(images):
     run = images.train("run", ranks=2, **{**RESNET, "stop": {"steps": 40}})
     assert evaluations(run)[-1]["validation_accuracy"] > 0.7
+
+
+def test_a_model_that_does_not_fit_the_data_is_told_before_any_key(workshop, images, names):
+    text_model = {"model": {"kind": "char_lstm"}, "data__order": "streams", "data__image_size": 32}
+    for command in "plan", "train":
+        result = workshop.run(command, workshop.experiment(**text_model), timeout=30)
+        assert result.code == 1 and "model.kind char_lstm does not fit the data: data.train holds images" in result.err, result
+        assert "resnet" in result.err and "leave the key out" not in result.err, result
+    workshop.data = names
+    result = workshop.run("plan", workshop.experiment(**RESNET), ranks=0)
+    assert result.code == 1 and "model.kind resnet does not fit the data: data.train holds text" in result.err, result
+    assert "char_lstm" in result.err and "leave the key out" not in result.err, result
+
+
+def test_sample_of_a_run_of_images_says_what_it_needs(images):
+    run = images.train("run", **{**CNN, "stop": {"steps": 1}})
+    result = images.run("sample", run, ranks=0)
+    assert result.code == 1 and "model.kind is cnn, which sees images; sample writes text" in result.err, result
+    assert "char_lstm" in result.err and "data.train" not in result.err, result

@@ -12,7 +12,7 @@
 #include "data/dataset.h"
 #include "data/hdf5.h"
 #include "data_prep/common/shard_writer.h"
-#include "data_prep/common/utf8.h"
+#include "base/utf8.h"
 #include "data_prep/text/names.h"
 #include "data_prep/text/text.h"
 #include "data_prep/verify.h"
@@ -426,19 +426,6 @@ TEST_F(Convert, TextThatCannotBeUsedIsAnErrorThatSaysWhy) {
   options.input = file("short.txt", "abc");
   options.validation = 0.5;
   expect_contains(message_of([&] { convert_text(options, log_); }), "3 characters are too few for --validation");
-}
-
-TEST(Utf8, InvalidSequencesAreFound) {
-  const auto invalid = std::string_view::npos;
-  EXPECT_EQ(find_invalid_utf8("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x90\xB6"), invalid);
-  EXPECT_EQ(find_invalid_utf8("a\xC0\x80"), 1u);         // overlong
-  EXPECT_EQ(find_invalid_utf8("\xE0\x80\x80"), 0u);      // overlong
-  EXPECT_EQ(find_invalid_utf8("ab\xED\xA0\x80"), 2u);    // surrogate
-  EXPECT_EQ(find_invalid_utf8("\xF4\x90\x80\x80"), 0u);  // above U+10FFFF
-  EXPECT_EQ(find_invalid_utf8("abc\xE2\x82"), 3u);       // cut
-  for (const std::uint32_t code : {0x41u, 0xE9u, 0x20ACu, 0x1F436u})
-    EXPECT_EQ(decode_symbol(encode_symbol(code)), code);
-  EXPECT_EQ(trim("\xC2\xA0 a b\t\xE3\x80\x80"), "a b");
 }
 
 }  // namespace

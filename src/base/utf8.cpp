@@ -1,5 +1,6 @@
-#include "data_prep/common/utf8.h"
+#include "base/utf8.h"
 
+#include <ctype.h>
 #include <locale.h>
 #include <wctype.h>
 
@@ -25,6 +26,25 @@ locale_t utf8_locale() {
     return locale_t{};
   }();
   return locale;
+}
+
+std::string map_symbols(std::string_view text, int (*map_ascii)(int), wint_t (*map)(wint_t, locale_t)) {
+  std::string result;
+  result.reserve(text.size());
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = symbol_length(text.substr(i));
+    const std::uint32_t code = decode_symbol(text.substr(i, length));
+    i += length;
+    if (code < 0x80) {
+      result += static_cast<char>(map_ascii(static_cast<int>(code)));
+      continue;
+    }
+    if (utf8_locale() == locale_t{})
+      throw Error("this system has no UTF-8 locale (C.UTF-8), which changing the case of letters needs",
+                  "install it, or convert the names with --keep-case");
+    result += encode_symbol(static_cast<std::uint32_t>(map(static_cast<wint_t>(code), utf8_locale())));
+  }
+  return result;
 }
 
 }  // namespace
@@ -88,23 +108,34 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
+std::string_view without_cut_symbol(std::string_view text) {
+  // A symbol has at most three bytes after its first one.
+  std::size_t tail = 0;
+  while (tail < 3 && tail < text.size() && is_continuation(text, text.size() - 1 - tail)) ++tail;
+  if (tail == text.size()) return text;
+  const std::size_t begin = text.size() - 1 - tail;
+  const auto lead = static_cast<unsigned char>(text[begin]);
+  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+  return length > tail + 1 ? text.substr(0, begin) : text;
+}
+
+std::string_view cut_to(std::string_view text, std::size_t most_bytes) {
+  return text.size() <= most_bytes ? text : without_cut_symbol(text.substr(0, most_bytes));
+}
+
+std::string shown(std::string_view text) {
+  const std::string_view beginning = cut_to(text, 60);
+  std::string out;
+  for (const char c : beginning) out += static_cast<unsigned char>(c) < 32 || c == 127 ? '?' : c;
+  return "'" + out + (beginning.size() < text.size() ? "..." : "") + "'";
+}
+
 std::string lower_case(std::string_view text) {
-  std::string result;
-  result.reserve(text.size());
-  for (std::size_t i = 0; i < text.size();) {
-    const std::size_t length = symbol_length(text.substr(i));
-    const std::uint32_t code = decode_symbol(text.substr(i, length));
-    i += length;
-    if (code < 0x80) {
-      result += static_cast<char>(code >= 'A' && code <= 'Z' ? code + 32 : code);
-      continue;
-    }
-    if (utf8_locale() == locale_t{}) {
-      throw Error("this system has no UTF-8 locale (C.UTF-8), which lower-casing needs", "use --keep-case");
-    }
-    result += encode_symbol(static_cast<std::uint32_t>(::towlower_l(static_cast<wint_t>(code), utf8_locale())));
-  }
-  return result;
+  return map_symbols(text, ::tolower, ::towlower_l);
+}
+
+std::string upper_case(std::string_view text) {
+  return map_symbols(text, ::toupper, ::towupper_l);
 }
 
 void check_not_utf16(std::string_view start, const std::string& file_name) {
