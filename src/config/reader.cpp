@@ -13,8 +13,10 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "config/batch_plan.h"
 #include "config/schema.h"
+#include "config/yaml_mistakes.h"
 
 namespace ringtrain {
 namespace {
@@ -37,13 +39,6 @@ struct Value {
 };
 
 using GivenKeys = std::map<std::string_view, Place>;
-
-// Found text for a message: one line, short.
-std::string shown(std::string_view text) {
-  std::string out;
-  for (const char c : text.substr(0, 60)) out += static_cast<unsigned char>(c) < 32 || c == 127 ? '?' : c;
-  return "'" + out + (text.size() > 60 ? "..." : "") + "'";
-}
 
 std::string found(const Value& value) {
   switch (value.kind) {
@@ -131,13 +126,6 @@ void assign(const Field& field, const Value& value, Experiment& experiment) {
 
 // The file
 
-std::string line_of(const std::string& text, int number) {
-  std::istringstream lines(text);
-  std::string line;
-  for (int i = 0; i <= number; ++i) std::getline(lines, line);
-  return line;
-}
-
 // Remembers where the last document started; what is in it does not matter.
 struct DocumentStart : YAML::EventHandler {
   YAML::Mark start;
@@ -158,6 +146,7 @@ class FileReader {
       : path_(path), experiment_(experiment), given_(given) {}
 
   void read(const std::string& yaml) {
+    yaml_ = yaml;
     YAML::Node document;
     DocumentStart last;
     bool more = false;
@@ -168,11 +157,9 @@ class FileReader {
       YAML::Parser parser(stream);
       more = parser.HandleNextDocument(last) && parser.HandleNextDocument(last);
     } catch (const YAML::Exception& error) {
-      // The parser's own words for a tab are misleading.
-      const std::string line = line_of(yaml, error.mark.line);
-      const bool tab = line.substr(0, line.find_first_not_of(" \t")).find('\t') != std::string::npos;
-      throw Error(cat(place(error.mark).prefix,
-                      "not valid YAML: ", tab ? "a tab in the indentation, expected spaces" : error.msg));
+      const auto mistake = find_yaml_mistake(yaml, error.mark.line, error.mark.column);
+      throw Error(cat((mistake ? place(mistake->line, mistake->column) : place(error.mark)).prefix,
+                      "not valid YAML: ", mistake ? mistake->what : error.msg));
     }
     if (more)
       throw Error(place(last.start).prefix + "more text after the experiment's end, expected one YAML document");
@@ -193,10 +180,12 @@ class FileReader {
   }
 
  private:
-  Place place(const YAML::Mark& mark) const {
-    const int line = std::max(mark.line, 0) + 1, column = std::max(mark.column, 0) + 1;
+  // Lines and columns that count from 0.
+  Place place(int line, int column) const {
+    line = std::max(line, 0) + 1, column = std::max(column, 0) + 1;
     return {cat(path_, ":", line, ":", column, ": "), {0, line, column}};
   }
+  Place place(const YAML::Mark& mark) const { return place(mark.line, mark.column); }
 
   // `key`: where the key stands, for values that are not there.
   Value to_value(const YAML::Node& node, const YAML::Mark& key) const {
@@ -234,6 +223,11 @@ class FileReader {
           section.empty() && std::find(sections().begin(), sections().end(), leaf) != sections().end();
       const Field* field = find_field(key);
       if (is_section) {
+        const bool below = std::get<1>(value.place.order) > std::get<1>(where.order);
+        if (value.kind == Value::Kind::scalar && below) {
+          const std::string mistake = missing_separator(line_at(yaml_, std::get<1>(value.place.order) - 1));
+          if (!mistake.empty()) throw Error(value.place.prefix + mistake);
+        }
         if (value.kind != Value::Kind::map)
           throw Error(cat(value.place.prefix, leaf, " ", found(value), ", expected keys of this section below it",
                           value.kind == Value::Kind::scalar ? nearest_key(leaf, false) : ""));
@@ -246,12 +240,15 @@ class FileReader {
         throw Error(cat(where.prefix, "unknown key ", shown(key), ", expected ", leaf_of(key), " below ",
                         section_of(key), ": (dots are for overrides)"));
       } else {
+        const std::string mistake = value.kind == Value::Kind::nothing ? missing_separator(leaf) : "";
+        if (leaf.find_first_of(" :") != std::string::npos && !mistake.empty()) throw Error(where.prefix + mistake);
         unknown_key(where, key, section.empty() && value.kind == Value::Kind::map);
       }
     }
   }
 
   const std::string& path_;
+  std::string_view yaml_;
   Experiment& experiment_;
   GivenKeys& given_;
   std::map<std::string, Place, std::less<>> sections_;
