@@ -127,7 +127,7 @@ void report(const Source& source, const RunPlan& plan, const Evaluation& e, cons
   t.row("data", plan.validation.prefix);
   t.row("loss", text_of("%.6f", e.loss));
   t.row(images ? "top-1" : "accuracy", text_of("%.2f %%", 100 * e.accuracy));
-  if (images) t.row("top-5", text_of("%.2f %%", 100 * e.accuracy5));
+  if (e.accuracy5) t.row("top-5", text_of("%.2f %%", 100 * *e.accuracy5));
   t.row("counted", cat(with_thousands(e.targets), images ? " images" : " characters"));
   t.row("time", text_of("%.1f s", e.seconds));
   std::string table = t.str();
@@ -140,7 +140,7 @@ void report(const Source& source, const RunPlan& plan, const Evaluation& e, cons
                                    {"validation_uuid", plan.validation.dataset_uuid},
                                    {"validation_loss", e.loss},
                                    {"validation_accuracy", e.accuracy}};
-  if (images) record["validation_accuracy5"] = e.accuracy5;
+  if (e.accuracy5) record["validation_accuracy5"] = *e.accuracy5;
   record["validation_targets"] = e.targets;
   record["seconds"] = e.seconds;
   record["ranks"] = plan.batch.ranks;

@@ -170,20 +170,18 @@ void Recorder::step(const StepRecord& record) {
 
 void Recorder::evaluation(const EvaluationRecord& record) {
   const std::lock_guard lock(state_->mutex);
-  state_->append(JsonLine()
-                     .add("step", record.step)
-                     .add("epoch", record.epoch)
-                     .add("samples", record.samples)
-                     .add("validation_loss", record.validation_loss)
-                     .add("validation_accuracy", record.validation_accuracy)
-                     .add("validation_accuracy5", record.validation_accuracy5)
-                     .add("validation_targets", record.targets)
-                     .add("evaluation_seconds", record.seconds)
-                     .add("best", record.best)
-                     .finish());
+  JsonLine line;
+  line.add("step", record.step)
+      .add("epoch", record.epoch)
+      .add("samples", record.samples)
+      .add("validation_loss", record.validation_loss)
+      .add("validation_accuracy", record.validation_accuracy);
+  if (record.validation_accuracy5) line.add("validation_accuracy5", *record.validation_accuracy5);
+  line.add("validation_targets", record.targets).add("evaluation_seconds", record.seconds).add("best", record.best);
+  state_->append(line.finish());
   char text[160], top5[32] = "";
-  if (record.validation_accuracy5 > 0)
-    std::snprintf(top5, sizeof top5, ", top-5 %.2f %%", 100 * record.validation_accuracy5);
+  if (record.validation_accuracy5)
+    std::snprintf(top5, sizeof top5, ", top-5 %.2f %%", 100 * *record.validation_accuracy5);
   std::snprintf(text, sizeof text, "epoch %.2f  validation loss %.4f  accuracy %.2f %%%s  (%.2f s)%s", record.epoch,
                 record.validation_loss, 100 * record.validation_accuracy, top5, record.seconds,
                 record.best ? "  best so far" : "");

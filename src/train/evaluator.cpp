@@ -58,7 +58,8 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
   if (counted == 0)
     throw Error(cat("the validation set ", plan_.validation.prefix, " has no target that counts"),
                 "check it with ringtrain-data verify");
-  return Evaluation{totals[0] / counted, totals[1] / counted, totals[2] / counted, static_cast<std::int64_t>(counted),
+  const std::optional<double> accuracy5 = plan_.graph.has_images() ? std::optional(totals[2] / counted) : std::nullopt;
+  return Evaluation{totals[0] / counted, totals[1] / counted, accuracy5, static_cast<std::int64_t>(counted),
                     now_seconds() - begin};
 }
 

@@ -16,9 +16,9 @@
 namespace ringtrain {
 
 struct Evaluation {
-  double loss = 0;       // mean over the counted targets, natural logarithm
-  double accuracy = 0;   // share of them predicted right
-  double accuracy5 = 0;  // share of them among the five likeliest; images only
+  double loss = 0;                  // mean over the counted targets, natural logarithm
+  double accuracy = 0;              // share of them predicted right
+  std::optional<double> accuracy5;  // share of them among the five likeliest; of images
   std::int64_t targets = 0;
   double seconds = 0;
 };
