@@ -40,7 +40,7 @@ std::string nearest_divisors(std::int64_t number, std::int64_t wanted) {
                    [wanted](std::int64_t a, std::int64_t b) { return ratio(a, wanted) < ratio(b, wanted); });
   near.resize(std::min(near.size(), most));
   std::sort(near.begin(), near.end());
-  std::string out;
+  std::string out = near.front() > 1 ? "1" : "";
   for (const std::int64_t d : near) out += cat(out.empty() ? "" : ", ", d);
   return out;
 }

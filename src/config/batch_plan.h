@@ -27,7 +27,7 @@ struct BatchPlan {
 BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
                      bool whole_workers);
 
-// The divisors of `number` nearest to `wanted`, in increasing order, for a hint: "192, 256, 384".
+// For a hint: 1 and the eight divisors of `number` nearest to `wanted`, in increasing order: "1, 192, 256, 384".
 std::string nearest_divisors(std::int64_t number, std::int64_t wanted);
 
 // The arithmetic in one line, with numbers: "4096 = 16 workers x 256 = 2 ranks x 8 micro-steps x 256".

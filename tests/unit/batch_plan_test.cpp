@@ -121,9 +121,10 @@ TEST(BatchPlan, TheLineShowsTheNumbersAndCountsOneInTheSingular) {
   EXPECT_EQ(to_string(batch_plan(config(32, 32), 1, 32, false)), "32 = 1 worker x 32 = 1 rank x 1 micro-step x 32");
 }
 
-TEST(BatchPlan, NearestDivisorsAreInOrderAndAtMostEight) {
+TEST(BatchPlan, NearestDivisorsAreInOrderAndAtMostEightBesidesOne) {
   EXPECT_EQ(nearest_divisors(12, 5), "1, 2, 3, 4, 6, 12");
-  EXPECT_EQ(nearest_divisors(1 << 20, 1 << 10), "64, 128, 256, 512, 1024, 2048, 4096, 8192");
+  EXPECT_EQ(nearest_divisors(256, 300), "1, 2, 4, 8, 16, 32, 64, 128, 256");
+  EXPECT_EQ(nearest_divisors(1 << 20, 1 << 10), "1, 64, 128, 256, 512, 1024, 2048, 4096, 8192");
   EXPECT_EQ(nearest_divisors(1, 100), "1");
 }
 
