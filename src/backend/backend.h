@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/range_norms.h"
 #include "nn/graph.h"
 #include "nn/update_rule.h"
 
@@ -117,13 +118,14 @@ struct PassDemand {
 
 // The optimizer's work of one step. `state` vectors: sgd 1 (momentum), adam and adamw 2 (m, v).
 struct Update {
-  UpdateRule rule;                      // gradient_scale and weight_decay are filled in
-  std::span<const UpdateRange> ranges;  // trained elements, ascending
-  double clip_norm = 0;                 // of the unscaled gradient (Pascanu et al. 2013); 0: off
-  float loss_scale = 1;                 // by which the gradients are too large
-  std::int64_t trained = 0;             // elements; the statistics lie behind them
-  float norm_momentum = 0;              // running = (1 - momentum) running + momentum x this step's
-  Program* program = nullptr;           // of training: its copies of the weights, set before, follow them; null: none
+  UpdateRule rule;                       // gradient_scale and weight_decay are filled in
+  std::span<const UpdateRange> ranges;   // the trained tensors, ascending
+  RangeNorms* gradient_norms = nullptr;  // of these ranges: must be given, the update measures the gradient with it
+  double clip_norm = 0;                  // of the unscaled gradient (Pascanu et al. 2013); 0: off
+  float loss_scale = 1;                  // by which the gradients are too large
+  std::int64_t trained = 0;              // elements; the statistics lie behind them
+  float norm_momentum = 0;               // running = (1 - momentum) running + momentum x this step's
+  Program* program = nullptr;            // of training: its copies of the weights, set before, follow them; null: none
 };
 struct UpdateResult {
   double gradient_norm = 0;  // before clipping and decay, loss scale removed; summed in double, the same bits each time
@@ -150,6 +152,9 @@ class Backend {
   // Samples per pass where the experiment leaves it open: the fastest by working set on a CPU; on a device the largest
   // that fits, which then divides demand.rows and is a multiple of demand.group.
   virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) = 0;
+
+  // Norms of these ranges, which may lie in any order and overlap. Throws Error when there is none or one is empty.
+  virtual std::unique_ptr<RangeNorms> make_range_norms(std::span<const ElementRange> ranges) = 0;
 
   // One update of the trained elements, then the running statistics behind them. Nothing changes where the gradient's
   // norm is not finite. A device does it before whatever it is given after start_update(). A CPU does it in

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "nn/math.h"
+#include "nn/parameters.h"
 
 namespace ringtrain {
 
@@ -23,10 +24,11 @@ struct UpdateRule {
   float weight_decay = 0;  // sgd, adam: added to the gradient; adamw: w *= 1 - lr decay (Loshchilov and Hutter 2019)
 };
 
-// Neighbouring elements of the flat vector with the same decay.
+// A trained tensor's elements [begin, end) of the flat vector, without padding.
 struct UpdateRange {
   std::int64_t begin = 0, end = 0;
   float weight_decay = 0;
+  ParameterKind kind = ParameterKind::weight;
 };
 
 // `momentum` is the optimizer's state of this element.

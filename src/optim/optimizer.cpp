@@ -14,12 +14,14 @@ Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parame
   for (const Parameter& p : parameters.all()) {
     if (p.kind == ParameterKind::statistic) continue;
     const bool decays = p.kind == ParameterKind::weight || config.decay_norm_and_bias;
-    const float decay = decays ? static_cast<float>(config.weight_decay) : 0.0f;
-    if (!ranges_.empty() && ranges_.back().weight_decay == decay)
-      ranges_.back().end = p.offset + p.count;
-    else
-      ranges_.push_back({p.offset, p.offset + p.count, decay});
+    ranges_.push_back({.begin = p.offset,
+                       .end = p.offset + p.count,
+                       .weight_decay = decays ? static_cast<float>(config.weight_decay) : 0.0f,
+                       .kind = p.kind});
   }
+  std::vector<ElementRange> elements;
+  for (const UpdateRange& range : ranges_) elements.push_back({range.begin, range.end});
+  gradient_norms_ = backend.make_range_norms(elements);
   for (std::size_t i = 0; i < state_names(config).size(); ++i)
     state_.push_back(backend.make_vector(parameters.trained()));
 }
@@ -44,6 +46,7 @@ void Optimizer::start(Vector& weights, const Vector& gradients, Rates rates, std
   rule.bias_correction2 = static_cast<float>(std::sqrt(1 - std::pow(config_.beta2, t)));
   backend_.start_update({.rule = rule,
                          .ranges = ranges_,
+                         .gradient_norms = gradient_norms_.get(),
                          .clip_norm = config_.clip_norm,
                          .loss_scale = loss_scale,
                          .trained = trained_,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,17 @@ class Optimizer {
   static std::vector<std::string> state_names(
       const OptimizerConfig& config);  // sgd: momentum; adam: exp_avg, exp_avg_sq
   std::vector<std::unique_ptr<Vector>>& state() { return state_; }
+  // The trained tensors, in the order of the parameter table.
+  std::span<const UpdateRange> ranges() const { return ranges_; }
+  // Squared norms of the gradient that the newest start() was given, one per range: of the reduced gradient as it came,
+  // loss scale included, before clipping and decay.
+  RangeNorms& gradient_norms() { return *gradient_norms_; }
 
  private:
   OptimizerConfig config_;
   Backend& backend_;
-  std::vector<UpdateRange> ranges_;  // neighbours with the same decay are one range
+  std::vector<UpdateRange> ranges_;  // one per trained tensor, in the order of the parameter table
+  std::unique_ptr<RangeNorms> gradient_norms_;
   std::int64_t trained_;
   std::vector<std::unique_ptr<Vector>> state_;
 };

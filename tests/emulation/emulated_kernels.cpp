@@ -11,6 +11,7 @@
 #include "backend/cuda/kernels/norm_finalize.cuh"
 #include "backend/cuda/kernels/pool.cuh"
 #include "backend/cuda/kernels/sequence.cuh"
+#include "backend/cuda/kernels/squared_norms.cuh"
 #include "backend/cuda/kernels/tensors.cuh"
 #include "backend/cuda/kernels/update.cuh"
 #include "base/error.h"
@@ -33,8 +34,9 @@ bool needs_fibers(Kernel kernel) {
     case Kernel::cross_entropy:
     case Kernel::copy_tensors_in:
     case Kernel::copy_tensors_home:
-    case Kernel::squared_norm:
-    case Kernel::squared_norm_total:
+    case Kernel::squared_norm_parts:
+    case Kernel::squared_norms:
+    case Kernel::update_scalars:
     case Kernel::update:
       return true;
     default:

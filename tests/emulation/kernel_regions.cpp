@@ -169,12 +169,18 @@ void list(const CastArguments& a, Regions& r, Kernel) {
   r.add(a.from, a.count * bytes_of(a.from_type), false);
   r.add(a.to, a.count * bytes_of(a.to_type), true);
 }
-void list(const SquaredNormArguments& a, Regions& r, Kernel) {
-  r.read_own(a.values, a.count);
+void list(const SquaredNormPartsArguments& a, Regions& r, Kernel) {
+  r.read_own(a.ranges, a.count);
+  for (int i = 0; i < a.count; ++i) r.read_own(a.values + a.ranges[i].begin, a.ranges[i].count);
   r.write_own(a.partial, a.blocks);
 }
-void list(const SquaredNormTotalArguments& a, Regions& r, Kernel) {
+void list(const SquaredNormsArguments& a, Regions& r, Kernel) {
   r.read_own(a.partial, a.blocks);
+  r.read_own(a.ranges, a.count);
+  r.write_own(a.norms, a.count);
+}
+void list(const UpdateScalarsArguments& a, Regions& r, Kernel) {
+  r.read_own(a.norms, a.count);
   r.write_own(a.scalars, 1);
 }
 void list(const UpdateArguments& a, Regions& r, Kernel) {
@@ -261,10 +267,12 @@ std::vector<Region> regions_of(const KernelLaunch& launch) {
       return regions_as<StateArguments>(launch);
     case Kernel::cast:
       return regions_as<CastArguments>(launch);
-    case Kernel::squared_norm:
-      return regions_as<SquaredNormArguments>(launch);
-    case Kernel::squared_norm_total:
-      return regions_as<SquaredNormTotalArguments>(launch);
+    case Kernel::squared_norm_parts:
+      return regions_as<SquaredNormPartsArguments>(launch);
+    case Kernel::squared_norms:
+      return regions_as<SquaredNormsArguments>(launch);
+    case Kernel::update_scalars:
+      return regions_as<UpdateScalarsArguments>(launch);
     case Kernel::update:
       return regions_as<UpdateArguments>(launch);
     case Kernel::average:

@@ -157,39 +157,75 @@ DevicePlaces device_places(TestMemory& memory, std::vector<UpdatePlace> places) 
   return {data, count, blocks};
 }
 
+// The gradient's norm in three ranges, of which the second is longer than a block's chunk, with elements between them.
 struct NormCase {
   TestMemory memory;
   Array values;
-  double* partial;
+  NormRange* ranges;
+  int count;
+  std::int64_t blocks;
+  double *partial, *norms;
   UpdateScalars* scalars;
-  int blocks;
-  explicit NormCase(std::int64_t count) : blocks(squared_norm_blocks(count)) {
-    values = memory.array(Type::fp32, count).normal(1);
+
+  explicit NormCase(std::int64_t elements)
+      : NormCase(elements,
+                 {{.begin = 0, .count = 1}, {.begin = 1, .count = elements - 2}, {.begin = elements - 1, .count = 1}}) {
+  }
+  NormCase(std::int64_t elements, std::vector<NormRange> wanted)
+      : count(static_cast<int>(wanted.size())), blocks(range_blocks(wanted)) {
+    values = memory.array(Type::fp32, elements).normal(1);
+    ranges = memory.make<NormRange>(count);
+    std::copy(wanted.begin(), wanted.end(), ranges);
     partial = memory.make<double>(blocks);
+    norms = memory.make<double>(count);
     scalars = memory.make<UpdateScalars>(1);
   }
   void run(float unscale, double clip) {
-    memory.run({launch_of(SquaredNormArguments{values.floats(), partial, values.count, blocks}),
-                launch_of(SquaredNormTotalArguments{partial, scalars, blocks, unscale, clip})});
+    memory.run({launch_of(SquaredNormPartsArguments{values.floats(), ranges, partial, count, blocks}),
+                launch_of(SquaredNormsArguments{partial, ranges, norms, count, blocks}),
+                launch_of(UpdateScalarsArguments{norms, scalars, count, unscale, clip})});
+  }
+  double expected(std::int64_t begin, std::int64_t elements) const {
+    double sum = 0;
+    for (std::int64_t i = begin; i < begin + elements; ++i) sum += values[i] * values[i];
+    return sum;
   }
 };
 
-TEST(CudaKernelsFlat, SquaredNormIsSummedInDoublePrecision) {
-  for (const std::int64_t count : {1, 7, 64, 5000, 1300003}) {
+TEST(CudaKernelsFlat, SquaredNormsAreSummedInDoublePrecision) {
+  for (const std::int64_t count : {3, 7, 64, 8194, 8195, 1300003}) {
     NormCase k(count);
     k.values.set(0, 1e25);  // its square is no fp32
     ASSERT_NO_FATAL_FAILURE(k.run(0.5f, 0));
-    double sum = 0;
-    for (std::int64_t i = 0; i < count; ++i) sum += k.values[i] * k.values[i];
+    const double sum = k.expected(0, count);
     EXPECT_NEAR(k.scalars->squared_norm, sum / 4, 1e-12 * sum) << count;
     EXPECT_EQ(k.scalars->applied, 1);
     EXPECT_EQ(k.scalars->gradient_scale, 0.5f);
     k.values.set(0, 1);
     ASSERT_NO_FATAL_FAILURE(k.run(1, 0));
-    sum = 0;
-    for (std::int64_t i = 0; i < count; ++i) sum += k.values[i] * k.values[i];
-    EXPECT_NEAR(k.scalars->squared_norm, sum, 1e-12 * sum) << count;
+    EXPECT_NEAR(k.scalars->squared_norm, k.expected(0, count), 1e-12 * sum) << count;
+    EXPECT_NEAR(k.norms[1], k.expected(1, count - 2), 1e-12 * k.expected(1, count - 2)) << count;
+    EXPECT_EQ(k.norms[0], 1);
   }
+}
+
+// Each range by itself: unaligned, of one element, longer than many chunks, overlapping; and nothing between them.
+TEST(CudaKernelsFlat, SquaredNormsOfRangesIgnoreWhatLiesBetween) {
+  const std::vector<NormRange> wanted = {{.begin = 3, .count = 1},     {.begin = 64, .count = 8191},
+                                         {.begin = 8256, .count = 64}, {.begin = 8321, .count = 100003},
+                                         {.begin = 60, .count = 9000}, {.begin = 120000, .count = 8}};
+  NormCase k(120008, wanted);
+  std::vector<bool> within(120008, false);
+  for (const NormRange& range : wanted)
+    for (std::int64_t i = range.begin; i < range.begin + range.count; ++i) within[static_cast<std::size_t>(i)] = true;
+  for (std::int64_t i = 0; i < k.values.count; ++i)
+    if (!within[static_cast<std::size_t>(i)]) k.values.set(i, NAN);
+  ASSERT_NO_FATAL_FAILURE(k.run(1, 0));
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const double expected = k.expected(wanted[i].begin, wanted[i].count);
+    EXPECT_NEAR(k.norms[i], expected, 1e-12 * expected) << i;
+  }
+  EXPECT_EQ(k.scalars->applied, 1);
 }
 
 TEST(CudaKernelsFlat, ClippingScalesTheUnscaledGradientToTheLimit) {

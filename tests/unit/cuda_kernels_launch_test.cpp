@@ -130,7 +130,10 @@ TEST(CudaKernelsLaunch, BlockCountsDependOnSizesAlone) {
       }
   EXPECT_EQ(norm_blocks(802816, 1, 64), 512);
   EXPECT_EQ(loss_blocks(1), 1);
-  EXPECT_EQ(squared_norm_blocks(25557032), 1024);
+  NormRange ranges[] = {{.begin = 0, .count = 1}, {.begin = 64, .count = 8193}, {.begin = 9000, .count = 8192}};
+  EXPECT_EQ(range_blocks(ranges), 4);
+  EXPECT_EQ(ranges[1].first_block, 1);
+  EXPECT_EQ(ranges[2].first_block, 3);
 }
 
 using emulated::Index;

@@ -105,6 +105,9 @@ class Training {
     Update update;
     update.rule.learning_rate = 0.5f;
     update.ranges = ranges;
+    const ElementRange all{0, table_.trained()};
+    const std::unique_ptr<RangeNorms> norms = backend_.make_range_norms({&all, 1});
+    update.gradient_norms = norms.get();
     update.loss_scale = loss_scale;
     update.trained = table_.trained();
     update.program = program_.get();

@@ -397,7 +397,7 @@ TEST(CudaFaults, CommandsInTheWrongOrderAreFound) {
   HostDevice sound;
   const Reduced expected = train_reduced(sound, task, {.graphs = false});
   for (const Kernel kernel : {Kernel::norm_finalize, Kernel::norm_backward_finalize, Kernel::cross_entropy,
-                              Kernel::norm_apply, Kernel::squared_norm}) {
+                              Kernel::norm_apply, Kernel::squared_norms}) {
     SwappingDevice device(kernel);
     EXPECT_TRUE(found(device, task, expected, {.graphs = false})) << kernel_name(kernel);
   }

@@ -9,6 +9,7 @@
 #include "backend/cpu/lstm_program.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/onednn.h"
+#include "backend/cpu/range_norms.h"
 #include "base/error.h"
 
 namespace ringtrain {
@@ -71,6 +72,9 @@ class CpuBackend : public Backend {
     return 128 * threads_;
   }
 
+  std::unique_ptr<RangeNorms> make_range_norms(std::span<const ElementRange> ranges) override {
+    return std::make_unique<CpuRangeNorms>(threads_, kernels_, ranges);
+  }
   void start_update(const Update& update, Vector& weights, const Vector& gradients,
                     std::span<const std::unique_ptr<Vector>> state) override {
     update_ = [this, update, &weights, &gradients, state] { return updated(update, weights, gradients, state); };
@@ -85,47 +89,38 @@ class CpuBackend : public Backend {
   UpdateResult updated(const Update& update, Vector& weights, const Vector& gradients,
                        std::span<const std::unique_ptr<Vector>> state) const {
     const double unscale = 1.0 / static_cast<double>(update.loss_scale);
-    const double norm = std::sqrt(squared_norm(gradients, update.trained)) * unscale;
+    update.gradient_norms->measure(gradients);
+    double squared_norm = 0;
+    for (const double of_range : update.gradient_norms->values()) squared_norm += of_range;
+    const double norm = std::sqrt(squared_norm) * unscale;
     if (!std::isfinite(norm)) return {norm, false};
     UpdateRule rule = update.rule;
     const double clipping = update.clip_norm > 0 && norm > update.clip_norm ? update.clip_norm / norm : 1;
     rule.gradient_scale = static_cast<float>(clipping * unscale);
-    for (const UpdateRange& range : update.ranges) {
-      rule.weight_decay = range.weight_decay;
-      update_range(rule, range.begin, range.end, weights, gradients, state);
-    }
+    update_ranges(rule, update.ranges, weights, gradients, state);
     for (std::int64_t i = update.trained; i < weights.size(); ++i)
       weights.data()[i] = (1 - update.norm_momentum) * weights.data()[i] + update.norm_momentum * gradients.data()[i];
     if (update.program != nullptr) update.program->set_weights(weights);
     return {norm, true};
   }
 
-  // Sum of squares in pieces of a fixed size, added in order: the result does not depend on the number of threads.
-  double squared_norm(const Vector& values, std::int64_t count) const {
-    const std::int64_t pieces = (count + piece - 1) / piece;
-    std::vector<double> sums(static_cast<std::size_t>(pieces));
+  void update_ranges(const UpdateRule& rule, std::span<const UpdateRange> ranges, Vector& weights,
+                     const Vector& gradients, std::span<const std::unique_ptr<Vector>> state) const {
+    const std::vector<RangePiece> pieces = pieces_of(ranges);
 #pragma omp parallel for num_threads(threads_) schedule(static)
-    for (std::int64_t i = 0; i < pieces; ++i)
-      sums[static_cast<std::size_t>(i)] =
-          kernels_.squared_norm(std::min(piece, count - i * piece), values.data() + i * piece);
-    double sum = 0;
-    for (double s : sums) sum += s;
-    return sum;
-  }
-
-  void update_range(const UpdateRule& rule, std::int64_t begin, std::int64_t end, Vector& weights,
-                    const Vector& gradients, std::span<const std::unique_ptr<Vector>> state) const {
-#pragma omp parallel for num_threads(threads_) schedule(static)
-    for (std::int64_t i = begin; i < end; i += piece) {
-      const std::int64_t n = std::min(piece, end - i);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const auto [begin, n, range] = pieces[i];
+      UpdateRule own = rule;
+      own.weight_decay = ranges[range].weight_decay;
+      float* w = weights.data() + begin;
+      const float* g = gradients.data() + begin;
       if (rule.kind == OptimizerKind::sgd)
-        kernels_.sgd(rule, n, weights.data() + i, gradients.data() + i, state[0]->data() + i);
+        kernels_.sgd(own, n, w, g, state[0]->data() + begin);
       else
-        kernels_.adam(rule, n, weights.data() + i, gradients.data() + i, state[0]->data() + i, state[1]->data() + i);
+        kernels_.adam(own, n, w, g, state[0]->data() + begin, state[1]->data() + begin);
     }
   }
 
-  static constexpr std::int64_t piece = 1 << 14;
   int threads_;
   Isa isa_;
   const Kernels& kernels_;

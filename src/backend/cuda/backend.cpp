@@ -6,6 +6,7 @@
 #include "backend/cuda/image/program.h"
 #include "backend/cuda/lstm/program.h"
 #include "backend/cuda/program/micro_batch.h"
+#include "backend/cuda/program/range_norms.h"
 #include "backend/cuda/program/update.h"
 #include "backend/cuda/program/vector.h"
 #include "base/error.h"
@@ -66,6 +67,9 @@ class CudaBackend : public Backend {
             {"NCCL's channels (estimate)", nccl_estimate_bytes}};
   }
 
+  std::unique_ptr<RangeNorms> make_range_norms(std::span<const ElementRange> ranges) override {
+    return std::make_unique<DeviceRangeNorms>(device_, options_.poll, ranges, norm_bytes_);
+  }
   void start_update(const Update& update, Vector& weights, const Vector& gradients,
                     std::span<const std::unique_ptr<Vector>> state) override {
     const ProgramBase* program =
@@ -75,7 +79,7 @@ class CudaBackend : public Backend {
   UpdateResult finish_update() override { return updater_.finish(); }
 
   std::int64_t allocated_bytes() const override {
-    return device_.allocated_bytes() - updater_.bytes() + *reduced_bytes_;
+    return device_.allocated_bytes() - updater_.bytes() - *norm_bytes_ + *reduced_bytes_;
   }
 
  private:
@@ -116,6 +120,7 @@ class CudaBackend : public Backend {
   Updater updater_;
   Event finished_;
   std::shared_ptr<std::int64_t> reduced_bytes_ = std::make_shared<std::int64_t>(0);
+  std::shared_ptr<std::int64_t> norm_bytes_ = std::make_shared<std::int64_t>(0);
 };
 
 }  // namespace

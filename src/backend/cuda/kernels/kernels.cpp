@@ -115,9 +115,6 @@ int norm_blocks(std::int64_t rows_per_group, int groups, int channels) {
 int loss_blocks(std::int64_t rows) {
   return static_cast<int>(std::clamp<std::int64_t>(ceiling(rows, tile_threads / 32), 1, 1024));
 }
-int squared_norm_blocks(std::int64_t count) {
-  return static_cast<int>(std::clamp<std::int64_t>(ceiling(count, 16 * tile_threads), 1, 1024));
-}
 
 namespace {
 std::int64_t blocks_of(const TensorPlace& p, int number) {
@@ -141,6 +138,15 @@ std::int64_t place_blocks(UpdatePlace* places, int count) {
   for (int i = 0; i < count; ++i) {
     places[i].tensor.first_block = blocks;
     blocks += blocks_of(places[i].tensor, i);
+  }
+  return blocks;
+}
+
+std::int64_t range_blocks(std::span<NormRange> ranges) {
+  std::int64_t blocks = 0;
+  for (NormRange& range : ranges) {
+    range.first_block = blocks;
+    blocks += ceiling(range.count, norm_chunk);
   }
   return blocks;
 }
@@ -286,11 +292,14 @@ KernelLaunch launch_of(Type type, Kernel direction, const StateArguments& a) {
 KernelLaunch launch_of(const CastArguments& a) {
   return Shape(Kernel::cast).octets(a.count).launch(a);
 }
-KernelLaunch launch_of(const SquaredNormArguments& a) {
-  return Shape(Kernel::squared_norm).elements("count", a.count).x(a.blocks).launch(a);
+KernelLaunch launch_of(const SquaredNormPartsArguments& a) {
+  return Shape(Kernel::squared_norm_parts).size("ranges", a.count).x(a.blocks).launch(a);
 }
-KernelLaunch launch_of(const SquaredNormTotalArguments& a) {
-  return Shape(Kernel::squared_norm_total).size("blocks", a.blocks).launch(a);
+KernelLaunch launch_of(const SquaredNormsArguments& a) {
+  return Shape(Kernel::squared_norms).x(a.count).launch(a);
+}
+KernelLaunch launch_of(const UpdateScalarsArguments& a) {
+  return Shape(Kernel::update_scalars).size("ranges", a.count).launch(a);
 }
 KernelLaunch launch_of(Type type, const UpdateArguments& a, std::int64_t blocks) {
   return Shape(Kernel::update).size("tensors", a.count).x(blocks).launch(type, a);

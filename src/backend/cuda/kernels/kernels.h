@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <type_traits>
 
 #include "backend/cuda/types.h"
@@ -53,8 +54,9 @@ enum class Kernel {
   state_in,
   state_out,
   cast,
-  squared_norm,
-  squared_norm_total,
+  squared_norm_parts,
+  squared_norms,
+  update_scalars,
   update,
   average,
   count  // how many there are
@@ -259,12 +261,26 @@ struct CastArguments {
   float scale;
 };
 
-// Sum of squares in double, partial[blocks]; squared_norm_total adds them up in order.
-struct SquaredNormArguments {
+// A range of a flat vector whose squared norm is wanted.
+struct NormRange {
+  std::int64_t begin = 0, count = 0;  // elements
+  std::int64_t first_block = 0;       // of this range in the launch
+};
+// Sums of squares in double: of each block's chunk, partial[blocks] ...
+struct SquaredNormPartsArguments {
   const float* values;
+  const NormRange* ranges;  // [count], in device memory
   double* partial;
-  std::int64_t count;
-  int blocks;
+  int count;
+  std::int64_t blocks;
+};
+// ... and of each range, norms[count].
+struct SquaredNormsArguments {
+  const double* partial;
+  const NormRange* ranges;  // [count], in device memory
+  double* norms;
+  int count;
+  std::int64_t blocks;
 };
 // What an update is told on the device. Overflow (a norm that is not finite) skips the update.
 struct UpdateScalars {
@@ -272,10 +288,10 @@ struct UpdateScalars {
   float gradient_scale = 1;  // 1 / loss scale, and clipping
   std::int32_t applied = 0;  // 0: skipped
 };
-struct SquaredNormTotalArguments {
-  const double* partial;
+struct UpdateScalarsArguments {
+  const double* norms;  // [count], of the gradient's ranges
   UpdateScalars* scalars;
-  int blocks;
+  int count;
   float unscale;     // 1 / loss scale
   double clip_norm;  // 0: off
 };
@@ -340,17 +356,19 @@ KernelLaunch launch_of(Type type, const CrossEntropyArguments& a);
 KernelLaunch launch_of(Type type, Kernel direction, const CopyTensorsArguments& a, std::int64_t blocks);
 KernelLaunch launch_of(Type type, Kernel direction, const StateArguments& a);
 KernelLaunch launch_of(const CastArguments& a);
-KernelLaunch launch_of(const SquaredNormArguments& a);
-KernelLaunch launch_of(const SquaredNormTotalArguments& a);
+KernelLaunch launch_of(const SquaredNormPartsArguments& a);
+KernelLaunch launch_of(const SquaredNormsArguments& a);
+KernelLaunch launch_of(const UpdateScalarsArguments& a);
 KernelLaunch launch_of(Type type, const UpdateArguments& a, std::int64_t blocks);
 KernelLaunch launch_of(const AverageArguments& a);
 
 // Blocks (and scratch) that the reducing kernels want; the same for the same sizes, so results keep their bits.
 int norm_blocks(std::int64_t rows_per_group, int groups, int channels);
 int loss_blocks(std::int64_t rows);
-int squared_norm_blocks(std::int64_t count);
 // Fills first_block of each and returns how many blocks a copy (an update) of all of them takes.
 std::int64_t place_blocks(TensorPlace* places, int count);
 std::int64_t place_blocks(UpdatePlace* places, int count);
+// The same for norms.
+std::int64_t range_blocks(std::span<NormRange> ranges);
 
 }  // namespace ringtrain::cuda

@@ -28,7 +28,8 @@
   X(state_in, 1)                 \
   X(state_out, 1)                \
   X(cast, 0)                     \
-  X(squared_norm, 0)             \
-  X(squared_norm_total, 0)       \
+  X(squared_norm_parts, 0)       \
+  X(squared_norms, 0)            \
+  X(update_scalars, 0)           \
   X(update, 1)                   \
   X(average, 0)

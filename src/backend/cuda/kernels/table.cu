@@ -8,6 +8,7 @@
 #include "backend/cuda/kernels/norm_finalize.cuh"
 #include "backend/cuda/kernels/pool.cuh"
 #include "backend/cuda/kernels/sequence.cuh"
+#include "backend/cuda/kernels/squared_norms.cuh"
 #include "backend/cuda/kernels/table.h"
 #include "backend/cuda/kernels/tensors.cuh"
 #include "backend/cuda/kernels/update.cuh"

@@ -6,11 +6,14 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-__device__ __forceinline__ const TensorPlace& tensor_of(const TensorPlace& place) {
-  return place;
+__device__ __forceinline__ std::int64_t first_block_of(const TensorPlace& place) {
+  return place.first_block;
 }
-__device__ __forceinline__ const TensorPlace& tensor_of(const UpdatePlace& place) {
-  return place.tensor;
+__device__ __forceinline__ std::int64_t first_block_of(const UpdatePlace& place) {
+  return place.tensor.first_block;
+}
+__device__ __forceinline__ std::int64_t first_block_of(const NormRange& range) {
+  return range.first_block;
 }
 // The last place whose first block is not behind this one.
 template <class Place>
@@ -18,7 +21,7 @@ __device__ __forceinline__ Place place_of_block(const Place* places, int count) 
   int low = 0, high = count;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
-    if (tensor_of(places[middle]).first_block <= static_cast<std::int64_t>(blockIdx.x))
+    if (first_block_of(places[middle]) <= static_cast<std::int64_t>(blockIdx.x))
       low = middle;
     else
       high = middle;

@@ -24,6 +24,7 @@ constexpr int finalize_channels = 32, finalize_parts = 16;  // threads of a bloc
 constexpr int column_sum_threads = 512;
 constexpr int reorder_tile = 32;
 constexpr int image_rows = 65535;              // most blocks in y and z; kernels walk over the rest
+constexpr int norm_chunk = 32 * tile_threads;  // elements of a block that measures a range
 constexpr int copy_chunk = 16 * tile_threads;  // elements of a block, of a plain copy
 constexpr int copy_tile = 2304;                // of a copy that changes the order of taps and inner
 

@@ -53,29 +53,18 @@ void Updater::upload_places(std::span<const UpdateRange> ranges, const ProgramBa
   known_copies_ = copies;
 }
 
-void Updater::measure(const Update& update, const Vector& gradients) {
-  const int blocks = squared_norm_blocks(update.trained);
-  if (partial_.bytes() < size_in_bytes<double>(blocks))
-    partial_ = DeviceMemory(device_, size_in_bytes<double>(blocks), "partial sums of the gradient's norm");
-  const Stream stream = device_.compute_stream();
-  device_.launch(
-      launch_of(SquaredNormArguments{
-          .values = gradients.data(), .partial = partial_.data<double>(), .count = update.trained, .blocks = blocks}),
-      stream);
-  device_.launch(launch_of(SquaredNormTotalArguments{.partial = partial_.data<double>(),
-                                                     .scalars = scalars_.data<UpdateScalars>(),
-                                                     .blocks = blocks,
-                                                     .unscale = 1 / update.loss_scale,
-                                                     .clip_norm = update.clip_norm}),
-                 stream);
-}
-
 void Updater::start(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
                     std::span<const std::unique_ptr<Vector>> state) {
   const Stream stream = device_.compute_stream();
   rule_ring_.upload(&update.rule, 1, rule_.data(), poll_);
   upload_places(update.ranges, program);
-  measure(update, gradients);
+  update.gradient_norms->measure(gradients);
+  device_.launch(launch_of(UpdateScalarsArguments{.norms = update.gradient_norms->data(),
+                                                  .scalars = scalars_.data<UpdateScalars>(),
+                                                  .count = static_cast<int>(update.gradient_norms->size()),
+                                                  .unscale = 1 / update.loss_scale,
+                                                  .clip_norm = update.clip_norm}),
+                 stream);
   UpdateArguments arguments{.rule = rule_.data<UpdateRule>(),
                             .scalars = scalars_.data<UpdateScalars>(),
                             .places = places_.data<UpdatePlace>(),

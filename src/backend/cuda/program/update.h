@@ -18,16 +18,15 @@ class Updater {
   void start(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
              std::span<const std::unique_ptr<Vector>> state);
   UpdateResult finish();
-  std::int64_t bytes() const { return scalars_.bytes() + rule_.bytes() + places_.bytes() + partial_.bytes(); }
+  std::int64_t bytes() const { return scalars_.bytes() + rule_.bytes() + places_.bytes(); }
 
  private:
   void upload_places(std::span<const UpdateRange> ranges, const ProgramBase* program);
-  void measure(const Update& update, const Vector& gradients);
 
   Device& device_;
   std::function<void()> poll_;
-  Event copied_, finished_;                         // the places; the last update
-  DeviceMemory scalars_, rule_, places_, partial_;  // UpdateScalars, UpdateRule, UpdatePlace[], double[]
+  Event copied_, finished_;               // the places; the last update
+  DeviceMemory scalars_, rule_, places_;  // UpdateScalars, UpdateRule, UpdatePlace[]
   UploadRing<UpdateRule> rule_ring_;
   HostMemory<UpdateScalars> host_scalars_;
   // What lies on the device. Copies are known by what is shared: a program's address may come again.

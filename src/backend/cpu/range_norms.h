@@ -1,0 +1,46 @@
+// Work on ranges of a flat vector, shared out over threads in pieces of a fixed size.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "backend/cpu/kernels.h"
+#include "backend/range_norms.h"
+
+namespace ringtrain::cpu {
+
+// A part of a range, short enough to stay in a core's cache.
+struct RangePiece {
+  std::int64_t begin, count;  // elements of the vector
+  std::size_t range;          // its number
+};
+
+// In the order of the ranges. All ranges are one list, so that small ones need no parallel region of their own.
+template <class Range>
+std::vector<RangePiece> pieces_of(std::span<const Range> ranges) {
+  constexpr std::int64_t most = 1 << 14;
+  std::vector<RangePiece> pieces;
+  for (std::size_t i = 0; i < ranges.size(); ++i)
+    for (std::int64_t begin = ranges[i].begin; begin < ranges[i].end; begin += most)
+      pieces.push_back({begin, std::min(most, ranges[i].end - begin), i});
+  return pieces;
+}
+
+class CpuRangeNorms : public RangeNorms {
+ public:
+  CpuRangeNorms(int threads, const Kernels& kernels, std::span<const ElementRange> ranges);
+  std::int64_t size() const override { return std::ssize(norms_); }
+  void measure(const Vector& values, std::uintptr_t stream) override;
+  const double* data() const override { return norms_.data(); }
+  void fetch() override {}
+  std::span<const double> values() override { return norms_; }
+
+ private:
+  int threads_;
+  const Kernels& kernels_;
+  std::int64_t end_ = 0;  // of the range that ends last
+  std::vector<RangePiece> pieces_;
+  std::vector<double> sums_, norms_;  // of the pieces; of the ranges
+};
+
+}  // namespace ringtrain::cpu

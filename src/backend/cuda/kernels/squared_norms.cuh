@@ -1,0 +1,63 @@
+// Squared norms of ranges of a flat vector, and what an update learns from those of the gradient. One launch walks over
+// all ranges. Every sum has an order that depends on the ranges alone, and needs no atomics.
+#pragma once
+
+#include "backend/cuda/kernels/reduce.cuh"
+#include "backend/cuda/kernels/tensors.cuh"
+
+namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
+
+__device__ __forceinline__ bool finite(double x) {
+  return x - x == 0;
+}
+
+// A block has one chunk of one range.
+template <class>
+__global__ void __launch_bounds__(tile_threads) squared_norm_parts(SquaredNormPartsArguments a) {
+  __shared__ double shared[tile_threads / 32];
+  const NormRange range = place_of_block(a.ranges, a.count);
+  const float* values = a.values + range.begin;
+  const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - range.first_block) * norm_chunk;
+  const std::int64_t end = begin + norm_chunk < range.count ? begin + norm_chunk : range.count;
+  const bool whole = aligned(values);
+  double sum = 0;
+  for (std::int64_t at = begin + 8 * static_cast<std::int64_t>(threadIdx.x); at < end; at += 8 * tile_threads) {
+    const Eight v = whole && end - at >= 8
+                        ? load_floats<true>(values, at, 8)
+                        : load_floats<false>(values, at, end - at < 8 ? static_cast<int>(end - at) : 8);
+    RINGTRAIN_UNROLL
+    for (int i = 0; i < 8; ++i) sum += static_cast<double>(v.v[i]) * static_cast<double>(v.v[i]);
+  }
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) a.partial[blockIdx.x] = sum;
+}
+
+// A block has one range.
+template <class>
+__global__ void __launch_bounds__(tile_threads) squared_norms(SquaredNormsArguments a) {
+  __shared__ double shared[tile_threads / 32];
+  const int range = static_cast<int>(blockIdx.x);
+  const std::int64_t end = range + 1 < a.count ? a.ranges[range + 1].first_block : a.blocks;
+  double sum = 0;
+  for (std::int64_t at = a.ranges[range].first_block + threadIdx.x; at < end; at += tile_threads) sum += a.partial[at];
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) a.norms[range] = sum;
+}
+
+// One block: the norm of all ranges together decides about overflow and clipping.
+template <class>
+__global__ void __launch_bounds__(tile_threads) update_scalars(UpdateScalarsArguments a) {
+  __shared__ double shared[tile_threads / 32];
+  double sum = 0;
+  for (int range = static_cast<int>(threadIdx.x); range < a.count; range += tile_threads) sum += a.norms[range];
+  sum = block_sum(sum, shared);
+  if (threadIdx.x != 0) return;
+  const auto unscale = static_cast<double>(a.unscale);
+  const double squared = sum * unscale * unscale, norm = sqrt(squared);
+  a.scalars->squared_norm = squared;
+  a.scalars->applied = finite(squared) ? 1 : 0;
+  a.scalars->gradient_scale =
+      static_cast<float>(a.clip_norm > 0 && norm > a.clip_norm ? unscale * (a.clip_norm / norm) : unscale);
+}
+
+}  // namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE

@@ -1,0 +1,85 @@
+#include "backend/cuda/program/range_norms.h"
+
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+template <class T>
+std::int64_t size_in_bytes(std::int64_t count) {
+  return count * static_cast<std::int64_t>(sizeof(T));
+}
+
+std::vector<NormRange> norm_ranges(std::span<const ElementRange> ranges) {
+  expect_ranges(ranges);
+  std::vector<NormRange> result;
+  for (const ElementRange& range : ranges) result.push_back({.begin = range.begin, .count = range.end - range.begin});
+  return result;
+}
+
+}  // namespace
+
+DeviceRangeNorms::DeviceRangeNorms(Device& device, std::function<void()> poll, std::span<const ElementRange> ranges,
+                                   std::shared_ptr<std::int64_t> bytes)
+    : device_(device),
+      poll_(std::move(poll)),
+      ranges_(norm_ranges(ranges)),
+      blocks_(range_blocks(ranges_)),
+      table_(device, size_in_bytes<NormRange>(std::ssize(ranges_)), "the ranges of norms"),
+      partial_(device, size_in_bytes<double>(blocks_), "partial sums of norms"),
+      norms_(device, size_in_bytes<double>(std::ssize(ranges_)), "norms"),
+      host_(device, std::ssize(ranges_)),
+      bytes_(std::move(bytes)),
+      stream_(device.compute_stream()),
+      done_(device.make_event()) {
+  *bytes_ += taken();
+  for (const NormRange& range : ranges_) end_ = std::max(end_, range.begin + range.count);
+  device_.copy(table_.data(), ranges_.data(), table_.bytes(), CopyKind::to_device, stream_);
+  device_.record(done_, stream_);
+  device_.synchronize(done_, poll_);  // any stream may measure from now on
+}
+
+// Work that was given to the stream may still use the memory.
+DeviceRangeNorms::~DeviceRangeNorms() {
+  *bytes_ -= taken();
+  try {
+    device_.synchronize(done_, {});
+  } catch (const Error&) {  // the device is lost, and whoever uses it next will say so
+  }
+}
+
+void DeviceRangeNorms::measure(const Vector& values, std::uintptr_t stream) {
+  expect_within(end_, values.size());
+  stream_ = stream == 0 ? device_.compute_stream() : Stream{stream};
+  const auto* table = table_.data<const NormRange>();
+  const int count = static_cast<int>(size());
+  device_.launch(launch_of(SquaredNormPartsArguments{.values = values.data(),
+                                                     .ranges = table,
+                                                     .partial = partial_.data<double>(),
+                                                     .count = count,
+                                                     .blocks = blocks_}),
+                 stream_);
+  device_.launch(launch_of(SquaredNormsArguments{.partial = partial_.data<const double>(),
+                                                 .ranges = table,
+                                                 .norms = norms_.data<double>(),
+                                                 .count = count,
+                                                 .blocks = blocks_}),
+                 stream_);
+  device_.record(done_, stream_);
+  fetched_ = false;
+}
+
+void DeviceRangeNorms::fetch() {
+  device_.copy(host_.data(), norms_.data(), norms_.bytes(), CopyKind::to_host, stream_);
+  device_.record(done_, stream_);
+  fetched_ = true;
+}
+
+std::span<const double> DeviceRangeNorms::values() {
+  if (!fetched_) fetch();
+  device_.synchronize(done_, poll_);
+  return {host_.data(), ranges_.size()};
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,43 @@
+// Squared norms of ranges on a device; the kernels are in kernels/squared_norms.cuh.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "backend/cuda/program/base.h"
+#include "backend/range_norms.h"
+
+namespace ringtrain::cuda {
+
+class DeviceRangeNorms : public RangeNorms {
+ public:
+  // `bytes` counts what it takes on the device.
+  DeviceRangeNorms(Device& device, std::function<void()> poll, std::span<const ElementRange> ranges,
+                   std::shared_ptr<std::int64_t> bytes);
+  ~DeviceRangeNorms() override;
+  DeviceRangeNorms(const DeviceRangeNorms&) = delete;
+  DeviceRangeNorms& operator=(const DeviceRangeNorms&) = delete;
+
+  std::int64_t size() const override { return std::ssize(ranges_); }
+  void measure(const Vector& values, std::uintptr_t stream) override;
+  const double* data() const override { return norms_.data<double>(); }
+  void fetch() override;
+  std::span<const double> values() override;
+
+ private:
+  std::int64_t taken() const { return table_.bytes() + partial_.bytes() + norms_.bytes(); }
+
+  Device& device_;
+  std::function<void()> poll_;
+  std::vector<NormRange> ranges_;
+  std::int64_t end_ = 0, blocks_ = 0;  // of the range that ends last; of the first kernel
+  DeviceMemory table_, partial_, norms_;
+  HostMemory<double> host_;
+  std::shared_ptr<std::int64_t> bytes_;
+  Stream stream_;    // of the newest work
+  Event done_ = {};  // when the newest work is done
+  bool fetched_ = false;
+};
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,44 @@
+// Squared norms of ranges of a flat vector: of each layer, of the whole gradient, of a bucket before it is summed over
+// ranks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace ringtrain {
+
+class Vector;
+
+// The elements [begin, end) of a flat vector.
+struct ElementRange {
+  std::int64_t begin = 0, end = 0;
+};
+
+// Sums of squares in double precision. The order of each sum follows from its range alone: the result has the same bits
+// each time and with any number of threads. Elements outside the ranges are not read; an infinity or NaN shows in its
+// own range only.
+//
+// On a device measure() and fetch() only queue work; the host does not wait. An object holds one result, which the next
+// measure() replaces. Streams that work at the same time need an object each.
+class RangeNorms {
+ public:
+  virtual ~RangeNorms() = default;
+  virtual std::int64_t size() const = 0;  // ranges
+  // Measures the ranges of `values`. Throws Error when a range ends beyond it. `stream`: the handle of the device's
+  // stream that does it, so that a bucket can be measured in the stream that will sum it; 0: the program's stream.
+  virtual void measure(const Vector& values, std::uintptr_t stream = 0) = 0;
+  // [size()] in the order of the ranges, in the device's memory. Kernels that are queued after measure(), in its stream,
+  // may read it.
+  virtual const double* data() const = 0;
+  // Queues the copy to the host of what was measured last.
+  virtual void fetch() = 0;
+  // Waits for that copy (and queues it first if fetch() was not called): [size()], valid until the next fetch().
+  virtual std::span<const double> values() = 0;
+};
+
+// Throws Error when a range is empty or begins below 0.
+void expect_ranges(std::span<const ElementRange> ranges);
+// Throws Error when a range ends beyond `size` elements.
+void expect_within(std::int64_t end_of_last, std::int64_t size);
+
+}  // namespace ringtrain
