@@ -66,10 +66,10 @@ SyntheticStep::SyntheticStep(const RunPlan& plan, const Machine& machine)
           machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
           bucket_elements(plan.experiment.communication, backend_.on_device()), backend_.on_device())) {}
 
-// Not at a rate of 0, which momentum correction would divide by.
+// At a rate that changes no weight.
 void SyntheticStep::start_update() {
   const auto momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
-  optimizer_.start(*weights_, *gradients_, {1e-30, 1e-30}, 0, 1, momentum, program_.get());
+  optimizer_.start(*weights_, *gradients_, 1e-30, 1, momentum, program_.get());
 }
 
 void SyntheticStep::update() {

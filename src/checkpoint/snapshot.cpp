@@ -9,6 +9,7 @@
 #include "base/version.h"
 #include "config/reader.h"
 #include "config/schema.h"
+#include "optim/learning_rate.h"
 
 namespace ringtrain {
 
@@ -76,6 +77,8 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
                {"threads", 0},
                {"loss_scale", 0},
                {"loss_scale_steps", 0},
+               {"applied_updates", 0},
+               {"applied_rate", 0},
                {"micro_batch", 0},
                {"context_length", static_cast<double>(plan.train.text.context_length)},  // 0: running text
                {"pad_id", static_cast<double>(plan.train.text.pad_id)},
@@ -122,6 +125,8 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgres
     store_vector(c, prefix, *vector, plan.parameters, trainer.backend());
   c.numbers["loss_scale"] = trainer.loss_scale().value();
   c.numbers["loss_scale_steps"] = static_cast<double>(trainer.loss_scale().steps_since_change());
+  c.numbers["applied_updates"] = static_cast<double>(trainer.optimizer().applied().updates);
+  c.numbers["applied_rate"] = trainer.optimizer().applied().rate;
   c.numbers["ranks"] = communicator.size();
   c.numbers["micro_batch"] = static_cast<double>(plan.batch.micro_batch);
   if (plan.carries_state) c.arrays.push_back({"state/lstm", state_shape(plan), std::move(state)});
@@ -209,6 +214,13 @@ void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters
   restore_vector(checkpoint, "weights/", parameters, flat);
 }
 
+// Earlier versions did not write it: they took every step for applied, at the rate of the experiment that resumes.
+static Optimizer::Applied applied_by(const Checkpoint& c, const RunPlan& plan) {
+  const auto updates = static_cast<std::int64_t>(c.number_or("applied_updates", static_cast<double>(c.step)));
+  const double rate = c.step == 0 ? 0 : learning_rate(plan.experiment.learning_rate, plan.schedule, c.step - 1);
+  return {updates, c.number_or("applied_rate", rate)};
+}
+
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator) {
   const bool root = communicator.rank() == 0;
@@ -231,11 +243,16 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
     }
     communicator.scatter(all, trainer.carried_state(), 0);
   }
-  std::array<double, 2> scale = {0, 0};
-  if (root && checkpoint != nullptr)
-    scale = {checkpoint->number_or("loss_scale", 0), checkpoint->number_or("loss_scale_steps", 0)};
-  communicator.broadcast(std::as_writable_bytes(std::span(scale)), 0);
-  if (scale[0] > 0) trainer.loss_scale().resume(static_cast<float>(scale[0]), static_cast<std::int64_t>(scale[1]));
+  std::array<double, 4> numbers = {};
+  if (root && checkpoint != nullptr) {
+    const Optimizer::Applied applied = applied_by(*checkpoint, plan);
+    numbers = {checkpoint->number_or("loss_scale", 0), checkpoint->number_or("loss_scale_steps", 0),
+               static_cast<double>(applied.updates), applied.rate};
+  }
+  communicator.broadcast(std::as_writable_bytes(std::span(numbers)), 0);
+  const auto [scale, scale_steps, updates, rate] = numbers;
+  if (scale > 0) trainer.loss_scale().resume(static_cast<float>(scale), static_cast<std::int64_t>(scale_steps));
+  trainer.optimizer().resume({static_cast<std::int64_t>(updates), rate});
   trainer.start_at(progress.position);
 }
 

@@ -1,4 +1,5 @@
-// The optimizers' element-wise updates, as torch.optim writes them.
+// The optimizers' element-wise updates: torch.optim's SGD (without dampening), Adam and AdamW, and SGD with the rate
+// inside the momentum buffer, which torch.optim does not have.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +11,19 @@ namespace ringtrain {
 
 enum class OptimizerKind { sgd, adam, adamw };
 
-// Everything an update needs beside the vectors; the same for all elements but for weight_decay.
+// Everything that an update needs beside the vectors. Only weight_decay differs between tensors.
 struct UpdateRule {
   OptimizerKind kind = OptimizerKind::sgd;
   float learning_rate = 0;
-  float gradient_scale = 1;  // clipping by global norm
+  float gradient_scale = 1;  // 1 / loss scale, times the clipping by global norm
   float momentum = 0;        // sgd: u = momentum u + g; w -= lr u (the rate stays outside: Goyal et al. 2017, remark 2)
   bool nesterov = false;     // sgd: w -= lr (g + momentum u)
-  bool rate_inside = false;  // sgd: v = momentum correction v + lr g; w -= v (nesterov: lr g + momentum v)
-  float correction = 1;      // lr(t) / lr(t - 1), or 1
-  float beta1 = 0, beta2 = 0, epsilon = 0;           // Kingma and Ba 2015
-  float bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^t; the second already as its square root
-  float weight_decay = 0;  // sgd, adam: added to the gradient; adamw: w *= 1 - lr decay (Loshchilov and Hutter 2019)
+  bool rate_inside = false;  // sgd: v = momentum correction v + lr g; w -= v (nesterov: w -= lr g + momentum v)
+  float correction = 1;      // the rate / the rate of the last applied update, or 1
+  float beta1 = 0, beta2 = 0, epsilon = 0;  // Kingma and Ba 2015
+  float bias_correction1 = 1;               // 1 - beta1^t in the applied update number t = 1, 2, ...
+  float bias_correction2 = 1;               // sqrt(1 - beta2^t)
+  float weight_decay = 0;  // sgd, adam: g += decay w; adamw: w *= 1 - lr decay first (Loshchilov and Hutter 2019)
 };
 
 // A trained tensor's elements [begin, end) of the flat vector, without padding.

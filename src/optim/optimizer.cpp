@@ -26,22 +26,22 @@ Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parame
     state_.push_back(backend.make_vector(parameters.trained()));
 }
 
-void Optimizer::start(Vector& weights, const Vector& gradients, Rates rates, std::int64_t step, float loss_scale,
-                      float norm_momentum, Program* program) {
+void Optimizer::start(Vector& weights, const Vector& gradients, double rate, float loss_scale, float norm_momentum,
+                      Program* program) {
+  started_rate_ = rate;
   UpdateRule rule;
   rule.kind = config_.kind == "sgd"    ? OptimizerKind::sgd
               : config_.kind == "adam" ? OptimizerKind::adam
                                        : OptimizerKind::adamw;
-  rule.learning_rate = static_cast<float>(rates.now);
-  const bool corrected = config_.momentum_correction && step > 0 && rates.before > 0;
+  rule.learning_rate = static_cast<float>(rate);
   rule.momentum = static_cast<float>(config_.momentum);
   rule.rate_inside = config_.rate_in_momentum;
-  if (corrected) rule.correction = static_cast<float>(rates.now / rates.before);
+  if (config_.momentum_correction && applied_.rate > 0) rule.correction = static_cast<float>(rate / applied_.rate);
   rule.nesterov = config_.nesterov;
   rule.beta1 = static_cast<float>(config_.beta1);
   rule.beta2 = static_cast<float>(config_.beta2);
   rule.epsilon = static_cast<float>(config_.epsilon);
-  const auto t = static_cast<double>(step + 1);
+  const auto t = static_cast<double>(applied_.updates + 1);
   rule.bias_correction1 = static_cast<float>(1 - std::pow(config_.beta1, t));
   rule.bias_correction2 = static_cast<float>(std::sqrt(1 - std::pow(config_.beta2, t)));
   backend_.start_update({.rule = rule,
@@ -53,6 +53,12 @@ void Optimizer::start(Vector& weights, const Vector& gradients, Rates rates, std
                          .norm_momentum = norm_momentum,
                          .program = program},
                         weights, gradients, state_);
+}
+
+UpdateResult Optimizer::finish() {
+  const UpdateResult result = backend_.finish_update();
+  if (result.applied) applied_ = {applied_.updates + 1, started_rate_};
+  return result;
 }
 
 }  // namespace ringtrain

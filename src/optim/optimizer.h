@@ -1,4 +1,4 @@
-// The optimizer: its state as flat vectors, its rule per parameter kind.
+// The optimizer: its state as flat vectors, its rule per parameter kind, and what it has applied so far.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,29 @@ class Optimizer {
  public:
   Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend);
 
-  // The rate of this update and of the one before (momentum correction needs both).
-  struct Rates {
-    double now = 0, before = 0;
-  };
-  // Update number `step` (from 0). The gradient is `loss_scale` x the mean over the global batch; behind the trained
-  // elements it holds this step's statistics, of which the running ones take `norm_momentum`. Nothing changes where
-  // the gradient is not finite. The copies of the weights that `program` has follow them.
-  UpdateResult update(Vector& weights, const Vector& gradients, Rates rates, std::int64_t step, float loss_scale,
-                      float norm_momentum, Program* program = nullptr) {
-    start(weights, gradients, rates, step, loss_scale, norm_momentum, program);
+  // One update at the learning rate `rate`. The gradient is `loss_scale` x the mean over the global batch; behind the
+  // trained elements it holds this step's statistics, of which the running ones take `norm_momentum`. Where the
+  // gradient is not finite the update is skipped: nothing changes, the optimizer's memory included. The copies of the
+  // weights that `program` has follow them.
+  UpdateResult update(Vector& weights, const Vector& gradients, double rate, float loss_scale, float norm_momentum,
+                      Program* program = nullptr) {
+    start(weights, gradients, rate, loss_scale, norm_momentum, program);
     return finish();
   }
-  // The same in two parts; a device may be given other work between them.
-  void start(Vector& weights, const Vector& gradients, Rates rates, std::int64_t step, float loss_scale,
-             float norm_momentum, Program* program);
-  UpdateResult finish() { return backend_.finish_update(); }
+  // The same in two parts; a device may be given other work between them. Each start() needs its finish() before the
+  // next one: only then is it known whether the update was applied.
+  void start(Vector& weights, const Vector& gradients, double rate, float loss_scale, float norm_momentum,
+             Program* program);
+  UpdateResult finish();
+
+  // What later updates need besides state(). Adam's bias correction needs the number of applied updates, momentum
+  // correction needs the rate of the last one. Skipped updates do not count.
+  struct Applied {
+    std::int64_t updates = 0;
+    double rate = 0;  // 0: there was none
+  };
+  const Applied& applied() const { return applied_; }
+  void resume(const Applied& applied) { applied_ = applied; }
 
   static std::vector<std::string> state_names(
       const OptimizerConfig& config);  // sgd: momentum; adam: exp_avg, exp_avg_sq
@@ -50,6 +57,8 @@ class Optimizer {
   std::unique_ptr<RangeNorms> gradient_norms_;
   std::int64_t trained_;
   std::vector<std::unique_ptr<Vector>> state_;
+  Applied applied_;
+  double started_rate_ = 0;  // of the newest start()
 };
 
 }  // namespace ringtrain

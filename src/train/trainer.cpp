@@ -127,8 +127,8 @@ Position Trainer::next_position() const {
   return advanced(position_, plan_.batch.global, plan_.batch.global, plan_.samples_per_epoch);
 }
 
-double Trainer::rate_at(double steps) const {
-  return learning_rate(plan_.experiment.learning_rate, plan_.schedule, steps);
+double Trainer::rate_at(const Position& position) const {
+  return learning_rate(plan_.experiment.learning_rate, plan_.schedule, plan_.schedule.steps(position));
 }
 
 // The gradient is scaled by 1 / this before the backward pass, so that the reduction over ranks is a plain sum. Without
@@ -176,12 +176,11 @@ PassContext Trainer::pass_context(const MicroBatch& batch, std::int64_t step) {
 }
 
 void Trainer::start_update(StepReport& report) {
-  const double steps = plan_.schedule.steps(position_);
-  const Optimizer::Rates rates{rate_at(steps), rate_at(std::max(0.0, steps - 1))};
+  const double rate = rate_at(position_);
   const auto norm_momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
-  report.learning_rate = rates.now;
+  report.learning_rate = rate;
   report.loss_scale = loss_scale_.value();
-  optimizer_.start(*weights_, *gradients_, rates, position_.step, loss_scale_.value(), norm_momentum, program_.get());
+  optimizer_.start(*weights_, *gradients_, rate, loss_scale_.value(), norm_momentum, program_.get());
 }
 
 // Reduced values are the same bits on all ranks, so all of them go on, skip or stop here, or none. Where the loss is

@@ -72,7 +72,7 @@ class Trainer {
   void begin_pass(StepClock& clock, StepTimes& times, std::int64_t step);
   std::int64_t global_targets(const MicroBatch& first);
   Position next_position() const;
-  double rate_at(double steps) const;
+  double rate_at(const Position& position) const;
   PassContext pass_context(const MicroBatch& batch, std::int64_t step);
   bool may_run_ahead() const;
   void start_update(StepReport& report);

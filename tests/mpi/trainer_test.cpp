@@ -183,6 +183,61 @@ TEST_F(TrainerOnDevices, ResumedIsUninterruptedBitForBit) {
   }
 }
 
+const Settings overflows = {"precision=fp16", "loss_scale.initial=16777216"};
+
+// Skipped updates do not count for Adam's bias correction, before a checkpoint and after it.
+TEST_F(TrainerOnDevices, ResumedAfterSkippedUpdatesIsUninterruptedBitForBit) {
+  const Experiment e = experiment("names", overflows);
+  TrainingRank first(e, true);
+  std::int64_t skipped = 0;
+  while (first.trainer->optimizer().applied().updates < 2) skipped += first.steps(1).front().applied ? 0 : 1;
+  ASSERT_GT(skipped, 0);
+  Checkpoint checkpoint = first.snapshot();
+  if (session().rank() == 0) {
+    EXPECT_EQ(checkpoint.numbers.at("applied_updates"), 2);
+    EXPECT_EQ(checkpoint.numbers.at("applied_rate"), 0.01);
+  }
+  first.steps(3);
+  TrainingRank resumed(e, true, &checkpoint);
+  EXPECT_EQ(resumed.trainer->optimizer().applied().updates, 2);
+  resumed.steps(3);
+  EXPECT_EQ(resumed.weights(), first.weights());
+}
+
+// Checkpoints of earlier versions say nothing of it: every step was applied, at the rate of the step before.
+TEST_F(TrainerOnDevices, CheckpointsThatDoNotSayWhatWasAppliedResumeAsIfEveryStepWas) {
+  const Settings sgd = {"optimizer.kind=sgd", "optimizer.clip_norm=0", "optimizer.rate_in_momentum=true",
+                        "optimizer.momentum_correction=true"};
+  TrainingRank first(experiment("names", sgd), false);
+  first.steps(3);
+  Checkpoint checkpoint = first.snapshot();
+  checkpoint.numbers.erase("applied_updates");
+  checkpoint.numbers.erase("applied_rate");
+  first.steps(2);
+  TrainingRank resumed(experiment("names", sgd), false, &checkpoint);
+  EXPECT_EQ(resumed.trainer->optimizer().applied().updates, 3);
+  EXPECT_EQ(resumed.trainer->optimizer().applied().rate, 0.01);
+  resumed.steps(2);
+  EXPECT_EQ(resumed.weights(), first.weights());
+}
+
+TEST_F(TrainerOnDevices, AResumeAtAnotherRateCorrectsMomentumByTheRateThatWasApplied) {
+  Settings sgd = {"optimizer.kind=sgd", "optimizer.clip_norm=0", "optimizer.rate_in_momentum=true",
+                  "optimizer.momentum_correction=true"};
+  Settings outside = {"optimizer.kind=sgd", "optimizer.clip_norm=0"};  // this form needs no correction
+  std::vector<std::vector<float>> weights;
+  for (Settings* settings : {&sgd, &outside}) {
+    TrainingRank first(experiment("names", *settings), false);
+    first.steps(3);
+    const Checkpoint checkpoint = first.snapshot();
+    settings->push_back("learning_rate.base=0.05");
+    TrainingRank resumed(experiment("names", *settings), false, &checkpoint);
+    resumed.steps(2);
+    weights.push_back(resumed.weights());
+  }
+  for (std::size_t i = 0; i < weights[0].size(); ++i) ASSERT_NEAR(weights[0][i], weights[1][i], 1e-6) << i;
+}
+
 TEST_F(TrainerOnDevices, AnOverflowIsReportedByItsStepAndHalvesTheNextOnesScale) {
   TrainingRank run(experiment("names", {"precision=fp16", "loss_scale.initial=16777216"}), true);
   const std::vector<float> before = run.weights();

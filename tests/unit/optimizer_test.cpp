@@ -3,28 +3,48 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "base/random.h"
 
 namespace ringtrain {
 namespace {
 
-// Weights after `steps` updates with gradients that depend on weights and step, and a rate that changes twice.
-std::vector<double> trained(OptimizerConfig config, const ParameterTable& table, bool rate_changes) {
-  const std::unique_ptr<Backend> backend = make_cpu_backend(1);
-  const auto weights = backend->make_vector(table.size()), gradients = backend->make_vector(table.size());
-  std::vector<float> flat(static_cast<std::size_t>(table.size()));
-  initialize(table, 3, flat);
-  backend->copy_from_host(flat, *weights, 0);
-  Optimizer optimizer(config, table, *backend);
-  const auto rate = [&](std::int64_t step) { return !rate_changes || step < 4 ? 0.02 : step < 8 ? 0.2 : 0.05; };
-  for (std::int64_t step = 0; step < 12; ++step) {
-    for (std::int64_t i = 0; i < table.size(); ++i)
-      gradients->data()[i] = 0.3f * weights->data()[i] +
-                             0.1f * static_cast<float>(random_normal(9, static_cast<std::uint64_t>(step * 100000 + i)));
-    optimizer.update(*weights, *gradients, {rate(step), rate(std::max<std::int64_t>(0, step - 1))}, step, 1, 0);
+// An optimizer with its weights. Gradients depend on the weights and on the number that they are asked by.
+struct Training {
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  std::unique_ptr<Vector> weights, gradients;
+  Optimizer optimizer;
+
+  Training(const OptimizerConfig& config, const ParameterTable& table)
+      : weights(backend->make_vector(table.size())),
+        gradients(backend->make_vector(table.size())),
+        optimizer(config, table, *backend) {
+    std::vector<float> flat(static_cast<std::size_t>(table.size()));
+    initialize(table, 3, flat);
+    backend->copy_from_host(flat, *weights, 0);
   }
-  return {weights->data(), weights->data() + table.size()};
+  void update(std::int64_t number, double rate) {
+    for (std::int64_t i = 0; i < weights->size(); ++i)
+      gradients->data()[i] =
+          0.3f * weights->data()[i] +
+          0.1f * static_cast<float>(random_normal(9, static_cast<std::uint64_t>(number * 100000 + i)));
+    EXPECT_TRUE(optimizer.update(*weights, *gradients, rate, 1, 0).applied);
+  }
+  // fp16's gradient has overflowed.
+  void overflow(double rate) {
+    std::fill_n(gradients->data(), gradients->size(), std::numeric_limits<float>::infinity());
+    EXPECT_FALSE(optimizer.update(*weights, *gradients, rate, 1, 0).applied);
+  }
+  std::vector<double> values() const { return {weights->data(), weights->data() + weights->size()}; }
+};
+
+// Weights after 12 updates, with a rate that changes twice.
+std::vector<double> trained(const OptimizerConfig& config, const ParameterTable& table, bool rate_changes) {
+  Training training(config, table);
+  for (std::int64_t step = 0; step < 12; ++step)
+    training.update(step, !rate_changes || step < 4 ? 0.02 : step < 8 ? 0.2 : 0.05);
+  return training.values();
 }
 
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
@@ -57,6 +77,89 @@ TEST(Optimizer, MomentumCorrectionMakesTheRateInsideTheBufferEqualToTheRateOutsi
     EXPECT_LT(largest_difference(trained(inside, table, false), trained(outside, table, false)), 1e-5);
     EXPECT_LT(largest_difference(trained(corrected, table, true), trained(outside, table, true)), 1e-5);
     EXPECT_GT(largest_difference(trained(inside, table, true), trained(outside, table, true)), 1e-2);
+  }
+}
+
+OptimizerConfig corrected_momentum() {
+  OptimizerConfig config;
+  config.kind = "sgd";
+  config.rate_in_momentum = config.momentum_correction = true;
+  return config;
+}
+
+// An overflow just where the rate changes: the next update is corrected by the ratio to the last applied one.
+TEST(Optimizer, ASkippedUpdateLeavesNoTraceInMomentumCorrection) {
+  const ParameterTable table = one_layer();
+  Training skipping(corrected_momentum(), table), whole(corrected_momentum(), table);
+  for (Training* training : {&skipping, &whole}) {
+    training->update(0, 0.02);
+    training->update(1, 0.02);
+    if (training == &skipping) training->overflow(0.2);
+    training->update(2, 0.2);
+    training->update(3, 0.2);
+  }
+  EXPECT_EQ(skipping.values(), whole.values());
+  EXPECT_EQ(skipping.optimizer.applied().updates, 4);
+  EXPECT_EQ(skipping.optimizer.applied().rate, 0.2);
+}
+
+// As torch.optim, which knows nothing of a step that its GradScaler has skipped: t counts applied updates.
+TEST(Optimizer, AdamsBiasCorrectionDoesNotCountSkippedUpdates) {
+  ParameterTable table;
+  table.append({"w", {1}, ParameterKind::weight, InitialValues::constant, 0.5});
+  for (const std::string kind : {"adam", "adamw"}) {
+    OptimizerConfig config;
+    config.kind = kind;
+    Training training(config, table);
+    training.overflow(0.1);
+    double w = 0.5, m = 0, v = 0;
+    for (int t = 1; t <= 4; ++t) {
+      const double g = 0.25 * t;
+      std::fill_n(training.gradients->data(), table.size(), static_cast<float>(g));
+      training.optimizer.update(*training.weights, *training.gradients, 0.1, 1, 0);
+      m = 0.9 * m + 0.1 * g;
+      v = 0.999 * v + 0.001 * g * g;
+      w -= 0.1 / (1 - std::pow(0.9, t)) * m / (std::sqrt(v) / std::sqrt(1 - std::pow(0.999, t)) + 1e-8);
+      EXPECT_NEAR(training.weights->data()[0], w, 1e-5) << kind << ", update " << t;
+      if (t % 2 == 0) training.overflow(0.1);
+    }
+  }
+}
+
+// A run that is resumed with another base rate continues as one whose rate changes there.
+TEST(Optimizer, AResumedOptimizerCorrectsMomentumByTheRateThatWasApplied) {
+  const ParameterTable table = one_layer();
+  Training whole(corrected_momentum(), table), resumed(corrected_momentum(), table);
+  for (std::int64_t step = 0; step < 3; ++step) whole.update(step, 0.02);
+  std::copy_n(whole.weights->data(), table.size(), resumed.weights->data());
+  std::copy_n(whole.optimizer.state()[0]->data(), table.trained(), resumed.optimizer.state()[0]->data());
+  resumed.optimizer.resume(whole.optimizer.applied());
+  for (Training* training : {&whole, &resumed}) training->update(3, 0.1);
+  EXPECT_EQ(resumed.values(), whole.values());
+}
+
+TEST(Optimizer, HasARangeForEveryTrainedTensorWithItsKindAndDecayAndWithoutPadding) {
+  const ParameterTable table = one_layer();
+  OptimizerConfig config;
+  config.kind = "sgd";
+  config.weight_decay = 0.5;
+  Training training(config, table);
+  const auto ranges = training.optimizer.ranges();
+  ASSERT_EQ(ranges.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Parameter& p = table.all()[i];
+    EXPECT_EQ(ranges[i].begin, p.offset);
+    EXPECT_EQ(ranges[i].end, p.offset + p.count);
+    EXPECT_EQ(ranges[i].kind, p.kind);
+    EXPECT_EQ(ranges[i].weight_decay, p.kind == ParameterKind::weight ? 0.5f : 0.0f);
+  }
+  training.update(0, 0.1);
+  const auto norms = training.optimizer.gradient_norms().values();
+  for (std::size_t i = 0; i < 2; ++i) {
+    double sum = 0;
+    for (std::int64_t at = ranges[i].begin; at < ranges[i].end; ++at)
+      sum += std::pow(static_cast<double>(training.gradients->data()[at]), 2);
+    EXPECT_NEAR(norms[i], sum, 1e-12 * sum);
   }
 }
 
