@@ -44,12 +44,17 @@ RINGTRAIN_HD LstmGradient lstm_gradient(const LstmGates& a, float c, float c_pre
 RINGTRAIN_HD std::uint32_t dropout_threshold(double probability) {
   return static_cast<std::uint32_t>(probability * 65536.0 + 0.5);
 }
-RINGTRAIN_HD std::uint64_t dropout_counter(std::int64_t global_row, std::int64_t time, std::int64_t unit_group) {
-  return (static_cast<std::uint64_t>(global_row) << 32) | (static_cast<std::uint64_t>(time) << 16) |
-         static_cast<std::uint64_t>(unit_group);
-}
-RINGTRAIN_HD std::uint64_t dropout_counter_high(std::int64_t step, std::int64_t layer) {
-  return (static_cast<std::uint64_t>(step) << 16) | static_cast<std::uint64_t>(layer);
+// Philox's counter. Bits of `low`: 32 of the global row, the lower 16 of the time step, 16 of the block; of `high`: the
+// next 8 of the time step, 40 of the training step, 16 of the layer. A time step of 2^24 or more would repeat the bits
+// of an earlier one; data.sequence allows 10^6.
+struct DropoutCounter {
+  std::uint64_t low, high;
+};
+RINGTRAIN_HD DropoutCounter dropout_counter(std::int64_t step, std::int64_t layer, std::int64_t global_row,
+                                            std::int64_t time, std::int64_t block) {
+  const auto t = static_cast<std::uint64_t>(time);
+  return {(static_cast<std::uint64_t>(global_row) << 32) | ((t & 0xffffu) << 16) | static_cast<std::uint64_t>(block),
+          (t >> 16 << 56) | (static_cast<std::uint64_t>(step) << 16) | static_cast<std::uint64_t>(layer)};
 }
 
 }  // namespace ringtrain

@@ -39,7 +39,8 @@ TEST(CudaKernelsSequence, DropoutDropsWhatTheCpuBackendDrops) {
       for (std::int64_t time = 0; time < length; ++time) {
         cpu::kernels(cpu::Isa::baseline)
             .dropout_mask({.key = state->dropout_key,
-                           .counter_high = dropout_counter_high(state->step, layer),
+                           .step = state->step,
+                           .layer = layer,
                            .first_row = state->first_row,
                            .time = time,
                            .threshold = dropout_threshold(probability)},
@@ -53,6 +54,30 @@ TEST(CudaKernelsSequence, DropoutDropsWhatTheCpuBackendDrops) {
         }
       }
     }
+}
+
+// Time step 65536 once had the bits of time step 0, of this row or of the next one.
+TEST(CudaKernelsSequence, DropoutOfALongSequenceRepeatsNoBits) {
+  TestMemory memory;
+  const std::int64_t samples = 2, length = 65538, units = 64;
+  auto* state = memory.make<StepState>(1);
+  *state = {.dropout_key = 5, .step = 3, .first_row = 0};
+  const Array x = memory.array(Type::bf16, samples * length * units).fill(1), y = memory.array(Type::bf16, x.count);
+  memory.run_once(launch_of(Type::bf16, DropoutArguments{x.data, y.data, state, samples, length, units, 1, 0.5}));
+  const auto row = [&](std::int64_t time, std::int64_t sample) {
+    std::vector<bool> kept;
+    for (std::int64_t i = 0; i < units; ++i) kept.push_back(y[(time * samples + sample) * units + i] != 0);
+    return kept;
+  };
+  std::vector<std::uint8_t> mask(static_cast<std::size_t>(units));
+  for (const std::int64_t sample : {0, 1}) {
+    EXPECT_NE(row(0, sample), row(65536, sample)) << sample;
+    EXPECT_NE(row(1, 1), row(65537, sample)) << sample;
+    cpu::kernels(cpu::Isa::baseline)
+        .dropout_mask({state->dropout_key, state->step, 1, sample, 65536, dropout_threshold(0.5)}, 1, units,
+                      mask.data());
+    EXPECT_EQ(row(65536, sample), std::vector<bool>(mask.begin(), mask.end())) << sample;
+  }
 }
 
 TEST(CudaKernelsSequence, CarriedStateComesBackAsItWas) {

@@ -13,8 +13,8 @@ inline double dropout_factor(const TestPass& pass, double probability, std::int6
                              std::int64_t time, std::int64_t unit) {
   const std::int64_t begin = unit / 128 * 128, u = unit - begin;
   const std::int64_t block = u % 16, word = (u / 16) % 4;
-  const Random4 random = philox(pass.dropout_key, dropout_counter(pass.first_row + row, time, begin / 8 + block),
-                                dropout_counter_high(pass.step, layer));
+  const DropoutCounter counter = dropout_counter(pass.step, layer, pass.first_row + row, time, begin / 8 + block);
+  const Random4 random = philox(pass.dropout_key, counter.low, counter.high);
   const std::uint32_t bits = u < 64 ? random.v[word] & 0xffffu : random.v[word] >> 16;
   const double threshold = dropout_threshold(probability);
   return bits >= threshold ? 1 / (1 - threshold / 65536.0) : 0;

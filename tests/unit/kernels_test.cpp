@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -73,8 +75,7 @@ TEST(Kernels, DropoutMaskIsTheSameOnEveryInstructionSetAndDropsTheRightShare) {
   std::vector<std::uint8_t> first;
   for (Isa isa : here()) {
     std::vector<std::uint8_t> mask(static_cast<std::size_t>(rows * hidden), 9);
-    kernels(isa).dropout_mask({99, dropout_counter_high(3, 1), 1000, 4, dropout_threshold(0.3)}, rows, hidden,
-                              mask.data());
+    kernels(isa).dropout_mask({99, 3, 1, 1000, 4, dropout_threshold(0.3)}, rows, hidden, mask.data());
     if (first.empty()) first = mask;
     EXPECT_EQ(mask, first) << isa_name(isa);
   }
@@ -89,11 +90,38 @@ TEST(Kernels, DropoutMaskIsTheSameOnEveryInstructionSetAndDropsTheRightShare) {
 TEST(Kernels, DropoutIsAFunctionOfTheGlobalRow) {
   std::vector<std::uint8_t> whole(8 * 96), half(4 * 96);
   const Kernels& k = kernels(best_isa());
-  k.dropout_mask({7, 1, 0, 2, dropout_threshold(0.5)}, 8, 96, whole.data());
-  k.dropout_mask({7, 1, 4, 2, dropout_threshold(0.5)}, 4, 96, half.data());
+  k.dropout_mask({7, 0, 1, 0, 2, dropout_threshold(0.5)}, 8, 96, whole.data());
+  k.dropout_mask({7, 0, 1, 4, 2, dropout_threshold(0.5)}, 4, 96, half.data());
   EXPECT_EQ(0, std::memcmp(whole.data() + 4 * 96, half.data(), half.size()));
-  k.dropout_mask({7, 1, 4, 3, dropout_threshold(0.5)}, 4, 96, half.data());
+  k.dropout_mask({7, 0, 1, 4, 3, dropout_threshold(0.5)}, 4, 96, half.data());
   EXPECT_NE(0, std::memcmp(whole.data() + 4 * 96, half.data(), half.size()));
+}
+
+// The counter of short sequences is that of earlier versions, so that their runs can be repeated; long ones must not
+// meet it again.
+TEST(Kernels, DropoutCountersOfLongSequencesAreNewAndThoseOfShortOnesAreAsBefore) {
+  const auto before = [](std::int64_t step, std::int64_t layer, std::int64_t row, std::int64_t time,
+                         std::int64_t block) {
+    return std::pair{static_cast<std::uint64_t>(row << 32 | time << 16 | block),
+                     static_cast<std::uint64_t>(step << 16 | layer)};
+  };
+  const auto now = [](auto... places) {
+    const DropoutCounter counter = dropout_counter(places...);
+    return std::pair{counter.low, counter.high};
+  };
+  constexpr std::int64_t last_step = 1000000000000, last_row = 2147483647, last_layer = 64, last_block = 8191;
+  for (const std::int64_t time : {0, 1, 65535})
+    EXPECT_EQ(now(last_step, last_layer, last_row, time, last_block),
+              before(last_step, last_layer, last_row, time, last_block));
+  std::set<std::pair<std::uint64_t, std::uint64_t>> seen;
+  std::size_t places = 0;
+  for (const std::int64_t step : {std::int64_t{0}, std::int64_t{1}, last_step})
+    for (const std::int64_t row : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, last_row})
+      for (const std::int64_t time : {0, 1, 65535, 65536, 65537, 131072, 999999}) {
+        seen.insert(now(step, last_layer, row, time, last_block));
+        ++places;
+      }
+  EXPECT_EQ(seen.size(), places);
 }
 
 // The vectorised loops must give what the scalar formula gives, up to contraction.

@@ -169,9 +169,8 @@ void DropoutOperation<T>::forward_steps() {
     const float scale = 1.0f / (1.0f - static_cast<float>(threshold_) / 65536.0f);
     for_each_unit(s.threads(), slice, 1, [&](std::int64_t image, std::int64_t) {
       auto* mask = s.at<std::uint8_t>(mask_, slice, image);
-      context_.kernels->dropout_mask(
-          {pass.dropout_key, dropout_counter_high(pass.step, node_.layer), pass.first_row + image, 0, threshold_}, 1, n,
-          mask);
+      context_.kernels->dropout_mask({pass.dropout_key, pass.step, node_.layer, pass.first_row + image, 0, threshold_},
+                                     1, n, mask);
       context_.image->dropout(n, s.at<T>(x_->forward, slice, image), mask, scale, s.at<T>(y_->forward, slice, image));
     });
   };

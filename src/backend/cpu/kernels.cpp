@@ -159,10 +159,10 @@ void dropout_mask(const DropoutMask& a, std::int64_t rows, std::int64_t hidden, 
     std::uint8_t* __restrict row = mask + r * hidden;
     for (std::int64_t begin = 0; begin < hidden; begin += 8 * groups) {
       std::uint32_t words[4][groups];
-      const std::uint64_t counter = dropout_counter(a.first_row + r, a.time, begin / 8);
+      const DropoutCounter counter = dropout_counter(a.step, a.layer, a.first_row + r, a.time, begin / 8);
 #pragma GCC ivdep
       for (int k = 0; k < groups; ++k) {
-        const Random4 random = philox(a.key, counter + static_cast<std::uint64_t>(k), a.counter_high);
+        const Random4 random = philox(a.key, counter.low + static_cast<std::uint64_t>(k), counter.high);
         for (int w = 0; w < 4; ++w) words[w][k] = random.v[w];
       }
       // Unit begin + u takes half u / 64 of word (u / 16) % 4 of block u % 16.

@@ -50,8 +50,8 @@ struct LstmBackward {
 };
 
 struct DropoutMask {
-  std::uint64_t key, counter_high;  // see nn/lstm_cell.h
-  std::int64_t first_row, time;
+  std::uint64_t key;  // with the four places it names every random bit, see nn/lstm_cell.h
+  std::int64_t step, layer, first_row, time;
   std::uint32_t threshold;  // of 65536: dropped below
 };
 

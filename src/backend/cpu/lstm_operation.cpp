@@ -277,7 +277,8 @@ void LstmOperation<T>::State::forward_block(const Pass& pass, std::int64_t block
     std::uint8_t* step_mask = drop > 0 ? mask + at(block, t, H, steps) : nullptr;
     if (step_mask != nullptr)
       kernels->dropout_mask({.key = pass.context.dropout_key,
-                             .counter_high = dropout_counter_high(pass.context.step, drop_layer),
+                             .step = pass.context.step,
+                             .layer = drop_layer,
                              .first_row = pass.context.first_row + block * b,
                              .time = t,
                              .threshold = dropout_threshold(drop)},

@@ -39,11 +39,13 @@ __global__ void __launch_bounds__(tile_threads) dropout(DropoutArguments a) {
   if (!w.active) return;
   const std::uint32_t threshold = dropout_threshold(a.probability);
   const auto scale = static_cast<float>(1 / (1 - threshold / 65536.0));
-  const std::uint64_t key = a.state->dropout_key, high = dropout_counter_high(a.state->step, a.layer);
-  const std::int64_t first_row = a.state->first_row, first_unit = w.octet / 16 * 128 + w.octet % 16;
+  const std::uint64_t key = a.state->dropout_key;
+  const std::int64_t step = a.state->step, first_row = a.state->first_row;
+  const std::int64_t first_unit = w.octet / 16 * 128 + w.octet % 16;
   for (std::int64_t row = w.row; row < a.samples * a.length; row += w.step) {
     const std::int64_t time = quotient(row, a.samples), sample = row - time * a.samples;
-    const Random4 random = philox(key, dropout_counter(first_row + sample, time, w.octet), high);
+    const DropoutCounter counter = dropout_counter(step, a.layer, first_row + sample, time, w.octet);
+    const Random4 random = philox(key, counter.low, counter.high);
     const T* from = static_cast<const T*>(a.x) + row * a.units;
     T* to = static_cast<T*>(a.y) + row * a.units;
     RINGTRAIN_UNROLL
