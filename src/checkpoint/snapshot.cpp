@@ -183,7 +183,7 @@ void check_belongs(const Checkpoint& checkpoint, const std::string& path, const 
     throw Error(cat(path, ": the data set ", plan.train.prefix, " has changed since the checkpoint was made (uuid ",
                     plan.train.dataset_uuid, ", was ", checkpoint.texts.at("train_uuid"), ")"),
                 "put the old data set back, or start a new run in another run.dir");
-  const Experiment before = parse_experiment(checkpoint.texts.at("experiment"), path, {});
+  const Experiment before = parse_stored_experiment(checkpoint.texts.at("experiment"), path, {});
   const Experiment& now = plan.experiment;
   const auto same = [&](const char* key, const auto& a, const auto& b) {
     if (a != b)
@@ -200,7 +200,7 @@ void check_belongs(const Checkpoint& checkpoint, const std::string& path, const 
 }
 
 std::vector<std::string> changed_keys(const Checkpoint& checkpoint, const std::string& path, const Experiment& now) {
-  const Experiment before = parse_experiment(checkpoint.texts.at("experiment"), path, {});
+  const Experiment before = parse_stored_experiment(checkpoint.texts.at("experiment"), path, {});
   std::vector<std::string> changes;
   for (const Field& field : schema()) {
     if (field.how_it_runs_ || section_of(field.key) == "stop") continue;

@@ -52,7 +52,8 @@ Source find_source(const EvaluateArguments& arguments) {
     s.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(s.path, weights_prefix));
     s.step = s.checkpoint->step;
     s.micro_batch = static_cast<std::int64_t>(s.checkpoint->numbers.at("micro_batch"));
-    if (!from_file) s.experiment = parse_experiment(s.checkpoint->texts.at("experiment"), s.path, named.overrides);
+    if (!from_file)
+      s.experiment = parse_stored_experiment(s.checkpoint->texts.at("experiment"), s.path, named.overrides);
   }
   if (!arguments.weights.empty()) {
     s.checkpoint.reset();

@@ -12,7 +12,7 @@ namespace ringtrain {
 namespace {
 
 std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, const std::string& path) {
-  const Experiment experiment = parse_experiment(checkpoint.texts.at("experiment"), path, {});
+  const Experiment experiment = parse_stored_experiment(checkpoint.texts.at("experiment"), path, {});
   std::map<std::string, std::string> metadata = {{"format", "pt"},
                                                  {"model", experiment.model.kind},
                                                  {"step", std::to_string(checkpoint.step)},

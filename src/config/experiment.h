@@ -68,8 +68,8 @@ struct OptimizerConfig {
   bool momentum_correction = false;  // of that form: v is scaled by lr(t) / lr(t - 1) first
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0;
-  bool decay_norm_and_bias = false;
-  double clip_norm = 0;  // 0 = off
+  std::vector<std::string> no_decay = {"norm", "bias"};  // kinds of parameters that weight decay leaves alone
+  double clip_norm = 0;                                  // 0 = off
   bool operator==(const OptimizerConfig&) const = default;
 };
 

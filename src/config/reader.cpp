@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -14,7 +15,8 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "config/batch_plan.h"
+#include "config/contradictions.h"
+#include "config/retired_keys.h"
 #include "config/schema.h"
 #include "config/yaml_mistakes.h"
 
@@ -37,6 +39,9 @@ struct Value {
   std::vector<Value> items;
   Place place;
 };
+
+// Who wrote the text: a user, or a run that stored it.
+enum class Origin { user, run };
 
 using GivenKeys = std::map<std::string_view, Place>;
 
@@ -105,6 +110,17 @@ void assign(const Field& field, const Value& value, Experiment& experiment) {
     }
     return;
   }
+  if (auto* words = std::get_if<std::vector<std::string>*>(&member)) {
+    if (value.kind != Value::Kind::list) refuse(value, "");
+    (*words)->clear();
+    for (const Value& item : value.items) {
+      std::string word;
+      if (item.kind != Value::Kind::scalar || !assign_text(field, item, word) || std::ranges::count(**words, word) > 0)
+        refuse(item, cat("item ", (*words)->size() + 1, " "));
+      (*words)->push_back(word);
+    }
+    return;
+  }
   if (value.kind != Value::Kind::scalar) refuse(value, "");
   bool good = false;
   if (auto* text = std::get_if<std::string*>(&member)) {
@@ -122,6 +138,30 @@ void assign(const Field& field, const Value& value, Experiment& experiment) {
     good = parse_real(value.text, **real) && field.range_.holds(**real);
   }
   if (!good) refuse(value, "");
+}
+
+// The value of a key that stands in one line: an override's, or what a retired key means now.
+Value value_of_text(const Field& field, const std::string& text, const Place& where) {
+  Value value{Value::Kind::scalar, text, false, {}, where};
+  Experiment experiment;
+  if (text.empty() && !std::holds_alternative<std::string*>(field.member(experiment)))
+    value.kind = Value::Kind::nothing;
+  if (!text.starts_with('[') || !text.ends_with(']') || !is_list(field)) return value;
+  value.kind = Value::Kind::list;
+  std::string_view rest = std::string_view(text).substr(1, text.size() - 2);
+  while (rest.find_first_not_of(' ') != std::string_view::npos) {
+    const auto comma = rest.find(',');
+    std::string_view item = rest.substr(0, comma);
+    item.remove_prefix(std::min(item.find_first_not_of(' '), item.size()));
+    item = item.substr(0, item.find_last_not_of(' ') + 1);
+    value.items.push_back({Value::Kind::scalar, std::string(item), false, {}, where});
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+  }
+  return value;
+}
+
+[[noreturn]] void refuse_retired(const RetiredKey& key, const Place& where) {
+  throw Error(cat(where.prefix, key.key, " is no longer a key, expected ", key.now), std::string(key.hint));
 }
 
 // The file
@@ -142,8 +182,8 @@ struct DocumentStart : YAML::EventHandler {
 
 class FileReader {
  public:
-  FileReader(const std::string& path, Experiment& experiment, GivenKeys& given)
-      : path_(path), experiment_(experiment), given_(given) {}
+  FileReader(const std::string& path, Origin origin, Experiment& experiment, GivenKeys& given)
+      : path_(path), origin_(origin), experiment_(experiment), given_(given) {}
 
   void read(const std::string& yaml) {
     yaml_ = yaml;
@@ -233,6 +273,8 @@ class FileReader {
                           value.kind == Value::Kind::scalar ? nearest_key(leaf, false) : ""));
         sections_.emplace(leaf, where);
         read_map(entry.second, leaf);
+      } else if (const RetiredKey* retired = find_retired_key(key)) {
+        read_retired(*retired, value, where);
       } else if (field != nullptr && section_of(key) == section) {
         assign(*field, value, experiment_);
         given_[field->key] = where;
@@ -247,8 +289,20 @@ class FileReader {
     }
   }
 
+  // The key that stands in its place now gets what the old value means.
+  void read_retired(const RetiredKey& key, const Value& value, const Place& where) {
+    if (origin_ == Origin::user) refuse_retired(key, where);
+    const std::optional<std::string> now =
+        value.kind == Value::Kind::scalar ? key.value_now(value.text) : std::optional<std::string>();
+    if (!now.has_value()) throw Error(cat(value.place.prefix, key.key, " ", found(value), ", which no version wrote"));
+    const Field& field = *find_field(key.now);
+    assign(field, value_of_text(field, *now, where), experiment_);
+    given_[field.key] = where;
+  }
+
   const std::string& path_;
   std::string_view yaml_;
+  Origin origin_;
   Experiment& experiment_;
   GivenKeys& given_;
   std::map<std::string, Place, std::less<>> sections_;
@@ -261,178 +315,22 @@ void apply_override(const std::string& text, int number, Experiment& experiment,
     throw Error(cat(where.prefix, "no key and value, expected key.path=value such as batch.global=4096"));
   const std::string key = text.substr(0, equals);
   const Field* field = find_field(key);
+  if (const RetiredKey* retired = find_retired_key(key)) refuse_retired(*retired, where);
   if (field == nullptr) {
     if (std::find(sections().begin(), sections().end(), key) != sections().end())
       throw Error(cat(where.prefix, key, " is a section, expected one of its keys", nearest_key(key, false)));
     unknown_key(where, key, false);
   }
-  Value value{Value::Kind::scalar, text.substr(equals + 1), false, {}, where};
-  if (value.text.empty() && !std::holds_alternative<std::string*>(field->member(experiment)))
-    value.kind = Value::Kind::nothing;
-  if (value.text.starts_with('[') && value.text.ends_with(']') &&
-      std::holds_alternative<std::vector<double>*>(field->member(experiment))) {
-    value.kind = Value::Kind::list;
-    std::string_view rest = std::string_view(value.text).substr(1, value.text.size() - 2);
-    while (rest.find_first_not_of(' ') != std::string_view::npos) {
-      const auto comma = rest.find(',');
-      std::string_view item = rest.substr(0, comma);
-      item.remove_prefix(std::min(item.find_first_not_of(' '), item.size()));
-      item = item.substr(0, item.find_last_not_of(' ') + 1);
-      value.items.push_back({Value::Kind::scalar, std::string(item), false, {}, where});
-      rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
-    }
-  }
+  const Value value = value_of_text(*field, text.substr(equals + 1), where);
   assign(*field, value, experiment);
   given[field->key] = where;
 }
 
-// Contradictions between keys
-
-struct Contradiction {
-  std::vector<std::string_view> keys;  // reported at the one given last
-  std::string what, hint = {};
-};
-
-// "optimizer.kind is sgd"
-std::string state(std::string_view key, const Experiment& experiment) {
-  return cat(key, " is ", value_text(*find_field(key), experiment));
-}
-
-std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
-  const LearningRateConfig& lr = e.learning_rate;
-  const auto is = [&e](std::string_view leaf) { return state(cat("learning_rate.", leaf), e); };
-  const double k = lr.base_batch > 0 ? static_cast<double>(e.batch.global) / static_cast<double>(lr.base_batch) : 1;
-  const double warmup_epochs = lr.warmup_epochs * (lr.scaling == "legw" ? k : 1);
-  const double peak = lr.base * (lr.scaling == "none" ? 1 : lr.scaling == "linear" ? k : std::sqrt(k));
-
-  if (lr.scaling != "none" && lr.base_batch == 0)
-    return {
-        {{"learning_rate.scaling", "learning_rate.base_batch"},
-         cat(is("scaling"), " but learning_rate.base_batch is not given, expected the batch that base was chosen at")}};
-  if (lr.warmup_epochs > 0 && lr.warmup_steps > 0)
-    return {{{"learning_rate.warmup_epochs", "learning_rate.warmup_steps"},
-             cat(is("warmup_epochs"), " and ", is("warmup_steps"), ", expected only one of them")}};
-  if ((lr.warmup_epochs > 0 || lr.warmup_steps > 0) && lr.scaling == "none" && lr.warmup_from == "base")
-    return {{{"learning_rate.warmup_epochs", "learning_rate.warmup_steps", "learning_rate.scaling",
-              "learning_rate.warmup_from"},
-             "warm-up from the base rate without scaling changes nothing, expected learning_rate.warmup_from: zero, a "
-             "learning_rate.scaling, or no warm-up"}};
-  if (lr.schedule == "step" && lr.milestones.empty())
-    return {
-        {{"learning_rate.schedule", "learning_rate.milestones"},
-         "learning_rate.schedule is step but learning_rate.milestones is empty, expected epochs such as [30, 60, 80]"}};
-  for (std::size_t i = 1; i < lr.milestones.size(); ++i)
-    if (lr.milestones[i] <= lr.milestones[i - 1])
-      return {{{"learning_rate.milestones"}, cat(is("milestones"), ", expected increasing epochs")}};
-  if (!lr.milestones.empty() && e.stop.epochs > 0 && lr.milestones.back() >= e.stop.epochs)
-    return {{{"learning_rate.milestones", "stop.epochs"},
-             cat(is("milestones"), " but ", state("stop.epochs", e), ", expected milestones before the end"),
-             "Give the milestones that the shorter run shall have, or another schedule."}};
-  if (!lr.milestones.empty() && lr.milestones.front() < warmup_epochs)
-    return {{{"learning_rate.milestones", "learning_rate.warmup_epochs", "learning_rate.scaling"},
-             cat(is("milestones"), " but warm-up takes ", warmup_epochs, " epochs, expected milestones after it")}};
-  if (lr.schedule == "polynomial" || lr.schedule == "cosine") {
-    if (e.stop.epochs == 0 && e.stop.steps == 0)
-      return {{{"learning_rate.schedule", "stop.epochs", "stop.steps"},
-               cat(is("schedule"), " but the run's length is not known, expected stop.epochs or stop.steps")}};
-    if (lr.end > peak)
-      return {{{"learning_rate.end", "learning_rate.base", "learning_rate.scaling", "batch.global"},
-               cat(is("end"), " but the peak rate is ", peak, ", expected an end at or below it")}};
-    if ((e.stop.epochs > 0 && warmup_epochs >= e.stop.epochs) || (e.stop.steps > 0 && lr.warmup_steps >= e.stop.steps))
-      return {{{"learning_rate.schedule", "learning_rate.warmup_epochs", "learning_rate.warmup_steps", "stop.epochs",
-                "stop.steps"},
-               cat(is("schedule"), " but warm-up lasts as long as the run, expected a shorter warm-up")}};
-  }
-  return std::nullopt;
-}
-
-std::optional<Contradiction> image_contradiction(const Experiment& e) {
-  const DataConfig& data = e.data;
-  for (const auto& [key, range] :
-       {std::pair<std::string_view, const std::vector<double>&>{"data.crop_area", data.crop_area},
-        {"data.crop_ratio", data.crop_ratio}})
-    if (range.size() != 2 || range[0] > range[1])
-      return {{{key}, cat(state(key, e), ", expected two numbers, the smaller one first")}};
-  if (data.mean.size() != data.std.size())
-    return {{{"data.mean", "data.std"},
-             cat(state("data.mean", e), " and ", state("data.std", e), ", expected as many of each")}};
-  if (data.resize > 0 && data.resize < data.image_size)
-    return {{{"data.resize", "data.image_size"},
-             cat(state("data.resize", e), " but ", state("data.image_size", e),
-                 ", expected resize at or above image_size, or 0")}};
-  if (e.model.kind == "resnet" && e.model.width % 16 != 0)
-    return {{{"model.width"}, cat(state("model.width", e), ", expected a multiple of 16")}};
-  if (e.model.kind == "resnet" &&
-      std::string(" 18 34 50 101 152 ").find(cat(" ", e.model.depth, " ")) == std::string::npos)
-    return {{{"model.depth"}, cat(state("model.depth", e), ", expected 18, 34, 50, 101 or 152")}};
-  if (e.model.kind == "char_lstm" && e.loss.label_smoothing > 0)
-    return {{{"loss.label_smoothing", "model.kind"},
-             cat(state("loss.label_smoothing", e), " but ", state("model.kind", e), ", expected it only with images")}};
-  return std::nullopt;
-}
-
-std::optional<Contradiction> find_contradiction(const Experiment& e) {
-  const Experiment defaults;
-  for (const Field& field : schema()) {
-    if (field.only_with_.empty() || value_text(field, e) == value_text(field, defaults)) continue;
-    const std::string other = value_text(*find_field(field.only_with_), e);
-    if (std::count(field.only_words_.begin(), field.only_words_.end(), other) > 0) continue;
-    std::string words;
-    for (const std::string_view word : field.only_words_) words += cat(words.empty() ? "" : " or ", word);
-    return {{{field.key, field.only_with_},
-             cat(state(field.key, e), " but ", field.only_with_, " is ", other, ", expected it only with ", words)}};
-  }
-  const BatchConfig& batch = e.batch;
-  if (batch.global % batch.worker != 0)
-    return {
-        {{"batch.global", "batch.worker"},
-         cat(state("batch.worker", e), " but ", state("batch.global", e), ", expected a worker that divides global"),
-         cat("Near: ", nearest_divisors(batch.global, batch.worker), ".")}};
-  if (batch.micro > 0 && batch.global % batch.micro != 0)
-    return {{{"batch.global", "batch.micro"},
-             cat(state("batch.micro", e), " but ", state("batch.global", e), ", expected a micro that divides global"),
-             cat("Near: ", nearest_divisors(batch.global, batch.micro), ".")}};
-  if (e.optimizer.nesterov && e.optimizer.momentum == 0)
-    return {{{"optimizer.nesterov", "optimizer.momentum"},
-             "optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"}};
-  if (e.optimizer.momentum_correction && !e.optimizer.rate_in_momentum)
-    return {{{"optimizer.momentum_correction", "optimizer.rate_in_momentum"},
-             "optimizer.momentum_correction is true but optimizer.rate_in_momentum is false, expected both: the other "
-             "form needs no correction"}};
-  if (auto contradiction = image_contradiction(e)) return contradiction;
-  if (!e.run.dir.empty() && !e.run.id.empty())
-    return {
-        {{"run.dir", "run.id"}, cat(state("run.dir", e), " and ", state("run.id", e), ", expected only one of them")}};
-  if (auto contradiction = learning_rate_contradiction(e)) return contradiction;
-  const StopConfig& stop = e.stop;
-  if (stop.epochs == 0 && stop.steps == 0 && stop.seconds == 0 && stop.target_metric.empty())
-    return {{{"stop.epochs", "stop.steps", "stop.seconds", "stop.target_metric"},
-             "nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or stop.target_metric"}};
-  if (stop.target_metric.empty() && stop.target_value > 0)
-    return {{{"stop.target_value", "stop.target_metric"},
-             cat(state("stop.target_value", e), " but stop.target_metric is not given, expected both or none")}};
-  if (stop.target_metric.empty()) return std::nullopt;
-  if (stop.target_value == 0 || (stop.target_metric == "validation_accuracy" && stop.target_value > 1))
-    return {{{"stop.target_metric", "stop.target_value"},
-             cat(state("stop.target_metric", e), " but ", state("stop.target_value", e), ", expected ",
-                 stop.target_metric == "validation_loss" ? "a loss above 0" : "a share above 0 and at most 1")}};
-  if (e.data.validation.empty())
-    return {{{"stop.target_metric", "data.validation"},
-             cat(state("stop.target_metric", e), " but data.validation is not given, expected validation data")}};
-  if (e.evaluate.every_epochs == 0 && e.evaluate.every_steps == 0)
-    return {{{"stop.target_metric", "evaluate.every_epochs", "evaluate.every_steps"},
-             cat(state("stop.target_metric", e),
-                 " but evaluation is off, expected evaluate.every_epochs or evaluate.every_steps")}};
-  return std::nullopt;
-}
-
-}  // namespace
-
-Experiment parse_experiment(const std::string& yaml, const std::string& path,
-                            const std::vector<std::string>& overrides) {
+Experiment parse(const std::string& yaml, const std::string& path, Origin origin,
+                 const std::vector<std::string>& overrides) {
   Experiment experiment;
   GivenKeys given;
-  FileReader reader(path, experiment, given);
+  FileReader reader(path, origin, experiment, given);
   reader.read(yaml);
   for (std::size_t i = 0; i < overrides.size(); ++i)
     apply_override(overrides[i], static_cast<int>(i) + 1, experiment, given);
@@ -453,6 +351,18 @@ Experiment parse_experiment(const std::string& yaml, const std::string& path,
   return experiment;
 }
 
+}  // namespace
+
+Experiment parse_experiment(const std::string& yaml, const std::string& path,
+                            const std::vector<std::string>& overrides) {
+  return parse(yaml, path, Origin::user, overrides);
+}
+
+Experiment parse_stored_experiment(const std::string& yaml, const std::string& path,
+                                   const std::vector<std::string>& overrides) {
+  return parse(yaml, path, Origin::run, overrides);
+}
+
 Experiment read_experiment(const std::string& path, const std::vector<std::string>& overrides) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error(path + ":1:1: cannot be opened, expected an experiment file", "configs/ holds examples.");
@@ -461,7 +371,8 @@ Experiment read_experiment(const std::string& path, const std::vector<std::strin
   if (file.bad()) throw Error(path + ":1:1: cannot be read, expected an experiment file");
   yaml.resize(static_cast<std::size_t>(file.gcount()));
   if (yaml.size() > file_limit_bytes) throw Error(path + ":1:1: more than 1 MiB, expected an experiment file");
-  return parse_experiment(yaml, path, overrides);
+  const bool of_run = std::filesystem::exists(std::filesystem::path(path).replace_filename("run.json"));
+  return parse(yaml, path, of_run ? Origin::run : Origin::user, overrides);
 }
 
 }  // namespace ringtrain

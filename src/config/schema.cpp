@@ -123,7 +123,9 @@ std::vector<Field> make_schema() {
     FIELD(optimizer.epsilon).above(0, 1).only_with("optimizer.kind", {"adam", "adamw"}).also({"eps"})
       .means("Added to the root of the mean square."),
     FIELD(optimizer.weight_decay).from(0, 1000).also({"wd", "l2"}).means("0: off."),
-    FIELD(optimizer.decay_norm_and_bias).means("Whether weight decay acts on norm and bias parameters too."),
+    FIELD(optimizer.no_decay).words({"norm", "bias"}).also({"exclude_from_weight_decay"})
+      .means("Parameters that weight decay leaves alone. norm: gamma and beta of batch norm (Goyal et al. 2017). bias: of "
+             "dense, convolution and LSTM layers. []: it acts on everything, as in torchvision."),
     FIELD(optimizer.clip_norm).from(0, 1e9).also({"grad_clip", "max_grad_norm", "clip"})
       .means("Gradients whose norm over all parameters is larger are scaled down to it. 0: off."),
 
@@ -308,6 +310,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
 std::string_view type_text(const Field& field) {
   Experiment experiment;
   const Member member = field.member(experiment);
+  if (std::holds_alternative<std::vector<std::string>*>(member)) return "list of words";
   if (!field.words_.empty()) return "word";
   if (std::holds_alternative<std::string*>(member)) return "text";
   if (std::holds_alternative<bool*>(member)) return "true or false";
@@ -337,6 +340,13 @@ std::string_view section_of(std::string_view key) {
 std::string_view leaf_of(std::string_view key) {
   const auto dot = key.find('.');
   return dot == std::string_view::npos ? key : key.substr(dot + 1);
+}
+
+bool is_list(const Field& field) {
+  Experiment experiment;
+  const Member member = field.member(experiment);
+  return std::holds_alternative<std::vector<double>*>(member) ||
+         std::holds_alternative<std::vector<std::string>*>(member);
 }
 
 const std::vector<std::string_view>& sections() {
@@ -381,6 +391,9 @@ bool is_folder_name(std::string_view text) {
 std::string expected(const Field& field) {
   Experiment experiment;
   const Member member = field.member(experiment);
+  if (std::holds_alternative<std::vector<std::string>*>(member))
+    return cat("a list such as [", join(field.words_, ", "), "] of different words, each one of ",
+               join(field.words_, ", "));
   if (field.words_.size() == 1) return std::string(field.words_[0]);
   if (!field.words_.empty()) return "one of " + join(field.words_, ", ");
   if (field.folder_name_) return "at most 100 letters, digits, '.', '_' and '-' that do not start with '.'";
@@ -404,6 +417,11 @@ std::string value_text(const Field& field, const Experiment& experiment) {
     std::string operator()(const std::vector<double>* values) const {
       std::vector<std::string> texts;
       for (const double value : *values) texts.push_back(number_text(value));
+      return "[" + join(texts, ", ") + "]";
+    }
+    std::string operator()(const std::vector<std::string>* words) const {
+      std::vector<std::string> texts;
+      for (const std::string& word : *words) texts.push_back(text_text(word));
       return "[" + join(texts, ", ") + "]";
     }
   };

@@ -13,7 +13,8 @@
 namespace ringtrain {
 
 // A field's place in an Experiment; the pointer's type is the field's type.
-using Member = std::variant<std::string*, bool*, std::int64_t*, std::uint64_t*, double*, std::vector<double>*>;
+using Member = std::variant<std::string*, bool*, std::int64_t*, std::uint64_t*, double*, std::vector<double>*,
+                            std::vector<std::string>*>;
 
 struct Range {
   double low = std::numeric_limits<double>::lowest(), high = std::numeric_limits<double>::max();
@@ -29,7 +30,7 @@ struct Field {
   Member (*member)(Experiment&);
   std::string_view unit_;                     // "samples"; empty: none
   Range range_;                               // numbers, and each number of a list
-  std::vector<std::string_view> words_;       // text: the allowed words; empty: any
+  std::vector<std::string_view> words_;       // text, and each text of a list: the allowed words; empty: any
   bool required_ = false;                     // must be given; a required text must not be empty
   bool folder_name_ = false;                  // text: usable as the name of a folder
   std::string_view only_with_;                // another key ...
@@ -73,10 +74,12 @@ const std::vector<std::string_view>& sections();
 // has keys below it, so that only a section can be meant.
 std::string nearest_key(std::string_view key, bool is_map);
 
+bool is_list(const Field& field);
+
 // "an integer from 1 to 65536", "one of sgd, adam, adamw": what a message says was expected.
 std::string expected(const Field& field);
 
-// The field's value as the file has it: 0.001, true, [30, 60, 80], "".
+// The field's value as the file has it: 0.001, true, [30, 60, 80], [norm, bias], "".
 std::string value_text(const Field& field, const Experiment& experiment);
 
 // Usable as the name of a folder: [A-Za-z0-9._-]+, not starting with '.', at most 100 characters.

@@ -1,5 +1,6 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace ringtrain {
@@ -13,7 +14,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parame
     : config_(config), backend_(backend), trained_(parameters.trained()) {
   for (const Parameter& p : parameters.all()) {
     if (p.kind == ParameterKind::statistic) continue;
-    const bool decays = p.kind == ParameterKind::weight || config.decay_norm_and_bias;
+    const bool decays = std::ranges::count(config.no_decay, parameter_kind_name(p.kind)) == 0;
     ranges_.push_back({.begin = p.offset,
                        .end = p.offset + p.count,
                        .weight_decay = decays ? static_cast<float>(config.weight_decay) : 0.0f,

@@ -318,9 +318,10 @@ std::string describe_optimizer(const Experiment& e) {
                 o.rate_in_momentum ? ", rate in the buffer" : "", o.momentum_correction ? ", corrected" : "");
   else
     text += cat(", betas ", number(o.beta1), " ", number(o.beta2), ", epsilon ", number(o.epsilon));
-  if (o.weight_decay > 0)
-    text +=
-        cat(", weight decay ", number(o.weight_decay), o.decay_norm_and_bias ? " on everything" : " on weights only");
+  if (o.weight_decay > 0) {
+    text += cat(", weight decay ", number(o.weight_decay), o.no_decay.empty() ? " on everything" : " but not on ");
+    for (std::size_t i = 0; i < o.no_decay.size(); ++i) text += cat(i == 0 ? "" : " and ", o.no_decay[i]);
+  }
   if (o.clip_norm > 0) text += cat(", clipped to norm ", number(o.clip_norm));
   return text;
 }

@@ -221,6 +221,18 @@ TEST_F(TrainerOnDevices, CheckpointsThatDoNotSayWhatWasAppliedResumeAsIfEverySte
   EXPECT_EQ(resumed.weights(), first.weights());
 }
 
+TEST_F(TrainerOnDevices, CheckpointsWithRetiredKeysBelongToTheirRun) {
+  TrainingRank run(experiment("names", {}), false);
+  Checkpoint checkpoint = run.snapshot();
+  if (session().rank() != 0) return;
+  std::string& text = checkpoint.texts.at("experiment");
+  const std::string now = "no_decay: [norm, bias]", then = "decay_norm_and_bias: false";
+  ASSERT_NE(text.find(now), std::string::npos);
+  text.replace(text.find(now), now.size(), then);
+  EXPECT_NO_THROW(check_belongs(checkpoint, "c.h5", run.plan));
+  EXPECT_TRUE(changed_keys(checkpoint, "c.h5", run.plan.experiment).empty());
+}
+
 TEST_F(TrainerOnDevices, AResumeAtAnotherRateCorrectsMomentumByTheRateThatWasApplied) {
   Settings sgd = {"optimizer.kind=sgd", "optimizer.clip_norm=0", "optimizer.rate_in_momentum=true",
                   "optimizer.momentum_correction=true"};

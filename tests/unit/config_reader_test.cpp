@@ -37,6 +37,7 @@ struct Bad {
 TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
   const std::string i32 = "an integer from 1 to 2147483647";
   const std::string kinds = "one of sgd, adam, adamw";
+  const std::string kinds_of_parameters = "a list such as [norm, bias] of different words, each one of norm, bias";
   const std::vector<Bad> cases = {
       // The file itself
       {"", {}, "exp.yaml:1:1: the file is empty, expected an experiment"},
@@ -123,6 +124,29 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
       {good + "optimizer: {nesterov: yes}\n", {}, "exp.yaml:8:23: optimizer.nesterov is 'yes', expected true or false"},
       {good + "checkpoint: {best: 1}\n", {}, "exp.yaml:8:20: checkpoint.best is '1', expected true or false"},
       {good + "checkpoint: {best: True}\n", {}, "exp.yaml:8:20: checkpoint.best is 'True', expected true or false"},
+      {good + "optimizer: {no_decay: norm}\n",
+       {},
+       "exp.yaml:8:23: optimizer.no_decay is 'norm', expected " + kinds_of_parameters},
+      {good + "optimizer: {no_decay: [norm, weight]}\n",
+       {},
+       "exp.yaml:8:30: optimizer.no_decay item 2 is 'weight', expected " + kinds_of_parameters},
+      {good + "optimizer: {no_decay: [bias, bias]}\n",
+       {},
+       "exp.yaml:8:30: optimizer.no_decay item 2 is 'bias', expected " + kinds_of_parameters},
+      {good,
+       {"optimizer.no_decay=norm"},
+       "override 'optimizer.no_decay=norm': optimizer.no_decay is 'norm', expected " + kinds_of_parameters},
+      {good,
+       {"optimizer.no_decay=[norm, gamma]"},
+       "override 'optimizer.no_decay=[norm, gamma]': optimizer.no_decay item 2 is 'gamma', expected " +
+           kinds_of_parameters},
+      {good + "optimizer: {decay_norm_and_bias: false}\n",
+       {},
+       "exp.yaml:8:13: optimizer.decay_norm_and_bias is no longer a key, expected optimizer.no_decay"},
+      {good,
+       {"optimizer.decay_norm_and_bias=true"},
+       "override 'optimizer.decay_norm_and_bias=true': optimizer.decay_norm_and_bias is no longer a key, expected "
+       "optimizer.no_decay"},
       {good + "optimizer: {kind: lamb}\n", {}, "exp.yaml:8:19: optimizer.kind is 'lamb', expected " + kinds},
       {good + "optimizer: {kind: ADAM}\n", {}, "exp.yaml:8:19: optimizer.kind is 'ADAM', expected " + kinds},
       {good + "model: {kind: resnet50}\n",

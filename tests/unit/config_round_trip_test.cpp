@@ -20,7 +20,7 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
        "model.dropout=0.30000000000000004", "data.train=a \"b\"\\c: #d/ä", "data.validation=- 1", "data.order=streams",
        "data.sequence=50", "data.blanks=masked", "data.loader_threads=3", "data.prefetch=9", "batch.micro=8"},
       {"name=1.50", "optimizer.kind=sgd", "optimizer.momentum=0.875", "optimizer.nesterov=true",
-       "optimizer.weight_decay=3.0517578125e-5", "optimizer.decay_norm_and_bias=true", "optimizer.clip_norm=0.1",
+       "optimizer.weight_decay=3.0517578125e-5", "optimizer.no_decay=[bias, norm]", "optimizer.clip_norm=0.1",
        "learning_rate.base=0.1", "learning_rate.base_batch=32", "learning_rate.scaling=linear",
        "learning_rate.warmup_epochs=1.5", "learning_rate.schedule=step", "learning_rate.milestones=[2,3.1,1e1]",
        "learning_rate.factor=0.97", "stop.epochs=12", "run.dir=true"},

@@ -126,7 +126,8 @@ TEST(Optimizer, DecayGoesByKindAndClippingByGlobalNorm) {
   table.append({"w", {3}, ParameterKind::weight, InitialValues::constant, 0, 0, 0});
   table.append({"b", {3}, ParameterKind::bias, InitialValues::constant, 0, 0, 0});
   table.append({"n", {3}, ParameterKind::norm, InitialValues::constant, 0, 0, 0});
-  for (bool everything : {false, true}) {
+  for (const std::vector<std::string>& no_decay :
+       std::vector<std::vector<std::string>>{{}, {"norm"}, {"bias"}, {"norm", "bias"}}) {
     std::unique_ptr<Backend> backend = make_cpu_backend(1);
     auto weights = backend->make_vector(table.size()), gradients = backend->make_vector(table.size());
     for (const Parameter& p : table.all()) {
@@ -137,12 +138,12 @@ TEST(Optimizer, DecayGoesByKindAndClippingByGlobalNorm) {
     config.kind = "sgd";
     config.momentum = 0;
     config.weight_decay = 0.5;
-    config.decay_norm_and_bias = everything;
+    config.no_decay = no_decay;
     config.clip_norm = std::sqrt(27.0) / 6;  // the norm is sqrt(3 x 9): gradients shrink to 0.5, decay does not
     Optimizer optimizer(config, table, *backend);
     optimizer.update(*weights, *gradients, 0.1, 1, 0);
     for (const Parameter& p : table.all()) {
-      const bool decayed = everything || p.kind == ParameterKind::weight;
+      const bool decayed = std::ranges::count(no_decay, parameter_kind_name(p.kind)) == 0;
       EXPECT_FLOAT_EQ(weights->data()[p.offset], 2 - 0.1f * (0.5f + (decayed ? 1.0f : 0.0f))) << p.name;
     }
   }

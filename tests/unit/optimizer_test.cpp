@@ -169,7 +169,7 @@ TEST(Optimizer, LeavesTheRunningStatisticsToTheTrainer) {
   OptimizerConfig sgd;
   sgd.kind = "sgd";
   sgd.weight_decay = 0.1;
-  sgd.decay_norm_and_bias = true;
+  sgd.no_decay = {};
   const std::vector<double> weights = trained(sgd, table, false);
   for (const Parameter& p : table.all())
     for (std::int64_t i = 0; i < p.count && p.kind == ParameterKind::statistic; ++i)

@@ -1,0 +1,149 @@
+#include "config/contradictions.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "config/batch_plan.h"
+#include "config/schema.h"
+
+namespace ringtrain {
+namespace {
+
+// "optimizer.kind is sgd"
+std::string state(std::string_view key, const Experiment& experiment) {
+  return cat(key, " is ", value_text(*find_field(key), experiment));
+}
+
+std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
+  const LearningRateConfig& lr = e.learning_rate;
+  const auto is = [&e](std::string_view leaf) { return state(cat("learning_rate.", leaf), e); };
+  const double k = lr.base_batch > 0 ? static_cast<double>(e.batch.global) / static_cast<double>(lr.base_batch) : 1;
+  const double warmup_epochs = lr.warmup_epochs * (lr.scaling == "legw" ? k : 1);
+  const double peak = lr.base * (lr.scaling == "none" ? 1 : lr.scaling == "linear" ? k : std::sqrt(k));
+
+  if (lr.scaling != "none" && lr.base_batch == 0)
+    return {
+        {{"learning_rate.scaling", "learning_rate.base_batch"},
+         cat(is("scaling"), " but learning_rate.base_batch is not given, expected the batch that base was chosen at")}};
+  if (lr.warmup_epochs > 0 && lr.warmup_steps > 0)
+    return {{{"learning_rate.warmup_epochs", "learning_rate.warmup_steps"},
+             cat(is("warmup_epochs"), " and ", is("warmup_steps"), ", expected only one of them")}};
+  if ((lr.warmup_epochs > 0 || lr.warmup_steps > 0) && lr.scaling == "none" && lr.warmup_from == "base")
+    return {{{"learning_rate.warmup_epochs", "learning_rate.warmup_steps", "learning_rate.scaling",
+              "learning_rate.warmup_from"},
+             "warm-up from the base rate without scaling changes nothing, expected learning_rate.warmup_from: zero, a "
+             "learning_rate.scaling, or no warm-up"}};
+  if (lr.schedule == "step" && lr.milestones.empty())
+    return {
+        {{"learning_rate.schedule", "learning_rate.milestones"},
+         "learning_rate.schedule is step but learning_rate.milestones is empty, expected epochs such as [30, 60, 80]"}};
+  for (std::size_t i = 1; i < lr.milestones.size(); ++i)
+    if (lr.milestones[i] <= lr.milestones[i - 1])
+      return {{{"learning_rate.milestones"}, cat(is("milestones"), ", expected increasing epochs")}};
+  if (!lr.milestones.empty() && e.stop.epochs > 0 && lr.milestones.back() >= e.stop.epochs)
+    return {{{"learning_rate.milestones", "stop.epochs"},
+             cat(is("milestones"), " but ", state("stop.epochs", e), ", expected milestones before the end"),
+             "Give the milestones that the shorter run shall have, or another schedule."}};
+  if (!lr.milestones.empty() && lr.milestones.front() < warmup_epochs)
+    return {{{"learning_rate.milestones", "learning_rate.warmup_epochs", "learning_rate.scaling"},
+             cat(is("milestones"), " but warm-up takes ", warmup_epochs, " epochs, expected milestones after it")}};
+  if (lr.schedule == "polynomial" || lr.schedule == "cosine") {
+    if (e.stop.epochs == 0 && e.stop.steps == 0)
+      return {{{"learning_rate.schedule", "stop.epochs", "stop.steps"},
+               cat(is("schedule"), " but the run's length is not known, expected stop.epochs or stop.steps")}};
+    if (lr.end > peak)
+      return {{{"learning_rate.end", "learning_rate.base", "learning_rate.scaling", "batch.global"},
+               cat(is("end"), " but the peak rate is ", peak, ", expected an end at or below it")}};
+    if ((e.stop.epochs > 0 && warmup_epochs >= e.stop.epochs) || (e.stop.steps > 0 && lr.warmup_steps >= e.stop.steps))
+      return {{{"learning_rate.schedule", "learning_rate.warmup_epochs", "learning_rate.warmup_steps", "stop.epochs",
+                "stop.steps"},
+               cat(is("schedule"), " but warm-up lasts as long as the run, expected a shorter warm-up")}};
+  }
+  return std::nullopt;
+}
+
+std::optional<Contradiction> image_contradiction(const Experiment& e) {
+  const DataConfig& data = e.data;
+  for (const auto& [key, range] :
+       {std::pair<std::string_view, const std::vector<double>&>{"data.crop_area", data.crop_area},
+        {"data.crop_ratio", data.crop_ratio}})
+    if (range.size() != 2 || range[0] > range[1])
+      return {{{key}, cat(state(key, e), ", expected two numbers, the smaller one first")}};
+  if (data.mean.size() != data.std.size())
+    return {{{"data.mean", "data.std"},
+             cat(state("data.mean", e), " and ", state("data.std", e), ", expected as many of each")}};
+  if (data.resize > 0 && data.resize < data.image_size)
+    return {{{"data.resize", "data.image_size"},
+             cat(state("data.resize", e), " but ", state("data.image_size", e),
+                 ", expected resize at or above image_size, or 0")}};
+  if (e.model.kind == "resnet" && e.model.width % 16 != 0)
+    return {{{"model.width"}, cat(state("model.width", e), ", expected a multiple of 16")}};
+  if (e.model.kind == "resnet" &&
+      std::string(" 18 34 50 101 152 ").find(cat(" ", e.model.depth, " ")) == std::string::npos)
+    return {{{"model.depth"}, cat(state("model.depth", e), ", expected 18, 34, 50, 101 or 152")}};
+  if (e.model.kind == "char_lstm" && e.loss.label_smoothing > 0)
+    return {{{"loss.label_smoothing", "model.kind"},
+             cat(state("loss.label_smoothing", e), " but ", state("model.kind", e), ", expected it only with images")}};
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Contradiction> find_contradiction(const Experiment& e) {
+  const Experiment defaults;
+  for (const Field& field : schema()) {
+    if (field.only_with_.empty() || value_text(field, e) == value_text(field, defaults)) continue;
+    const std::string other = value_text(*find_field(field.only_with_), e);
+    if (std::count(field.only_words_.begin(), field.only_words_.end(), other) > 0) continue;
+    std::string words;
+    for (const std::string_view word : field.only_words_) words += cat(words.empty() ? "" : " or ", word);
+    return {{{field.key, field.only_with_},
+             cat(state(field.key, e), " but ", field.only_with_, " is ", other, ", expected it only with ", words)}};
+  }
+  const BatchConfig& batch = e.batch;
+  if (batch.global % batch.worker != 0)
+    return {
+        {{"batch.global", "batch.worker"},
+         cat(state("batch.worker", e), " but ", state("batch.global", e), ", expected a worker that divides global"),
+         cat("Near: ", nearest_divisors(batch.global, batch.worker), ".")}};
+  if (batch.micro > 0 && batch.global % batch.micro != 0)
+    return {{{"batch.global", "batch.micro"},
+             cat(state("batch.micro", e), " but ", state("batch.global", e), ", expected a micro that divides global"),
+             cat("Near: ", nearest_divisors(batch.global, batch.micro), ".")}};
+  if (e.optimizer.nesterov && e.optimizer.momentum == 0)
+    return {{{"optimizer.nesterov", "optimizer.momentum"},
+             "optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"}};
+  if (e.optimizer.momentum_correction && !e.optimizer.rate_in_momentum)
+    return {{{"optimizer.momentum_correction", "optimizer.rate_in_momentum"},
+             "optimizer.momentum_correction is true but optimizer.rate_in_momentum is false, expected both: the other "
+             "form needs no correction"}};
+  if (auto contradiction = image_contradiction(e)) return contradiction;
+  if (!e.run.dir.empty() && !e.run.id.empty())
+    return {
+        {{"run.dir", "run.id"}, cat(state("run.dir", e), " and ", state("run.id", e), ", expected only one of them")}};
+  if (auto contradiction = learning_rate_contradiction(e)) return contradiction;
+  const StopConfig& stop = e.stop;
+  if (stop.epochs == 0 && stop.steps == 0 && stop.seconds == 0 && stop.target_metric.empty())
+    return {{{"stop.epochs", "stop.steps", "stop.seconds", "stop.target_metric"},
+             "nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or stop.target_metric"}};
+  if (stop.target_metric.empty() && stop.target_value > 0)
+    return {{{"stop.target_value", "stop.target_metric"},
+             cat(state("stop.target_value", e), " but stop.target_metric is not given, expected both or none")}};
+  if (stop.target_metric.empty()) return std::nullopt;
+  if (stop.target_value == 0 || (stop.target_metric == "validation_accuracy" && stop.target_value > 1))
+    return {{{"stop.target_metric", "stop.target_value"},
+             cat(state("stop.target_metric", e), " but ", state("stop.target_value", e), ", expected ",
+                 stop.target_metric == "validation_loss" ? "a loss above 0" : "a share above 0 and at most 1")}};
+  if (e.data.validation.empty())
+    return {{{"stop.target_metric", "data.validation"},
+             cat(state("stop.target_metric", e), " but data.validation is not given, expected validation data")}};
+  if (e.evaluate.every_epochs == 0 && e.evaluate.every_steps == 0)
+    return {{{"stop.target_metric", "evaluate.every_epochs", "evaluate.every_steps"},
+             cat(state("stop.target_metric", e),
+                 " but evaluation is off, expected evaluate.every_epochs or evaluate.every_steps")}};
+  return std::nullopt;
+}
+
+}  // namespace ringtrain
