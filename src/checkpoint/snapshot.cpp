@@ -214,11 +214,14 @@ void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters
   restore_vector(checkpoint, "weights/", parameters, flat);
 }
 
-// Earlier versions did not write it: they took every step for applied, at the rate of the experiment that resumes.
+// Earlier versions did not write it: they took every step for applied, at the rate that the checkpoint's experiment gives
+// to it.
 static Optimizer::Applied applied_by(const Checkpoint& c, const RunPlan& plan) {
-  const auto updates = static_cast<std::int64_t>(c.number_or("applied_updates", static_cast<double>(c.step)));
-  const double rate = c.step == 0 ? 0 : learning_rate(plan.experiment.learning_rate, plan.schedule, c.step - 1);
-  return {updates, c.number_or("applied_rate", rate)};
+  if (c.numbers.contains("applied_rate"))
+    return {static_cast<std::int64_t>(c.numbers.at("applied_updates")), c.numbers.at("applied_rate")};
+  if (c.step == 0) return {};
+  const Experiment then = parse_stored_experiment(c.texts.at("experiment"), "the checkpoint's experiment", {});
+  return {c.step, learning_rate(then.learning_rate, plan.schedule, static_cast<double>(c.step - 1))};
 }
 
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
