@@ -32,6 +32,14 @@ void sync(const std::string& path, int flags) {
 
 }  // namespace
 
+std::string unused_path(const std::string& path) {
+  const std::filesystem::path wanted = path;
+  std::filesystem::path free = wanted;
+  for (int number = 2; std::filesystem::exists(std::filesystem::symlink_status(free)); ++number)
+    free = wanted.parent_path() / cat(wanted.stem().string(), '-', number, wanted.extension().string());
+  return free.string();
+}
+
 std::string advice_for_writing(int reason) {
   switch (reason) {
     case ENOSPC:

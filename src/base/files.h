@@ -12,6 +12,9 @@ void publish_file(const std::string& temporary, const std::string& final);
 // Replaces `path` with `text` through <path>.tmp and publish_file(). Throws Error; `path` is then as it was before.
 void write_file_atomically(const std::string& path, const std::string& text);
 
+// `path` if nothing is there, otherwise the first of the names "a-2.txt", "a-3.txt", ... that is free.
+std::string unused_path(const std::string& path);
+
 // What to do when writing failed with this errno: "free some space ..."; "" when there is no advice.
 std::string advice_for_writing(int reason);
 

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
@@ -64,35 +65,59 @@ std::optional<Number> number_of(const std::string& line, std::string_view key) {
   return value;
 }
 
-// Keeps the whole records up to `last_step`. Line by line: the file of a long run is larger than memory may be.
-void cut_back(const std::string& path, std::int64_t last_step) {
+// A file that is written beside the one that it will replace, or under a name that is known only at its end. Removed
+// when it is not published.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string path) : path_(std::move(path)), out_(path_, std::ios::binary | std::ios::trunc) {}
+  ~TemporaryFile() { std::remove(path_.c_str()); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  void add(const std::string& line) { out_ << line << '\n'; }
+  void close() {
+    out_.close();
+    if (!out_) throw Error(cat(path_, ": cannot write"), "free some space: the records are copied when a run resumes");
+  }
+  void publish(const std::string& name) { publish_file(path_, name); }
+
+ private:
+  std::string path_;
+  std::ofstream out_;
+};
+
+// Leaves the whole records up to `last_step` in run_dir's metrics.jsonl. Line by line: the file of a long run may be
+// larger than memory. The later records get their own file before they leave the old one, so none is ever lost.
+void cut_back(const std::string& run_dir, std::int64_t last_step, LaterRecords later) {
+  const std::string path = run_dir + "/metrics.jsonl";
   std::ifstream in(path, std::ios::binary);
   if (!in) return;  // a new run
-  const std::string temporary = path + ".tmp";
-  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+  TemporaryFile kept(path + ".tmp"), moved(run_dir + "/metrics-steps.jsonl.tmp");
   bool dropped = false;
+  std::int64_t first = 0, last = 0;  // of the later records
   std::string line;
   while (std::getline(in, line)) {
     const bool ends_here = in.eof();  // no newline: the write was cut off, even if the record looks whole
     const auto step = number_of<std::int64_t>(line, "step");
-    if (step.has_value() && *step <= last_step && !ends_here) {
-      out << line << '\n';
-    } else {
-      dropped = true;
+    if (step.has_value() && !ends_here && *step <= last_step) {
+      kept.add(line);
+      continue;
     }
+    dropped = true;
+    if (!step.has_value() || ends_here) continue;
+    if (later == LaterRecords::keep) moved.add(line);
+    if (first == 0) first = *step;
+    last = std::max(last, *step);
   }
-  const bool read_failed = in.bad();
-  out.close();
-  try {
-    if (read_failed) throw Error(cat(path, ": cannot read"));
-    if (!out)
-      throw Error(cat(temporary, ": cannot write"), "free some space: the records are copied when a run resumes");
-    if (dropped) publish_file(temporary, path);
-  } catch (...) {
-    std::remove(temporary.c_str());
-    throw;
+  if (in.bad()) throw Error(cat(path, ": cannot read"));
+  if (!dropped) return;
+  kept.close();
+  moved.close();
+  if (later == LaterRecords::keep && first > 0) {
+    const std::string name = unused_path(cat(run_dir, "/metrics-steps-", first, "-to-", last, ".jsonl"));
+    moved.publish(name);
+    log_info("records of steps ", first, " to ", last, " of the earlier start are kept in ", name);
   }
-  if (!dropped) std::remove(temporary.c_str());
+  kept.publish(path);
 }
 
 }  // namespace
@@ -125,10 +150,10 @@ struct Recorder::State {
 };
 
 Recorder::Recorder(const std::string& run_dir, std::int64_t resume_step, std::int64_t total_steps,
-                   std::int64_t log_every_steps)
+                   std::int64_t log_every_steps, LaterRecords later)
     : state_(std::make_unique<State>(total_steps, log_every_steps)) {
   state_->path = run_dir + "/metrics.jsonl";
-  cut_back(state_->path, resume_step);
+  cut_back(run_dir, resume_step, later);
   state_->file = ::open(state_->path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (state_->file < 0) throw Error(cat(state_->path, ": cannot write: ", std::strerror(errno)));
   set_before_line([state = state_.get()] {

@@ -38,13 +38,18 @@ struct EvaluationRecord {
   bool best = false;
 };
 
+// Records of steps after the one that a run goes on from. `drop`: the same steps are computed again with the same
+// result. `keep`: they may come out differently or never be reached again, so the old records move to
+// metrics-steps-<first>-to-<last>.jsonl (-2, ... when that name is taken), and a line says so.
+enum class LaterRecords { drop, keep };
+
 class Recorder {
  public:
   // Appends to <run_dir>/metrics.jsonl, cut back to records with step <= `resume_step` first (a broken last line, the
-  // mark of a kill, goes too). `total_steps` for the ETA, 0: unknown. `log_every_steps`: lines when stdout is no
-  // terminal; a terminal gets a progress bar (rate-limited) with ETA, samples/s and loss.
-  Recorder(const std::string& run_dir, std::int64_t resume_step, std::int64_t total_steps,
-           std::int64_t log_every_steps);
+  // mark of a kill, goes in any case). `total_steps` for the ETA, 0: unknown. `log_every_steps`: lines when stdout is
+  // no terminal; a terminal gets a progress bar (rate-limited) with ETA, samples/s and loss.
+  Recorder(const std::string& run_dir, std::int64_t resume_step, std::int64_t total_steps, std::int64_t log_every_steps,
+           LaterRecords later = LaterRecords::drop);
   ~Recorder();
   void step(const StepRecord& record);
   void evaluation(const EvaluationRecord& record);

@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "run/progress.h"
+#include "tests/unit/with_folder.h"
 
 namespace ringtrain {
 namespace {
@@ -221,6 +222,31 @@ TEST_F(RecorderTest, ResumingFromTheStartEmptiesTheFile) {
   fill(folder_, 3);
   { Recorder recorder(folder_, 0, 0, 1); }
   EXPECT_EQ(content(), "");
+}
+
+TEST_F(RecorderTest, LaterRecordsThatMayNotComeBackAreKeptUnderAnotherName) {
+  const auto content_of = [this](const std::string& name) {
+    std::ifstream in(folder_ + "/" + name);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  fill(folder_, 6);
+  const std::string before = content();
+  std::ofstream(file(), std::ios::app) << "{\"step\": 7, \"lo";  // the mark of a kill
+  { Recorder recorder(folder_, 4, 0, 1, LaterRecords::keep); }
+  EXPECT_EQ(steps(), "1 2 2v 3 4 4v");
+  EXPECT_EQ(content() + content_of("metrics-steps-5-to-6.jsonl"), before);
+  expect_contains(output(), folder_ + "/metrics-steps-5-to-6.jsonl");
+
+  std::ofstream(file()) << before;  // the same steps once more
+  { Recorder recorder(folder_, 4, 0, 1, LaterRecords::keep); }
+  EXPECT_EQ(content() + content_of("metrics-steps-5-to-6-2.jsonl"), before);
+
+  std::ofstream(file()) << before;
+  { Recorder recorder(folder_, 0, 0, 1, LaterRecords::keep); }
+  EXPECT_EQ(content(), "");
+  EXPECT_EQ(content_of("metrics-steps-1-to-6.jsonl"), before);
+  { Recorder recorder(folder_, 0, 0, 1, LaterRecords::keep); }  // nothing to keep, no file
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 4);
 }
 
 TEST_F(RecorderTest, ABrokenLastLineGoesWhereverItWasCut) {
