@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/fnv.h"
 #include "base/table.h"
 #include "config/schema.h"
 #include "models/models.h"
@@ -50,14 +51,6 @@ LoaderPlan loader_plan(const RunPlan& plan, const DatasetIndex& index, bool eval
   l.threads = e.data.loader_threads;
   l.prefetch = e.data.prefetch;
   return l;
-}
-
-std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch) {
-  std::int64_t steps = 0;
-  if (stop.epochs > 0)
-    steps = std::max<std::int64_t>(1, std::llround(stop.epochs * static_cast<double>(steps_per_epoch)));
-  if (stop.steps > 0) steps = steps > 0 ? std::min(steps, stop.steps) : stop.steps;
-  return steps;
 }
 
 void check_same_kind(const DatasetIndex& train, const DatasetIndex& validation) {
@@ -189,15 +182,24 @@ DatasetIndex stated_index(const Experiment& experiment, const std::string& prefi
   return index;
 }
 
-std::string experiment_id(const Experiment& experiment) {
-  std::uint64_t id = 0xcbf29ce484222325ull;  // FNV-1a
+std::string experiment_id(const RunPlan& plan) {
+  std::string text;
   for (const Field& field : schema())
-    if (!field.how_it_runs_)
-      for (const char c : cat(field.key, "=", value_text(field, experiment), "\n"))
-        id = (id ^ static_cast<std::uint8_t>(c)) * 0x100000001b3ull;
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(id));
-  return text;
+    if (!field.how_it_runs_) text += cat(field.key, "=", value_text(field, plan.experiment), "\n");
+  text += cat("data.train=", plan.train.dataset_uuid, " ", plan.train.split, "\n");
+  if (plan.has_validation)
+    text += cat("data.validation=", plan.validation.dataset_uuid, " ", plan.validation.split, "\n");
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(fnv1a(text)));
+  return digits;
+}
+
+std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch) {
+  std::int64_t steps = 0;
+  if (stop.epochs > 0)
+    steps = std::max<std::int64_t>(1, std::llround(stop.epochs * static_cast<double>(steps_per_epoch)));
+  if (stop.steps > 0) steps = steps > 0 ? std::min(steps, stop.steps) : stop.steps;
+  return steps;
 }
 
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device) {
@@ -335,6 +337,10 @@ std::string describe_precision(const Experiment& e) {
                  : cat(", loss scale ", number(s.initial), s.growth_steps > 0 ? ", dynamic" : ", static"));
 }
 
+bool data_is_here(const RunPlan& plan) {
+  return !plan.train.dataset_uuid.empty() && (!plan.has_validation || !plan.validation.dataset_uuid.empty());
+}
+
 std::string describe_stop(const RunPlan& plan) {
   const StopConfig& s = plan.experiment.stop;
   std::string text;
@@ -357,7 +363,9 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   for (const MemoryItem& item : memory) (item.on_device ? device : host) += item.bytes;
   Table t;
   t.section(e.name);
-  t.row("experiment", experiment_id(e));
+  t.row("experiment", cat(experiment_id(plan), data_is_here(plan) ? ""
+                                                                  : " (without the data sets, which are not here: a "
+                                                                    "run has another)"));
   t.row("model", describe_model(plan));
   t.row("data", describe_data(plan.train, plan.samples_per_epoch));
   if (plan.has_validation)

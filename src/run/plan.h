@@ -43,9 +43,14 @@ RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& t
 // data.train_samples or data.validation_samples, and data.classes. Throws Error when it does not.
 DatasetIndex stated_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples);
 
-// Names the experiment by all that decides its result, and by nothing else: 16 hexadecimal digits, the same for any
-// machine, number of ranks, folder or file name.
-std::string experiment_id(const Experiment& experiment);
+// Names the experiment by all that decides its result, and by nothing else: every key that decides what is learned, and
+// the identity of both data sets (uuid and split, not the path). 16 hexadecimal digits, the same for any machine,
+// number of ranks, folder or file name. Where a data set is not here and the experiment states its size
+// (stated_index()), its identity is unknown: the id is then another than the run's will be, and describe_run() says so.
+std::string experiment_id(const RunPlan& plan);
+
+// Steps of the whole run by stop.epochs and stop.steps, whichever ends first; 0: neither is given.
+std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
 
 // Values in a range of gradients that is reduced by itself.
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device);
