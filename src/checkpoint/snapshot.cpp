@@ -8,7 +8,6 @@
 #include "base/utf8.h"
 #include "base/version.h"
 #include "config/reader.h"
-#include "config/schema.h"
 #include "optim/learning_rate.h"
 
 namespace ringtrain {
@@ -87,6 +86,11 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
   return c;
 }
 
+// Other precisions than fp16 have a loss scale of 1, which is no measure of what fp16 can bear.
+bool scales_loss(const Checkpoint& checkpoint) {
+  return parse_experiment(checkpoint.texts.at("experiment"), "the checkpoint's experiment", {}).precision == "fp16";
+}
+
 }  // namespace
 
 std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
@@ -147,14 +151,6 @@ Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights)
   return c;
 }
 
-// The part of `text` that begins with the entry in which it first differs from `other`.
-static std::string difference(const std::string& text, const std::string& other) {
-  const auto [here, there] = std::mismatch(text.begin(), text.end(), other.begin(), other.end());
-  const std::size_t entry = text.find_last_of("];,", static_cast<std::size_t>(here - text.begin()));
-  const std::size_t begin = entry == std::string::npos || entry + 2 > text.size() ? 0 : entry + 2;
-  return text.substr(begin, 60);
-}
-
 RunProgress progress_of(const Checkpoint& c) {
   RunProgress p;
   p.position = {c.step, static_cast<std::int64_t>(c.numbers.at("samples")),
@@ -173,49 +169,12 @@ Position complete(Position position, const RunPlan& plan) {
   return position_at(position.step, plan.batch.global, plan.samples_per_epoch);
 }
 
-void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
-  const std::string model = model_fingerprint(plan), model_before = checkpoint.texts.at("model");
-  if (model_before != model)
-    throw Error(cat(path, ": the checkpoint is of another model than the experiment describes: it has '",
-                    difference(model_before, model), "', the experiment '", difference(model, model_before), "'"),
-                "resume with the experiment.yaml of the run's folder, or start a new run in another run.dir");
-  if (checkpoint.texts.at("train_uuid") != plan.train.dataset_uuid)
-    throw Error(cat(path, ": the data set ", plan.train.prefix, " has changed since the checkpoint was made (uuid ",
-                    plan.train.dataset_uuid, ", was ", checkpoint.texts.at("train_uuid"), ")"),
-                "put the old data set back, or start a new run in another run.dir");
-  const Experiment before = parse_stored_experiment(checkpoint.texts.at("experiment"), path, {});
-  const Experiment& now = plan.experiment;
-  const auto same = [&](const char* key, const auto& a, const auto& b) {
-    if (a != b)
-      throw Error(cat(path, ": ", key, " is ", b, ", the checkpoint was made with ", a),
-                  "these keys stay the same over a run; start a new run in another run.dir to change them");
-  };
-  same("seed", before.seed, now.seed);
-  same("batch.global", before.batch.global, now.batch.global);
-  same("batch.worker", before.batch.worker, now.batch.worker);
-  same("optimizer.kind", before.optimizer.kind, now.optimizer.kind);
-  same("data.augmentation", before.data.augmentation, now.data.augmentation);
-  same("data.order", before.data.order, now.data.order);
-  same("data.blanks", before.data.blanks, now.data.blanks);
-}
-
-std::vector<std::string> changed_keys(const Checkpoint& checkpoint, const std::string& path, const Experiment& now) {
-  const Experiment before = parse_stored_experiment(checkpoint.texts.at("experiment"), path, {});
-  std::vector<std::string> changes;
-  for (const Field& field : schema()) {
-    if (field.how_it_runs_ || section_of(field.key) == "stop") continue;
-    const std::string was = value_text(field, before), is = value_text(field, now);
-    if (was != is) changes.push_back(cat(field.key, ": ", was, " -> ", is));
-  }
-  return changes;
-}
-
 void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat) {
   restore_vector(checkpoint, "weights/", parameters, flat);
 }
 
-// Earlier versions did not write it: they took every step for applied, at the rate that the checkpoint's experiment gives
-// to it.
+// Earlier versions did not write it: they took every step for applied, at the rate that the checkpoint's experiment
+// gives to it.
 static Optimizer::Applied applied_by(const Checkpoint& c, const RunPlan& plan) {
   if (c.numbers.contains("applied_rate"))
     return {static_cast<std::int64_t>(c.numbers.at("applied_updates")), c.numbers.at("applied_rate")};
@@ -246,11 +205,14 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
     }
     communicator.scatter(all, trainer.carried_state(), 0);
   }
-  std::array<double, 4> numbers = {};
+  std::array<double, 4> numbers = {};  // a loss scale of 0: none, it starts at loss_scale.initial
   if (root && checkpoint != nullptr) {
     const Optimizer::Applied applied = applied_by(*checkpoint, plan);
-    numbers = {checkpoint->number_or("loss_scale", 0), checkpoint->number_or("loss_scale_steps", 0),
-               static_cast<double>(applied.updates), applied.rate};
+    numbers = {0, 0, static_cast<double>(applied.updates), applied.rate};
+    if (scales_loss(*checkpoint)) {
+      numbers[0] = checkpoint->number_or("loss_scale", 0);
+      numbers[1] = checkpoint->number_or("loss_scale_steps", 0);
+    }
   }
   communicator.broadcast(std::as_writable_bytes(std::span(numbers)), 0);
   const auto [scale, scale_steps, updates, rate] = numbers;

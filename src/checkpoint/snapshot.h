@@ -1,4 +1,4 @@
-// Between a trainer and a checkpoint: the canonical names, and the checks that a checkpoint belongs to this run.
+// Between a trainer and a checkpoint: what is stored, under which name, and how it comes back.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -31,14 +31,8 @@ std::map<std::string, std::string> symbols_of(const RunPlan& plan);
 // The symbol of each id, from the checkpoint of a text model.
 std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint);
 
-// Throws Error when the checkpoint is of another model, data set, seed or batch: what it holds would mean something
-// else.
-void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan);
-
-// "learning_rate.base: 0.001 -> 0.002" for every key that decides what is learned, may change over a run, and has.
-std::vector<std::string> changed_keys(const Checkpoint& checkpoint, const std::string& path, const Experiment& now);
-
 // Collective: from `checkpoint` on rank 0 (null: fresh weights from the seed) to all ranks; starts the trainer there.
+// The loss scale goes on only where the checkpoint was trained with fp16, too.
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator);
 

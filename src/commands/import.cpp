@@ -37,6 +37,7 @@ int import_weights(const ImportArguments& arguments) {
   std::filesystem::create_directory(folder.path() + "/checkpoints");
   write_checkpoint(path, checkpoint);
   write_file_atomically(folder.path() + "/experiment.yaml", to_yaml(experiment));
+  folder.become_latest();
   log_info(what, " -> ", path);
   log_info("evaluate with: ringtrain evaluate ", folder.path());
   log_info("train with: ringtrain train ", folder.path(), "/experiment.yaml",

@@ -145,20 +145,6 @@ void probe(const std::string& path) {
   ::unlink(file.c_str());
 }
 
-void point_latest_to(const std::string& path) {
-  const fs::path folder = fs::path(path).lexically_normal();
-  const fs::path name_folder = folder.parent_path();
-  if (folder.is_absolute() || name_folder.parent_path() != "results") return;
-  const std::string link = (name_folder / "latest").string();
-  const std::string temporary = cat(link, ".tmp.", ::getpid());
-  ::unlink(temporary.c_str());
-  if (::symlink(folder.filename().c_str(), temporary.c_str()) != 0 || ::rename(temporary.c_str(), link.c_str()) != 0) {
-    const int reason = errno;
-    ::unlink(temporary.c_str());
-    fail(link, "cannot point the link to the run folder", reason);
-  }
-}
-
 }  // namespace
 
 std::string run_folder_path(const Experiment& experiment, bool resume) {
@@ -198,10 +184,23 @@ RunFolder::RunFolder(const std::string& path, bool resume) : path_(path) {
   try {
     check_contents(path_, resume);  // again: another job may have come and gone before the lock was ours
     probe(path_);
-    point_latest_to(path_);
   } catch (...) {
     ::close(lock_);
     throw;
+  }
+}
+
+void RunFolder::become_latest() const {
+  const fs::path folder = fs::path(path_).lexically_normal();
+  const fs::path name_folder = folder.parent_path();
+  if (folder.is_absolute() || name_folder.parent_path() != "results") return;
+  const std::string link = (name_folder / "latest").string();
+  const std::string temporary = cat(link, ".tmp.", ::getpid());
+  ::unlink(temporary.c_str());
+  if (::symlink(folder.filename().c_str(), temporary.c_str()) != 0 || ::rename(temporary.c_str(), link.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary.c_str());
+    fail(link, "cannot point the link to the run folder", reason);
   }
 }
 

@@ -12,11 +12,11 @@ namespace ringtrain {
 // another job started in the same second), so that no two runs get the same one.
 std::string run_folder_path(const Experiment& experiment, bool resume);
 
-// Makes the folder (and results/<name>/latest, a relative link, when the path is results/<name>/<id>), probes that it
-// can be written, and checks: a new run needs an absent or empty folder, `resume` an existing one that a run has made,
-// or an empty one (without a checkpoint it starts at step 0). A lock on <folder>/.lock guards against two jobs in one
-// folder; the kernel drops it with the process, and where the file system has no locks the host and pid written in it
-// decide: a lock of this host whose process is gone is taken over. Throws Error with what to do.
+// Makes the folder, probes that it can be written, and checks: a new run needs an absent or empty folder, `resume` an
+// existing one that a run has made, or an empty one (without a checkpoint it starts at step 0). A lock on
+// <folder>/.lock guards against two jobs in one folder; the kernel drops it with the process, and where the file system
+// has no locks the host and pid written in it decide: a lock of this host whose process is gone is taken over. Throws
+// Error with what to do.
 class RunFolder {
  public:
   RunFolder(const std::string& path, bool resume);
@@ -24,6 +24,9 @@ class RunFolder {
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
   const std::string& path() const { return path_; }
+  // Points results/<name>/latest, a relative link, to this folder when its path is results/<name>/<id>. To be called
+  // once the run has really started: a start that fails must leave the link at the run before.
+  void become_latest() const;
 
  private:
   std::string path_;

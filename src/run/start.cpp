@@ -24,6 +24,13 @@ DatasetIndex shared_index(const std::string& prefix, Communicator& communicator)
   return DatasetIndex::deserialize(broadcast_string(communicator, bytes, 0));
 }
 
+TrainingData shared_data(const Experiment& experiment, Communicator& communicator) {
+  TrainingData data;
+  data.train = shared_index(experiment.data.train, communicator);
+  if (!experiment.data.validation.empty()) data.validation = shared_index(experiment.data.validation, communicator);
+  return data;
+}
+
 int thread_count(const Experiment& experiment, const Session& session) {
   const int available = session.available_threads();
   if (experiment.run.threads == 0) return available;

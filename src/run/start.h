@@ -1,6 +1,8 @@
 // How the commands that work on an experiment begin.
 #pragma once
 
+#include <optional>
+
 #include "cluster/communicator.h"
 #include "cluster/session.h"
 #include "config/reader.h"
@@ -13,6 +15,13 @@ namespace ringtrain {
 Experiment shared_experiment(const ExperimentArguments& arguments, Communicator& communicator);
 Experiment shared_experiment(const Experiment& of_rank_0, const std::string& path, Communicator& communicator);
 DatasetIndex shared_index(const std::string& prefix, Communicator& communicator);
+
+// The data sets that an experiment trains on.
+struct TrainingData {
+  DatasetIndex train;
+  std::optional<DatasetIndex> validation;  // none where data.validation is ""
+};
+TrainingData shared_data(const Experiment& experiment, Communicator& communicator);
 
 // run.threads, or what the rank's affinity mask allows; warns when it is more.
 int thread_count(const Experiment& experiment, const Session& session);

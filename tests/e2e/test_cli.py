@@ -1,6 +1,8 @@
 """The command line: one clear error for every mistake, and what a run leaves behind."""
 import json
+import os
 import re
+import subprocess
 
 import pytest
 
@@ -145,7 +147,7 @@ def test_a_run_describes_itself(workshop):
     assert sorted(rank for ranks in first["hosts"].values() for rank in ranks) == [0, 1]
     assert first["train"]["uuid"] and "train" in first["command_line"]
     assert sorted(path.name for path in run.iterdir() if not path.name.startswith(".")) == [
-        "checkpoints", "experiment.yaml", "metrics.jsonl", "run.json"]
+        "checkpoints", "experiment-until-step-3.yaml", "experiment.yaml", "metrics.jsonl", "run.json"]
 
 
 def test_a_batch_log_has_a_table_then_plain_lines_of_rank_0_only(workshop):
@@ -170,6 +172,29 @@ def test_runs_without_a_folder_of_their_own_go_to_results(workshop):
     result = workshop.run("train", path, "stop.steps=4", "--resume", cwd=workshop.folder)
     assert result.code == 0, result
     assert [r["step"] for r in steps(latest)] == [1, 2, 3, 4]
+
+
+def test_a_start_that_fails_leaves_no_folder_and_latest_as_it_was(workshop):
+    runs = workshop.folder / "results" / "e2e"
+    mistaken = workshop.experiment(stop__steps=2, data__order="streams")
+    result = workshop.run("train", mistaken, cwd=workshop.folder, ranks=2)
+    assert result.code == 1 and "no effect" in result.err, result
+    assert not list(runs.glob("*"))
+
+    runs.mkdir(parents=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", runs], capture_output=True)
+    if os.geteuid() != 0 or mounted.returncode != 0:
+        pytest.skip("needs root to mount a small disk")
+    try:
+        result = workshop.run("train", workshop.experiment(stop__steps=2), "run.id=good", cwd=workshop.folder)
+        assert result.code == 0 and os.readlink(runs / "latest") == "good", result
+        large = workshop.experiment(stop__steps=2, model__hidden=128)  # its trial checkpoint does not fit
+        result = workshop.run("train", large, "run.id=large", cwd=workshop.folder)
+        assert result.code == 1 and "No space left on device" in result.err, result
+        assert os.readlink(runs / "latest") == "good"
+        assert sorted(path.name for path in runs.iterdir()) == ["good", "latest"]
+    finally:
+        subprocess.run(["umount", runs], check=True)
 
 
 def test_sampling_is_a_function_of_the_seed(workshop):

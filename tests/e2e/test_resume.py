@@ -1,4 +1,6 @@
 """Save and resume = never interrupted; whatever interrupts a run, what is on disk stays whole."""
+import fcntl
+import json
 import os
 import random
 import shutil
@@ -114,7 +116,30 @@ def test_a_killed_first_start_can_be_resumed_without_a_checkpoint(workshop):
     job.wait_for_step(run, 3)
     job.kill()
     assert not checkpoints(run)
+    before = [r["step"] for r in steps(run)]
     assert_same_bits(whole, workshop.train("run", stop__steps=6, resume=True))
+    kept, = run.glob("metrics-steps-*.jsonl")
+    assert [json.loads(line)["step"] for line in kept.read_text().splitlines()] == before
+
+
+def test_a_finished_run_that_has_lost_its_checkpoints_loses_no_records(workshop):
+    run = workshop.train("run", stop__steps=8)
+    before = (run / "metrics.jsonl").read_bytes()
+    shutil.rmtree(run / "checkpoints")
+    result = workshop.start_training("run", resume=True, stop__steps=2)[1].wait(60)
+    assert result.code == 0 and "metrics-steps-1-to-8.jsonl" in result.out, result
+    assert (run / "metrics-steps-1-to-8.jsonl").read_bytes() == before
+    assert [r["step"] for r in steps(run)] == [1, 2]
+
+
+@pytest.mark.parametrize("rate, kept", [(0.01, []), (0.02, ["metrics-steps-5-to-6.jsonl"])])
+def test_records_that_will_not_be_computed_again_are_kept(workshop, rate, kept):
+    run = workshop.train("run", stop__steps=6, checkpoint={"every_steps": 4}, evaluate={"every_epochs": 0})
+    checkpoints(run)[-1].unlink()  # as if the run had been killed between steps 6 and 8
+    (run / "checkpoints" / "best.h5").unlink(missing_ok=True)
+    workshop.train("run", stop__steps=6, resume=True, learning_rate__base=rate)
+    assert [path.name for path in run.glob("metrics-*.jsonl")] == kept
+    assert [r["step"] for r in steps(run)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_folder_with_a_run_is_never_overwritten(workshop):
@@ -139,12 +164,25 @@ def test_two_jobs_cannot_work_in_one_folder(workshop):
     assert job.process.poll() is None, "the first job must not notice"
 
 
+def test_nothing_is_read_in_a_folder_before_it_is_locked(workshop):
+    """The job that holds the lock may write a newer checkpoint until it ends, so what was read before would be old."""
+    run = workshop.train("run", stop__steps=3)
+    for path in (run / "checkpoints").glob("*.h5"):
+        path.write_bytes(b"")  # whoever reads it says so
+    with open(run / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = workshop.train_badly("run", resume=True, ranks=2)
+    assert result.err.count("another job works in this run folder") == 1, result
+    assert "passed over" not in result.err, result
+
+
 @pytest.mark.parametrize("change, words", [
-    (dict(model__hidden=24), ["another model"]),
-    (dict(model__layers=3), ["another model"]),
-    (dict(batch__worker=4), ["batch.worker"]),
-    (dict(seed=2), ["seed"]),
-    (dict(optimizer={"kind": "sgd"}), ["optimizer.kind"]),
+    (dict(model__hidden=24), ["model.hidden is 24, was 16"]),
+    (dict(model__layers=3), ["model.layers is 3, was 2"]),
+    (dict(batch__worker=4), ["batch.worker is 4, was 8"]),
+    (dict(seed=2), ["seed is 2, was 1"]),
+    (dict(optimizer={"kind": "sgd"}), ["optimizer.kind is sgd, was adam"]),
+    (dict(optimizer={"kind": "adam", "beta2": 0.99}), ["optimizer.beta2 is 0.99, was 0.999"]),
 ])
 def test_a_checkpoint_of_another_experiment_is_one_clear_error_on_all_ranks(workshop, change, words):
     run = workshop.train("run", stop__steps=3, ranks=2)
@@ -257,3 +295,28 @@ def test_what_changes_on_resume_is_said_and_the_earlier_experiment_is_kept(works
     run = workshop.folder / "run"
     assert yaml.safe_load((run / "experiment-until-step-5.yaml").read_text())["learning_rate"]["base"] == 0.01
     assert yaml.safe_load((run / "experiment.yaml").read_text())["learning_rate"]["base"] == 0.02
+
+
+def test_a_longer_run_of_a_schedule_with_an_end_is_told_how_its_rate_jumps(workshop):
+    cosine = dict(learning_rate={"base": 0.01, "schedule": "cosine"})
+    run = workshop.train("run", stop__steps=10, **cosine)
+    rates = [r["lr"] for r in steps(run)]
+    result = workshop.start_training("run", resume=True, stop__steps=20, **cosine)[1].wait(60)
+    assert result.code == 0 and "changed since that checkpoint: stop.steps: 10 -> 20" in result.out, result
+    new_rate = steps(run)[10]["lr"]
+    assert f"step 10 had {rates[-1]:.6g}, step 11 has {new_rate:.6g}" in result.err and new_rate > rates[-1], result
+    assert yaml.safe_load((run / "experiment-until-step-10.yaml").read_text())["stop"]["steps"] == 10
+    constant = workshop.start_training("run", resume=True, stop__steps=20, **cosine)[1].wait(60)
+    assert constant.code == 0 and "had" not in constant.err, constant
+
+
+def test_an_earlier_experiment_is_kept_however_often_it_changes_at_a_step(workshop):
+    run = workshop.train("run", stop__steps=4, checkpoint={"every_steps": 4}, evaluate={"every_epochs": 0})
+    for seconds in 1000, 2000:  # each time killed before a new checkpoint
+        workshop.train("run", stop={"steps": 6, "seconds": seconds}, resume=True, checkpoint={"every_steps": 100})
+        checkpoints(run)[-1].unlink()
+        (run / "checkpoints" / "best.h5").unlink(missing_ok=True)
+    kept = sorted(path.name for path in run.glob("experiment-until-*"))
+    assert kept == ["experiment-until-step-4-2.yaml", "experiment-until-step-4.yaml"]
+    limits = [yaml.safe_load((run / name).read_text())["stop"]["seconds"] for name in reversed(kept)]
+    assert limits == [0, 1000]

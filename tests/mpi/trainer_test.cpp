@@ -8,6 +8,7 @@
 
 #include "backend/cuda/backend.h"
 #include "base/error.h"
+#include "checkpoint/resume_rules.h"
 #include "checkpoint/snapshot.h"
 #include "cluster/staged_communicator.h"
 #include "config/reader.h"
@@ -230,7 +231,7 @@ TEST_F(TrainerOnDevices, CheckpointsWithRetiredKeysBelongToTheirRun) {
   ASSERT_NE(text.find(now), std::string::npos);
   text.replace(text.find(now), now.size(), then);
   EXPECT_NO_THROW(check_belongs(checkpoint, "c.h5", run.plan));
-  EXPECT_TRUE(changed_keys(checkpoint, "c.h5", run.plan.experiment).empty());
+  EXPECT_TRUE(changed_keys(experiment_of(checkpoint, "c.h5"), run.plan.experiment).empty());
 }
 
 TEST_F(TrainerOnDevices, AResumeAtAnotherRateCorrectsMomentumByTheRateThatWasApplied) {
@@ -248,6 +249,23 @@ TEST_F(TrainerOnDevices, AResumeAtAnotherRateCorrectsMomentumByTheRateThatWasApp
     weights.push_back(resumed.weights());
   }
   for (std::size_t i = 0; i < weights[0].size(); ++i) ASSERT_NEAR(weights[0][i], weights[1][i], 1e-6) << i;
+}
+
+TEST_F(TrainerOnDevices, Fp16BeginsAtItsOwnLossScaleAfterAnotherPrecisionAndGoesOnWithItAfterFp16) {
+  const auto scale_after = [this](const Settings& before, const Settings& now) {
+    TrainingRank first(experiment("names", before), true);
+    first.steps(1);
+    const Checkpoint checkpoint = first.snapshot();
+    TrainingRank resumed(experiment("names", now), true, &checkpoint);
+    return resumed.trainer->loss_scale().value();
+  };
+  const Settings fp16 = {"precision=fp16", "loss_scale.initial=64"};
+  for (const Settings& other : {Settings{"precision=fp32"}, Settings{"precision=bf16"}}) {
+    SCOPED_TRACE(other[0]);
+    EXPECT_EQ(scale_after(other, fp16), 64);
+    EXPECT_EQ(scale_after(fp16, other), 1);
+  }
+  EXPECT_EQ(scale_after({"precision=fp16", "loss_scale.initial=32"}, fp16), 32);
 }
 
 TEST_F(TrainerOnDevices, AnOverflowIsReportedByItsStepAndHalvesTheNextOnesScale) {

@@ -75,17 +75,26 @@ TEST_F(RunFolderTest, RunsOfTheSameSecondGetFoldersOfTheirOwn) {
 TEST_F(RunFolderTest, ResumeFollowsLatestToTheNewestRun) {
   expect_contains(message_of([&] { run_folder_path(experiment_, true); }), "no earlier run of 'demo'");
   const std::string first = run_folder_path(experiment_, false);
-  { const RunFolder run(first, false); }
+  RunFolder(first, false).become_latest();
   EXPECT_EQ(run_folder_path(experiment_, true), first);
   experiment_.run.id = "second";
-  { const RunFolder run(run_folder_path(experiment_, false), false); }
+  RunFolder(run_folder_path(experiment_, false), false).become_latest();
   experiment_.run.id.clear();
   EXPECT_EQ(run_folder_path(experiment_, true), "results/demo/second");
   EXPECT_EQ(fs::read_symlink("results/demo/latest"), "second") << "relative, so that results/ can be moved";
 }
 
+TEST_F(RunFolderTest, LatestStaysAtTheRunBeforeUntilTheNewOneHasStarted) {
+  RunFolder("results/demo/first", false).become_latest();
+  const RunFolder second("results/demo/second", false);
+  EXPECT_EQ(fs::read_symlink("results/demo/latest"), "first");
+  second.become_latest();
+  EXPECT_EQ(fs::read_symlink("results/demo/latest"), "second");
+}
+
 TEST_F(RunFolderTest, AFolderOfTheUsersChoiceGetsNoLink) {
   const RunFolder run("somewhere/deep/run", false);
+  run.become_latest();
   EXPECT_TRUE(fs::is_directory("somewhere/deep/run"));
   EXPECT_FALSE(fs::exists(fs::symlink_status("somewhere/deep/latest")));
 }
@@ -133,7 +142,7 @@ TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsAnErrorAtTheStart) {
   const std::string full = message_of([] { RunFolder("full/run", false); });
   ::umount("readonly");
   ::umount("full");
-  expect_contains(readonly, "Read-only file system [set run.dir");
+  expect_contains(readonly, "Read-only file system [choose a folder that you can write to (run.dir");
   expect_contains(full, "No space left on device [free some space");
 }
 
@@ -231,6 +240,15 @@ TEST_F(RunFolderTest, WritingAtomicallyReplacesAllOrNothing) {
   fs::create_directories("b.txt/x");
   EXPECT_NE(message_of([] { write_file_atomically("b.txt", "x"); }), "(no error)");
   EXPECT_FALSE(fs::exists("b.txt.tmp"));
+}
+
+TEST_F(RunFolderTest, AnUnusedPathIsTheWantedOneOrTheFirstFreeNumber) {
+  EXPECT_EQ(unused_path("a.b/x.yaml"), "a.b/x.yaml");
+  fs::create_directories("a.b");
+  std::ofstream("a.b/x.yaml") << "1";
+  EXPECT_EQ(unused_path("a.b/x.yaml"), "a.b/x-2.yaml");
+  fs::create_symlink("nowhere", "a.b/x-2.yaml");
+  EXPECT_EQ(unused_path("a.b/x.yaml"), "a.b/x-3.yaml") << "a link that leads nowhere is in use, too";
 }
 
 using Json = nlohmann::json;

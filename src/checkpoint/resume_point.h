@@ -1,0 +1,34 @@
+// Where a resumed run goes on: what rank 0 reads in the folder of the run, and what all ranks need of it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/snapshot.h"
+#include "cluster/communicator.h"
+#include "run/choices.h"
+#include "run/record.h"
+
+namespace ringtrain {
+
+// A new run begins with a default one: step 0, nothing known.
+struct ResumePoint {
+  // On all ranks.
+  RunProgress progress;
+  std::int64_t micro_batch = 0;  // 0: not known
+  bool knows_stop_cost = false;
+  RunChoices choices;  // the plans are rank 0's
+  // On rank 0.
+  std::unique_ptr<Checkpoint> checkpoint;  // null: the folder has none
+  std::string path;                        // of the checkpoint
+  std::optional<StopCost> stop_cost;       // as an earlier start measured it
+};
+
+// Collective. Rank 0 reads the newest whole checkpoint in `run_dir` (which matters there only), with a warning for
+// every damaged one that it passes over. The caller holds the folder's lock, so that no other job writes there
+// meanwhile.
+ResumePoint shared_resume_point(const std::string& run_dir, Communicator& communicator);
+
+}  // namespace ringtrain

@@ -1,0 +1,104 @@
+#include "checkpoint/resume_rules.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "config/reader.h"
+#include "config/schema.h"
+#include "optim/learning_rate.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::string_view fixed_keys[] = {
+    // The random numbers and the order of samples follow from these.
+    "seed", "batch.global", "batch.worker", "data.order", "data.sequence", "data.blanks", "data.augmentation",
+    // The weights are this model's.
+    "model.kind", "model.hidden", "model.layers", "model.depth", "model.width", "model.stem",
+    // The optimizer's state: which vectors there are; whether momentum holds gradients or gradients times the rate; and
+    // Adam's corrections 1 - beta^t, which suppose the same beta in all t steps.
+    "optimizer.kind", "optimizer.rate_in_momentum", "optimizer.beta1", "optimizer.beta2"};
+
+constexpr const char* hint =
+    "these stay the same over a run: resume with the experiment.yaml of the run's folder, or start a new run in "
+    "another "
+    "run.dir";
+
+bool is_fixed(std::string_view key) {
+  return std::find(std::begin(fixed_keys), std::end(fixed_keys), key) != std::end(fixed_keys);
+}
+
+// "model.hidden is 24, was 16; seed is 2, was 1"
+std::string list(const std::vector<KeyChange>& changes) {
+  std::string text;
+  for (const KeyChange& c : changes) text += cat(text.empty() ? "" : "; ", c.key, " is ", c.is, ", was ", c.was);
+  return text;
+}
+
+// [] stands for the data set's own values.
+const std::vector<double>& stated_or(const std::vector<double>& stated, const std::vector<double>& own) {
+  return stated.empty() ? own : stated;
+}
+
+bool same_input_scale(const DataConfig& before, const DataConfig& now, const ImageFormat& own) {
+  return stated_or(before.mean, own.mean) == stated_or(now.mean, own.mean) &&
+         stated_or(before.std, own.std) == stated_or(now.std, own.std);
+}
+
+}  // namespace
+
+Experiment experiment_of(const Checkpoint& checkpoint, const std::string& path) {
+  return parse_stored_experiment(checkpoint.texts.at("experiment"), path, {});
+}
+
+std::string to_string(const KeyChange& change) {
+  return cat(change.key, ": ", change.was, " -> ", change.is);
+}
+
+std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& now) {
+  std::vector<KeyChange> changes;
+  for (const Field& field : schema()) {
+    if (section_of(field.key) == "run") continue;
+    const std::string was = value_text(field, before), is = value_text(field, now);
+    if (was != is) changes.push_back({field.key, was, is, !field.how_it_runs_});
+  }
+  return changes;
+}
+
+void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
+  const Experiment before = experiment_of(checkpoint, path);
+  const Experiment& now = plan.experiment;
+  std::vector<KeyChange> changes = changed_keys(before, now);
+  std::vector<KeyChange> refused;
+  for (const KeyChange& c : changes) {
+    const bool scale = c.key == "data.mean" || c.key == "data.std";
+    if (is_fixed(c.key) || (scale && !same_input_scale(before.data, now.data, plan.train.image))) refused.push_back(c);
+  }
+  if (!refused.empty()) throw Error(cat(path, ": the checkpoint is of another experiment: ", list(refused)), hint);
+  const std::string uuid = checkpoint.texts.at("train_uuid");
+  if (uuid != plan.train.dataset_uuid)
+    throw Error(cat(path, ": the data set ", plan.train.prefix, " has changed since the checkpoint was made (uuid ",
+                    plan.train.dataset_uuid, ", was ", uuid, ")"),
+                "put the old data set back, or start a new run in another run.dir");
+  if (checkpoint.texts.at("model") == model_fingerprint(plan)) return;
+  // Some keys change a model's tensors only sometimes, as data.image_size does those of AlexNet.
+  std::erase_if(changes, [](const KeyChange& c) { return !c.decides_result; });
+  throw Error(cat(path, ": the checkpoint is of another model: its tensors have other names or shapes",
+                  changes.empty() ? "" : cat("; ", list(changes))),
+              hint);
+}
+
+std::string changed_rate(const Experiment& before, const RunPlan& plan, const Position& position) {
+  ScheduleContext schedule_before = plan.schedule;
+  schedule_before.total_steps = total_steps(before.stop, plan.schedule.steps_per_epoch);
+  const auto was = [&](double step) { return learning_rate(before.learning_rate, schedule_before, step); };
+  const auto is = [&](double step) { return learning_rate(plan.experiment.learning_rate, plan.schedule, step); };
+  const double finished = plan.schedule.steps(position);
+  double step = 0;
+  while (step < finished && was(step) == is(step)) ++step;
+  if (step >= finished) return "";
+  return cat("the learning rate would have been another from step ", step + 1, " on: step ", finished, " had ",
+             was(finished - 1), ", step ", finished + 1, " has ", is(finished), " (instead of ", was(finished), ")");
+}
+
+}  // namespace ringtrain

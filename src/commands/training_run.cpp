@@ -1,0 +1,199 @@
+#include "commands/training_run.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "commands/commands.h"
+#include "run/stop_time.h"
+
+namespace ringtrain {
+
+TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine,
+                         int threads, LaterRecords later, Watchdog& watchdog)
+    : plan_(plan),
+      machine_(machine),
+      communicator_(machine.communicator()),
+      watchdog_(watchdog),
+      threads_(threads),
+      progress_(from.progress),
+      loader_(make_dataset(plan.train), for_rank(plan.train_loader, communicator_.rank())),
+      trainer_(plan, *machine.backend, communicator_, watchdog, loader_) {
+  if (plan.has_validation) evaluator_ = std::make_unique<Evaluator>(plan, *machine.backend, communicator_, watchdog);
+  load_trainer(from.checkpoint.get(), trainer_, plan, progress_, communicator_);
+  if (communicator_.rank() == 0) {
+    writer_ = std::make_unique<CheckpointWriter>(run_dir, plan.experiment.checkpoint.keep);
+    std::int64_t lines = plan.experiment.run.log_every_steps;
+    if (lines == 0) lines = std::max<std::int64_t>(1, plan.schedule.steps_per_epoch / 20);
+    recorder_ = std::make_unique<Recorder>(run_dir, progress_.position.step, plan.schedule.total_steps, lines, later);
+  }
+  stop_cost_ = from.knows_stop_cost ? from.stop_cost.value_or(StopCost{}) : try_save(run_dir);
+  if (recorder_) {
+    recorder_->note(describe(stop_cost_, !from.knows_stop_cost));
+    record_stop_cost(run_dir, stop_cost_);
+  }
+  begin_ = now_seconds() - progress_.elapsed_seconds;
+  last_save_ = step_begin_ = now_seconds();
+}
+
+int TrainingRun::run() {
+  bool stop = at_last_step();
+  if (stop && recorder_) recorder_->note(cat("nothing to do: the run has its ", progress_.position.step, " steps"));
+  // A signal leaves no time for an evaluation that is due at its step: the resumed run makes up for it.
+  if (progress_.position.step > 0 && evaluation_due(stop) && evaluate(stop)) save(true);
+  while (!stop) {
+    const StepReport report = trainer_.step(requests());
+    progress_.position = report.position;
+    progress_.elapsed_seconds = now_seconds() - begin_;
+    record(report);
+
+    if (report.requests.signal > 0) prepare_to_leave();
+    if (report.requests.fail > 0 && writer_) writer_->finish();  // throws what went wrong
+    stop = leaving_ || report.requests.stop > 0 || at_last_step();
+    const bool improved = !leaving_ && evaluation_due(stop) && evaluate(stop);
+    if (stop || improved || report.requests.save > 0 || checkpoint_due()) save(improved);
+    step_begin_ = now_seconds();
+  }
+  if (writer_) writer_->finish();
+  if (recorder_) recorder_->finish();
+  return leaving_ ? exit_checkpointed : 0;
+}
+
+StopCost TrainingRun::stop_cost() const {
+  StopCost cost = stop_cost_;
+  if (writer_->slowest().bytes > 0) cost.checkpoint = writer_->slowest();
+  if (steps_ > 0) cost.step_seconds = step_seconds_ / static_cast<double>(steps_);
+  return cost;
+}
+
+Requests TrainingRun::requests() const {
+  Requests r;
+  if (requested_signal() != 0) r.signal = 1;
+  if (communicator_.rank() != 0) return r;
+  const StopConfig& s = plan_.experiment.stop;
+  const CheckpointConfig& c = plan_.experiment.checkpoint;
+  if (s.seconds > 0 && now_seconds() - begin_ >= s.seconds) r.stop = 1;
+  if (c.every_seconds > 0 && now_seconds() - last_save_ >= c.every_seconds) r.save = 1;
+  if (writer_->failed()) r.fail = 1;
+  return r;
+}
+
+// All ranks call this after the same step. From here on only the checkpoint matters.
+void TrainingRun::prepare_to_leave() {
+  leaving_ = true;
+  hold_signals();
+}
+
+bool TrainingRun::at_last_step() const {
+  return plan_.schedule.total_steps > 0 && progress_.position.step >= plan_.schedule.total_steps;
+}
+
+// Whether one should happen at this step and has not yet.
+bool TrainingRun::evaluation_due(bool at_end) const {
+  const EvaluateConfig& e = plan_.experiment.evaluate;
+  return evaluator_ && progress_.evaluated_step < progress_.position.step &&
+         (at_end || due(e.every_epochs, e.every_steps, plan_, progress_.position));
+}
+
+bool TrainingRun::checkpoint_due() const {
+  const CheckpointConfig& c = plan_.experiment.checkpoint;
+  return due(c.every_epochs, c.every_steps, plan_, progress_.position);
+}
+
+double TrainingRun::epochs(const Position& position) const {
+  return plan_.schedule.epochs(position);
+}
+
+void TrainingRun::record(const StepReport& r) {
+  if (!recorder_) return;
+  StepRecord s;
+  s.step = r.position.step;
+  s.epoch = epochs(r.position);
+  s.samples = r.position.samples;
+  s.loss = r.loss;
+  s.accuracy = r.accuracy;
+  s.lr = r.learning_rate;
+  s.grad_norm = r.gradient_norm;
+  s.loss_scale = static_cast<double>(r.loss_scale);
+  s.skipped = !r.applied;
+  s.seconds = now_seconds() - step_begin_;
+  s.samples_per_second = static_cast<double>(plan_.batch.global) / s.seconds;
+  s.elapsed_seconds = progress_.elapsed_seconds;
+  s.input_seconds = r.times.input;
+  s.forward_seconds = r.times.forward;
+  s.backward_seconds = r.times.backward;
+  s.communication_seconds = r.times.communication;
+  s.update_seconds = r.times.update;
+  recorder_->step(s);
+  waited_seconds_ += r.times.input;
+  step_seconds_ += s.seconds;
+  ++steps_;
+}
+
+// Returns whether this is the best so far; sets `stop` when the target is reached. A signal ends the
+// evaluation half-way: the resumed run begins with it.
+bool TrainingRun::evaluate(bool& stop) {
+  const std::optional<Evaluation> whole =
+      evaluator_->run(trainer_.weights(), progress_.position.step, {}, [] { return requested_signal() != 0; });
+  watchdog_.step_finished(progress_.position.step);
+  if (!whole) {
+    prepare_to_leave();
+    stop = true;
+    return false;
+  }
+  const Evaluation& e = *whole;
+  progress_.evaluated_step = progress_.position.step;
+  const bool finite = std::isfinite(e.loss);
+  if (!finite && recorder_)
+    log_warning("the validation loss after step ", progress_.position.step, " is ", e.loss,
+                ": the weights or running statistics have outgrown their numbers");
+  const bool improved = finite && (!progress_.has_best || e.loss < progress_.best_loss);
+  if (improved) {
+    progress_.has_best = true;
+    progress_.best_loss = e.loss;
+    progress_.best_step = progress_.position.step;
+  }
+  if (recorder_)
+    recorder_->evaluation({progress_.position.step, epochs(progress_.position), progress_.position.samples, e.loss,
+                           e.accuracy, e.accuracy5, e.targets, e.seconds, improved});
+  const StopConfig& s = plan_.experiment.stop;
+  if ((s.target_metric == "validation_loss" && e.loss <= s.target_value) ||
+      (s.target_metric == "validation_accuracy" && e.accuracy >= s.target_value))
+    stop = true;
+  return improved && plan_.experiment.checkpoint.best;
+}
+
+Checkpoint TrainingRun::snapshot() {
+  Checkpoint c = take_snapshot(trainer_, plan_, progress_, communicator_);
+  c.numbers["threads"] = threads_;
+  c.texts["machine"] = machine_.identity();
+  c.texts["fusions"] = machine_.fusion_choices();
+  return c;
+}
+
+// Measures what a checkpoint costs here, before the first one is needed.
+StopCost TrainingRun::try_save(const std::string& run_dir) {
+  watchdog_.enter(progress_.position.step, Phase::checkpoint);
+  const Checkpoint trial = snapshot();
+  StopCost cost;
+  if (writer_) cost.checkpoint = try_write(run_dir, trial);
+  watchdog_.step_finished(progress_.position.step);
+  return cost;
+}
+
+void TrainingRun::save(bool best) {
+  watchdog_.enter(progress_.position.step, Phase::checkpoint);
+  progress_.elapsed_seconds = now_seconds() - begin_;
+  Checkpoint checkpoint = snapshot();
+  if (writer_) {
+    recorder_->flush();
+    writer_->start(std::move(checkpoint), best);
+  }
+  last_save_ = now_seconds();
+  watchdog_.step_finished(progress_.position.step);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,69 @@
+// The loop of `ringtrain train` on one rank: after every step it decides what comes next, and all ranks decide alike.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/resume_point.h"
+#include "cluster/watchdog.h"
+#include "data/loader.h"
+#include "run/machine.h"
+#include "run/plan.h"
+#include "run/record.h"
+#include "run/recorder.h"
+#include "train/evaluator.h"
+#include "train/trainer.h"
+
+namespace ringtrain {
+
+class TrainingRun {
+ public:
+  // Collective: takes the memory, loads the weights, and where no earlier start has done so writes a trial checkpoint.
+  // `run_dir` matters on rank 0 only. `later`: what becomes of records after the step that the run goes on from.
+  TrainingRun(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine, int threads,
+              LaterRecords later, Watchdog& watchdog);
+
+  // Collective: trains until the run stops, with a checkpoint. Returns the exit code.
+  int run();
+
+  const RunProgress& progress() const { return progress_; }
+  // On rank 0. Measured by this start, or by an earlier one where this one has written or trained nothing.
+  StopCost stop_cost() const;
+  // Of rank 0's steps: the share of their time that they waited for input.
+  double input_share() const { return step_seconds_ > 0 ? waited_seconds_ / step_seconds_ : 0; }
+  std::vector<double> last_accuracies() const { return recorder_->last_accuracies(); }  // on rank 0
+
+ private:
+  Requests requests() const;
+  void prepare_to_leave();
+  bool at_last_step() const;
+  bool evaluation_due(bool at_end) const;
+  bool checkpoint_due() const;
+  double epochs(const Position& position) const;
+  void record(const StepReport& report);
+  bool evaluate(bool& stop);
+  Checkpoint snapshot();
+  StopCost try_save(const std::string& run_dir);
+  void save(bool best);
+
+  const RunPlan& plan_;
+  const Machine& machine_;
+  Communicator& communicator_;
+  Watchdog& watchdog_;
+  int threads_;
+  RunProgress progress_;
+  Loader loader_;
+  Trainer trainer_;
+  std::unique_ptr<Evaluator> evaluator_;      // null: no validation data
+  std::unique_ptr<CheckpointWriter> writer_;  // on rank 0, as the recorder
+  std::unique_ptr<Recorder> recorder_;
+  double begin_ = 0, last_save_ = 0, step_begin_ = 0;
+  double waited_seconds_ = 0, step_seconds_ = 0;
+  std::int64_t steps_ = 0;
+  bool leaving_ = false;  // a signal asked for it
+  StopCost stop_cost_;    // on rank 0: as known at the start
+};
+
+}  // namespace ringtrain

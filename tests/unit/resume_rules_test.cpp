@@ -1,0 +1,134 @@
+#include "checkpoint/resume_rules.h"
+
+#include <gtest/gtest.h>
+
+#include "config/reader.h"
+#include "tests/unit/good_experiment.h"
+#include "tests/unit/with_folder.h"
+
+namespace ringtrain {
+namespace {
+
+using Keys = std::vector<std::string>;
+
+Experiment with(const Keys& keys) {
+  return parse_experiment(good, "x.yaml", keys);
+}
+
+RunPlan plan_of(const Keys& keys) {
+  RunPlan plan;
+  plan.experiment = with(keys);
+  plan.train.kind = "image";
+  plan.train.dataset_uuid = "1234";
+  plan.train.image.mean = {0.5, 0.5, 0.5};
+  plan.train.image.std = {0.25, 0.25, 0.25};
+  plan.schedule = {64, 100, total_steps(plan.experiment.stop, 100)};
+  return plan;
+}
+
+Checkpoint checkpoint_of(const RunPlan& plan) {
+  Checkpoint c;
+  c.texts = {{"experiment", to_yaml(plan.experiment)}, {"train_uuid", "1234"}, {"model", model_fingerprint(plan)}};
+  return c;
+}
+
+// What check_belongs() says about a run with the keys `now` and a checkpoint of one with the keys `before`.
+std::string refusal(const Keys& before, const Keys& now) {
+  return message_of([&] { check_belongs(checkpoint_of(plan_of(before)), "run/step-5.h5", plan_of(now)); });
+}
+
+TEST(ResumeRules, KeysThatGiveTheCheckpointItsMeaningStayAndAreNamedWithBothValues) {
+  struct Case {
+    Keys both;
+    std::string key, was, is;
+  };
+  const std::string sgd = "optimizer.kind=sgd";
+  for (const Case& c : {Case{{}, "seed", "1", "2"},
+                        {{}, "model.hidden", "128", "24"},
+                        {{}, "model.layers", "4", "3"},
+                        {{"model.kind=resnet"}, "model.depth", "50", "18"},
+                        {{"model.kind=resnet"}, "model.stem", "imagenet", "small"},
+                        {{}, "batch.global", "64", "128"},
+                        {{}, "data.sequence", "64", "32"},
+                        {{}, "optimizer.kind", "adam", "adamw"},
+                        {{sgd}, "optimizer.rate_in_momentum", "false", "true"},
+                        {{}, "optimizer.beta1", "0.9", "0.8"},
+                        {{}, "optimizer.beta2", "0.999", "0.99"}}) {
+    Keys before = c.both, now = c.both;
+    before.push_back(c.key + "=" + c.was);
+    now.push_back(c.key + "=" + c.is);
+    const std::string message = refusal(before, now);
+    expect_contains(message, cat("run/step-5.h5: the checkpoint is of another experiment: ", c.key, " is ", c.is,
+                                 ", was ", c.was, " ["));
+    expect_contains(message, "run.dir");
+    EXPECT_EQ(refusal(now, now), "(no error)") << c.key;
+  }
+  expect_contains(refusal({}, {"seed=2", "model.hidden=24"}), "seed is 2, was 1; model.hidden is 24, was 128 [");
+}
+
+TEST(ResumeRules, OtherKeysMayChange) {
+  EXPECT_EQ(refusal({}, {"learning_rate.base=0.1", "model.dropout=0.5", "optimizer.weight_decay=0.1",
+                         "optimizer.clip_norm=1", "stop.epochs=20", "precision=bf16", "data.train=elsewhere"}),
+            "(no error)");
+}
+
+TEST(ResumeRules, TheScaleOfImagesStaysHoweverItIsWritten) {
+  const Keys own = {"data.mean=[0.5,0.5,0.5]", "data.std=[0.25,0.25,0.25]"};
+  const Keys other = {"data.mean=[0.5,0.5,0.4]", "data.std=[0.25,0.25,0.25]"};
+  EXPECT_EQ(refusal({}, own), "(no error)");
+  EXPECT_EQ(refusal(own, {}), "(no error)");
+  expect_contains(refusal(own, other), "data.mean is [0.5, 0.5, 0.4], was [0.5, 0.5, 0.5] [");
+  expect_contains(refusal(other, {}), "data.mean is [], was [0.5, 0.5, 0.4]");
+}
+
+TEST(ResumeRules, AModelOfOtherTensorsNamesTheKeysThatMayHaveChangedIt) {
+  RunPlan before = plan_of({"model.kind=alexnet", "data.image_size=224"});
+  before.train.image.class_ids = {"a"};  // stands for tensors that follow from the image's size
+  const RunPlan now = plan_of({"model.kind=alexnet", "data.image_size=160", "run.threads=2", "data.prefetch=5"});
+  const std::string message = message_of([&] { check_belongs(checkpoint_of(before), "c.h5", now); });
+  expect_contains(message, "c.h5: the checkpoint is of another model");
+  expect_contains(message, "; data.image_size is 160, was 224 [");
+}
+
+TEST(ResumeRules, ADataSetThatHasChangedIsRefused) {
+  RunPlan other = plan_of({});
+  other.train.dataset_uuid = "5678";
+  expect_contains(message_of([&] { check_belongs(checkpoint_of(plan_of({})), "c.h5", other); }), "has changed");
+}
+
+TEST(ResumeRules, EveryChangedKeyIsListedButWhereTheStartWorks) {
+  std::string listed;
+  bool decides = true;
+  for (const KeyChange& c : changed_keys(with({}), with({"stop.epochs=20", "stop.steps=7", "evaluate.every_epochs=2",
+                                                         "learning_rate.base=0.1", "run.dir=x", "run.threads=2"}))) {
+    listed += to_string(c) + "\n";
+    decides = decides && c.decides_result == !c.key.starts_with("evaluate");
+  }
+  EXPECT_EQ(listed,
+            "learning_rate.base: 0.001 -> 0.1\nstop.epochs: 10 -> 20\nstop.steps: 0 -> 7\n"
+            "evaluate.every_epochs: 1 -> 2\n");
+  EXPECT_TRUE(decides);
+}
+
+TEST(ResumeRules, AnotherLearningRateCourseIsToldWithTheRatesBeforeAndAfter) {
+  const std::string cosine = "learning_rate.schedule=cosine";
+  const std::string text = changed_rate(with({cosine}), plan_of({cosine, "stop.epochs=20"}), 500);
+  // Half of 1000 steps are done, and a quarter of 2000: (1 + cos(pi / 2)) / 2 and (1 + cos(pi / 4)) / 2 of 0.001.
+  EXPECT_EQ(text,
+            "the learning rate would have been another from step 2 on: step 500 had 0.000501571, step 501 has "
+            "0.000853553 (instead of 0.0005)");
+}
+
+TEST(ResumeRules, TheSameLearningRateCourseSoFarIsNothingToTell) {
+  EXPECT_EQ(changed_rate(with({}), plan_of({"stop.epochs=20"}), 500), "") << "constant";
+  const std::string steps = "learning_rate.schedule=step";
+  const auto change = [&](std::int64_t finished) {
+    return changed_rate(with({steps, "learning_rate.milestones=[6]"}), plan_of({steps, "learning_rate.milestones=[5]"}),
+                        finished);
+  };
+  EXPECT_EQ(change(500), "") << "the milestone of the new course is ahead";
+  expect_contains(change(501), "from step 501 on: step 501 had 0.001, step 502 has 0.0001 (instead of 0.001)");
+}
+
+}  // namespace
+}  // namespace ringtrain
