@@ -30,10 +30,10 @@ struct EvaluationRecord {
   std::int64_t step = 0;
   double epoch = 0;
   std::int64_t samples = 0;
-  double validation_loss = 0;                  // mean over the counted targets, natural logarithm
-  double validation_accuracy = 0;              // share of counted targets predicted right (images: top-1)
-  std::optional<double> validation_accuracy5;  // among the five likeliest; of images
-  std::int64_t targets = 0;                    // how many were counted
+  double validation_loss = 0;      // mean over the counted targets, natural logarithm
+  double validation_accuracy = 0;  // share of counted targets predicted right (images: top-1)
+  std::optional<double> validation_accuracy5 = std::nullopt;  // among the five likeliest; of images
+  std::int64_t targets = 0;                                   // how many were counted
   double seconds = 0;
   bool best = false;
 };

@@ -57,6 +57,14 @@ Pieces with(Pieces pieces, const std::vector<float>& values) {
   return pieces;
 }
 
+// Of a step that stops the run. Where the loss is not finite, nobody has asked for the gradient's norm.
+std::string what_is_not_finite(const StepReport& report) {
+  const auto name = [](double value) { return std::isnan(value) ? "NaN" : "infinite"; };
+  if (!std::isfinite(report.loss)) return cat("the loss is ", name(report.loss));
+  return cat("the loss is ", report.loss, ", but the gradient's norm is ", name(report.gradient_norm),
+             report.loss_scale != 1 ? cat(" with a loss scale of ", report.loss_scale) : "");
+}
+
 }  // namespace
 
 Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader)
@@ -196,7 +204,7 @@ void Trainer::finish_update(StepReport& report, const StepCounters& counters, st
     report.applied = result.applied;
     if (loss_scale_.advance(result.applied)) return;
   }
-  throw Error(cat("step ", position_.step + 1, ": loss ", report.loss, ", gradient norm ", report.gradient_norm,
+  throw Error(cat("step ", position_.step + 1, ": ", what_is_not_finite(report),
                   "; the weights are as they were after step ", position_.step),
               "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume from the last "
               "checkpoint");

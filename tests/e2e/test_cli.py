@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import ROOT, steps
+from conftest import CONVERTER, PROGRAM, ROOT, evaluations, steps
 
 GOOD = """name: e2e
 model: {hidden: 16}
@@ -81,6 +81,11 @@ def test_an_error_is_printed_once_and_not_by_every_rank(workshop):
     (["plan", "a.yaml", "--ranks", "two"], "two"),
     (["sample", "/nowhere"], "/nowhere"),
     (["sample", "/nowhere", "--temperature", "hot"], "hot"),
+    (["sample", "--count", "3"], "a run's folder"),
+    (["sample", "/nowhere", "seed=2"], "seed=2"),
+    (["export", "run", "--out", "weights.pth"], "--out weights.safetensors"),
+    (["evaluate", "run", "--logits", "logits.npz"], "--logits logits.safetensors"),
+    (["import", "weights.safetensors", "a.yaml", "--out", "checkpoint"], "--out checkpoint.h5"),
 ])
 def test_a_bad_command_line_is_an_error_with_a_hint(workshop, words, expected):
     result = workshop.run(*words, ranks=0, timeout=20)
@@ -222,6 +227,74 @@ def test_sampling_new_names_only(workshop):
 def test_keys_that_say_nothing_about_this_data_are_an_error(workshop, changes, words):
     result = workshop.train_badly("run", **changes)
     assert words in result.err and "no effect" in result.err, result
+
+
+def test_an_error_says_its_place_in_the_code_where_it_is_asked_for(workshop):
+    words = ["plan", workshop.experiment(), "seed=x"]
+    plain, verbose = workshop.run(*words, ranks=0), workshop.run(*words, "--verbose", ranks=0)
+    assert plain.code == verbose.code == 1
+    assert verbose.err.startswith(plain.err) and ".cpp" not in plain.err
+    assert re.fullmatch(r"  thrown at src/config/reader\.cpp:\d+\n", verbose.err.removeprefix(plain.err)), verbose
+    help_text = workshop.run("--help", ranks=0)
+    assert "--verbose" in help_text.out, help_text
+
+
+def test_a_run_that_becomes_nan_says_so_and_records_where(workshop):
+    run = workshop.folder / "run"
+    result = workshop.train_badly("run", ranks=2, optimizer={"kind": "sgd", "weight_decay": 0.5}, learning_rate={"base": 1e6})
+    step = len(steps(run)) + 1
+    message = f"step {step}: the loss is NaN; the weights are as they were after step {step - 1}"
+    assert message in result.err and "gradient norm" not in result.err, result
+    record = json.loads((run / "run.json").read_text())
+    assert record["outcome"] == f"error: {message}"
+    assert re.fullmatch(r"src/train/\w+\.cpp:\d+", record["thrown_at"]), record
+
+
+def test_top_five_is_for_images_only(workshop):
+    run = workshop.train("run", stop__steps=2)
+    file = workshop.folder / "evaluation.json"
+    result = workshop.run("evaluate", run, "--json", file, ranks=0)
+    assert result.code == 0 and "top-5" not in result.out, result
+    for record in *evaluations(run), json.loads(file.read_text()):
+        assert "validation_accuracy" in record and "validation_accuracy5" not in record
+
+
+def of_bytes(workshop):
+    """A run on text whose symbols are bytes; the letters \u00f6 and \u00e9 have two each, of three different ones."""
+    source = workshop.folder / "bytes.txt"
+    source.write_text("w\u00f6rter \u00e9t\u00e9\n" * 60)
+    done = subprocess.run([CONVERTER, "text", source, "--alphabet", "bytes", "--out", workshop.folder / "bytes"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    workshop.data = workshop.folder / "bytes"
+    return workshop.train("bytes-run", data__sequence=8, stop__steps=30)
+
+
+def sample_bytes(workshop, run, *words):
+    """What is written, as bytes."""
+    done = subprocess.run([PROGRAM, "sample", run, "--count", "1", *words], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_prompt_of_bytes_is_written_as_it_was_given(workshop):
+    run = of_bytes(workshop)
+    text = sample_bytes(workshop, run, "--prompt", "w\u00f6r\u00e9", "--length", "20")
+    assert text.startswith("w\u00f6r\u00e9".encode())
+
+
+def test_a_sample_of_bytes_does_not_end_inside_a_letter(workshop):
+    run = of_bytes(workshop)
+    ends = [sample_bytes(workshop, run, "--length", str(length))[:-1] for length in range(1, 30)]
+    assert any(max(end, default=0) >= 0x80 for end in ends), "letters of two bytes are meant to come out"
+    assert not any(end and end[-1] >= 0xC0 for end in ends)
+
+
+def test_a_symbol_that_the_model_does_not_know_is_named_whole(workshop):
+    run = workshop.train("run", stop__steps=2)
+    for prompt, symbol in ("anna\u20ac\u20ac\u20acb", "'\u20ac'"), ("7up", "'7'"):
+        result = workshop.run("sample", run, "--prompt", prompt, ranks=0)
+        assert result.code == 1 and f"the model does not know {symbol}\n" in result.err, result
 
 
 def plan_of(workshop, config, *words):
