@@ -110,9 +110,16 @@ TEST(ResumeRules, EveryChangedKeyIsListedButWhereTheStartWorks) {
   EXPECT_TRUE(decides);
 }
 
+// After so many steps of the plan.
+std::string told(const Experiment& before, const RunPlan& plan, std::int64_t finished) {
+  const ScheduleContext& schedule = plan.schedule;
+  return changed_rate(before, plan,
+                      position_at(finished, schedule.global_batch, schedule.steps_per_epoch * schedule.global_batch));
+}
+
 TEST(ResumeRules, AnotherLearningRateCourseIsToldWithTheRatesBeforeAndAfter) {
   const std::string cosine = "learning_rate.schedule=cosine";
-  const std::string text = changed_rate(with({cosine}), plan_of({cosine, "stop.epochs=20"}), 500);
+  const std::string text = told(with({cosine}), plan_of({cosine, "stop.epochs=20"}), 500);
   // Half of 1000 steps are done, and a quarter of 2000: (1 + cos(pi / 2)) / 2 and (1 + cos(pi / 4)) / 2 of 0.001.
   EXPECT_EQ(text,
             "the learning rate would have been another from step 2 on: step 500 had 0.000501571, step 501 has "
@@ -120,11 +127,11 @@ TEST(ResumeRules, AnotherLearningRateCourseIsToldWithTheRatesBeforeAndAfter) {
 }
 
 TEST(ResumeRules, TheSameLearningRateCourseSoFarIsNothingToTell) {
-  EXPECT_EQ(changed_rate(with({}), plan_of({"stop.epochs=20"}), 500), "") << "constant";
+  EXPECT_EQ(told(with({}), plan_of({"stop.epochs=20"}), 500), "") << "constant";
   const std::string steps = "learning_rate.schedule=step";
   const auto change = [&](std::int64_t finished) {
-    return changed_rate(with({steps, "learning_rate.milestones=[6]"}), plan_of({steps, "learning_rate.milestones=[5]"}),
-                        finished);
+    return told(with({steps, "learning_rate.milestones=[6]"}), plan_of({steps, "learning_rate.milestones=[5]"}),
+                finished);
   };
   EXPECT_EQ(change(500), "") << "the milestone of the new course is ahead";
   expect_contains(change(501), "from step 501 on: step 501 had 0.001, step 502 has 0.0001 (instead of 0.001)");
