@@ -91,9 +91,10 @@ TEST(BatchPlan, GoyalsBatchIsTheSameOn256On8AndOnOneRank) {
 }
 
 TEST(BatchPlan, RefusalsSayWhatWouldWork) {
-  EXPECT_EQ(refusal(config(4096, 100), 1),
-            "batch.worker 100 does not divide batch.global 4096 | Values of batch.worker that do: 8, 16, 32, 64, 128, "
-            "256, 512, 1024.");
+  EXPECT_EQ(
+      refusal(config(4096, 100), 1),
+      "batch.worker 100 does not divide batch.global 4096 | Values of batch.worker that do: 1, 8, 16, 32, 64, 128, "
+      "256, 512, 1024.");
   EXPECT_EQ(refusal(config(256, 32), 3),
             "3 ranks do not divide the 8 virtual workers (batch.global 256 / batch.worker 32) | Numbers of ranks that "
             "do: 1, 2, 4, 8.");
