@@ -143,6 +143,7 @@ TEST(Optimizer, HasARangeForEveryTrainedTensorWithItsKindAndDecayAndWithoutPaddi
   OptimizerConfig config;
   config.kind = "sgd";
   config.weight_decay = 0.5;
+  config.no_decay = {"bias"};  // the same decay for both
   Training training(config, table);
   const auto ranges = training.optimizer.ranges();
   ASSERT_EQ(ranges.size(), 2u);
@@ -151,7 +152,7 @@ TEST(Optimizer, HasARangeForEveryTrainedTensorWithItsKindAndDecayAndWithoutPaddi
     EXPECT_EQ(ranges[i].begin, p.offset);
     EXPECT_EQ(ranges[i].end, p.offset + p.count);
     EXPECT_EQ(ranges[i].kind, p.kind);
-    EXPECT_EQ(ranges[i].weight_decay, p.kind == ParameterKind::weight ? 0.5f : 0.0f);
+    EXPECT_EQ(ranges[i].weight_decay, 0.5f);
   }
   training.update(0, 0.1);
   const auto norms = training.optimizer.gradient_norms().values();

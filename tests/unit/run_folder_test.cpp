@@ -142,7 +142,7 @@ TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsAnErrorAtTheStart) {
   const std::string full = message_of([] { RunFolder("full/run", false); });
   ::umount("readonly");
   ::umount("full");
-  expect_contains(readonly, "Read-only file system [choose a folder that you can write to (run.dir");
+  expect_contains(readonly, "Read-only file system [set run.dir");
   expect_contains(full, "No space left on device [free some space");
 }
 
