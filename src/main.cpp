@@ -60,7 +60,7 @@ ranks, rank 0 does their work.
 All keys: configs/README.md
 )";
 
-constexpr const char* any_source = "a run's folder, a checkpoint or an experiment";
+constexpr const char* any_source = "an experiment, a checkpoint or a run's folder";
 
 // The commands. `session` is null where no MPI is needed: a command for one process, in a job of one process.
 
@@ -105,7 +105,7 @@ int run_evaluate(CommandLine& line, Session* session) {
 
 int run_export(CommandLine& line, Session*) {
   ExportArguments e;
-  e.out = line.output("--out", ".safetensors");
+  e.out = line.option("--out", "");
   e.dtype = line.option("--dtype", e.dtype);
   if (line.flag("--best")) e.which = WhichCheckpoint::best;
   if (line.flag("--newest")) e.which = WhichCheckpoint::newest;

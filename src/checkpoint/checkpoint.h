@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "run/stop_cost.h"
+
 namespace ringtrain {
 
 struct NamedArray {
@@ -50,11 +52,6 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
 // all others are damaged or gone. Damaged ones are reported through `warnings`.
 std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings);
 
-// What a checkpoint takes, and how long its writing (with the reading back) has taken.
-struct CheckpointCost {
-  std::int64_t bytes = 0;
-  double seconds = 0;
-};
 // Writes a checkpoint into the folder of checkpoints, and removes it again.
 CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint);
 

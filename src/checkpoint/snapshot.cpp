@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "base/version.h"
+#include "checkpoint/resume_rules.h"
 #include "config/reader.h"
 #include "optim/learning_rate.h"
 
@@ -88,7 +89,7 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
 
 // Other precisions than fp16 have a loss scale of 1, which is no measure of what fp16 can bear.
 bool scales_loss(const Checkpoint& checkpoint) {
-  return parse_experiment(checkpoint.texts.at("experiment"), "the checkpoint's experiment", {}).precision == "fp16";
+  return experiment_of(checkpoint, "the checkpoint").precision == "fp16";
 }
 
 }  // namespace
@@ -179,7 +180,7 @@ static Optimizer::Applied applied_by(const Checkpoint& c, const RunPlan& plan) {
   if (c.numbers.contains("applied_rate"))
     return {static_cast<std::int64_t>(c.numbers.at("applied_updates")), c.numbers.at("applied_rate")};
   if (c.step == 0) return {};
-  const Experiment then = parse_stored_experiment(c.texts.at("experiment"), "the checkpoint's experiment", {});
+  const Experiment then = experiment_of(c, "the checkpoint");
   return {c.step, learning_rate(then.learning_rate, plan.schedule, static_cast<double>(c.step - 1))};
 }
 

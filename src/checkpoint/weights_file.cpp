@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
@@ -68,15 +69,22 @@ void require_same_tensors(const std::string& path, const Shapes& found, const Ru
               hint);
 }
 
+// Earlier versions wrote U+FFFD for every symbol that is no UTF-8.
+bool is_vocabulary_of_earlier_version(const std::string& text, const RunPlan& plan) {
+  return text ==
+         nlohmann::json(plan.train.text.vocabulary).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 // The same shapes with other symbols would load without a word and predict nonsense.
 void require_same_symbols(const std::string& path, const std::map<std::string, std::string>& found,
                           const RunPlan& plan) {
   for (const auto& [key, symbols] : symbols_of(plan)) {
     const auto has = found.find(key);
-    if (has != found.end() && has->second != symbols)
-      throw Error(cat(path, ": was trained with other ", key == "vocabulary" ? "symbols" : "classes",
-                      ", or in another order, than ", plan.train.prefix, " has"),
-                  "give a data set that was converted with the same ones: their order is what the weights mean");
+    if (has == found.end() || has->second == symbols) continue;
+    if (key == "vocabulary" && is_vocabulary_of_earlier_version(has->second, plan)) continue;
+    throw Error(cat(path, ": was trained with other ", key == "vocabulary" ? "symbols" : "classes",
+                    ", or in another order, than ", plan.train.prefix, " has"),
+                "give a data set that was converted with the same ones: their order is what the weights mean");
   }
 }
 

@@ -68,10 +68,7 @@ std::vector<std::string> CommandLine::list(const std::string& name, const std::s
 
 std::string CommandLine::output(const std::string& name, const std::string& ending) {
   const std::string path = option(name, "");
-  if (!path.empty() && !path.ends_with(ending))
-    throw Error(cat(name, " is '", path, "'; expected a file that ends in ", ending),
-                cat("the ending says what the file is: ", name, " ",
-                    std::filesystem::path(path).replace_extension(ending).string()));
+  if (!path.empty()) expect_ending(name, path, ending);
   return path;
 }
 
@@ -108,6 +105,13 @@ ExperimentArguments CommandLine::experiment_if_any() const {
   if (e.path.empty() && !e.overrides.empty())
     throw Error(cat("ringtrain ", command_, ": ", e.overrides[0], " changes a key of no experiment"), see_help);
   return e;
+}
+
+void expect_ending(const std::string& option, const std::string& path, const std::string& ending) {
+  if (path.ends_with(ending)) return;
+  throw Error(cat(option, " is '", path, "'; expected a file that ends in ", ending),
+              cat("the ending says what the file is: ", option, " ",
+                  std::filesystem::path(path).replace_extension(ending).string()));
 }
 
 }  // namespace ringtrain

@@ -41,4 +41,7 @@ class CommandLine {
   std::vector<std::string> whole_, rest_;
 };
 
+// Throws Error when the file that the option names does not end so.
+void expect_ending(const std::string& option, const std::string& path, const std::string& ending);
+
 }  // namespace ringtrain

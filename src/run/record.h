@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/checkpoint.h"
 #include "config/batch_plan.h"
+#include "run/stop_cost.h"
 
 namespace ringtrain {
 
@@ -48,12 +48,6 @@ struct RunOutcome {
 // A run.json that cannot be read is moved to run.json.damaged with a warning, never a reason not to run.
 void record_start(const std::string& run_dir, const RunRecord& record);
 
-// What a request to stop waits for: the end of a step, the next one, and a checkpoint. Measured at a start by a trial
-// write, at its end by what has been written.
-struct StopCost {
-  CheckpointCost checkpoint;
-  double step_seconds = 0;  // 0: not measured yet
-};
 void record_stop_cost(const std::string& run_dir, const StopCost& cost);  // in the last start
 // As the newest start that has it says; nothing when there is none.
 std::optional<StopCost> recorded_stop_cost(const std::string& run_dir);

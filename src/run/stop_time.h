@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "run/record.h"
+#include "run/stop_cost.h"
 
 namespace ringtrain {
 

@@ -83,7 +83,6 @@ def test_an_error_is_printed_once_and_not_by_every_rank(workshop):
     (["sample", "/nowhere", "--temperature", "hot"], "hot"),
     (["sample", "--count", "3"], "a run's folder"),
     (["sample", "/nowhere", "seed=2"], "seed=2"),
-    (["export", "run", "--out", "weights.pth"], "--out weights.safetensors"),
     (["evaluate", "run", "--logits", "logits.npz"], "--logits logits.safetensors"),
     (["import", "weights.safetensors", "a.yaml", "--out", "checkpoint"], "--out checkpoint.h5"),
 ])

@@ -280,6 +280,7 @@ def test_logits_of_the_first_samples_add_up_to_the_loss(workshop, weights):
     (["export", "RUN", "--out", "x", "seed=2"], "seed=2 changes nothing"),
     (["export", "RUN", "--out", "/nowhere/x.safetensors"], "/nowhere/x.safetensors"),
     (["export", "EMPTY", "--out", "x"], "no checkpoint there"),
+    (["export", "RUN", "--out", "weights.pth"], "--out weights.safetensors"),
     (["import"], "needs a .safetensors file and an experiment"),
     (["import", "x.safetensors"], "needs an experiment file"),
     (["import", "x.safetensors", "EXPERIMENT"], "x.safetensors: cannot open"),
