@@ -145,6 +145,14 @@ void probe(const std::string& path) {
   ::unlink(file.c_str());
 }
 
+// A new run's folder that cannot be used, and holds nothing but the lock of this process.
+void remove_unless_used(const std::string& path) {
+  std::error_code ignored;
+  if (!is_empty(path)) return;
+  fs::remove(fs::path(path) / lock_name, ignored);
+  fs::remove(path, ignored);
+}
+
 }  // namespace
 
 std::string run_folder_path(const Experiment& experiment, bool resume) {
@@ -185,6 +193,7 @@ RunFolder::RunFolder(const std::string& path, bool resume) : path_(path) {
     check_contents(path_, resume);  // again: another job may have come and gone before the lock was ours
     probe(path_);
   } catch (...) {
+    if (!resume) remove_unless_used(path_);
     ::close(lock_);
     throw;
   }

@@ -140,10 +140,12 @@ TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsAnErrorAtTheStart) {
   std::ofstream("full/data") << std::string(48 << 10, 'x');
   const std::string readonly = message_of([] { RunFolder("readonly/run", false); });
   const std::string full = message_of([] { RunFolder("full/run", false); });
+  const bool left = fs::exists("full/run");
   ::umount("readonly");
   ::umount("full");
   expect_contains(readonly, "Read-only file system [set run.dir");
   expect_contains(full, "No space left on device [free some space");
+  EXPECT_FALSE(left) << "a folder that nothing can be written to stands in the way of the next try";
 }
 
 // ---- Two jobs
