@@ -1,6 +1,7 @@
 // `ringtrain bench comm`: all-reduces of growing size within nodes, between nodes and over all ranks.
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "backend/cuda/device/device.h"
 #include "base/error.h"
@@ -14,14 +15,13 @@ namespace {
 constexpr std::int64_t smallest_bytes = 4096, largest_bytes = 64 << 20;
 constexpr int sums_together = 16;
 
-// A ring among some of the ranks, and a vector where it sums.
+// A ring among the ranks of a colour (RankGroup::split), and a vector where it sums.
 class Ring {
  public:
-  Ring(const BenchContext& context, int group)
-      : device_(context.machine.device.get()),
-        host_(make_group_communicator(static_cast<std::size_t>(context.experiment.communication.chunk_kib) << 10,
-                                      group)) {
-    if (!host_) return;
+  Ring(const BenchContext& context, int colour) : device_(context.machine.device.get()) {
+    const std::optional<RankGroup> group = context.session.job().split(colour);
+    if (!group) return;
+    host_ = make_mpi_communicator(*group, static_cast<std::size_t>(context.experiment.communication.chunk_kib) << 10);
     if (device_ == nullptr) {
       memory_.resize(largest_bytes / sizeof(float));
       values_ = memory_;
@@ -103,7 +103,7 @@ void bench_comm(const BenchContext& context, Preflight& result) {
   const bool alone_on_nodes = host.size() == std::ssize(context.hosts);
   struct Scope {
     std::string name;
-    int group;  // of this rank
+    int colour;  // of this rank
   };
   std::vector<Scope> scopes;
   if (!alone_on_nodes) scopes.push_back({"node", first_of_node});
@@ -112,7 +112,7 @@ void bench_comm(const BenchContext& context, Preflight& result) {
 
   log_info("comm: all-reduce, bus bandwidth = 2 (p - 1) / p x bytes / seconds");
   for (const Scope& scope : scopes) {
-    Ring ring(context, scope.group);
+    Ring ring(context, scope.colour);
     const std::vector<double> sizes = gathered(host, ring.size());
     const int ranks = context.root() ? static_cast<int>(*std::max_element(sizes.begin(), sizes.end())) : 0;
     const double seconds = context.seconds / static_cast<double>(scopes.size()) / 9;

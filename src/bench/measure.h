@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/preflight.h"
+#include "cluster/session.h"
 #include "run/machine.h"
 
 namespace ringtrain {

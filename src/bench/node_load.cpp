@@ -74,7 +74,7 @@ std::vector<int> half_of_cores(const std::vector<int>& cpus, const std::vector<i
 }
 
 SharedCores::SharedCores(const Session& session, Communicator& host) : own_(own_cpus()) {
-  const std::vector<std::string> of_node = session.gather_on_node(cpu_list(own_));
+  const std::vector<std::string> of_node = session.job().gather_on_node(cpu_list(own_));
   std::vector<int> shared;
   if (of_node.size() % 2 == 0 && !session.oversubscribed()) {
     const std::size_t first = static_cast<std::size_t>(session.node_rank()) / 2 * 2;

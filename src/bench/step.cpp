@@ -41,7 +41,7 @@ TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, d
   if (plan.schedule.total_steps > 0) steps = std::min(steps, plan.schedule.total_steps);
   host.broadcast(std::as_writable_bytes(std::span(&steps, 1)), 0);
 
-  Watchdog watchdog(plan.experiment.communication.timeout_seconds);
+  Watchdog watchdog(context.session.job(), plan.experiment.communication.timeout_seconds);
   Loader loader(make_dataset(plan.train), for_rank(plan.train_loader, host.rank()));
   Trainer trainer(plan, *context.machine.backend, context.machine.communicator(), watchdog, loader);
   load_trainer(nullptr, trainer, plan, {}, context.machine.communicator());

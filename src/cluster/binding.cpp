@@ -12,8 +12,7 @@
 
 #include "base/error.h"
 #include "cluster/device_choice.h"
-#include "cluster/gather_texts.h"
-#include "cluster/session.h"
+#include "cluster/rank_group.h"
 
 namespace ringtrain {
 namespace {
@@ -124,11 +123,10 @@ double share_of_cpus(const std::vector<std::vector<int>>& cpus_of_ranks, std::si
   return share;
 }
 
-std::vector<RankBinding> gather_bindings(const Session& session, const std::string& gpus) {
+std::vector<RankBinding> gather_bindings(const RankGroup& group, const std::string& gpus) {
   const std::vector<int> own = own_cpus();
-  const std::vector<std::string> texts =
-      gather_texts(cat(cpu_list(own), '\n', cpu_list(cores_of(own)), '\n', gpus), MPI_COMM_WORLD);
-  if (session.rank() != 0) return {};
+  const std::vector<std::string> texts = group.gather(cat(cpu_list(own), '\n', cpu_list(cores_of(own)), '\n', gpus));
+  if (group.rank() != 0) return {};
   std::vector<RankBinding> ranks(texts.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     std::istringstream in(texts[r]);
@@ -137,7 +135,7 @@ std::vector<RankBinding> gather_bindings(const Session& session, const std::stri
     std::getline(in, cores);
     std::getline(in, ranks[r].gpus);
     ranks[r].rank = static_cast<int>(r);
-    ranks[r].host = session.hosts()[r];
+    ranks[r].host = group.hosts()[r];
     ranks[r].cpus = parse_cpu_list(cpus);
     ranks[r].cores = parse_cpu_list(cores);
   }
@@ -181,9 +179,9 @@ std::vector<std::string> shared_cores(const std::vector<RankBinding>& ranks) {
   return sentences;
 }
 
-void check_visible_devices(const Session& session) {
+void check_visible_devices(const RankGroup& group) {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  const std::vector<std::string> lists = session.gather_on_node(cat(session.rank(), ' ', visible ? visible : ""));
+  const std::vector<std::string> lists = group.gather_on_node(cat(group.rank(), ' ', visible ? visible : ""));
   std::vector<RankDevices> ranks(lists.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     std::istringstream in(lists[r]);
@@ -191,7 +189,7 @@ void check_visible_devices(const Session& session) {
     for (std::string device; std::getline(in, device, ',');) ranks[r].uuids.push_back("GPU " + device);
     if (ranks[r].uuids.empty()) return;  // it sees all of them, or is to see none
   }
-  choose_together(ranks, session, false);
+  choose_together(ranks, group, false);
 }
 
 }  // namespace ringtrain

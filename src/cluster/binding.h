@@ -7,7 +7,7 @@
 
 namespace ringtrain {
 
-class Session;
+class RankGroup;
 
 // CPUs that the calling thread may run on, in ascending order; never empty.
 std::vector<int> own_cpus();
@@ -22,14 +22,14 @@ std::vector<int> parse_cpu_list(const std::string& text);
 double share_of_cpus(const std::vector<std::vector<int>>& cpus_of_ranks, std::size_t me);
 
 struct RankBinding {
-  int rank = 0;  // of the job
+  int rank = 0;  // of the group
   std::string host;
   std::vector<int> cpus, cores;
   std::string gpus;  // the one that it computes on, else what it is allowed to see; empty: not known
 };
 
-// Collective over the job. Whole on rank 0, in rank order, and empty elsewhere.
-std::vector<RankBinding> gather_bindings(const Session& session, const std::string& gpus);
+// Collective over the group. Whole on its rank 0, in rank order, and empty elsewhere.
+std::vector<RankBinding> gather_bindings(const RankGroup& group, const std::string& gpus);
 
 // A line per kind of node: "node1, node2: 2 ranks each, CPUs 0-3 | 4-7, GPUs 0 | 1".
 std::vector<std::string> describe_bindings(const std::vector<RankBinding>& ranks);
@@ -40,7 +40,7 @@ std::vector<std::string> describe_bindings(const std::vector<RankBinding>& ranks
 std::vector<std::string> shared_cores(const std::vector<RankBinding>& ranks);
 
 // Throws Error when the lists in CUDA_VISIBLE_DEVICES leave ranks of this node without a GPU of their own, naming them;
-// says nothing where a rank's is not set. For programs that cannot ask CUDA. Collective over the job.
-void check_visible_devices(const Session& session);
+// says nothing where a rank's is not set. For programs that cannot ask CUDA. Collective over the group.
+void check_visible_devices(const RankGroup& group);
 
 }  // namespace ringtrain

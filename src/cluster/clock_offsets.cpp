@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "cluster/mpi_check.h"
+#include "cluster/rank_group_mpi.h"
 
 namespace ringtrain {
 
@@ -31,15 +31,14 @@ std::vector<std::string> distinct_hosts(const std::vector<std::string>& host_of_
   return hosts;
 }
 
-std::vector<ClockOffset> clock_offsets(const Session& session) {
-  MPI_Comm comm = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-  const std::vector<std::string> hosts = distinct_hosts(session.hosts());
+std::vector<ClockOffset> clock_offsets(const RankGroup& group) {
+  MPI_Comm comm = duplicate(group);
+  const std::vector<std::string> hosts = distinct_hosts(group.hosts());
   std::vector<ClockOffset> offsets;
-  if (session.rank() == 0) {
+  if (group.rank() == 0) {
     offsets.resize(hosts.size());
     for (std::size_t h = 1; h < hosts.size(); ++h) {
-      const int other = first_rank_of(hosts[h], session.hosts());
+      const int other = first_rank_of(hosts[h], group.hosts());
       offsets[h].round_trip = 1e9;
       for (int i = 0; i < kExchanges; ++i) {
         const double sent = time_of_day();
@@ -50,7 +49,7 @@ std::vector<ClockOffset> clock_offsets(const Session& session) {
         if (answered - sent < offsets[h].round_trip) offsets[h] = {theirs - (sent + answered) / 2, answered - sent};
       }
     }
-  } else if (first_rank_of(session.host(), session.hosts()) == session.rank()) {
+  } else if (first_rank_of(group.host(), group.hosts()) == group.rank()) {
     for (int i = 0; i < kExchanges; ++i) {
       double mine = 0;
       check_mpi(MPI_Recv(&mine, 1, MPI_DOUBLE, 0, 0, comm, MPI_STATUS_IGNORE), "MPI_Recv");

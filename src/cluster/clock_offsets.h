@@ -3,11 +3,11 @@
 
 #include <vector>
 
-#include "cluster/session.h"
+#include "cluster/rank_group.h"
 
 namespace ringtrain {
 
-// The hosts of the job in the order of their first ranks.
+// The hosts of a group in the order of their first ranks.
 std::vector<std::string> distinct_hosts(const std::vector<std::string>& host_of_rank);
 
 struct ClockOffset {
@@ -17,6 +17,6 @@ struct ClockOffset {
 
 // For every distinct host, on rank 0; empty elsewhere. Collective. Cristian 1989: an answer is taken to have been
 // written half a round trip ago.
-std::vector<ClockOffset> clock_offsets(const Session& session);
+std::vector<ClockOffset> clock_offsets(const RankGroup& group);
 
 }  // namespace ringtrain

@@ -11,13 +11,16 @@
 
 namespace ringtrain {
 
+class RankGroup;
+
 // A collective under way. Buffers stay alive and untouched until done() has returned true or finish() has returned.
 class Pending {
  public:
   virtual ~Pending() = default;
-  virtual bool done() = 0;  // makes progress, never blocks
+  virtual bool done() = 0;  // makes progress, never blocks, and does not see that another rank has failed
   // Returns when the result may be used. Values in host memory are there then; a sum on a device need not have ended:
-  // what is given to the device's compute stream from now on waits for it, the host does not.
+  // what is given to the device's compute stream from now on waits for it, the host does not. Throws GroupFailed
+  // (rank_group.h) when a rank cannot take part any more; abort() of the communicator comes next.
   virtual void finish();
 };
 
@@ -48,10 +51,12 @@ class Communicator {
   virtual void scatter(std::span<const float> all, std::span<float> mine, int root) = 0;
   virtual void barrier() = 0;
 
-  // Throws what has gone wrong meanwhile outside the calls above; to be called while the host waits for a device.
+  // Throws what has gone wrong meanwhile outside the calls above, on this rank or on another one of the group; to be
+  // called while the host waits for a device or a disk.
   virtual void poll() {}
-  // After an error: ends what is under way, so that memory can be given back without waiting for other ranks. Nothing
-  // may be started afterwards. Throws nothing and cannot hang: where it would, it prints `why` and ends the job.
+  // After an error: ends what is under way, so that memory can be given back. Nothing may be started afterwards. Where
+  // the group fails alone (RankGroup::ends_job() is false), it tells the other ranks `why` and returns when none uses
+  // this rank's memory any more. Throws nothing and cannot hang: where it would, it prints `why` and ends the job.
   virtual void abort(const std::string& why) { static_cast<void>(why); }
   // What the bits of a sum depend on besides ranks, devices and topology: stored with a run; where a resumed run has
   // other values it continues within rounding.
@@ -73,11 +78,11 @@ void wait(Pending& pending);
 // Broadcasts a string of any length.
 std::string broadcast_string(Communicator& communicator, std::string text, int root);
 
-// The ring over MPI point-to-point messages on host memory. Reduce-scatter, then all-gather: 2 (p - 1) steps, each rank
-// sends 2 (p - 1) / p x bytes (Patarasuk and Yuan 2009); cut into chunks that travel as a pipeline.
+// The ring of a group's ranks over MPI point-to-point messages on host memory: reduce-scatter, then all-gather. In
+// 2 (p - 1) steps each rank sends 2 (p - 1) / p x bytes (Patarasuk and Yuan 2009), in chunks that travel as a pipeline.
 // `chunk_bytes`: size of a message. Messages' element counts stay below `max_count` (INT_MAX; smaller in tests).
-std::unique_ptr<Communicator> make_mpi_communicator(std::size_t chunk_bytes, std::size_t max_count = 0x7fffffff);
-// One ring for each value of `group`, in the order of the ranks. Collective over all ranks; null where it is negative.
-std::unique_ptr<Communicator> make_group_communicator(std::size_t chunk_bytes, int group);
+// Collective over the group.
+std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& group, std::size_t chunk_bytes,
+                                                    std::size_t max_count = 0x7fffffff);
 
 }  // namespace ringtrain

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "cluster/session.h"
+#include "cluster/rank_group.h"
 
 namespace ringtrain {
 namespace {
@@ -64,23 +64,23 @@ int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const st
   }
 }
 
-int choose_together(const std::vector<RankDevices>& ranks, const Session& session, bool may_share) {
+int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& group, bool may_share) {
   // The last one first: where it is left without a device, so are all, and none goes on to make a folder.
-  choose_device(ranks, session.node_size() - 1, session.host(), may_share);
-  return choose_device(ranks, session.node_rank(), session.host(), may_share);
+  choose_device(ranks, group.node_size() - 1, group.host(), may_share);
+  return choose_device(ranks, group.node_rank(), group.host(), may_share);
 }
 
-int choose_device(const Session& session, const std::vector<std::string>& visible_uuids, bool may_share) {
+int choose_device(const RankGroup& group, const std::vector<std::string>& visible_uuids, bool may_share) {
   std::string mine;
   for (const std::string& uuid : visible_uuids) mine += uuid + '\n';
-  const std::vector<std::string> lists = session.gather_on_node(cat(session.rank(), '\n', mine));
+  const std::vector<std::string> lists = group.gather_on_node(cat(group.rank(), '\n', mine));
   std::vector<RankDevices> ranks(lists.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     std::istringstream list(lists[r]);
     list >> ranks[r].rank >> std::ws;
     for (std::string uuid; std::getline(list, uuid);) ranks[r].uuids.push_back(uuid);
   }
-  return choose_together(ranks, session, may_share);
+  return choose_together(ranks, group, may_share);
 }
 
 bool nccl_may_share_devices() {

@@ -6,12 +6,12 @@
 
 namespace ringtrain {
 
-class Session;
+class RankGroup;
 
 // A rank of a node and the devices that it sees (CUDA_VISIBLE_DEVICES, Slurm's bindings), in the order of their
 // ordinals.
 struct RankDevices {
-  int rank = 0;  // of the job
+  int rank = 0;  // of the group
   std::vector<std::string> uuids;
 };
 
@@ -21,11 +21,11 @@ struct RankDevices {
 // Throws Error that names host, ranks and device where there are too few, or none.
 int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const std::string& host, bool may_share);
 
-// The same for this rank of the session's node; the error is thrown on all ranks of the node alike.
-int choose_together(const std::vector<RankDevices>& ranks, const Session& session, bool may_share);
+// The same for this rank of the group's ranks on its node; the error is thrown on all ranks of the node alike.
+int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& group, bool may_share);
 
-// The same for this rank, with what all ranks of the node see. Collective over the job.
-int choose_device(const Session& session, const std::vector<std::string>& visible_uuids, bool may_share);
+// The same for this rank, with what all ranks of the node see. Collective over the group.
+int choose_device(const RankGroup& group, const std::vector<std::string>& visible_uuids, bool may_share);
 
 // NCCL refuses two ranks on one device unless it is told that they are on different hosts (NCCL_HOSTID, for tests) or
 // that it is meant (NCCL_MULTI_RANK_GPU_ENABLE, since 2.30). Reads the environment.

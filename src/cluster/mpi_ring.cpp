@@ -13,13 +13,17 @@
 // j mod kSlots. A slot works off its lanes one after the other and owns a tag; the slots run side by side. So a message
 // finds its receiver by slot and order alone, whatever the order in which ranks advance slots or wait for collectives.
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <exception>
+#include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "cluster/communicator.h"
-#include "cluster/mpi_check.h"
+#include "cluster/rank_group_mpi.h"
+#include "cluster/session.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -27,7 +31,10 @@ namespace {
 
 constexpr std::size_t kSlots = 16;
 constexpr std::size_t kCacheLine = 16;  // floats
-constexpr int kCounterTag = kSlots, kGatherTag = kSlots + 1, kScatterTag = kSlots + 2;
+constexpr int kCounterTag = kSlots, kGatherTag = kSlots + 1, kScatterTag = kSlots + 2, kSilentTag = kSlots + 3;
+
+// After an error: for the ranks of the group to leave what they compute and see that it has failed.
+constexpr double kQuietSeconds = 600;
 
 using PartsLeft = std::shared_ptr<std::size_t>;  // lanes of a collective that still travel
 
@@ -61,7 +68,7 @@ struct CounterSum {
 
 class MpiRing final : public Communicator {
  public:
-  MpiRing(MPI_Comm comm, std::size_t chunk_bytes, std::size_t max_count);  // takes the MPI communicator
+  MpiRing(const RankGroup& group, std::size_t chunk_bytes, std::size_t max_count);
   ~MpiRing() override;
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -72,8 +79,14 @@ class MpiRing final : public Communicator {
   void gather(std::span<const float> mine, std::span<float> all, int root) override;
   void scatter(std::span<const float> all, std::span<float> mine, int root) override;
   void barrier() override;
+  void poll() override {
+    if (!aborted_) group_.check();
+  }
+  void abort(const std::string& why) override;
 
   void progress();
+  void check() const { group_.check(); }
+  bool aborted() const { return aborted_; }
 
  private:
   void progress_ring();
@@ -84,8 +97,12 @@ class MpiRing final : public Communicator {
   std::span<float> piece(const Lane& lane, int step) const;
   void complete(std::vector<MPI_Request>& requests);
   void check_root(int root) const;
+  void check_not_aborted() const;
+  void fall_silent();
 
+  RankGroup group_;
   MPI_Comm comm_ = MPI_COMM_NULL;
+  bool aborted_ = false;
   int rank_ = 0, size_ = 1, left_ = 0, right_ = 0;
   std::size_t chunk_ = 0, max_count_ = 0;  // elements
   std::vector<Slot> slots_{kSlots};
@@ -100,19 +117,27 @@ class MpiRing final : public Communicator {
 class PendingSum final : public Pending {
  public:
   PendingSum(MpiRing& ring, PartsLeft left) : ring_(ring), left_(std::move(left)) {}
-  // The ring still uses the buffer, so an abandoned sum is finished first; not while an exception ends the job, when
-  // the other ranks may never answer.
+  // The ring still uses the buffer, so an abandoned sum is finished first; not after an error, when the other ranks may
+  // never answer.
   ~PendingSum() override {
-    if (*left_ == 0 || std::uncaught_exceptions() > 0) return;
+    if (*left_ == 0 || ring_.aborted()) return;
+    if (std::uncaught_exceptions() > 0) {
+      ring_.abort("an error ended this rank's run");
+      return;
+    }
     try {
-      wait(*this);
-    } catch (...) {
-      std::abort();  // MPI failed while it holds memory that is about to be freed
+      finish();
+    } catch (const std::exception& e) {
+      ring_.abort(e.what());
+      if (!ring_.aborted()) std::abort();  // MPI failed while it holds memory that is about to be freed
     }
   }
   bool done() override {
     if (*left_ != 0) ring_.progress();
     return *left_ == 0;
+  }
+  void finish() override {
+    for (Waiter waiter; !done(); waiter.pause()) ring_.check();
   }
 
  private:
@@ -120,7 +145,8 @@ class PendingSum final : public Pending {
   PartsLeft left_;
 };
 
-MpiRing::MpiRing(MPI_Comm comm, std::size_t chunk_bytes, std::size_t max_count) : comm_(comm) {
+MpiRing::MpiRing(const RankGroup& group, std::size_t chunk_bytes, std::size_t max_count)
+    : group_(group), comm_(duplicate(group)) {
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
@@ -132,7 +158,7 @@ MpiRing::MpiRing(MPI_Comm comm, std::size_t chunk_bytes, std::size_t max_count) 
 }
 
 MpiRing::~MpiRing() {
-  if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+  if (std::uncaught_exceptions() == 0 && !group_.failed()) MPI_Comm_free(&comm_);
 }
 
 std::string MpiRing::describe() const {
@@ -143,6 +169,7 @@ std::string MpiRing::describe() const {
 }
 
 std::unique_ptr<Pending> MpiRing::start_sum(std::span<float> values) {
+  check_not_aborted();
   auto left = std::make_shared<std::size_t>(0);
   const auto ranks = static_cast<std::size_t>(size_);
   if (size_ > 1) {
@@ -240,6 +267,7 @@ void MpiRing::progress_ring() {
 }
 
 std::unique_ptr<Pending> MpiRing::start_sum(std::span<double> values) {
+  check_not_aborted();
   auto left = std::make_shared<std::size_t>(0);
   if (size_ > 1) {
     for (std::size_t offset = 0; offset < values.size(); offset += max_count_) {
@@ -298,7 +326,8 @@ void MpiRing::progress_counters() {
   }
 }
 
-// Blocks, with the ring going on: another rank may need our part of a sum before it comes here.
+// Blocks, with the ring going on: another rank may need our part of a sum before it comes here. Only after a barrier():
+// then no rank is waited for that may fail before it comes.
 void MpiRing::complete(std::vector<MPI_Request>& requests) {
   int done = 0;
   for (Waiter waiter;;) {
@@ -317,6 +346,7 @@ void MpiRing::check_root(int root) const {
 void MpiRing::broadcast(std::span<std::byte> bytes, int root) {
   check_root(root);
   if (size_ == 1) return;
+  barrier();
   std::vector<MPI_Request> request(1, MPI_REQUEST_NULL);
   for (std::size_t offset = 0; offset < bytes.size(); offset += max_count_) {
     const int count = static_cast<int>(std::min(max_count_, bytes.size() - offset));
@@ -330,6 +360,7 @@ void MpiRing::gather(std::span<const float> mine, std::span<float> all, int root
   const auto ranks = static_cast<std::size_t>(size_);
   if (rank_ == root && all.size() != ranks * mine.size())
     throw Error(cat("gather: ", all.size(), " places for ", ranks, " x ", mine.size(), " values"));
+  barrier();
   std::vector<MPI_Request> requests;
   for (std::size_t offset = 0; offset < mine.size(); offset += max_count_) {
     const std::size_t count = std::min(max_count_, mine.size() - offset);
@@ -358,6 +389,7 @@ void MpiRing::scatter(std::span<const float> all, std::span<float> mine, int roo
   const auto ranks = static_cast<std::size_t>(size_);
   if (rank_ == root && all.size() != ranks * mine.size())
     throw Error(cat("scatter: ", all.size(), " values for ", ranks, " x ", mine.size(), " places"));
+  barrier();
   std::vector<MPI_Request> requests;
   for (std::size_t offset = 0; offset < mine.size(); offset += max_count_) {
     const std::size_t count = std::min(max_count_, mine.size() - offset);
@@ -382,25 +414,77 @@ void MpiRing::scatter(std::span<const float> all, std::span<float> mine, int roo
 }
 
 void MpiRing::barrier() {
+  check_not_aborted();
   if (size_ == 1) return;
-  std::vector<MPI_Request> request(1, MPI_REQUEST_NULL);
-  check_mpi(MPI_Ibarrier(comm_, request.data()), "MPI_Ibarrier");
-  complete(request);
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
+  for (Waiter waiter;; waiter.pause()) {
+    int done = 0;
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done) return;
+    progress();
+    check();
+  }
+}
+
+void MpiRing::check_not_aborted() const {
+  if (aborted_) throw Error("a collective was started after its communicator had been ended by an error");
+}
+
+void MpiRing::abort(const std::string& why) {
+  if (group_.ends_job() || std::exchange(aborted_, true)) return;
+  try {
+    group_.fail(why);
+    fall_silent();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "ringtrain: error (%s): %s\n  its group of %d ranks cannot be ended: %s; ending the job\n",
+                 rank_label().c_str(), why.c_str(), size_, e.what());
+    abort_job(1);
+  }
+}
+
+// Other ranks may still be writing to this rank's memory or reading from it. A receive is cancelled, or its message is
+// on its way and arrives. When all ranks have no receive left, nobody will ask for what this rank has sent.
+void MpiRing::fall_silent() {
+  std::vector<MPI_Request> receives = {counter_requests_[0]}, sends = {counter_requests_[1]};
+  for (std::size_t i = 0; i < requests_.size(); ++i) (i % 2 == 0 ? receives : sends).push_back(requests_[i]);
+  const double begin = now_seconds();
+  const auto all_done = [&](std::vector<MPI_Request>& requests) {
+    for (Waiter waiter;; waiter.pause()) {
+      int done = 0;
+      check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+                "MPI_Testall");
+      if (done) return;
+      if (now_seconds() - begin > kQuietSeconds)
+        throw Error(cat("other ranks of the group did not answer within ", kQuietSeconds, " s"));
+    }
+  };
+  for (MPI_Request& request : receives)
+    if (request != MPI_REQUEST_NULL) check_mpi(MPI_Cancel(&request), "MPI_Cancel");
+  all_done(receives);
+  std::vector<MPI_Request> words;  // no MPI_Ibarrier: it would answer a barrier() in which another rank still waits
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, r, kSilentTag, comm_, &words.emplace_back(MPI_REQUEST_NULL)),
+              "MPI_Irecv");
+    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, r, kSilentTag, comm_, &words.emplace_back(MPI_REQUEST_NULL)),
+              "MPI_Isend");
+  }
+  all_done(words);
+  for (MPI_Request& request : sends)
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  std::ranges::fill(requests_, MPI_REQUEST_NULL);
+  std::ranges::fill(counter_requests_, MPI_REQUEST_NULL);
+  slots_.assign(kSlots, {});
+  busy_slots_ = 0;
+  counter_sums_.clear();
 }
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(std::size_t chunk_bytes, std::size_t max_count) {
-  MPI_Comm comm = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-  return std::make_unique<MpiRing>(comm, chunk_bytes, max_count);
-}
-
-std::unique_ptr<Communicator> make_group_communicator(std::size_t chunk_bytes, int group) {
-  MPI_Comm comm = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split(MPI_COMM_WORLD, group < 0 ? MPI_UNDEFINED : group, 0, &comm), "MPI_Comm_split");
-  if (comm == MPI_COMM_NULL) return nullptr;
-  return std::make_unique<MpiRing>(comm, chunk_bytes, 0x7fffffff);
+std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& group, std::size_t chunk_bytes,
+                                                    std::size_t max_count) {
+  return std::make_unique<MpiRing>(group, chunk_bytes, max_count);
 }
 
 }  // namespace ringtrain

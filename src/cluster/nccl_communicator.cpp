@@ -83,6 +83,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   void collective(std::string what, const Call& call);
   void check(NcclResult result, const std::string& what);
   void settle(const std::string& what);
+  void poll_host();
   [[noreturn]] void fail(const std::string& what, const std::string& hint);
   std::string library_says(NcclResult result);
   const Allocation* find(const float* values) const;
@@ -243,9 +244,20 @@ void NcclCommunicator::settle(const std::string& what) {
     check(api_.async_error(comm_, &state), what);
     check(state, what);
     if (state == NcclResult::success) return;
+    poll_host();
     if (now_seconds() - begin > options_.timeout_seconds)
       fail(cat(what, " took more than ", options_.timeout_seconds, " s: not all ranks took part"),
            "look for a rank that is behind or has ended; NCCL_DEBUG=INFO shows what NCCL waits for");
+  }
+}
+
+// A rank of the group that has failed will not take part: NCCL would wait for it.
+void NcclCommunicator::poll_host() {
+  try {
+    host_.poll();
+  } catch (const std::exception& e) {
+    abort(e.what());
+    throw;
   }
 }
 
@@ -349,6 +361,7 @@ void NcclCommunicator::poll() {
   const std::string& what = running_.empty() ? std::string("NCCL") : running_.front().what;
   check(api_.async_error(comm_, &state), what);
   check(state, what);
+  poll_host();
   if (running_.empty()) return;
   Running& first = running_.front();
   const double now = now_seconds();
@@ -359,8 +372,9 @@ void NcclCommunicator::poll() {
 }
 
 void NcclCommunicator::abort(const std::string& why) {
-  if (std::exchange(aborted_, true) || comm_ == nullptr) return;
-  abort_nccl(api_, std::exchange(comm_, nullptr), why);
+  if (std::exchange(aborted_, true)) return;
+  if (comm_ != nullptr) abort_nccl(api_, std::exchange(comm_, nullptr), why);
+  host_.abort(why);
 }
 
 void* NcclCommunicator::allocate_registered(std::int64_t bytes, void*& handle) {

@@ -14,7 +14,6 @@
 
 #include "base/error.h"
 #include "cluster/binding.h"
-#include "cluster/gather_texts.h"
 #include "cluster/mpi_check.h"
 #include "cluster/slurm_job.h"
 #include "cluster/waiting.h"
@@ -63,22 +62,6 @@ void check_launcher(const std::string& launcher, int tasks) {
 #endif
 }
 
-// The ranks that share this rank's memory, in the order of their ranks in the job. Collective over the job.
-class NodeCommunicator {
- public:
-  explicit NodeCommunicator(int rank) {
-    check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node_),
-              "MPI_Comm_split_type");
-  }
-  ~NodeCommunicator() { MPI_Comm_free(&node_); }
-  NodeCommunicator(const NodeCommunicator&) = delete;
-  NodeCommunicator& operator=(const NodeCommunicator&) = delete;
-  MPI_Comm get() const { return node_; }
-
- private:
-  MPI_Comm node_ = MPI_COMM_NULL;
-};
-
 }  // namespace
 
 Session::Session(int* argc, char*** argv) {
@@ -94,41 +77,30 @@ Session::Session(int* argc, char*** argv) {
   initializing.store(false);
   if (provided < MPI_THREAD_FUNNELED)
     throw Error("this MPI library does not allow threads", "use a build of MPI with at least MPI_THREAD_FUNNELED");
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-  MPI_Comm_size(MPI_COMM_WORLD, &size_);
-  char name[MPI_MAX_PROCESSOR_NAME + 1] = "";
-  int length = 0;
-  MPI_Get_processor_name(name, &length);
-  host_.assign(name, static_cast<std::size_t>(length));
-
-  if (size_ < tasks)
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (ranks < tasks)
     throw Error(cat(tasks, " processes were started, but MPI sees ",
-                    size_ == 1 ? "only this one: each would train alone" : cat("only ", size_, " of them")),
+                    ranks == 1 ? "only this one: each would train alone" : cat("only ", ranks, " of them")),
                 cat(kLauncherAdvice, " (this program runs with ", mpi_version(), ")"));
 
-  std::snprintf(label_text, sizeof label_text, "rank %d on %s", rank_, host_.c_str());
+  job_ = RankGroup::of_job();
+  std::snprintf(label_text, sizeof label_text, "rank %d on %s", rank(), host().c_str());
   label_is_set.store(true, std::memory_order_release);
-  ranks_of_job.store(size_, std::memory_order_relaxed);
-  hosts_ = gather_texts(host_, MPI_COMM_WORLD);
+  ranks_of_job.store(ranks, std::memory_order_relaxed);
 
-  const NodeCommunicator node(rank_);
-  MPI_Comm_rank(node.get(), &node_rank_);
-  MPI_Comm_size(node.get(), &node_size_);
   std::vector<std::vector<int>> cpus;
-  for (const std::string& text : gather_texts(cpu_list(own_cpus()), node.get())) cpus.push_back(parse_cpu_list(text));
-  const double share = share_of_cpus(cpus, static_cast<std::size_t>(node_rank_)) + 1e-6;
+  for (const std::string& text : job_->gather_on_node(cpu_list(own_cpus()))) cpus.push_back(parse_cpu_list(text));
+  const double share = share_of_cpus(cpus, static_cast<std::size_t>(node_rank())) + 1e-6;
   available_threads_ = std::max(1, static_cast<int>(share));
   oversubscribed_ = share < 1;
   node_is_oversubscribed.store(oversubscribed_, std::memory_order_relaxed);
 }
 
-std::vector<std::string> Session::gather_on_node(const std::string& mine) const {
-  return gather_texts(mine, NodeCommunicator(rank_).get());
-}
-
 Session::~Session() {
   if (finished_ || std::uncaught_exceptions() > 0)
     return;  // with an error the other ranks may never reach MPI_Finalize
+  job_.reset();
   MPI_Finalize();
 }
 
@@ -143,6 +115,7 @@ int Session::finish(int exit_code) {
     std::fflush(stderr);
     _exit(exit_code);
   }).detach();
+  job_.reset();
   MPI_Finalize();
   return exit_code;
 }

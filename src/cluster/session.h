@@ -1,8 +1,11 @@
 // The job as MPI sees it: who am I, who shares my node, and how it ends.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "cluster/rank_group.h"
 
 namespace ringtrain {
 
@@ -16,16 +19,16 @@ class Session {
   // MPI_Finalize when all ranks have done their work; returns the exit code. Where MPI does not come back from it, the
   // process ends with that code after 20 s.
   int finish(int exit_code);
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  int node_rank() const { return node_rank_; }  // among the ranks of this node
-  int node_size() const { return node_size_; }
-  const std::string& host() const { return host_; }
-  const std::vector<std::string>& hosts() const { return hosts_; }  // of every rank, in rank order
+
+  const RankGroup& job() const { return *job_; }  // all ranks
+  int rank() const { return job().rank(); }
+  int size() const { return job().size(); }
+  int node_rank() const { return job().node_rank(); }
+  int node_size() const { return job().node_size(); }
+  const std::string& host() const { return job().host(); }
+  const std::vector<std::string>& hosts() const { return job().hosts(); }
 
   const std::string& launcher() const { return launcher_; }  // launcher_name()
-  // A text of each rank of this node, by node rank. Collective over the job.
-  std::vector<std::string> gather_on_node(const std::string& mine) const;
 
   // CPUs of this rank: its affinity mask, shared out evenly when several ranks of the node have the same mask
   // (unbound ranks). At least 1.
@@ -35,10 +38,10 @@ class Session {
   static std::string mpi_version();  // "Open MPI 4.1.4"
 
  private:
-  int rank_ = 0, size_ = 1, node_rank_ = 0, node_size_ = 1, available_threads_ = 1;
+  std::optional<RankGroup> job_;
+  int available_threads_ = 1;
   bool oversubscribed_ = false, finished_ = false;
-  std::string host_, launcher_;
-  std::vector<std::string> hosts_;
+  std::string launcher_;
 };
 
 // Ends every rank of the job with this exit code; does not return, cannot hang (after 3 s the process exits by itself).

@@ -31,7 +31,15 @@ class StagedCommunicator final : public DeviceCommunicator {
   void barrier() override { host_.barrier(); }
   void* allocate(std::int64_t bytes) override;
   void release(void* memory) override;
-  void poll() override { progress(); }
+  void poll() override {
+    if (aborted_) return;
+    progress();
+    host_.poll();
+  }
+  void abort(const std::string& why) override {
+    aborted_ = true;
+    host_.abort(why);
+  }
 
   bool done(std::int64_t number);
   void finish(std::int64_t number);
@@ -61,6 +69,7 @@ class StagedCommunicator final : public DeviceCommunicator {
   std::vector<Allocation> allocations_;
   std::deque<Running> running_;
   std::int64_t ended_ = 0;  // running_[i] is number ended_ + i
+  bool aborted_ = false;
   std::vector<cuda::Event> free_events_;
 };
 
@@ -166,7 +175,7 @@ void StagedCommunicator::finish(std::int64_t number) {
     progress();
     return number < ended_ || running_[static_cast<std::size_t>(number - ended_)].returning;
   };
-  for (Waiter waiter; !returning();) waiter.pause();
+  for (Waiter waiter; !returning(); waiter.pause()) host_.poll();
   if (number >= ended_)
     device_.wait(device_.compute_stream(), running_[static_cast<std::size_t>(number - ended_)].back);
 }

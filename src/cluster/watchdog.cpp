@@ -19,7 +19,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "cluster/mpi_check.h"
+#include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
 #include "cluster/waiting.h"
 
@@ -27,14 +27,15 @@ namespace ringtrain {
 namespace {
 
 constexpr int kExitCode = 86;
-constexpr double kDeadSeconds = 3;        // a launcher that works ends the job sooner than this after a rank's death
-constexpr double kOtherNodesSeconds = 2;  // for the tables of the other nodes, before the abort silences them
+constexpr int kRunFails = 1, kJobEnds = 2;  // events
+constexpr double kDeadSeconds = 3;          // a launcher that works ends the job sooner than this after a rank's death
+constexpr double kOtherNodesSeconds = 2;    // for the tables of the other nodes, before the abort silences them
 
 // One cache line per rank. The owner writes, everyone reads.
 struct alignas(64) Entry {
   std::atomic<std::int64_t> step_and_phase;  // step << 8 | phase
   std::atomic<double> changed;               // now_seconds()
-  std::atomic<std::int32_t> reporter;        // in entry 0 only: 1 once a rank of the node prints the table
+  std::atomic<std::int32_t> reported;        // in entry 0 only: events for which a rank of the node prints the table
   std::int32_t rank, pid;
 };
 static_assert(std::atomic<double>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
@@ -98,8 +99,11 @@ const char* phase_name(Phase phase) {
 }
 
 struct Watchdog::State {
-  double timeout = 0;
-  MPI_Comm node = MPI_COMM_NULL;
+  State(const RankGroup& watched, double timeout_seconds)
+      : group(watched), timeout(timeout_seconds), node(group.state().comm) {}
+  const RankGroup group;
+  const double timeout;
+  NodeCommunicator node;
   MPI_Win window = MPI_WIN_NULL;
   bool several_nodes = false;
   std::vector<Entry*> board;
@@ -119,24 +123,21 @@ struct Watchdog::State {
   void beat() { beats.fetch_add(1, std::memory_order_relaxed); }
   void watch();
   const Entry* dead_peer() const;
-  void report_and_abort(const std::string& reason);
+  bool report(int event, const std::string& reason, const std::string& consequence);
+  [[noreturn]] void end_job(const std::string& reason);
 };
 
-Watchdog::Watchdog(double timeout_seconds) : state_(std::make_unique<State>()) {
+Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
+  group.meet();
+  state_ = std::make_unique<State>(group, timeout_seconds);
   State& s = *state_;
-  s.timeout = timeout_seconds;
-  int rank = 0, size = 1, node_rank = 0, node_size = 1;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &s.node),
-            "MPI_Comm_split_type");
-  MPI_Comm_rank(s.node, &node_rank);
-  MPI_Comm_size(s.node, &node_size);
-  s.several_nodes = node_size < size;
+  const int node_rank = group.node_rank(), node_size = group.node_size();
+  s.several_nodes = node_size < group.size();
 
   void* memory = nullptr;
   const MPI_Aint bytes = 2 * sizeof(Entry);  // MPI promises no alignment: room to round up
-  check_mpi(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, s.node, &memory, &s.window), "MPI_Win_allocate_shared");
+  check_mpi(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, s.node.get(), &memory, &s.window),
+            "MPI_Win_allocate_shared");
   for (int r = 0; r < node_size; ++r) {
     MPI_Aint its_bytes = 0;
     int unit = 1;
@@ -147,25 +148,32 @@ Watchdog::Watchdog(double timeout_seconds) : state_(std::make_unique<State>()) {
   }
   s.own = new (s.board[static_cast<std::size_t>(node_rank)]) Entry{};
   s.next = static_cast<std::size_t>((node_rank + 1) % node_size);
-  s.own->rank = rank;
+  int rank_of_job = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_of_job);
+  s.own->rank = rank_of_job;
   s.own->pid = static_cast<std::int32_t>(getpid());
   s.write(0, Phase::start);
-  MPI_Barrier(s.node);
+  MPI_Barrier(s.node.get());
   for (const Entry* entry : s.board) s.visible.push_back(!is_dead(process_state(entry->pid)));
   if (timeout_seconds > 0) s.thread = std::thread([&s] { s.watch(); });
 }
 
 Watchdog::~Watchdog() {
   State& s = *state_;
-  const bool unwinding = std::uncaught_exceptions() > 0;
+  bool together = std::uncaught_exceptions() == 0 && !s.group.failed();  // all ranks come here
   s.beat();
   s.write(s.own->step_and_phase.load(std::memory_order_relaxed) >> 8, Phase::finished);
-  if (!unwinding) {
+  if (together) {
     // Still watched: a rank that never comes here must not let the others wait for ever.
     int done = 0;
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Ibarrier(MPI_COMM_WORLD, &request);
-    for (Waiter waiter; MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done;) waiter.pause();
+    MPI_Ibarrier(s.group.state().comm, &request);
+    try {
+      for (Waiter waiter; MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done; waiter.pause())
+        s.group.check();
+    } catch (const GroupFailed&) {
+      together = false;
+    }
   }
   {
     const std::lock_guard lock(s.mutex);
@@ -173,9 +181,10 @@ Watchdog::~Watchdog() {
   }
   s.stop_signal.notify_all();
   if (s.thread.joinable()) s.thread.join();
-  if (unwinding) return;  // MPI_Win_free waits for all ranks
-  MPI_Win_free(&s.window);
-  MPI_Comm_free(&s.node);
+  if (together)
+    MPI_Win_free(&s.window);
+  else
+    s.node.abandon();  // MPI_Win_free waits for all ranks
 }
 
 void Watchdog::enter(std::int64_t step, Phase phase) {
@@ -197,6 +206,7 @@ void Watchdog::step_finished(std::int64_t step) {
 void Watchdog::State::watch() {
   const double tick = std::clamp(timeout / 20, 0.01, 0.5);
   double idle = 0, dead = 0, last = now_seconds();
+  bool has_failed = false;
   std::uint64_t last_beats = beats.load();
   std::unique_lock lock(mutex);
   while (!stop_signal.wait_for(lock, std::chrono::duration<double>(tick), [this] { return stop; })) {
@@ -207,8 +217,15 @@ void Watchdog::State::watch() {
     last_beats = beats_now;
     const Entry* lost = dead_peer();
     dead = lost != nullptr ? dead + passed : 0;
-    if (dead > kDeadSeconds) report_and_abort(cat("rank ", lost->rank, " (pid ", lost->pid, ") has died"));
-    if (idle > timeout) report_and_abort(cat("no step was finished for ", timeout, " s"));
+    if (dead > kDeadSeconds) end_job(cat("rank ", lost->rank, " (pid ", lost->pid, ") has died"));
+    if (idle <= timeout) continue;
+    const std::string reason = cat("no step was finished for ", timeout, " s");
+    if (group.ends_job()) end_job(reason);
+    if (has_failed) end_job(cat(reason, " after the run had failed"));
+    report(kRunFails, reason, cat("ending the run of its ", group.size(), " ranks"));
+    group.demand_failure(reason);
+    has_failed = true;
+    idle = 0;
   }
 }
 
@@ -219,14 +236,19 @@ const Entry* Watchdog::State::dead_peer() const {
   return dead ? board[next] : nullptr;
 }
 
-void Watchdog::State::report_and_abort(const std::string& reason) {
-  if (board[0]->reporter.exchange(1) != 0) {
-    // Another rank prints and aborts. Should it fail to, this one does, later and without a table.
-    std::this_thread::sleep_for(std::chrono::seconds(5));
-    abort_job(kExitCode);
-  }
+void Watchdog::State::end_job(const std::string& reason) {
+  if (!report(kJobEnds, reason, "ending the job"))
+    std::this_thread::sleep_for(std::chrono::seconds(5));  // the rank that prints aborts too, unless it fails to
+  else if (several_nodes)
+    std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
+  abort_job(kExitCode);
+}
+
+// Prints the table of this node, once for each event. False where another rank does.
+bool Watchdog::State::report(int event, const std::string& reason, const std::string& consequence) {
+  if ((board[0]->reported.fetch_or(event) & event) != 0) return false;
   const double now = now_seconds();
-  std::string text = cat("\nringtrain: ", reason, " (seen by ", rank_label(), "); ending the job. On this node:\n");
+  std::string text = cat("\nringtrain: ", reason, " (seen by ", rank_label(), "); ", consequence, ". On this node:\n");
   char line[200];
   std::snprintf(line, sizeof line, "%6s %9s %10s  %-14s %12s  %s\n", "rank", "pid", "step", "phase", "unchanged",
                 "process");
@@ -247,8 +269,7 @@ void Watchdog::State::report_and_abort(const std::string& reason) {
     if (count <= 0) break;
     written += static_cast<std::size_t>(count);
   }
-  if (several_nodes) std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
-  abort_job(kExitCode);
+  return true;
 }
 
 }  // namespace ringtrain

@@ -1,12 +1,17 @@
-// No hangs: every rank writes its step and phase to a board in the node's shared memory; a thread ends the job when the
-// own rank has not finished a step for too long, after printing what every rank of the node was doing (silent ones
-// too).
+// No hangs: every rank of a group writes its step and phase to a board in the node's shared memory. A thread sees when
+// the own rank has not finished a step for too long. It prints what every rank of the node was doing, silent ones too,
+// and ends the job. Where the group may fail alone (RankGroup::ends_job() is false) it lets the group's run fail, and
+// ends the job only if the run is still there after the same time again. A rank whose process has died ends the job.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
 namespace ringtrain {
+
+class RankGroup;
+
+// What a rank is doing in its step.
 
 enum class Phase : std::uint32_t {
   start,
@@ -23,9 +28,9 @@ const char* phase_name(Phase phase);
 
 class Watchdog {
  public:
-  // Collective over MPI_COMM_WORLD. timeout_seconds <= 0: never fires. The time-out covers everything between two
-  // calls of step_finished(); evaluation and checkpoints call alive() as they go.
-  explicit Watchdog(double timeout_seconds);
+  // Collective over the group. timeout_seconds <= 0: never fires. The time-out covers everything between two calls of
+  // step_finished(); evaluation and checkpoints call alive() as they go.
+  Watchdog(const RankGroup& group, double timeout_seconds);
   ~Watchdog();
   void enter(std::int64_t step, Phase phase);  // writes two words, no system call
   void alive();                                // restarts the clock

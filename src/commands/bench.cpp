@@ -35,7 +35,7 @@ bool same_version_everywhere(const BenchContext& context) {
 void examine_job(const BenchContext& context, Preflight& result) {
   result.version = version_text();
   result.versions_equal = same_version_everywhere(context);
-  const std::vector<ClockOffset> offsets = clock_offsets(context.session);
+  const std::vector<ClockOffset> offsets = clock_offsets(context.session.job());
   if (!context.root()) return;
   double largest = 0, accuracy = 0;
   for (std::size_t h = 0; h < offsets.size(); ++h) {
@@ -64,11 +64,11 @@ int most_ranks_on_a_host(const std::vector<std::string>& hosts) {
 }  // namespace
 
 int bench(const BenchArguments& arguments, Session& session) {
-  const std::unique_ptr<Communicator> start = make_mpi_communicator(1 << 16);
+  const std::unique_ptr<Communicator> start = make_mpi_communicator(session.job(), 1 << 16);
   Experiment experiment;
   if (!arguments.experiment.path.empty()) experiment = shared_experiment(arguments.experiment, *start);
   const int threads = thread_count(experiment, session);
-  Machine machine = make_machine(experiment, session, threads);
+  Machine machine = make_machine(experiment, session.job(), threads);
   const BenchContext context{.session = session,
                              .experiment = experiment,
                              .machine = machine,

@@ -155,13 +155,13 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
   if (!arguments.logits.empty() && session.size() > 1)
     throw Error(cat("--logits writes the first samples of one rank, and there are ", session.size()),
                 "leave mpirun out");
-  std::unique_ptr<Communicator> start = make_mpi_communicator(1 << 16);
+  std::unique_ptr<Communicator> start = make_mpi_communicator(session.job(), 1 << 16);
   Source source;
   if (root) source = find_source(arguments);
   const Experiment experiment = shared_experiment(source.experiment, arguments.experiment.path, *start);
   start->broadcast(std::as_writable_bytes(std::span(&source.micro_batch, 1)), 0);
-  Watchdog watchdog(experiment.communication.timeout_seconds);
-  Machine machine = make_machine(experiment, session, thread_count(experiment, session));
+  Watchdog watchdog(session.job(), experiment.communication.timeout_seconds);
+  Machine machine = make_machine(experiment, session.job(), thread_count(experiment, session));
   Communicator* const communicator = machine.host.get();
   Backend* const backend = machine.backend.get();
   const DatasetIndex train_index = shared_index(experiment.data.train, *communicator);

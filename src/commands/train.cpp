@@ -32,7 +32,7 @@ namespace {
 
 // Collective.
 Machine agree_on_machine(const Experiment& experiment, const Session& session, int threads, const ResumePoint& from) {
-  Machine machine = make_machine(experiment, session, threads, from.choices);
+  Machine machine = make_machine(experiment, session.job(), threads, from.choices);
   machine.take_choices(from.checkpoint ? from.checkpoint->text_or("fusions", "") : "", from.choices);
   return machine;
 }
@@ -223,9 +223,9 @@ void remove_folder(const std::string& run_dir) {
 
 int train(const TrainArguments& arguments, Session& session) {
   const bool root = session.rank() == 0;
-  const std::unique_ptr<Communicator> start = make_mpi_communicator(1 << 16);
+  const std::unique_ptr<Communicator> start = make_mpi_communicator(session.job(), 1 << 16);
   const Experiment experiment = shared_experiment(arguments.experiment, *start);
-  Watchdog watchdog(experiment.communication.timeout_seconds);
+  Watchdog watchdog(session.job(), experiment.communication.timeout_seconds);
   const TrainingData data = shared_data(experiment, *start);
   const int threads = thread_count(experiment, session);
 

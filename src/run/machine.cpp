@@ -107,24 +107,24 @@ std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda
                                  .timeout_seconds = 0.8 * c.timeout_seconds});
 }
 
-Machine make_machine(const Experiment& experiment, const Session& session, int threads, const RunChoices& kept) {
+Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads, const RunChoices& kept) {
   const CommunicationConfig& c = experiment.communication;
   Machine m;
-  m.host = make_mpi_communicator(static_cast<std::size_t>(c.chunk_kib) << 10);
+  m.host = make_mpi_communicator(group, static_cast<std::size_t>(c.chunk_kib) << 10);
   const std::vector<std::string> visible =
       experiment.machine.device == "cpu" ? std::vector<std::string>() : cuda::visible_uuids();
   const bool may_share = c.library == "mpi" || nccl_may_share_devices();
   if (!takes_gpu(experiment.machine, visible.size(), *m.host)) {
     if (experiment.machine.device != "cpu") {
       // GPUs were given, and this program cannot see them: if they were shared, that is still the launcher's mistake.
-      if (!may_share) check_visible_devices(session);
+      if (!may_share) check_visible_devices(group);
       if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
     }
     m.backend = make_cpu_backend(threads);
     return m;
   }
 
-  const int ordinal = choose_device(session, visible, may_share);
+  const int ordinal = choose_device(group, visible, may_share);
   m.gpu = visible[static_cast<std::size_t>(ordinal)].substr(0, kUuidShown);
   m.device = cuda::make_runtime_device(
       ordinal, experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache);
@@ -133,7 +133,7 @@ Machine make_machine(const Experiment& experiment, const Session& session, int t
   options.graphs = experiment.machine.graphs;
   options.segment_elements = bucket_elements(c, true);
   options.fusions = m.fusions.get();
-  if (session.size() > 1 || c.library != "auto") {  // one rank has nothing to sum, and needs no NCCL
+  if (group.size() > 1 || c.library != "auto") {  // one rank has nothing to sum, and needs no NCCL
     std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host, kept);
     options.allocate_reduced = [s = sums.get()](std::int64_t bytes) { return s->allocate(bytes); };
     options.release_reduced = [s = sums.get()](void* memory) { s->release(memory); };

@@ -9,7 +9,7 @@
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/program/fusion.h"
 #include "cluster/communicator.h"
-#include "cluster/session.h"
+#include "cluster/rank_group.h"
 #include "config/experiment.h"
 #include "run/choices.h"
 
@@ -40,9 +40,9 @@ struct Machine {
   std::string identity() const;
 };
 
-// Collective over all ranks. Throws Error with advice where a GPU is asked for and is not there, or there are more
+// Collective over the group. Throws Error with advice where a GPU is asked for and is not there, or there are more
 // ranks than GPUs. `kept`: of the run that is resumed.
-Machine make_machine(const Experiment& experiment, const Session& session, int threads, const RunChoices& kept = {});
+Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads, const RunChoices& kept = {});
 // What sums vectors of this device over the ranks of `host`, as the experiment chooses. Collective over those.
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept = {});

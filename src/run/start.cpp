@@ -42,7 +42,7 @@ int thread_count(const Experiment& experiment, const Session& session) {
 }
 
 void log_job(const Session& session, const std::string& gpu) {
-  const std::vector<RankBinding> bindings = gather_bindings(session, gpu);
+  const std::vector<RankBinding> bindings = gather_bindings(session.job(), gpu);
   if (session.rank() != 0) return;
   if (const SlurmJob job = slurm_job(); job.in_slurm()) log_info(describe(job, session.launcher()));
   for (const std::string& line : describe_bindings(bindings)) log_info(line);

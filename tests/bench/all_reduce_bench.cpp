@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
     std::printf("\n");
   }
   std::vector<std::unique_ptr<Communicator>> rings;
-  for (const std::size_t kib : chunks_kib) rings.push_back(make_mpi_communicator(kib * 1024));
+  for (const std::size_t kib : chunks_kib) rings.push_back(make_mpi_communicator(session.job(), kib * 1024));
 
   const double factor = 2.0 * (session.size() - 1) / session.size();
   for (std::size_t bytes = 4096; bytes <= (64u << 20); bytes *= 4) {

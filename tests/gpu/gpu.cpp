@@ -35,7 +35,8 @@ Device& gpu() {
   if (on_host_device())
     the_device = std::make_unique<HostDevice>(HostDeviceOptions{{RunOrder::Kind::latest, 0}, {}, {}});
   else
-    the_device = make_runtime_device(choose_device(session(), visible_uuids(), true), variable("RINGTRAIN_PLAN_CACHE"));
+    the_device =
+        make_runtime_device(choose_device(session().job(), visible_uuids(), true), variable("RINGTRAIN_PLAN_CACHE"));
   return *the_device;
 }
 

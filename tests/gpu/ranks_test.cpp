@@ -28,7 +28,7 @@ class GpuRanks : public testing::TestWithParam<std::string> {
     if (session().size() > 1 && visible_devices() < session().node_size() && !on_host_device() &&
         !nccl_may_share_devices() && GetParam() != "host memory")
       GTEST_SKIP() << "several ranks on one GPU, and NCCL_HOSTID is not set";
-    ring_ = make_mpi_communicator(1 << 17);
+    ring_ = make_mpi_communicator(session().job(), 1 << 17);
     if (GetParam() == "host memory") {
       sums_ = make_staged_communicator(gpu(), *ring_);
       return;
@@ -144,7 +144,7 @@ TEST(GpuRanksAbort, ARankThatDoesNotComeIsNamedByItsBucketAndTheDeviceLives) {
   if (session().size() < 2) GTEST_SKIP() << "needs two ranks";
   if (on_host_device() || (visible_devices() < session().node_size() && !nccl_may_share_devices()))
     GTEST_SKIP() << "needs NCCL and a GPU for each rank, or NCCL_HOSTID";
-  const auto ring = make_mpi_communicator(1 << 17);
+  const auto ring = make_mpi_communicator(session().job(), 1 << 17);
   const auto sums = make_nccl_communicator(nccl_api(), gpu(), *ring, {.timeout_seconds = 3});
   auto* const vector = static_cast<float*>(sums->allocate(kCount * 4));
   sums->sum(std::span<float>(vector, kCount));  // all of them: connections are there

@@ -31,7 +31,7 @@ const Cut kCuts[] = {{4, 0x7fffffff}, {20, 0x7fffffff}, {256, 7}, {1024, 0x7ffff
 
 TEST(Communicator, SumsEveryElementOverRanksForOddSizesAndCuts) {
   for (const Cut& cut : kCuts) {
-    const auto communicator = make_mpi_communicator(cut.chunk_bytes, cut.max_count);
+    const auto communicator = make_mpi_communicator(session().job(), cut.chunk_bytes, cut.max_count);
     for (const std::size_t count : odd_sizes(session().size())) {
       if (cut.chunk_bytes < 1024 && count > 5000) continue;  // a message per element: minutes
       std::vector<float> values = exact_values(session().rank(), count);
@@ -43,14 +43,14 @@ TEST(Communicator, SumsEveryElementOverRanksForOddSizesAndCuts) {
 }
 
 TEST(Communicator, SumsAMillionAndThreeElements) {
-  const auto communicator = make_mpi_communicator(65536);
+  const auto communicator = make_mpi_communicator(session().job(), 65536);
   std::vector<float> values = exact_values(session().rank(), 1000003);
   communicator->sum(values);
   EXPECT_EQ(values, exact_sums(session().size(), 1000003));
 }
 
 TEST(Communicator, TouchesNothingOutsideTheVector) {
-  const auto communicator = make_mpi_communicator(64);
+  const auto communicator = make_mpi_communicator(session().job(), 64);
   std::vector<float> values(1003 + 32, -7.0f);
   const std::vector<float> mine = exact_values(session().rank(), 1003);
   std::copy(mine.begin(), mine.end(), values.begin() + 16);
@@ -62,7 +62,7 @@ TEST(Communicator, TouchesNothingOutsideTheVector) {
 }
 
 TEST(Communicator, ManySumsUnderWayFinishInAnyOrderOfWaiting) {
-  const auto communicator = make_mpi_communicator(128);
+  const auto communicator = make_mpi_communicator(session().job(), 128);
   const int sums = 40;
   std::vector<std::vector<float>> values;
   std::vector<std::unique_ptr<Pending>> pending;
@@ -78,7 +78,7 @@ TEST(Communicator, ManySumsUnderWayFinishInAnyOrderOfWaiting) {
 }
 
 TEST(Communicator, CountersAndVectorsUnderWayTogetherDoNotMix) {
-  const auto communicator = make_mpi_communicator(256);
+  const auto communicator = make_mpi_communicator(session().job(), 256);
   const int rank = session().rank(), ranks = session().size();
   std::vector<float> first = exact_values(rank, 5001, 1), second = exact_values(rank, 333, 2);
   std::vector<double> one = {rank + 0.5, 1.0}, two(77, rank);
@@ -116,14 +116,14 @@ void expect_same_bits_as_rank_0(Communicator& communicator, const std::vector<T>
 }
 
 TEST(Communicator, SumsOfVectorsHaveTheSameBitsOnAllRanks) {
-  const auto communicator = make_mpi_communicator(4096);
+  const auto communicator = make_mpi_communicator(session().job(), 4096);
   std::vector<float> values = rough_values<float>(50021);
   communicator->sum(values);
   expect_same_bits_as_rank_0(*communicator, values);
 }
 
 TEST(Communicator, SumsOfCountersHaveTheSameBitsOnAllRanks) {
-  const auto communicator = make_mpi_communicator(4096);
+  const auto communicator = make_mpi_communicator(session().job(), 4096);
   std::vector<double> values = rough_values<double>(501);
   communicator->sum(values);
   expect_same_bits_as_rank_0(*communicator, values);
@@ -131,7 +131,7 @@ TEST(Communicator, SumsOfCountersHaveTheSameBitsOnAllRanks) {
 
 TEST(Communicator, SumsCountersForOddSizesAndCuts) {
   for (const std::size_t max_count : {std::size_t{1}, std::size_t{5}, std::size_t{0x7fffffff}}) {
-    const auto communicator = make_mpi_communicator(1024, max_count);
+    const auto communicator = make_mpi_communicator(session().job(), 1024, max_count);
     for (const std::size_t count : {0u, 1u, 2u, 5u, 6u, 64u}) {
       std::vector<double> values(count), expected(count, 0.0);
       for (std::size_t i = 0; i < count; ++i) {
@@ -145,14 +145,14 @@ TEST(Communicator, SumsCountersForOddSizesAndCuts) {
 }
 
 TEST(Communicator, AnAbandonedSumIsFinishedBeforeItsBufferGoes) {
-  const auto communicator = make_mpi_communicator(64);
+  const auto communicator = make_mpi_communicator(session().job(), 64);
   std::vector<float> values = exact_values(session().rank(), 2000);
   { auto abandoned = communicator->start_sum(std::span(values)); }
   EXPECT_EQ(values, exact_sums(session().size(), 2000));
 }
 
 TEST(Communicator, ARankThatSkipsAheadToABroadcastStillHelpsEarlierSums) {
-  const auto communicator = make_mpi_communicator(64);
+  const auto communicator = make_mpi_communicator(session().job(), 64);
   std::vector<float> values = exact_values(session().rank(), 3000);
   auto pending = communicator->start_sum(std::span(values));
   if (session().rank() == 0) wait(*pending);
@@ -162,7 +162,7 @@ TEST(Communicator, ARankThatSkipsAheadToABroadcastStillHelpsEarlierSums) {
 }
 
 TEST(Communicator, TwoCommunicatorsDoNotHearEachOther) {
-  const auto one = make_mpi_communicator(64), other = make_mpi_communicator(64);
+  const auto one = make_mpi_communicator(session().job(), 64), other = make_mpi_communicator(session().job(), 64);
   std::vector<float> a = exact_values(session().rank(), 500, 1), b = exact_values(session().rank(), 500, 2);
   const bool even = session().rank() % 2 == 0;
   auto first = even ? one->start_sum(std::span(a)) : other->start_sum(std::span(b));
@@ -177,7 +177,7 @@ TEST(Communicator, TwoCommunicatorsDoNotHearEachOther) {
 
 TEST(Communicator, BroadcastReachesAllFromEveryRootInPieces) {
   for (const std::size_t max_count : {std::size_t{1000}, std::size_t{0x7fffffff}}) {
-    const auto communicator = make_mpi_communicator(1024, max_count);
+    const auto communicator = make_mpi_communicator(session().job(), 1024, max_count);
     for (int root = 0; root < session().size(); ++root) {
       for (const std::size_t count : {0u, 1u, 999u, 1000u, 2501u}) {
         std::vector<float> values = exact_values(session().rank(), count);
@@ -191,7 +191,7 @@ TEST(Communicator, BroadcastReachesAllFromEveryRootInPieces) {
 TEST(Communicator, GatherLaysRanksSideBySideAndScatterUndoesIt) {
   const auto ranks = static_cast<std::size_t>(session().size());
   for (const std::size_t max_count : {std::size_t{10}, std::size_t{0x7fffffff}}) {
-    const auto communicator = make_mpi_communicator(1024, max_count);
+    const auto communicator = make_mpi_communicator(session().job(), 1024, max_count);
     for (int root = 0; root < session().size(); ++root) {
       for (const std::size_t count : {0u, 1u, 9u, 10u, 11u, 1003u}) {
         const std::vector<float> mine = exact_values(session().rank(), count);
@@ -214,7 +214,7 @@ TEST(Communicator, GatherLaysRanksSideBySideAndScatterUndoesIt) {
 }
 
 TEST(Communicator, GatherRefusesAnOutputOfTheWrongSize) {
-  const auto communicator = make_mpi_communicator(1024);
+  const auto communicator = make_mpi_communicator(session().job(), 1024);
   if (session().rank() != 0) return;
   std::vector<float> mine(3), all(3 * static_cast<std::size_t>(session().size()) + 1);
   EXPECT_THROW(communicator->gather(mine, all, 0), Error);
@@ -222,7 +222,7 @@ TEST(Communicator, GatherRefusesAnOutputOfTheWrongSize) {
 }
 
 TEST(Communicator, StringsOfAnyLengthArriveWhole) {
-  const auto communicator = make_mpi_communicator(1024, 1000);
+  const auto communicator = make_mpi_communicator(session().job(), 1024, 1000);
   for (const std::size_t length : {std::size_t{0}, std::size_t{1}, std::size_t{12345}}) {
     std::string text(length, 'x');
     for (std::size_t i = 0; i < length; ++i) text[i] = static_cast<char>(i % 251);
@@ -232,7 +232,7 @@ TEST(Communicator, StringsOfAnyLengthArriveWhole) {
 }
 
 TEST(Communicator, BarrierHoldsUntilTheLastRankComes) {
-  const auto communicator = make_mpi_communicator(1024);
+  const auto communicator = make_mpi_communicator(session().job(), 1024);
   for (int late = 0; late < session().size(); ++late) {
     if (session().rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     double came = now_seconds(), last_came = 0;

@@ -44,7 +44,7 @@ std::vector<float> train(const std::function<void(std::vector<float>&, std::span
 }
 
 std::vector<float> trained_in_host_memory() {
-  const auto ring = make_mpi_communicator(kChunkBytes);
+  const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
   return train([&](std::vector<float>& gradients, std::span<double> counters) {
     GradientReducer reducer(*ring, gradients, kBucket);
     reducer.begin();
@@ -128,7 +128,7 @@ TEST(DeviceCommunicator, RanksThatTrainWithNcclGetTheWeightsOfRanksThatTrainInHo
   const std::vector<float> expected = trained_in_host_memory();
   for (const RunOrder& order : orders()) {
     HostDevice device({order, {}, {}});
-    const auto ring = make_mpi_communicator(kChunkBytes);
+    const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
     RingBesideDevice host(*ring, device);
     FakeNccl nccl(device, sum_over(*ring));
     nccl.polls_in_progress = 1 + session().rank();
@@ -143,7 +143,7 @@ TEST(DeviceCommunicator, RanksThatTrainThroughTheHostGetTheSameWeights) {
   const std::vector<float> expected = trained_in_host_memory();
   for (const RunOrder& order : orders()) {
     HostDevice device({order, {}, {}});
-    const auto ring = make_mpi_communicator(kChunkBytes);
+    const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
     const auto communicator = make_staged_communicator(device, *ring);
     EXPECT_EQ(trained_on(device, *communicator, 2), expected);
   }
@@ -153,7 +153,7 @@ TEST(DeviceCommunicator, SixteenBitGradientsTrainToTheSameWeightsOnAllRanksAndNe
   const std::vector<float> expected = trained_in_host_memory();
   for (const cuda::Type type : {cuda::Type::bf16, cuda::Type::fp16}) {
     HostDevice device;
-    const auto ring = make_mpi_communicator(kChunkBytes);
+    const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
     RingBesideDevice host(*ring, device);
     FakeNccl nccl(device, sum_over(*ring));
     const auto communicator = make_nccl_communicator(nccl.api(), device, host, {.gradient_type = type});
@@ -169,7 +169,7 @@ TEST(DeviceCommunicator, SixteenBitGradientsTrainToTheSameWeightsOnAllRanksAndNe
 TEST(DeviceCommunicator, AVectorOfRank0ReachesAllDevices) {
   for (const bool staged : {false, true}) {
     HostDevice device({{RunOrder::Kind::latest, 0}, {}, {}});
-    const auto ring = make_mpi_communicator(kChunkBytes);
+    const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
     // NCCL's broadcast: here the sum of rank 0's values and everybody else's zeros.
     FakeNccl nccl(device, [&](std::span<float> values) {
       if (ring->rank() != 0) std::ranges::fill(values, 0.0f);
@@ -193,7 +193,7 @@ TEST(DeviceCommunicator, AVectorOfRank0ReachesAllDevices) {
 
 TEST(DeviceCommunicator, OneRankThatCannotRegisterMemoryMakesAllTakePlainMemory) {
   HostDevice device;
-  const auto ring = make_mpi_communicator(kChunkBytes);
+  const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
   RingBesideDevice host(*ring, device);
   FakeNccl nccl(device, sum_over(*ring));
   nccl.refuse_registration = session().rank() == session().size() - 1;
@@ -206,11 +206,12 @@ TEST(DeviceCommunicator, OneRankThatCannotRegisterMemoryMakesAllTakePlainMemory)
 TEST(DeviceCommunicator, RanksOfANodeTakeOneDeviceEachAndAllOfThemSeeTooFew) {
   std::vector<std::string> all;
   for (int d = 0; d < session().node_size(); ++d) all.push_back("GPU-" + std::to_string(d));
-  EXPECT_EQ(choose_device(session(), all, false), session().node_rank());
-  EXPECT_EQ(
-      choose_device(session(), {"GPU-" + std::string(static_cast<std::size_t>(session().rank() + 1), 'x')}, false), 0);
+  EXPECT_EQ(choose_device(session().job(), all, false), session().node_rank());
+  EXPECT_EQ(choose_device(session().job(), {"GPU-" + std::string(static_cast<std::size_t>(session().rank() + 1), 'x')},
+                          false),
+            0);
   all.pop_back();
-  EXPECT_THROW(choose_device(session(), all, false), Error);  // not the last rank alone: the others would go on
+  EXPECT_THROW(choose_device(session().job(), all, false), Error);  // not the last rank alone: the others would go on
 }
 
 }  // namespace

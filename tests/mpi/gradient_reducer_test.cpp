@@ -11,7 +11,7 @@ namespace ringtrain {
 namespace {
 
 TEST(GradientReducer, IsAPlainSumForAnyWatermarksAndBuckets) {
-  const auto communicator = make_mpi_communicator(512);
+  const auto communicator = make_mpi_communicator(session().job(), 512);
   std::mt19937 own_random(static_cast<unsigned>(session().rank()) + 1);  // ranks see watermarks at different times
   for (const std::int64_t bucket : {1, 3, 64, 1000, 5000}) {
     const std::size_t count = bucket == 1 ? 200 : 4999;
@@ -37,7 +37,7 @@ TEST(GradientReducer, IsAPlainSumForAnyWatermarksAndBuckets) {
 }
 
 TEST(GradientReducer, LaunchesNothingAboveTheWatermark) {
-  const auto communicator = make_mpi_communicator(512);
+  const auto communicator = make_mpi_communicator(session().job(), 512);
   std::vector<float> gradients(100, 1.0f);
   GradientReducer reducer(*communicator, gradients, 30);
   EXPECT_EQ(reducer.buckets(), 4);
@@ -52,7 +52,7 @@ TEST(GradientReducer, LaunchesNothingAboveTheWatermark) {
 }
 
 TEST(GradientReducer, WorksBetweenPollsAndNotOnlyInFinish) {
-  const auto communicator = make_mpi_communicator(4096);
+  const auto communicator = make_mpi_communicator(session().job(), 4096);
   std::vector<float> gradients = exact_values(session().rank(), 20000);
   GradientReducer reducer(*communicator, gradients, 5000);
   reducer.begin();
@@ -67,7 +67,7 @@ TEST(GradientReducer, WorksBetweenPollsAndNotOnlyInFinish) {
 }
 
 TEST(GradientReducer, AcceptsAnEmptyGradient) {
-  const auto communicator = make_mpi_communicator(512);
+  const auto communicator = make_mpi_communicator(session().job(), 512);
   GradientReducer reducer(*communicator, {}, 10);
   EXPECT_EQ(reducer.buckets(), 0);
   reducer.begin();
@@ -77,7 +77,7 @@ TEST(GradientReducer, AcceptsAnEmptyGradient) {
 }
 
 TEST(GradientReducer, RefusesMisuse) {
-  const auto communicator = make_mpi_communicator(512);
+  const auto communicator = make_mpi_communicator(session().job(), 512);
   std::vector<float> gradients(10);
   EXPECT_THROW(GradientReducer(*communicator, gradients, 0), Error);
   GradientReducer reducer(*communicator, gradients, 5);

@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const ringtrain::Session session_of_main(&argc, &argv);
   the_session = &session_of_main;
-  ringtrain::Watchdog watchdog(kSecondsPerTest);
+  ringtrain::Watchdog watchdog(session().job(), kSecondsPerTest);
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   listeners.Append(new TestClock(watchdog));
   if (session().rank() != 0) {

@@ -47,7 +47,7 @@ TEST(Session, TextsOfAnyLengthComeFromAllRanksOfTheNodeInTheirOrder) {
   const auto text = [](int rank) {
     return std::string(static_cast<std::size_t>(rank * 1000), 'a') + std::to_string(rank);
   };
-  const std::vector<std::string> texts = session().gather_on_node(text(session().rank()));
+  const std::vector<std::string> texts = session().job().gather_on_node(text(session().rank()));
   ASSERT_EQ(static_cast<int>(texts.size()), session().node_size());
   EXPECT_EQ(texts[static_cast<std::size_t>(session().node_rank())], text(session().rank()));
   if (session().node_size() < session().size()) return;
@@ -55,7 +55,7 @@ TEST(Session, TextsOfAnyLengthComeFromAllRanksOfTheNodeInTheirOrder) {
 }
 
 TEST(Bindings, OfAllRanksReachRankZeroInOrderWithTheirHosts) {
-  const std::vector<RankBinding> ranks = gather_bindings(session(), "GPU-" + std::to_string(session().rank()));
+  const std::vector<RankBinding> ranks = gather_bindings(session().job(), "GPU-" + std::to_string(session().rank()));
   if (session().rank() != 0) {
     EXPECT_TRUE(ranks.empty());
     return;
@@ -76,7 +76,7 @@ TEST(Bindings, OfAllRanksReachRankZeroInOrderWithTheirHosts) {
 std::string visible_devices_error(const std::string& mine) {
   const WithEnvironment environment(Variables{{"CUDA_VISIBLE_DEVICES", mine}});
   try {
-    check_visible_devices(session());
+    check_visible_devices(session().job());
   } catch (const Error& e) {
     return e.what();
   }
@@ -230,7 +230,7 @@ TEST(Signals, HaveNames) {
 }
 
 TEST(Watchdog, StaysQuietWhileStepsFinishAndLeavesTogether) {
-  Watchdog watchdog(5.0);
+  Watchdog watchdog(session().job(), 5.0);
   for (int step = 1; step <= 3; ++step) {
     watchdog.enter(step, Phase::forward);
     watchdog.enter(step, Phase::communication);
@@ -241,7 +241,7 @@ TEST(Watchdog, StaysQuietWhileStepsFinishAndLeavesTogether) {
 }
 
 TEST(Watchdog, BeatsKeepItQuietBeyondTheTimeout) {
-  Watchdog watchdog(1.0);
+  Watchdog watchdog(session().job(), 1.0);
   for (int i = 0; i < 15; ++i) {
     watchdog.enter(i, Phase::evaluation);
     pass_seconds(0.1);

@@ -62,11 +62,11 @@ class TrainerOnDevices : public WithFolder {
 
 // One rank's machine and trainer.
 struct TrainingRank {
-  std::unique_ptr<Communicator> host = make_mpi_communicator(1 << 12);
+  std::unique_ptr<Communicator> host = make_mpi_communicator(session().job(), 1 << 12);
   std::unique_ptr<cuda::HostDevice> device;
   std::unique_ptr<DeviceCommunicator> sums;
   std::unique_ptr<Backend> backend;
-  Watchdog watchdog{0};
+  Watchdog watchdog{session().job(), 0};
   RunPlan plan;
   std::unique_ptr<Loader> loader;
   std::unique_ptr<Trainer> trainer;

@@ -18,6 +18,8 @@ class ScriptedHost final : public Communicator {
   std::string text_of_rank_0;            // what broadcast_string() brings, when not empty
   std::vector<std::byte> bytes_of_root;  // what a broadcast of this length brings
   std::function<void(std::span<float>)> sum_over_ranks;
+  std::function<void()> on_poll;
+  std::string aborted_for;  // the last abort()'s reason
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -46,6 +48,10 @@ class ScriptedHost final : public Communicator {
   void gather(std::span<const float>, std::span<float>, int) override {}
   void scatter(std::span<const float>, std::span<float>, int) override {}
   void barrier() override {}
+  void poll() override {
+    if (on_poll) on_poll();
+  }
+  void abort(const std::string& why) override { aborted_for = why; }
 
  private:
   struct Done final : Pending {

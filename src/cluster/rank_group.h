@@ -1,0 +1,72 @@
+// A set of ranks that run something together: the whole job, or a part of it. Communicators, the watchdog and questions
+// about nodes belong to a group, so several groups can work in one job at the same time.
+//
+// A rank that cannot go on must tell the others of its group, or they wait for ever. In the group of the whole job an
+// error ends the job (abort_job). A group that split() has made fails alone, and the processes live on:
+//
+//   rank 2   starts a sum, waits ............ GroupFailed | abort() waits for rank 3 | the parent's next group
+//   rank 3   an error | abort() tells rank 2 ...^         | and waits for rank 2     | the parent's next group
+//
+// 1. The rank that has an error calls Communicator::abort(), which calls fail().
+// 2. The other ranks see the message while they wait, throw GroupFailed, and call abort() too.
+// 3. abort() returns when no rank of the group uses memory of another one any more. The failed group and all that was
+//    made of it can only be destroyed now. All ranks of the parent may split it again.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ringtrain {
+
+// Another rank of this rank's group has failed. The text names the rank and says why.
+class GroupFailed : public Error {
+ public:
+  using Error::Error;
+};
+
+// A handle: copies are the same group. For the main thread only, except demand_failure().
+class RankGroup {
+ public:
+  static RankGroup of_job();  // all ranks. Collective over the job
+
+  int rank() const;
+  int size() const;
+  int node_rank() const;  // among the group's ranks of this node
+  int node_size() const;
+  const std::string& host() const;
+  const std::vector<std::string>& hosts() const;  // of every rank, in rank order
+
+  // The ranks of this group that give the same colour, in the order of this group's ranks; none where it is negative.
+  // Collective.
+  std::optional<RankGroup> split(int colour) const;
+
+  // Waits until all ranks of the group are here. Throws GroupFailed.
+  void meet() const;
+  // A text of each rank, of any length, on all ranks of the group (or of the node, by node rank). Collective over the
+  // group. Throws GroupFailed.
+  std::vector<std::string> gather(const std::string& mine) const;
+  std::vector<std::string> gather_on_node(const std::string& mine) const;
+
+  bool ends_job() const;  // an error in this group ends the whole job: nobody calls or sees the failures below
+  // Tells the other ranks that this one cannot go on. Only the first call counts. Does not block.
+  void fail(const std::string& why) const;
+  // From any thread: the next check() of this rank calls fail().
+  void demand_failure(const std::string& why) const;
+  bool failed() const;
+  // To be called again and again while this rank waits for others; looks for messages every 64th time. Throws
+  // GroupFailed when a rank has failed.
+  void check() const;
+
+  struct State;
+  const State& state() const { return *state_; }  // for the files of this folder that call MPI: rank_group_mpi.h
+
+ private:
+  explicit RankGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ringtrain

@@ -1,0 +1,56 @@
+// MPI's side of a group of ranks, for the files of this folder.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cluster/mpi_check.h"
+#include "cluster/rank_group.h"
+
+namespace ringtrain {
+
+struct RankGroup::State {
+  State(MPI_Comm taken, bool whole_job);
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  MPI_Comm comm;  // carries failures, meet() and texts; sums have communicators of their own
+  bool ends_job;
+  int rank = 0, size = 1, node_rank = 0, node_size = 1;
+  std::string host;
+  std::vector<std::string> hosts;
+
+  std::unique_ptr<const std::string> failure;  // what is being told to the others; null: none
+  std::vector<MPI_Request> telling;
+  unsigned looks = 0;
+  std::atomic<bool> demanded{false};
+  std::mutex mutex;
+  std::string demand;  // guarded by `mutex`
+};
+
+// A communicator of the group's ranks, which the caller frees. Collective. Throws GroupFailed.
+MPI_Comm duplicate(const RankGroup& group);
+
+// The ranks of a communicator that share this rank's memory, in its order. Collective over `comm`.
+class NodeCommunicator {
+ public:
+  explicit NodeCommunicator(MPI_Comm comm) {
+    check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node_), "MPI_Comm_split_type");
+  }
+  ~NodeCommunicator() {
+    if (node_ != MPI_COMM_NULL) MPI_Comm_free(&node_);
+  }
+  NodeCommunicator(const NodeCommunicator&) = delete;
+  NodeCommunicator& operator=(const NodeCommunicator&) = delete;
+  MPI_Comm get() const { return node_; }
+  void abandon() { node_ = MPI_COMM_NULL; }  // leaves it to MPI
+
+ private:
+  MPI_Comm node_ = MPI_COMM_NULL;
+};
+
+}  // namespace ringtrain
