@@ -1,8 +1,17 @@
 #include "cluster/communicator.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "cluster/waiting.h"
 
 namespace ringtrain {
+
+GradientRounding gradient_rounding(std::int64_t trained_elements, std::int64_t targets, float loss_scale) {
+  const int of_targets = std::min(12, std::ilogb(static_cast<double>(std::max<std::int64_t>(1, targets))));
+  const int missing = std::max(0, of_targets - std::ilogb(std::max(1.0f, loss_scale)));
+  return {trained_elements, std::ldexp(1.0f, missing)};
+}
 
 void Pending::finish() {
   for (Waiter waiter; !done();) waiter.pause();

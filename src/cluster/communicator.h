@@ -24,6 +24,16 @@ class Pending {
   virtual void finish();
 };
 
+// How gradients are rounded when they travel in 16 bits. They are already divided by the targets of the global batch,
+// so they may be too small for fp16, whose smallest number is 6e-8.
+struct GradientRounding {
+  std::int64_t elements = INT64_MAX;  // elements [0, this) are rounded; batch norm's statistics after them stay fp32
+  float scale = 1;                    // a power of two; values are multiplied before, and divided in fp32 after the sum
+};
+// The scale is the largest power of two up to `targets`, at most 2^12, so that large gradients stay below fp16's 65504.
+// What the loss scale already multiplies is left out; the scale is at least 1.
+GradientRounding gradient_rounding(std::int64_t trained_elements, std::int64_t targets, float loss_scale);
+
 // For the main thread only (MPI_THREAD_FUNNELED). Sums make progress inside done(), wait() and the blocking calls; all
 // Pending objects end before their communicator.
 class Communicator {
@@ -40,6 +50,9 @@ class Communicator {
   virtual std::unique_ptr<Pending> start_sum(std::span<double> values) = 0;  // a few counters; same bits everywhere
   void sum(std::span<float> values);                                         // start and wait
   void sum(std::span<double> values);
+
+  // For sums of fp32 values that travel in 16 bits. The same on all ranks, before the first sum.
+  virtual void set_rounding(const GradientRounding& rounding) { static_cast<void>(rounding); }
 
   // From rank `root` to all; any size (chunked above INT_MAX bytes).
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;

@@ -47,6 +47,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   std::unique_ptr<Pending> start_sum(std::span<float> values) override;
   std::unique_ptr<Pending> start_sum(std::span<double> values) override { return host_.start_sum(values); }
   void broadcast(std::span<std::byte> bytes, int root) override { host_.broadcast(bytes, root); }
+  void set_rounding(const GradientRounding& rounding) override { rounding_ = rounding; }
   void broadcast_vector(std::span<float> values, int root) override;
   void gather(std::span<const float> mine, std::span<float> all, int root) override { host_.gather(mine, all, root); }
   void scatter(std::span<const float> all, std::span<float> mine, int root) override { host_.scatter(all, mine, root); }
@@ -87,7 +88,12 @@ class NcclCommunicator final : public DeviceCommunicator {
   [[noreturn]] void fail(const std::string& what, const std::string& hint);
   std::string library_says(NcclResult result);
   const Allocation* find(const float* values) const;
-  void* travelling(std::span<float> values) const;
+  struct Rounded {
+    void* buffer = nullptr;
+    std::int64_t count = 0;  // from the first value on
+  };
+  Rounded rounded(std::span<float> values) const;
+  void sum_in_place(void* values, std::int64_t count, Type type, const std::string& what);
   std::string name_of(std::span<float> values);
   void* allocate_registered(std::int64_t bytes, void*& handle);
   void deregister(void* handle);
@@ -102,6 +108,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   NcclComm* comm_ = nullptr;
   bool aborted_ = false;
   cuda::Stream stream_;
+  GradientRounding rounding_;
   std::vector<Allocation> allocations_;
   std::deque<Running> running_;
   std::int64_t ended_ = 0;  // collectives that are known to have ended: running_[i] is number ended_ + i
@@ -298,28 +305,39 @@ std::string NcclCommunicator::name_of(std::span<float> values) {
   return cat("the sum of bucket ", bucket_, " (gradients ", begin, " to ", begin + std::ssize(values), ")");
 }
 
-void* NcclCommunicator::travelling(std::span<float> values) const {
-  if (options_.gradient_type == Type::fp32) return values.data();
+// How many of the values travel in 16 bits, and where.
+NcclCommunicator::Rounded NcclCommunicator::rounded(std::span<float> values) const {
+  if (options_.gradient_type == Type::fp32) return {};
   const Allocation* vector = find(values.data());
   if (vector == nullptr)
     throw Error(cat("a sum in ", cuda::type_name(options_.gradient_type), " of memory that allocate() did not give"));
-  return static_cast<std::byte*>(vector->half) +
-         (values.data() - vector->memory) * cuda::bytes_of(options_.gradient_type);
+  const std::int64_t begin = values.data() - vector->memory;
+  return {static_cast<std::byte*>(vector->half) + begin * cuda::bytes_of(options_.gradient_type),
+          std::clamp<std::int64_t>(rounding_.elements - begin, 0, std::ssize(values))};
+}
+
+void NcclCommunicator::sum_in_place(void* values, std::int64_t count, Type type, const std::string& what) {
+  check(api_.all_reduce(values, values, static_cast<std::size_t>(count), nccl_type(type), NcclOperation::sum, comm_,
+                        nccl_stream(stream_)),
+        what);
+  settle(what);
 }
 
 std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values) {
   const std::int64_t number = ended_ + std::ssize(running_), count = std::ssize(values);
   const Type type = options_.gradient_type;
-  void* const buffer = travelling(values);
+  const Rounded part = rounded(values);
   collective(name_of(values), [&](const std::string& what) {
-    if (type != Type::fp32)
-      device_.launch(cuda::launch_of(cuda::CastArguments{values.data(), buffer, count, Type::fp32, type, 1}), stream_);
-    check(api_.all_reduce(buffer, buffer, values.size(), nccl_type(type), NcclOperation::sum, comm_,
-                          nccl_stream(stream_)),
-          what);
-    settle(what);
-    if (type != Type::fp32)
-      device_.launch(cuda::launch_of(cuda::CastArguments{buffer, values.data(), count, type, Type::fp32, 1}), stream_);
+    const auto cast = [&](const void* from, void* to, Type from_type, Type to_type, float scale) {
+      device_.launch(cuda::launch_of(cuda::CastArguments{from, to, part.count, from_type, to_type, scale}), stream_);
+    };
+    if (part.count > 0) {
+      cast(values.data(), part.buffer, Type::fp32, type, rounding_.scale);
+      sum_in_place(part.buffer, part.count, type, what);
+      cast(part.buffer, values.data(), type, Type::fp32, 1 / rounding_.scale);
+    }
+    if (part.count < count || count == 0)
+      sum_in_place(values.data() + part.count, count - part.count, Type::fp32, what);
   });
   return std::make_unique<PendingNcclSum>(*this, number);
 }

@@ -22,7 +22,8 @@ namespace ringtrain {
 
 struct NcclOptions {
   std::string algorithm = "auto";  // ring | tree | auto: NCCL's choice, or NCCL_ALGO where the user has set it
-  // What travels. 16 bit: each bucket is rounded into a second buffer before the sum and comes back as fp32.
+  // What travels. 16 bit: each bucket is scaled (set_rounding()) and rounded into a second buffer before the sum, and
+  // comes back as fp32. Elements that may not be rounded are summed in fp32 where they are.
   cuda::Type gradient_type = cuda::Type::fp32;
   // record() of the run's first start: its NCCL_ variables are taken again where the user sets no others now.
   std::map<std::string, std::string> kept = {};

@@ -87,6 +87,8 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       pinned_(backend, with(loader.ring(), carried_state_)),
       dropout_key_(random_key(plan.experiment.seed, RandomPurpose::dropout)) {
   program_->allocate();
+  communicator.set_rounding(
+      gradient_rounding(plan.parameters.trained(), plan.batch.global * plan.graph.sequence(), loss_scale_.value()));
 }
 
 void Trainer::start_at(const Position& position) {

@@ -69,8 +69,9 @@ struct Rank {
   float* source = nullptr;  // page-locked: what the "backward pass" copies to the gradients
 
   explicit Rank(NcclOptions options = {}, RunOrder order = {}, int rank = 2, int ranks = 4,
-                const std::function<void(FakeNccl&)>& prepare = {})
-      : device({order, {}, {}}), host(rank, ranks), nccl(device, add_others) {
+                const std::function<void(FakeNccl&)>& prepare = {},
+                const std::function<void(std::span<float>)>& sum = add_others)
+      : device({order, {}, {}}), host(rank, ranks), nccl(device, sum) {
     if (prepare) prepare(nccl);
     communicator = make_nccl_communicator(nccl.api(), device, host, options);
   }
@@ -229,6 +230,46 @@ TEST_F(NcclCommunicator, SixteenBitGradientsComeBackAsTheRoundedSumOfRoundedGrad
     EXPECT_EQ(rank.nccl.count("all_reduce 300 at +0 of 2000 bytes, "), 2);  // the 16-bit buffer is what is registered
     EXPECT_TRUE(rank.nccl.misuses.empty()) << rank.nccl.misuses.front();
   }
+}
+
+TEST_F(NcclCommunicator, SmallGradientsSurviveFp16AndStatisticsTravelInFp32) {
+  constexpr std::int64_t trained = 700, targets = 4096;  // in the middle of a bucket
+  for (const Type type : {Type::fp16, Type::bf16}) {
+    const auto four_alike = [](std::span<float> values) {
+      for (float& v : values) v *= 4;
+    };
+    Rank rank({.gradient_type = type}, {RunOrder::Kind::random, 5}, 2, 4, {}, four_alike);
+    rank.make_gradients();
+    rank.communicator->set_rounding(gradient_rounding(trained, targets, 1));
+    GradientReducer reducer(*rank.communicator, rank.gradients, 300);
+    for (std::int64_t i = 0; i < kCount; ++i)
+      rank.source[i] = static_cast<float>(1 + i % 7) * (i < trained ? 1e-4f / targets : 1e-6f);
+    reducer.begin();
+    rank.compute(0, kCount);
+    reducer.finish({});
+    const std::vector<float> values = rank.result();
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      const float sum = values[static_cast<std::size_t>(i)], gradient = rank.source[i];
+      if (i < trained)
+        ASSERT_NEAR(sum, 4 * gradient, 4 * gradient * (type == Type::fp16 ? 0x1p-10 : 0x1p-7)) << i;
+      else
+        ASSERT_EQ(sum, 4 * gradient) << i;
+    }
+    EXPECT_EQ(rank.nccl.count("all_reduce 100"), 2);  // both parts of the bucket in which the statistics begin
+    EXPECT_TRUE(rank.nccl.misuses.empty()) << rank.nccl.misuses.front();
+  }
+}
+
+TEST(GradientRounding, ScalesByAPowerOfTwoThatTheLossScaleHasNotBrought) {
+  EXPECT_EQ(gradient_rounding(10, 4096, 1).elements, 10);
+  EXPECT_EQ(gradient_rounding(10, 4096, 1).scale, 4096);
+  EXPECT_EQ(gradient_rounding(10, 4095, 1).scale, 2048);
+  EXPECT_EQ(gradient_rounding(10, 1 << 20, 1).scale, 4096);
+  EXPECT_EQ(gradient_rounding(10, 1, 1).scale, 1);
+  EXPECT_EQ(gradient_rounding(10, 0, 1).scale, 1);
+  EXPECT_EQ(gradient_rounding(10, 4096, 1024).scale, 4);
+  EXPECT_EQ(gradient_rounding(10, 4096, 65536).scale, 1);
+  EXPECT_EQ(gradient_rounding(10, 4096, 0.25f).scale, 4096);
 }
 
 TEST_F(NcclCommunicator, AVectorIsBroadcastBetweenWhatTheComputeStreamHasAndGets) {
