@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "base/error.h"
 
@@ -61,6 +63,30 @@ void publish_file(const std::string& temporary, const std::string& final) {
   }
   const std::filesystem::path folder = std::filesystem::path(final).parent_path();
   sync(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
+}
+
+void copy_to_disk(const std::string& from, const std::string& to,
+                  const std::function<void(std::int64_t bytes)>& progress) {
+  const int source = ::open(from.c_str(), O_RDONLY | O_CLOEXEC);
+  if (source < 0) fail(from, "cannot read", errno);
+  const int target = ::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  int reason = target < 0 ? errno : 0;
+  std::vector<char> piece(16 << 20);
+  while (reason == 0) {
+    const ssize_t got = ::read(source, piece.data(), piece.size());
+    if (got == 0) break;
+    for (ssize_t done = 0; done < got && reason == 0;) {
+      const ssize_t written = ::write(target, piece.data() + done, static_cast<std::size_t>(got - done));
+      if (written < 0 && errno != EINTR) reason = errno;
+      if (written > 0) done += written;
+    }
+    if (got < 0 && errno != EINTR) reason = errno;
+    if (reason == 0 && ::fdatasync(target) != 0) reason = errno;
+    if (reason == 0 && progress) progress(std::max<ssize_t>(got, 0));
+  }
+  ::close(source);
+  if (target >= 0 && ::close(target) != 0 && reason == 0) reason = errno;
+  if (reason != 0) fail(to, cat("cannot copy ", from, " to it"), reason);
 }
 
 void write_file_atomically(const std::string& path, const std::string& text) {

@@ -1,6 +1,8 @@
 // Files that appear whole or not at all.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
 namespace ringtrain {
@@ -14,6 +16,11 @@ void write_file_atomically(const std::string& path, const std::string& text);
 
 // `path` if nothing is there, otherwise the first of the names "a-2.txt", "a-3.txt", ... that is free.
 std::string unused_path(const std::string& path);
+
+// Copies a file to `to`, which must not exist, and sends it to the disk piece by piece; `progress` is called with the
+// bytes of each. Throws Error.
+void copy_to_disk(const std::string& from, const std::string& to,
+                  const std::function<void(std::int64_t bytes)>& progress);
 
 // What to do when writing failed with this errno: "free some space ..."; "" when there is no advice.
 std::string advice_for_writing(int reason);

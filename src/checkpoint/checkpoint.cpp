@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <sstream>
+#include <utility>
 
 #include "base/crc32c.h"
 #include "base/error.h"
@@ -27,6 +28,7 @@ constexpr const char* damaged_hint =
     "--resume takes the newest whole checkpoint of a run by itself; remove this file or restore it from a copy";
 // HDF5 keeps attributes in 64 KiB object headers.
 constexpr std::size_t longest_attribute = 32768;
+constexpr std::int64_t sync_bytes = 64 << 20;
 constexpr const char* reserved[] = {"schema", "schema_version", "step", "attributes_crc32c", "complete"};
 
 std::uint32_t crc_of(const void* data, std::size_t bytes, std::uint32_t crc = 0) {
@@ -94,8 +96,16 @@ void check_names(const Checkpoint& checkpoint) {
   }
 }
 
-void write_file(const std::string& path, const Checkpoint& checkpoint) {
+// What lies in the page cache is no progress yet: it is sent to the disk piece by piece.
+void write_file(const std::string& path, const Checkpoint& checkpoint, const Progress& progress) {
   h5::File file = h5::File::create(path);
+  std::int64_t waiting = 0;
+  const auto after_block = [&](std::int64_t bytes) {
+    waiting += bytes;
+    if (waiting < sync_bytes) return;
+    file.flush();
+    if (progress) progress(std::exchange(waiting, 0));
+  };
   file.write_attribute("/", "schema", std::string(schema));
   file.write_integers("/", "schema_version", {schema_major, 0});
   file.write_attribute("/", "step", checkpoint.step);
@@ -108,13 +118,14 @@ void write_file(const std::string& path, const Checkpoint& checkpoint) {
   }
   for (const auto& [name, number] : checkpoint.numbers) file.write_attribute("/", name, number);
   for (const NamedArray& array : checkpoint.arrays) {
-    file.write<float>(array.name, array.values, array.shape);
+    file.write<float>(array.name, array.values, array.shape, after_block);
     file.write_attribute(array.name, "crc32c", static_cast<std::int64_t>(crc_of(array)));
   }
   const std::string contents = contents_of(checkpoint);
   write_bytes(file, "contents", contents);
   file.write_attribute("/", "attributes_crc32c", static_cast<std::int64_t>(header_crc(checkpoint, contents)));
   file.flush();
+  if (progress) progress(waiting);
   file.write_attribute("/", "complete", std::int64_t{1});
   file.flush();
   file.close();
@@ -188,14 +199,15 @@ std::string read_header(const h5::File& file, Checkpoint& checkpoint) {
   return contents;
 }
 
-NamedArray read_array(const h5::File& file, const std::string& name, const std::string& shape) {
+NamedArray read_array(const h5::File& file, const std::string& name, const std::string& shape,
+                      const Progress& progress) {
   if (!file.has(name)) throw Error(cat(file.path(), ": array '", name, "' is missing"), damaged_hint);
   NamedArray array{name, file.shape(name), {}};
   if (to_text(array.shape) != shape) {
     throw Error(cat(file.path(), ": array '", name, "' has the shape ", to_text(array.shape), ", expected ", shape),
                 damaged_hint);
   }
-  array.values = file.read<float>(name);
+  array.values = file.read<float>(name, progress);
   const auto stored = static_cast<std::uint32_t>(file.read_integer(name, "crc32c"));
   if (const std::uint32_t found = crc_of(array); found != stored) {
     throw Error(cat(file.path(), ": array '", name, "' is damaged: crc32c ", found, ", expected ", stored),
@@ -205,20 +217,21 @@ NamedArray read_array(const h5::File& file, const std::string& name, const std::
 }
 
 // Hands out one array at a time, so that checking a file takes the memory of its largest array only.
-Checkpoint read_through(const std::string& path, const std::function<void(NamedArray&&)>& take) {
+Checkpoint read_through(const std::string& path, const Progress& progress,
+                        const std::function<void(NamedArray&&)>& take) {
   const h5::File file = h5::File::open(path);
   Checkpoint checkpoint;
   std::istringstream contents(read_header(file, checkpoint));
   for (std::string line; std::getline(contents, line);) {
     const std::size_t tab = line.find('\t');
     if (tab == std::string::npos) throw Error(cat(path, ": bad line in 'contents': ", line), damaged_hint);
-    take(read_array(file, line.substr(0, tab), line.substr(tab + 1)));
+    take(read_array(file, line.substr(0, tab), line.substr(tab + 1), progress));
   }
   return checkpoint;
 }
 
-void verify(const std::string& path) {
-  read_through(path, [](NamedArray&&) {});
+void verify(const std::string& path, const Progress& progress) {
+  read_through(path, progress, [](NamedArray&&) {});
 }
 
 std::optional<std::int64_t> step_of_file(const std::string& file_name) {
@@ -262,13 +275,13 @@ const NamedArray& Checkpoint::array(const std::string& name, const std::vector<s
   return result;
 }
 
-void write_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
+void write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Progress& progress) {
   check_names(checkpoint);
   const std::string temporary = path + ".tmp";
   ::unlink(temporary.c_str());  // what a killed job left; the run folder's lock keeps others out
   try {
-    write_file(temporary, checkpoint);
-    verify(temporary);
+    write_file(temporary, checkpoint, progress);
+    verify(temporary, progress);
     publish_file(temporary, path);
   } catch (const Error& error) {
     ::unlink(temporary.c_str());
@@ -280,9 +293,9 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
   }
 }
 
-Checkpoint read_checkpoint(const std::string& path, std::string_view prefix) {
+Checkpoint read_checkpoint(const std::string& path, std::string_view prefix, const Progress& progress) {
   std::vector<NamedArray> arrays;
-  Checkpoint checkpoint = read_through(path, [&](NamedArray&& array) {
+  Checkpoint checkpoint = read_through(path, progress, [&](NamedArray&& array) {
     if (array.name.starts_with(prefix)) arrays.push_back(std::move(array));
   });
   checkpoint.arrays = std::move(arrays);
@@ -306,14 +319,15 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir) {
   return steps;
 }
 
-std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings) {
+std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings,
+                              const Progress& progress) {
   std::vector<std::string> candidates;
   for (const std::int64_t step : checkpoint_steps(run_dir)) candidates.push_back(checkpoint_path(run_dir, step));
   const std::string best = run_dir + "/checkpoints/best.h5";
   if (fs::exists(best)) candidates.push_back(best);
   for (const std::string& path : candidates) {
     try {
-      verify(path);
+      verify(path, progress);
       return path;
     } catch (const Error& error) {
       if (warnings != nullptr) warnings->push_back(cat("checkpoint passed over: ", error.what()));

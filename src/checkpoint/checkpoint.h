@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cluster/slow_work.h"
 #include "run/stop_cost.h"
 
 namespace ringtrain {
@@ -36,12 +38,13 @@ struct Checkpoint {
 // attributes of the root (texts too long for an attribute as u8 data sets in texts/), `contents` (u8: a line with name
 // and shape per array, in order), attributes_crc32c over step, texts, numbers and contents, `complete` last.
 // Written to <path>.tmp, synced, opened again, every checksum compared, then renamed. On any failure (a full disk) the
-// temporary is removed, `path` is as it was before, and Error is thrown.
-void write_checkpoint(const std::string& path, const Checkpoint& checkpoint);
+// temporary is removed, `path` is as it was before, and Error is thrown. `progress`: of what has reached the disk, and
+// of what has been read back.
+void write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Progress& progress = {});
 
 // Throws Error naming the file and what is wrong: not HDF5, truncated, another schema, not complete, an array missing
 // or with a wrong checksum. Arrays without this prefix are checked all the same, but not kept in memory.
-Checkpoint read_checkpoint(const std::string& path, std::string_view prefix = "");
+Checkpoint read_checkpoint(const std::string& path, std::string_view prefix = "", const Progress& progress = {});
 inline constexpr std::string_view weights_prefix = "weights/";
 
 // Files of a run folder: checkpoints/step-000001234.h5, and best.h5 (a copy that `keep` does not delete).
@@ -50,10 +53,11 @@ std::string checkpoint_path(const std::string& run_dir, std::int64_t step);
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
 // Newest checkpoint that reads without error; "" when there is none. best.h5 counts as the oldest: the last resort when
 // all others are damaged or gone. Damaged ones are reported through `warnings`.
-std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings);
+std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings,
+                              const Progress& progress = {});
 
 // Writes a checkpoint into the folder of checkpoints, and removes it again.
-CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint);
+CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint, const Progress& progress = {});
 
 // Writes in a background thread while training goes on; rank 0 owns one. The thread calls no MPI.
 class CheckpointWriter {
@@ -66,6 +70,7 @@ class CheckpointWriter {
   // `best`: write best.h5 as well.
   void start(Checkpoint checkpoint, bool best);
   void finish();                   // waits; throws what the writing threw
+  SlowWork& work();                // the writing under way: for wait_together()
   CheckpointCost slowest() const;  // of all that have been written; after finish()
   bool failed() const;             // the last write failed; the next start() or finish() will say how. Never blocks.
 

@@ -8,22 +8,26 @@
 namespace ringtrain {
 namespace {
 
-void read_checkpoint_of(const std::string& run_dir, ResumePoint& point) {
+void read_checkpoint_of(const std::string& run_dir, ResumePoint& point, const Progress& progress) {
   std::vector<std::string> warnings;
-  point.path = newest_checkpoint(run_dir, &warnings);
+  point.path = newest_checkpoint(run_dir, &warnings, progress);
   for (const std::string& warning : warnings) log_warning(warning);
   if (point.path.empty()) return;
-  point.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(point.path));
+  point.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(point.path, "", progress));
   point.progress = progress_of(*point.checkpoint);
   point.micro_batch = static_cast<std::int64_t>(point.checkpoint->numbers.at("micro_batch"));
 }
 
 }  // namespace
 
-ResumePoint shared_resume_point(const std::string& run_dir, Communicator& communicator) {
+ResumePoint shared_resume_point(const std::string& run_dir, Communicator& communicator, Watchdog& watchdog) {
   ResumePoint point;
-  if (communicator.rank() == 0) {
-    read_checkpoint_of(run_dir, point);
+  SlowWork reading;
+  const bool reads = communicator.rank() == 0;
+  if (reads) reading.start([&](const Progress& progress) { read_checkpoint_of(run_dir, point, progress); });
+  wait_together(reads ? &reading : nullptr, communicator, watchdog, 0);
+  reading.finish();
+  if (reads) {
     point.stop_cost = recorded_stop_cost(run_dir);
     point.choices = read_choices(run_dir);
   }

@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/snapshot.h"
 #include "cluster/communicator.h"
+#include "cluster/watchdog.h"
 #include "run/choices.h"
 #include "run/record.h"
 
@@ -29,6 +30,6 @@ struct ResumePoint {
 // Collective. Rank 0 reads the newest whole checkpoint in `run_dir` (which matters there only), with a warning for
 // every damaged one that it passes over. The caller holds the folder's lock, so that no other job writes there
 // meanwhile.
-ResumePoint shared_resume_point(const std::string& run_dir, Communicator& communicator);
+ResumePoint shared_resume_point(const std::string& run_dir, Communicator& communicator, Watchdog& watchdog);
 
 }  // namespace ringtrain

@@ -1,14 +1,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -23,15 +20,12 @@ namespace {
 namespace fs = std::filesystem;
 
 // A second name for the same bytes where the file system can, else a copy. The other name may then be deleted.
-void publish_copy(const std::string& from, const std::string& to) {
+void publish_copy(const std::string& from, const std::string& to, const Progress& progress) {
   const std::string temporary = to + ".tmp";
   ::unlink(temporary.c_str());
   try {
-    if (::link(from.c_str(), temporary.c_str()) != 0) fs::copy_file(from, temporary);
+    if (::link(from.c_str(), temporary.c_str()) != 0) copy_to_disk(from, temporary, progress);
     publish_file(temporary, to);
-  } catch (const fs::filesystem_error& error) {
-    ::unlink(temporary.c_str());
-    throw Error(cat(to, ": cannot be written: ", error.code().message()));
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;
@@ -61,29 +55,30 @@ void require_finite(const Checkpoint& checkpoint) {
   }
 }
 
-CheckpointCost write_timed(const std::string& path, const Checkpoint& checkpoint) {
+CheckpointCost write_timed(const std::string& path, const Checkpoint& checkpoint, const Progress& progress) {
   const double begin = now_seconds();
   std::error_code code;
   fs::create_directories(fs::path(path).parent_path(), code);
   if (code) throw Error(cat(fs::path(path).parent_path().string(), ": cannot make the folder: ", code.message()));
-  write_checkpoint(path, checkpoint);
+  write_checkpoint(path, checkpoint, progress);
   return {static_cast<std::int64_t>(fs::file_size(path, code)), now_seconds() - begin};
 }
 
-CheckpointCost write_all(const std::string& run_dir, std::int64_t keep, const Checkpoint& checkpoint, bool best) {
+CheckpointCost write_all(const std::string& run_dir, std::int64_t keep, const Checkpoint& checkpoint, bool best,
+                         const Progress& progress) {
   require_finite(checkpoint);
   const std::string path = checkpoint_path(run_dir, checkpoint.step);
-  const CheckpointCost cost = write_timed(path, checkpoint);
-  if (best) publish_copy(path, run_dir + "/checkpoints/best.h5");
+  const CheckpointCost cost = write_timed(path, checkpoint, progress);
+  if (best) publish_copy(path, run_dir + "/checkpoints/best.h5", progress);
   remove_old(run_dir, checkpoint.step, keep);
   return cost;
 }
 
 }  // namespace
 
-CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint) {
+CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint, const Progress& progress) {
   const std::string path = run_dir + "/checkpoints/trial.h5";
-  const CheckpointCost cost = write_timed(path, checkpoint);
+  const CheckpointCost cost = write_timed(path, checkpoint, progress);
   ::unlink(path.c_str());
   return cost;
 }
@@ -91,14 +86,8 @@ CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoin
 struct CheckpointWriter::State {
   std::string run_dir;
   std::int64_t keep = 1;
-  std::thread thread;
-  std::exception_ptr error;  // set by the thread, read after join()
-  CheckpointCost slowest;    // the same
-  std::atomic<bool> failed = false;
-
-  void join() {
-    if (thread.joinable()) thread.join();
-  }
+  CheckpointCost slowest;  // set by the thread, read after finish()
+  SlowWork work;
 };
 
 CheckpointWriter::CheckpointWriter(std::string run_dir, std::int64_t keep) : state_(std::make_unique<State>()) {
@@ -107,32 +96,28 @@ CheckpointWriter::CheckpointWriter(std::string run_dir, std::int64_t keep) : sta
 }
 
 CheckpointWriter::~CheckpointWriter() {
-  state_->join();
-  if (!state_->error) return;
   try {
-    std::rethrow_exception(state_->error);
+    state_->work.finish();
   } catch (const std::exception& error) {  // another error is already on its way, or finish() was forgotten
     log_warning(error.what());
   }
 }
 
 void CheckpointWriter::start(Checkpoint checkpoint, bool best) {
-  finish();
-  state_->thread = std::thread([state = state_.get(), best, checkpoint = std::move(checkpoint)] {
-    try {
-      const CheckpointCost cost = write_all(state->run_dir, state->keep, checkpoint, best);
-      if (cost.seconds > state->slowest.seconds) state->slowest = cost;
-    } catch (...) {
-      state->error = std::current_exception();
-      state->failed = true;
-    }
+  // A std::function must be copyable, and the checkpoint is large.
+  const auto shared = std::make_shared<const Checkpoint>(std::move(checkpoint));
+  state_->work.start([state = state_.get(), best, shared](const Progress& progress) {
+    const CheckpointCost cost = write_all(state->run_dir, state->keep, *shared, best, progress);
+    if (cost.seconds > state->slowest.seconds) state->slowest = cost;
   });
 }
 
 void CheckpointWriter::finish() {
-  state_->join();
-  state_->failed = false;
-  if (state_->error) std::rethrow_exception(std::exchange(state_->error, nullptr));
+  state_->work.finish();
+}
+
+SlowWork& CheckpointWriter::work() {
+  return state_->work;
 }
 
 CheckpointCost CheckpointWriter::slowest() const {
@@ -140,7 +125,7 @@ CheckpointCost CheckpointWriter::slowest() const {
 }
 
 bool CheckpointWriter::failed() const {
-  return state_->failed;
+  return state_->work.failed();
 }
 
 }  // namespace ringtrain

@@ -233,7 +233,7 @@ int train(const TrainArguments& arguments, Session& session) {
   std::optional<RunFolder> folder;
   if (root && arguments.resume) folder.emplace(run_folder_path(experiment, true), true);
   ResumePoint from;
-  if (arguments.resume) from = shared_resume_point(folder ? folder->path() : "", *start);
+  if (arguments.resume) from = shared_resume_point(folder ? folder->path() : "", *start, watchdog);
 
   Machine machine = agree_on_machine(experiment, session, threads, from);
   const PlannedRun planned = agree_on_plan(experiment, data, machine, session.size(), from);

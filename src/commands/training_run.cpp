@@ -57,7 +57,7 @@ int TrainingRun::run() {
     if (stop || improved || report.requests.save > 0 || checkpoint_due()) save(improved);
     step_begin_ = now_seconds();
   }
-  if (writer_) writer_->finish();
+  finish_writing();
   if (recorder_) recorder_->finish();
   return leaving_ ? exit_checkpointed : 0;
 }
@@ -179,13 +179,22 @@ StopCost TrainingRun::try_save(const std::string& run_dir) {
   watchdog_.enter(progress_.position.step, Phase::checkpoint);
   const Checkpoint trial = snapshot();
   StopCost cost;
-  if (writer_) cost.checkpoint = try_write(run_dir, trial);
+  SlowWork trial_write;
+  if (writer_) trial_write.start([&](const Progress& p) { cost.checkpoint = try_write(run_dir, trial, p); });
+  wait_together(writer_ ? &trial_write : nullptr, communicator_, watchdog_, progress_.position.step);
+  trial_write.finish();
   watchdog_.step_finished(progress_.position.step);
   return cost;
 }
 
+// All ranks wait until rank 0 has written the last checkpoint. Throws on rank 0 what the writing threw.
+void TrainingRun::finish_writing() {
+  wait_together(writer_ ? &writer_->work() : nullptr, communicator_, watchdog_, progress_.position.step);
+  if (writer_) writer_->finish();
+}
+
 void TrainingRun::save(bool best) {
-  watchdog_.enter(progress_.position.step, Phase::checkpoint);
+  finish_writing();
   progress_.elapsed_seconds = now_seconds() - begin_;
   Checkpoint checkpoint = snapshot();
   if (writer_) {

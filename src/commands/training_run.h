@@ -46,6 +46,7 @@ class TrainingRun {
   bool evaluate(bool& stop);
   Checkpoint snapshot();
   StopCost try_save(const std::string& run_dir);
+  void finish_writing();
   void save(bool best);
 
   const RunPlan& plan_;

@@ -105,6 +105,8 @@ hid_t memory_type<double>() {
   return H5T_NATIVE_DOUBLE;
 }
 
+constexpr std::int64_t block_bytes = 16 << 20;
+
 std::int64_t elements(const Shape& shape) {
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
@@ -125,6 +127,36 @@ Shape shape_of(const File& file, const std::string& name, hid_t dataset) {
   std::vector<hsize_t> extents(static_cast<std::size_t>(rank));
   H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr);
   return {extents.begin(), extents.end()};
+}
+
+// Calls transfer(memory space, file space, first element) for blocks of rows, under the lock, and after_block without.
+template <class Transfer>
+void in_blocks(const std::string& path, const std::string& what, const Shape& shape, std::size_t element_bytes,
+               const AfterBlock& after_block, const Transfer& transfer) {
+  if (elements(shape) == 0) return;
+  std::vector<hsize_t> first(shape.size(), 0), extents(shape.begin(), shape.end());
+  const std::int64_t rows = shape.empty() ? 1 : shape[0], row_elements = elements(shape) / rows;
+  const std::int64_t row_bytes = row_elements * static_cast<std::int64_t>(element_bytes);
+  const std::int64_t rows_of_block = std::max<std::int64_t>(1, block_bytes / row_bytes);
+  for (std::int64_t row = 0; row < rows; row += rows_of_block) {
+    const std::int64_t count = std::min(rows_of_block, rows - row);
+    if (count == rows) {
+      const Guard guard;
+      checked(transfer(H5S_ALL, H5S_ALL, std::int64_t{0}), path, what);
+    } else {
+      const Guard guard;
+      const int dimensions = static_cast<int>(shape.size());
+      extents[0] = static_cast<hsize_t>(rows);
+      const Handle file(checked(H5Screate_simple(dimensions, extents.data(), nullptr), path, what), H5Sclose);
+      extents[0] = static_cast<hsize_t>(count);
+      first[0] = static_cast<hsize_t>(row);
+      const Handle memory(checked(H5Screate_simple(dimensions, extents.data(), nullptr), path, what), H5Sclose);
+      checked(H5Sselect_hyperslab(file.get(), H5S_SELECT_SET, first.data(), nullptr, extents.data(), nullptr), path,
+              what);
+      checked(transfer(memory.get(), file.get(), row * row_elements), path, what);
+    }
+    if (after_block) after_block(count * row_bytes);
+  }
 }
 
 }  // namespace
@@ -266,46 +298,59 @@ void File::make_group(const std::string& group) {
 }
 
 template <class T>
-void File::write(const std::string& dataset, std::span<const T> values, const Shape& shape) {
-  const Guard guard;
+void File::write(const std::string& dataset, std::span<const T> values, const Shape& shape,
+                 const AfterBlock& after_block) {
   const std::string what = cat("cannot write data set '", dataset, "'");
   if (elements(shape) != static_cast<std::int64_t>(values.size())) {
     throw Error(
         cat(path_, ": data set '", dataset, "': shape has ", elements(shape), " elements, given ", values.size()));
   }
-  const std::vector<hsize_t> extents(shape.begin(), shape.end());
-  const Handle space(checked(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), path_, what),
-                     H5Sclose);
-  const Handle links(checked(H5Pcreate(H5P_LINK_CREATE), path_, what), H5Pclose);
-  H5Pset_create_intermediate_group(links.get(), 1);
-  const Handle creation(checked(H5Pcreate(H5P_DATASET_CREATE), path_, what), H5Pclose);
-  H5Pset_layout(creation.get(), H5D_CONTIGUOUS);
-  H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
-  H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
-  H5Pset_obj_track_times(creation.get(), false);  // the same conversion gives the same bytes
-  const hid_t type = memory_type<T>();            // little-endian on every machine this runs on
-  const hid_t id_of_set = checked(
-      H5Dcreate2(id(), dataset.c_str(), type, space.get(), links.get(), creation.get(), H5P_DEFAULT), path_, what);
-  Handle closes_on_error(id_of_set, H5Dclose);
-  if (!values.empty()) checked(H5Dwrite(id_of_set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), path_, what);
-  checked(H5Dflush(id_of_set), path_, what);
+  Handle handle;
+  hid_t type = -1;
+  {
+    const Guard guard;
+    type = memory_type<T>();  // little-endian on every machine this runs on
+    const std::vector<hsize_t> extents(shape.begin(), shape.end());
+    const Handle space(
+        checked(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), path_, what), H5Sclose);
+    const Handle links(checked(H5Pcreate(H5P_LINK_CREATE), path_, what), H5Pclose);
+    H5Pset_create_intermediate_group(links.get(), 1);
+    const Handle creation(checked(H5Pcreate(H5P_DATASET_CREATE), path_, what), H5Pclose);
+    H5Pset_layout(creation.get(), H5D_CONTIGUOUS);
+    H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
+    H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
+    H5Pset_obj_track_times(creation.get(), false);  // the same conversion gives the same bytes
+    handle = {checked(H5Dcreate2(id(), dataset.c_str(), type, space.get(), links.get(), creation.get(), H5P_DEFAULT),
+                      path_, what),
+              H5Dclose};
+  }
+  in_blocks(path_, what, shape, sizeof(T), after_block, [&](hid_t memory, hid_t file, std::int64_t first) {
+    return H5Dwrite(handle.get(), type, memory, file, H5P_DEFAULT, values.data() + first);
+  });
+  const Guard guard;
+  checked(H5Dflush(handle.get()), path_, what);
 }
 
 template <class T>
-std::vector<T> File::read(const std::string& dataset) const {
-  const Guard guard;
-  const Handle handle = open_dataset(*this, dataset);
-  const Handle stored(checked(H5Dget_type(handle.get()), path_, cat("cannot read the type of '", dataset, "'")),
-                      H5Tclose);
-  if (const std::string wanted = type_name(memory_type<T>()); type_name(stored.get()) != wanted) {
-    throw Error(cat(path_, ": data set '", dataset, "' has the wrong type: expected ", wanted, ", found ",
-                    type_name(stored.get())));
+std::vector<T> File::read(const std::string& dataset, const AfterBlock& after_block) const {
+  Handle handle;
+  Shape shape;
+  {
+    const Guard guard;
+    handle = open_dataset(*this, dataset);
+    const Handle stored(checked(H5Dget_type(handle.get()), path_, cat("cannot read the type of '", dataset, "'")),
+                        H5Tclose);
+    if (const std::string wanted = type_name(memory_type<T>()); type_name(stored.get()) != wanted) {
+      throw Error(cat(path_, ": data set '", dataset, "' has the wrong type: expected ", wanted, ", found ",
+                      type_name(stored.get())));
+    }
+    shape = shape_of(*this, dataset, handle.get());
   }
-  std::vector<T> values(static_cast<std::size_t>(elements(shape_of(*this, dataset, handle.get()))));
-  if (!values.empty()) {
-    checked(H5Dread(handle.get(), memory_type<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), path_,
-            cat("cannot read data set '", dataset, "'"));
-  }
+  std::vector<T> values(static_cast<std::size_t>(elements(shape)));
+  in_blocks(path_, cat("cannot read data set '", dataset, "'"), shape, sizeof(T), after_block,
+            [&](hid_t memory, hid_t file, std::int64_t first) {
+              return H5Dread(handle.get(), memory_type<T>(), memory, file, H5P_DEFAULT, values.data() + first);
+            });
   return values;
 }
 
@@ -343,19 +388,19 @@ void File::close() {
   checked(close_file(id_of_file), path_, "cannot write");
 }
 
-template void File::write(const std::string&, std::span<const std::uint8_t>, const Shape&);
-template void File::write(const std::string&, std::span<const std::int32_t>, const Shape&);
-template void File::write(const std::string&, std::span<const std::uint32_t>, const Shape&);
-template void File::write(const std::string&, std::span<const std::int64_t>, const Shape&);
-template void File::write(const std::string&, std::span<const std::uint64_t>, const Shape&);
-template void File::write(const std::string&, std::span<const float>, const Shape&);
-template void File::write(const std::string&, std::span<const double>, const Shape&);
-template std::vector<std::uint8_t> File::read(const std::string&) const;
-template std::vector<std::int32_t> File::read(const std::string&) const;
-template std::vector<std::uint32_t> File::read(const std::string&) const;
-template std::vector<std::int64_t> File::read(const std::string&) const;
-template std::vector<std::uint64_t> File::read(const std::string&) const;
-template std::vector<float> File::read(const std::string&) const;
-template std::vector<double> File::read(const std::string&) const;
+template void File::write(const std::string&, std::span<const std::uint8_t>, const Shape&, const AfterBlock&);
+template void File::write(const std::string&, std::span<const std::int32_t>, const Shape&, const AfterBlock&);
+template void File::write(const std::string&, std::span<const std::uint32_t>, const Shape&, const AfterBlock&);
+template void File::write(const std::string&, std::span<const std::int64_t>, const Shape&, const AfterBlock&);
+template void File::write(const std::string&, std::span<const std::uint64_t>, const Shape&, const AfterBlock&);
+template void File::write(const std::string&, std::span<const float>, const Shape&, const AfterBlock&);
+template void File::write(const std::string&, std::span<const double>, const Shape&, const AfterBlock&);
+template std::vector<std::uint8_t> File::read(const std::string&, const AfterBlock&) const;
+template std::vector<std::int32_t> File::read(const std::string&, const AfterBlock&) const;
+template std::vector<std::uint32_t> File::read(const std::string&, const AfterBlock&) const;
+template std::vector<std::int64_t> File::read(const std::string&, const AfterBlock&) const;
+template std::vector<std::uint64_t> File::read(const std::string&, const AfterBlock&) const;
+template std::vector<float> File::read(const std::string&, const AfterBlock&) const;
+template std::vector<double> File::read(const std::string&, const AfterBlock&) const;
 
 }  // namespace ringtrain::h5

@@ -6,6 +6,7 @@
 #include <hdf5.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <source_location>
@@ -35,6 +36,8 @@ class Handle {
 };
 
 using Shape = std::vector<std::int64_t>;
+// Called after each block of rows of a data set (16 MiB, or one row), with its bytes. The lock is not held then.
+using AfterBlock = std::function<void(std::int64_t bytes)>;
 
 // T is one of: std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, float, double.
 class File {
@@ -48,9 +51,12 @@ class File {
   void make_group(const std::string& group);
 
   template <class T>
-  void write(const std::string& dataset, std::span<const T> values, const Shape& shape);
+  void write(const std::string& dataset, std::span<const T> values, const Shape& shape,
+             const AfterBlock& after_block = {});
   template <class T>
-  std::vector<T> read(const std::string& dataset) const;  // whole; the stored type must be T's class and size
+  std::vector<T> read(const std::string& dataset,
+                      const AfterBlock& after_block = {}) const;  // the whole data set; the
+                                                                  // stored type must be T's class and size
   Shape shape(const std::string& dataset) const;
   std::string type(const std::string& dataset) const;  // "u8", "i32", "u32", "i64", "u64", "f32", "f64", "string", ...
 

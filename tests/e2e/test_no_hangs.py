@@ -1,4 +1,5 @@
 """A job ends, soon and with a reason, whatever happens to one of its ranks."""
+import json
 import os
 import re
 import signal
@@ -92,11 +93,62 @@ def test_a_model_that_does_not_fit_into_memory_leaves_no_folder(workshop):
     assert not (workshop.folder / "run").exists()
 
 
+# Preloaded into ringtrain: what `pread` and `fsync` do with a checkpoint on its way to the disk.
+SLOW_DISK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+static int is_checkpoint(int file) {
+  char link[64], path[4096];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  const ssize_t length = readlink(link, path, sizeof path);
+  return length > 7 && memcmp(path + length - 7, ".h5.tmp", 7) == 0;
+}
+ssize_t pread64(int file, void* to, size_t bytes, off64_t at) {
+  if (is_checkpoint(file)) usleep(READ_MICROSECONDS);
+  return ((ssize_t(*)(int, void*, size_t, off64_t))dlsym(RTLD_NEXT, "pread64"))(file, to, bytes, at);
+}
+ssize_t pread(int file, void* to, size_t bytes, off_t at) { return pread64(file, to, bytes, at); }
+int fsync(int file) {
+  while (HANGS && is_checkpoint(file)) pause();
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
+}
+"""
+
+
+def preloaded(folder, source, *options):
+    """The environment that puts this C source before the libraries of a program."""
+    path, library = folder / "preload.c", folder / "preload.so"
+    path.write_text(source)
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", *options, path, "-o", library, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
+def test_a_slow_checkpoint_is_no_hang(workshop):
+    timeout = 2
+    env = preloaded(workshop.folder, SLOW_DISK, "-DREAD_MICROSECONDS=100000", "-DHANGS=0")
+    run, job = workshop.start_training("run", ranks=2, stop__steps=5, communication__timeout_seconds=timeout, env=env)
+    result = job.wait(120)
+    assert result.code == 0, result
+    assert last_step(run) == 5 and checkpoints(run)[-1].name == "step-000000005.h5"
+    cost = json.loads((run / "run.json").read_text())["starts"][-1]["stop_cost"]
+    assert cost["checkpoint_seconds"] > 1.5 * timeout, "the disk was not slow enough for this test"
+
+
+def test_a_checkpoint_whose_writing_stands_still_ends_the_job(workshop):
+    env = preloaded(workshop.folder, SLOW_DISK, "-DREAD_MICROSECONDS=0", "-DHANGS=1")
+    _, job = workshop.start_training("run", ranks=2, stop__steps=5, communication__timeout_seconds=2, env=env)
+    result = job.wait(60)
+    assert result.code not in (0, 85), result
+    assert "no step was finished for 2 s" in result.err, result
+    assert len(re.findall(r"^ *[01] +\d+ +0 +checkpoint", result.err, re.MULTILINE)) == 2, result
+
+
 def test_ranks_that_mpi_does_not_let_go_leave_with_their_exit_code(workshop):
-    source, library = workshop.folder / "hang.c", workshop.folder / "hang.so"
-    source.write_text("#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n")
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", source, "-o", library], check=True)
-    run, job = workshop.start_training("run", ranks=2, stop__steps=ENDLESS, env={"LD_PRELOAD": str(library)})
+    env = preloaded(workshop.folder, "#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n")
+    run, job = workshop.start_training("run", ranks=2, stop__steps=ENDLESS, env=env)
     job.wait_for_step(run, 3)
     os.kill(job.ranks()[0], signal.SIGTERM)
     result = job.wait(60)

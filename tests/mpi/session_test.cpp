@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "base/error.h"
 #include "base/signals.h"
 #include "cluster/binding.h"
+#include "cluster/slow_work.h"
 #include "cluster/slurm_job.h"
 #include "cluster/watchdog.h"
 #include "mpi_tests.h"
@@ -247,6 +249,58 @@ TEST(Watchdog, BeatsKeepItQuietBeyondTheTimeout) {
     pass_seconds(0.1);
     watchdog.alive();
   }
+}
+
+// Rank 0 works longer than the time-out, and gets further all the time.
+TEST(Watchdog, StaysQuietOnAllRanksWhileRankZerosSlowWorkGetsFurther) {
+  Watchdog watchdog(session().job(), 1.0);
+  const auto ring = make_mpi_communicator(session().job(), 1 << 16);
+  SlowWork work;
+  const bool works = session().rank() == 0;
+  if (works)
+    work.start([](const Progress& progress) {
+      for (int i = 0; i < 15; ++i) {
+        pass_seconds(0.1);
+        progress(1000);
+      }
+    });
+  wait_together(works ? &work : nullptr, *ring, watchdog, 3);
+  work.finish();
+  EXPECT_EQ(work.bytes(), works ? 15000 : 0);
+}
+
+TEST(Watchdog, SlowWorkThatStandsStillFiresOnAllRanks) {
+  const RankGroup group = *session().job().split(0);
+  const auto ring = make_mpi_communicator(group, 1 << 16);
+  std::atomic<bool> released = false;
+  SlowWork work;
+  Watchdog watchdog(group, 0.5);
+  if (group.rank() == 0)
+    work.start([&](const Progress& progress) {
+      progress(1000);
+      while (!released) usleep(1000);
+    });
+  std::string error = "no error";
+  try {
+    wait_together(group.rank() == 0 ? &work : nullptr, *ring, watchdog, 3);
+  } catch (const GroupFailed& e) {
+    error = e.what();
+    ring->abort(error);
+  }
+  released = true;
+  EXPECT_NE(error.find("no step was finished for 0.5 s"), std::string::npos) << error;
+}
+
+TEST(SlowWork, ThrowsWhatItsThreadHasThrownOnce) {
+  SlowWork work;
+  work.finish();
+  EXPECT_TRUE(work.ended_within(0));
+  work.start([](const Progress&) { throw Error("the disk is full"); });
+  while (!work.ended_within(1)) continue;
+  EXPECT_TRUE(work.failed());
+  EXPECT_THROW(work.finish(), Error);
+  EXPECT_FALSE(work.failed());
+  work.finish();
 }
 
 TEST(Watchdog, EveryPhaseHasAName) {

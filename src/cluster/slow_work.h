@@ -1,0 +1,50 @@
+// Slow work of one rank that the other ranks wait for: writing or reading a large file. It runs in a thread of its own
+// and says when it has got further; while it does, the watchdogs of all ranks stay quiet. Where it stands still for the
+// watchdog's time-out, they fire on all ranks.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "cluster/communicator.h"
+#include "cluster/watchdog.h"
+
+namespace ringtrain {
+
+// Called with the bytes that were written or read since the last call.
+using Progress = std::function<void(std::int64_t bytes)>;
+
+class SlowWork {
+ public:
+  SlowWork() = default;
+  ~SlowWork();  // waits for the end
+  SlowWork(const SlowWork&) = delete;
+  SlowWork& operator=(const SlowWork&) = delete;
+
+  // Calls finish() for the work before. `work` calls no MPI.
+  void start(std::function<void(const Progress&)> work);
+  bool ended_within(double seconds);             // true where nothing was started, too
+  std::int64_t bytes() const { return bytes_; }  // of all progress so far
+  bool failed() const { return failed_; }        // the next finish() throws. Never blocks
+  void finish();                                 // waits for the end; throws what the work threw
+
+ private:
+  std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool running_ = false;      // guarded by mutex_
+  std::exception_ptr error_;  // set by the thread, read after join()
+  std::atomic<std::int64_t> bytes_{0};
+  std::atomic<bool> failed_{false};
+};
+
+// Collective. `work`: of the one rank that works, null on all others. Returns when it has ended, in phase `checkpoint`
+// of this step; finish() then says how.
+void wait_together(SlowWork* work, Communicator& communicator, Watchdog& watchdog, std::int64_t step);
+
+}  // namespace ringtrain
