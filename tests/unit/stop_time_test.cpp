@@ -1,8 +1,11 @@
+
 #include "run/stop_time.h"
 
 #include <filesystem>
 #include <fstream>
 
+#include "checkpoint/checkpoint.h"
+#include "run/record.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {
