@@ -1,4 +1,3 @@
-
 #include "run/stop_time.h"
 
 #include <filesystem>
