@@ -53,6 +53,7 @@ void wait_together(SlowWork* work, Communicator& communicator, Watchdog& watchdo
       const std::int64_t bytes = work->bytes();
       news = {ended ? 0.0 : 1.0, static_cast<double>(bytes - std::exchange(seen, bytes))};
     }
+    communicator.poll();  // a rank alone waits for no sum
     communicator.sum(std::span<double>(news));
     if (news[0] == 0) return;
     if (news[1] > 0) watchdog.alive();
