@@ -28,7 +28,7 @@ namespace ringtrain {
 
 namespace {
 
-// ---- Phases before the run's folder is written ---------------------------------------------------------------------
+// ---- Before the run's folder is written ---------------------------------------------------------------------
 
 // Collective.
 Machine agree_on_machine(const Experiment& experiment, const Session& session, int threads, const ResumePoint& from) {
