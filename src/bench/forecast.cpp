@@ -119,7 +119,7 @@ void Forecast::fit() {
 }
 
 // From a step while two ranks took turns on a core; or from one whose ranks have to, of which the passes are known only
-// with their core_sharing.
+// with their turns.
 void Forecast::fit_core_sharing(const StepMeasurement& s) {
   const bool is_crowded = own_crowding(s) > 1;
   const double seconds = is_crowded ? s.seconds : s.shared_step;
