@@ -147,6 +147,7 @@ const std::map<std::string, Command> commands = {
 bool verbose = false;
 
 int run(std::vector<std::string> words) {
+  verbose = std::erase(words, "--verbose") > 0;
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     (words.empty() ? std::cerr : std::cout) << usage;
     return words.empty() ? 2 : 0;
@@ -161,7 +162,6 @@ int run(std::vector<std::string> words) {
       return 0;
     }
   }
-  verbose = std::erase(words, "--verbose") > 0;
   if (command.work == Work::of_all_ranks) return command.run(words);
   const Ranks ranks;
   return ranks.size() == 1 ? command.run(words) : on_rank_0([&] { return command.run(words); });

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -326,6 +327,10 @@ std::string newest_checkpoint(const std::string& run_dir, std::vector<std::strin
   const std::string best = run_dir + "/checkpoints/best.h5";
   if (fs::exists(best)) candidates.push_back(best);
   for (const std::string& path : candidates) {
+    // It may be whole: passing over it would lose it to a run that goes on from an older one.
+    if (::access(path.c_str(), R_OK) != 0)
+      throw Error(cat(path, ": cannot read: ", std::strerror(errno)),
+                  "make it readable for you, or move it away to go on from an older one");
     try {
       verify(path, progress);
       return path;

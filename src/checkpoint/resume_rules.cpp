@@ -58,7 +58,7 @@ std::string to_string(const KeyChange& change) {
 std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& now) {
   std::vector<KeyChange> changes;
   for (const Field& field : schema()) {
-    if (section_of(field.key) == "run") continue;
+    if (field.key == "run.dir" || field.key == "run.id") continue;
     const std::string was = value_text(field, before), is = value_text(field, now);
     if (was != is) changes.push_back({field.key, was, is, !field.how_it_runs_});
   }

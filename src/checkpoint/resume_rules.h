@@ -17,12 +17,12 @@ struct KeyChange {
   std::string_view key;
   std::string was, is;
   bool decides_result = false;  // false: it decides speed, place or record only (Field::how_it_runs_)
+  bool operator==(const KeyChange&) const = default;
 };
 // "learning_rate.base: 0.001 -> 0.002"
 std::string to_string(const KeyChange& change);
 
-// Every key that differs but for those of the section run, which say only where this start works. In the order of the
-// schema.
+// Every key that differs, in the order of the schema. Not run.dir and run.id, which name the folder.
 std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& now);
 
 // Throws Error when weights, optimizer state or position of the checkpoint would mean something else in this run:

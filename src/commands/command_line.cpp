@@ -15,8 +15,12 @@ constexpr const char* see_help = "ringtrain --help";
 }  // namespace
 
 CommandLine::CommandLine(int argc, char** argv) : whole_(argv, argv + argc) {
-  if (argc > 1) command_ = whole_[1];
-  if (argc > 2) rest_.assign(whole_.begin() + 2, whole_.end());
+  if (argc > 1) rest_.assign(whole_.begin() + 1, whole_.end());
+  // --verbose may come first; every other option belongs to a command.
+  const auto command = std::find_if(rest_.begin(), rest_.end(), [](const auto& word) { return word != "--verbose"; });
+  if (command == rest_.end()) return;
+  command_ = *command;
+  rest_.erase(command);
 }
 
 template <class T>

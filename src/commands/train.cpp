@@ -105,27 +105,50 @@ bool made_on_this_machine(const Checkpoint& checkpoint, const StartFacts& start)
          checkpoint.text_or("machine", "") == start.machine.identity();
 }
 
-// Says from where the run goes on and what has changed. Returns what becomes of the records of later steps.
-LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, bool more) {
+// Of the start before, which wrote the newest records; none where its file is gone.
+std::optional<Experiment> experiment_of_last_start(const std::string& run_dir) {
+  const std::string path = run_dir + "/experiment.yaml";
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  try {
+    return read_experiment(path, {});
+  } catch (const Error& error) {
+    log_warning(error.what(), ": what has changed since the last start is not known");
+    return std::nullopt;
+  }
+}
+
+bool decide_result(const std::vector<KeyChange>& changes) {
+  return std::any_of(changes.begin(), changes.end(), [](const KeyChange& c) { return c.decides_result; });
+}
+
+// Says from where the run goes on and what has changed. Returns what becomes of the records of later steps: they are
+// dropped only where this run computes the same steps again.
+LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, const std::string& run_dir, bool more) {
+  const RunPlan& plan = start.planned.plan;
+  const std::optional<Experiment> last = experiment_of_last_start(run_dir);
+  std::vector<KeyChange> since_last;
+  if (last) since_last = changed_keys(*last, plan.experiment);
   if (!from.checkpoint) {
     log_info("no checkpoint in this folder: starting at step 0");
+    for (const KeyChange& change : since_last) log_info("changed since the last start: ", to_string(change));
     return LaterRecords::keep;
   }
-  const RunPlan& plan = start.planned.plan;
   const std::int64_t step = from.progress.position.step;
   log_info("resuming after step ", step, " from ", from.path);
   const Experiment before = experiment_of(*from.checkpoint, from.path);
   const std::vector<KeyChange> changes = changed_keys(before, plan.experiment);
   for (const KeyChange& change : changes) log_info("changed since that checkpoint: ", to_string(change));
+  for (const KeyChange& change : since_last)
+    if (std::find(changes.begin(), changes.end(), change) == changes.end())
+      log_info("changed since the last start: ", to_string(change));
   if (const std::string rates = changed_rate(before, plan, from.progress.position); more && !rates.empty())
     log_warning("these changes give the run another learning-rate course: ", rates);
   if (step > 0 && !made_on_this_machine(*from.checkpoint, start))
     log_info(
         "the checkpoint was made on another machine or number of ranks or threads: it continues within rounding, "
         "not bit for bit");
-  return std::any_of(changes.begin(), changes.end(), [](const KeyChange& c) { return c.decides_result; })
-             ? LaterRecords::keep
-             : LaterRecords::drop;
+  const bool same_steps = more && last && !decide_result(since_last) && !decide_result(changes);
+  return same_steps ? LaterRecords::drop : LaterRecords::keep;
 }
 
 // The experiment.yaml of an earlier start stays under another name when it is not the same.
@@ -143,14 +166,17 @@ void write_experiment(const std::string& run_dir, const Experiment& experiment, 
   write_file_atomically(path, text);
 }
 
+bool has_steps_left(const RunPlan& plan, std::int64_t step) {
+  return plan.schedule.total_steps == 0 || step < plan.schedule.total_steps;
+}
+
 LaterRecords open_folder(const std::string& run_dir, const StartFacts& start, const ResumePoint& from) {
   const RunPlan& plan = start.planned.plan;
   const std::int64_t step = from.progress.position.step;
-  const bool more = plan.schedule.total_steps == 0 || step < plan.schedule.total_steps;
+  const bool more = has_steps_left(plan, step);
   write_info_line(describe_run(plan, start.machine.backend->describe(), start.planned.memory));
   log_info("run folder: ", run_dir);
-  const LaterRecords later = start.arguments.resume ? describe_resume(from, start, more) : LaterRecords::drop;
-  if (more) write_experiment(run_dir, plan.experiment, step);
+  const LaterRecords later = start.arguments.resume ? describe_resume(from, start, run_dir, more) : LaterRecords::drop;
   record_start(run_dir, run_record(start, step));
   if (more && start.machine.device) write_choices(run_dir, start.machine.choices());
   return later;
@@ -250,7 +276,11 @@ int train(const TrainArguments& arguments, Session& session) {
     is_recorded = root;
     run = std::make_unique<TrainingRun>(planned.plan, std::move(from), run_dir, machine, threads, later, watchdog);
     machine.host->barrier();  // every rank has its memory and weights: the run has started
-    if (root) folder->become_latest();
+    if (root) {
+      const std::int64_t step = progress.position.step;
+      if (has_steps_left(planned.plan, step)) write_experiment(run_dir, planned.plan.experiment, step);
+      folder->become_latest();
+    }
     const int code = run->run();
     if (root) report(*run, code, run_dir, experiment.run);
     machine.host->barrier();

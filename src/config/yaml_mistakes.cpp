@@ -41,9 +41,10 @@ std::string missing_separator(std::string_view line) {
   if (value.empty()) return cat(shown(content), " has no colon, expected ", key, ": and a value");
   const bool has_blank = blanks.find(value[0]) != std::string_view::npos;
   value.remove_prefix(indentation(value));
-  const bool has_colon = value.starts_with(':');
-  if (!has_blank && !has_colon) return "";
-  if (has_colon) value.remove_prefix(1);
+  const bool has_colon = value.starts_with(':'), has_equals = value.starts_with('=');  // as on the command line
+  if (!has_blank && !has_colon && !has_equals) return "";
+  if (has_colon || has_equals) value.remove_prefix(1);
+  value.remove_prefix(indentation(value));
   return cat(shown(content), has_colon ? " has no space after the colon" : " has no colon", ", expected ", key, ": ",
              cut_to(value, 60));
 }

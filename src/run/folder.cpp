@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "cluster/slurm_job.h"
 
 namespace ringtrain {
@@ -209,7 +210,7 @@ void RunFolder::become_latest() const {
   if (::symlink(folder.filename().c_str(), temporary.c_str()) != 0 || ::rename(temporary.c_str(), link.c_str()) != 0) {
     const int reason = errno;
     ::unlink(temporary.c_str());
-    fail(link, "cannot point the link to the run folder", reason);
+    log_warning(link, ": cannot point the link to the run folder: ", std::strerror(reason));
   }
 }
 

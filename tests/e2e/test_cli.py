@@ -234,6 +234,7 @@ def test_an_error_says_its_place_in_the_code_where_it_is_asked_for(workshop):
     assert plain.code == verbose.code == 1
     assert verbose.err.startswith(plain.err) and ".cpp" not in plain.err
     assert re.fullmatch(r"  thrown at src/config/reader\.cpp:\d+\n", verbose.err.removeprefix(plain.err)), verbose
+    assert workshop.run("--verbose", *words, ranks=0).err == verbose.err
     help_text = workshop.run("--help", ranks=0)
     assert "--verbose" in help_text.out, help_text
 

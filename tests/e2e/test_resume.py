@@ -142,6 +142,21 @@ def test_records_that_will_not_be_computed_again_are_kept(workshop, rate, kept):
     assert [r["step"] for r in steps(run)] == [1, 2, 3, 4, 5, 6]
 
 
+def test_records_of_a_start_with_other_keys_are_kept(workshop):
+    """The start that wrote the newest records had another rate than the checkpoint's and than this one's."""
+    quiet = dict(checkpoint={"every_epochs": 0}, evaluate={"every_epochs": 0})
+    run = workshop.train("run", stop__steps=4, **quiet)
+    _, job = workshop.start_training("run", resume=True, stop__steps=10**6, learning_rate__base=0.02, **quiet)
+    job.wait_for_step(run, 8)
+    job.kill()
+    lost = [line for line in (run / "metrics.jsonl").read_text().splitlines() if json.loads(line)["step"] > 4]
+    result = workshop.start_training("run", resume=True, stop__steps=4, **quiet)[1].wait(60)
+    assert result.code == 0 and "changed since the last start: learning_rate.base: 0.02 -> 0.01" in result.out, result
+    kept, = run.glob("metrics-steps-5-to-*.jsonl")
+    assert kept.read_text().splitlines() == lost and len(lost) >= 4
+    assert [r["step"] for r in steps(run)] == [1, 2, 3, 4]
+
+
 def test_a_folder_with_a_run_is_never_overwritten(workshop):
     run = workshop.train("run", stop__steps=3)
     before = {path.name: path.read_bytes() for path in run.rglob("*") if path.is_file()}

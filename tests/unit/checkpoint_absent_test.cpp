@@ -1,5 +1,8 @@
 // Checkpoints of versions that did not write all that is written now.
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "checkpoint/checkpoint.h"
 #include "tests/unit/with_folder.h"
@@ -22,6 +25,26 @@ TEST_F(CheckpointAbsent, WhatWasNotWrittenReadsAsItsAbsenceAndWhatWasAsItself) {
   EXPECT_EQ(read.text_or("fusions", ""), "");
   EXPECT_EQ(read.number_or("loss_scale", 0), 512);
   EXPECT_EQ(read.number_or("loss_scale_steps", 7), 7);
+}
+
+// It may be whole: a run that passed over it would go on from an older one, and delete it.
+TEST_F(CheckpointAbsent, OneThatMayNotBeReadIsAnErrorAndNotPassedOver) {
+  const std::string folder = path("run"), newest = checkpoint_path(folder, 8);
+  std::filesystem::create_directories(folder + "/checkpoints");
+  Checkpoint checkpoint;
+  for (const std::int64_t step : {4, 8}) {
+    checkpoint.step = step;
+    write_checkpoint(checkpoint_path(folder, step), checkpoint);
+  }
+  std::filesystem::permissions(folder_, std::filesystem::perms::all);
+  std::filesystem::permissions(newest, std::filesystem::perms::none);
+  const bool root = ::geteuid() == 0;  // root may read everything: be nobody meanwhile
+  ASSERT_EQ(root ? ::setresuid(65534, 65534, 0) : 0, 0);
+  const std::string message = message_of([&] { newest_checkpoint(folder, nullptr); });
+  ASSERT_EQ(root ? ::setresuid(0, 0, 0) : 0, 0);
+  expect_contains(message, "step-000000008.h5: cannot read: Permission denied");
+  std::filesystem::permissions(newest, std::filesystem::perms::owner_all);
+  EXPECT_EQ(newest_checkpoint(folder, nullptr), newest);
 }
 
 }  // namespace
