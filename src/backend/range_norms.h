@@ -27,8 +27,12 @@ class RangeNorms {
   // Measures the ranges of `values`. Throws Error when a range ends beyond it. `stream`: the handle of the device's
   // stream that does it, so that a bucket can be measured in the stream that will sum it; 0: the program's stream.
   virtual void measure(const Vector& values, std::uintptr_t stream = 0) = 0;
-  // [size()] in the order of the ranges, in the device's memory. Kernels that are queued after measure(), in its stream,
-  // may read it.
+  // Measures how far `values` has moved since the last call with the same `before`, which keeps what it was then: adds
+  // the norms of values - before to the result that is held, and sets before = values. `first`: before counts as zeros,
+  // and the norms replace the result. For ranges that do not overlap.
+  virtual void measure_change(const Vector& values, Vector& before, bool first, std::uintptr_t stream = 0) = 0;
+  // [size()] in the order of the ranges, in the device's memory. Kernels that are queued after measure(), in its
+  // stream, may read it.
   virtual const double* data() const = 0;
   // Queues the copy to the host of what was measured last.
   virtual void fetch() = 0;

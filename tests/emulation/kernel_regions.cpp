@@ -171,12 +171,19 @@ void list(const CastArguments& a, Regions& r, Kernel) {
 }
 void list(const SquaredNormPartsArguments& a, Regions& r, Kernel) {
   r.read_own(a.ranges, a.count);
-  for (int i = 0; i < a.count; ++i) r.read_own(a.values + a.ranges[i].begin, a.ranges[i].count);
+  for (int i = 0; i < a.count; ++i) {
+    const NormRange& range = a.ranges[i];
+    r.read_own(a.values + range.begin, range.count);
+    if (a.before == nullptr) continue;
+    if (!a.first) r.read_own(a.before + range.begin, range.count);
+    r.write_own(a.before + range.begin, range.count);
+  }
   r.write_own(a.partial, a.blocks);
 }
 void list(const SquaredNormsArguments& a, Regions& r, Kernel) {
   r.read_own(a.partial, a.blocks);
   r.read_own(a.ranges, a.count);
+  if (a.add) r.read_own(a.norms, a.count);
   r.write_own(a.norms, a.count);
 }
 void list(const UpdateScalarsArguments& a, Regions& r, Kernel) {

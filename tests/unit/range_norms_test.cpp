@@ -119,6 +119,38 @@ TEST(RangeNorms, MeasuringQueuesTwoKernelsWhateverTheNumberOfRangesAndWaitsForNo
   EXPECT_EQ(kernels, (std::vector<std::string>{"squared_norm_parts", "squared_norms"}));
 }
 
+// A gradient that grows pass by pass: what each pass has added, all passes together.
+TEST(RangeNorms, ChangesAddUpAndLeaveTheValuesBehind) {
+  const std::vector<ElementRange> apart(ranges.begin(), ranges.end() - 1);  // that do not overlap
+  for (const bool on_device : {false, true}) {
+    cuda::HostDevice device({.order = {cuda::RunOrder::Kind::latest, 0}});
+    const auto backend = on_device ? cuda::make_backend(device, {}) : make_cpu_backend(2);
+    const auto vector = backend->make_vector(elements), before = backend->make_vector(elements);
+    const auto norms = backend->make_range_norms(apart);
+    for (int step = 0; step < 2; ++step) {  // the second step forgets the first
+      std::vector<double> sums(apart.size(), 0.0);
+      std::vector<float> values(elements, 0.0f), then = values;
+      for (int pass = 0; pass < 3; ++pass) {
+        then = values;
+        for (std::int64_t i = 0; i < elements; ++i)
+          values[static_cast<std::size_t>(i)] += static_cast<float>(
+              random_normal(static_cast<std::uint64_t>(9 * step + pass), static_cast<std::uint64_t>(i)));
+        for (std::size_t r = 0; r < apart.size(); ++r)
+          for (auto i = static_cast<std::size_t>(apart[r].begin); i < static_cast<std::size_t>(apart[r].end); ++i)
+            sums[r] += std::pow(static_cast<double>(values[i] - then[i]), 2);
+        backend->copy_from_host(values, *vector, 0);
+        norms->measure_change(*vector, *before, pass == 0);
+      }
+      for (std::size_t r = 0; r < apart.size(); ++r) EXPECT_NEAR(norms->values()[r], sums[r], 1e-12 * sums[r]) << r;
+      std::vector<float> kept(elements);
+      backend->copy_to_host(*before, 0, kept);
+      for (const ElementRange& range : apart)
+        EXPECT_TRUE(std::equal(kept.begin() + range.begin, kept.begin() + range.end, values.begin() + range.begin));
+      EXPECT_EQ(kept[1], 0) << "outside the ranges";
+    }
+  }
+}
+
 TEST(RangeNorms, RangesThatAreEmptyOrBeyondTheVectorAreErrors) {
   cuda::HostDevice device;
   const auto cpu = make_cpu_backend(1), gpu = cuda::make_backend(device, {});

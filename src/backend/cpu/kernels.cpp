@@ -238,6 +238,17 @@ double squared_norm(std::int64_t n, const float* __restrict values) {
   return sum;
 }
 
+double squared_change(std::int64_t n, const float* __restrict values, float* __restrict before) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto change = static_cast<double>(values[i] - before[i]);
+    sum += change * change;
+    before[i] = values[i];
+  }
+  return sum;
+}
+
 void sgd(const UpdateRule& rule, std::int64_t n, float* __restrict w, const float* __restrict g,
          float* __restrict momentum) {
   const UpdateRule r = rule;
@@ -275,6 +286,7 @@ const Kernels& RINGTRAIN_PASTE(kernels_, RINGTRAIN_ISA)() {
                                  &to_bf16,
                                  &add,
                                  &squared_norm,
+                                 &squared_change,
                                  &sgd,
                                  &adam};
   return table;

@@ -85,6 +85,8 @@ struct Kernels {
   void (*to_bf16)(std::int64_t n, const float* from, BFloat16* to);
   void (*add)(std::int64_t n, const float* from, float* to);
   double (*squared_norm)(std::int64_t n, const float* values);
+  // Of values - before; then before = values.
+  double (*squared_change)(std::int64_t n, const float* values, float* before);
   void (*sgd)(const UpdateRule&, std::int64_t n, float* w, const float* g, float* momentum);
   void (*adam)(const UpdateRule&, std::int64_t n, float* w, const float* g, float* m, float* v);
 

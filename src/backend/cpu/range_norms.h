@@ -31,11 +31,15 @@ class CpuRangeNorms : public RangeNorms {
   CpuRangeNorms(int threads, const Kernels& kernels, std::span<const ElementRange> ranges);
   std::int64_t size() const override { return std::ssize(norms_); }
   void measure(const Vector& values, std::uintptr_t stream) override;
+  void measure_change(const Vector& values, Vector& before, bool first, std::uintptr_t stream) override;
   const double* data() const override { return norms_.data(); }
   void fetch() override {}
   std::span<const double> values() override { return norms_; }
 
  private:
+  template <class NormOfPiece>
+  void add_norms(const NormOfPiece& norm_of_piece);
+
   int threads_;
   const Kernels& kernels_;
   std::int64_t end_ = 0;  // of the range that ends last

@@ -273,6 +273,8 @@ struct SquaredNormPartsArguments {
   double* partial;
   int count;
   std::int64_t blocks;
+  float* before = nullptr;  // not null: the squares of values - before; then before = values
+  bool first = false;       // before counts as zeros
 };
 // ... and of each range, norms[count].
 struct SquaredNormsArguments {
@@ -281,6 +283,7 @@ struct SquaredNormsArguments {
   double* norms;
   int count;
   std::int64_t blocks;
+  bool add = false;  // to what norms holds
 };
 // What an update is told on the device. Overflow (a norm that is not finite) skips the update.
 struct UpdateScalars {

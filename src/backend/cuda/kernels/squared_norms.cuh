@@ -11,6 +11,18 @@ __device__ __forceinline__ bool finite(double x) {
   return x - x == 0;
 }
 
+// Values become values - before, and before what they were.
+template <bool whole>
+__device__ __forceinline__ void take_change(Eight& values, float* before, std::int64_t at, int count, bool first) {
+  const Eight now = values;
+  if (!first) {
+    const Eight then = load_floats<whole>(before, at, count);
+    RINGTRAIN_UNROLL
+    for (int i = 0; i < 8; ++i) values.v[i] = now.v[i] - then.v[i];
+  }
+  store<float, whole>(before, at, count, now);
+}
+
 // A block has one chunk of one range.
 template <class>
 __global__ void __launch_bounds__(tile_threads) squared_norm_parts(SquaredNormPartsArguments a) {
@@ -19,12 +31,19 @@ __global__ void __launch_bounds__(tile_threads) squared_norm_parts(SquaredNormPa
   const float* values = a.values + range.begin;
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - range.first_block) * norm_chunk;
   const std::int64_t end = begin + norm_chunk < range.count ? begin + norm_chunk : range.count;
-  const bool whole = aligned(values);
+  float* before = a.before == nullptr ? nullptr : a.before + range.begin;
+  const bool is_aligned = aligned(values, before);
   double sum = 0;
   for (std::int64_t at = begin + 8 * static_cast<std::int64_t>(threadIdx.x); at < end; at += 8 * tile_threads) {
-    const Eight v = whole && end - at >= 8
-                        ? load_floats<true>(values, at, 8)
-                        : load_floats<false>(values, at, end - at < 8 ? static_cast<int>(end - at) : 8);
+    const int count = end - at < 8 ? static_cast<int>(end - at) : 8;
+    const bool whole = is_aligned && count == 8;
+    Eight v = whole ? load_floats<true>(values, at, 8) : load_floats<false>(values, at, count);
+    if (before != nullptr) {
+      if (whole)
+        take_change<true>(v, before, at, 8, a.first);
+      else
+        take_change<false>(v, before, at, count, a.first);
+    }
     RINGTRAIN_UNROLL
     for (int i = 0; i < 8; ++i) sum += static_cast<double>(v.v[i]) * static_cast<double>(v.v[i]);
   }
@@ -41,7 +60,7 @@ __global__ void __launch_bounds__(tile_threads) squared_norms(SquaredNormsArgume
   double sum = 0;
   for (std::int64_t at = a.ranges[range].first_block + threadIdx.x; at < end; at += tile_threads) sum += a.partial[at];
   sum = block_sum(sum, shared);
-  if (threadIdx.x == 0) a.norms[range] = sum;
+  if (threadIdx.x == 0) a.norms[range] = a.add ? a.norms[range] + sum : sum;
 }
 
 // One block: the norm of all ranges together decides about overflow and clipping.

@@ -1,5 +1,7 @@
 #include "backend/cuda/program/range_norms.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace ringtrain::cuda {
@@ -51,6 +53,16 @@ DeviceRangeNorms::~DeviceRangeNorms() {
 
 void DeviceRangeNorms::measure(const Vector& values, std::uintptr_t stream) {
   expect_within(end_, values.size());
+  launch(values, nullptr, true, stream);
+}
+
+void DeviceRangeNorms::measure_change(const Vector& values, Vector& before, bool first, std::uintptr_t stream) {
+  expect_within(end_, std::min(values.size(), before.size()));
+  launch(values, &before, first, stream);
+}
+
+// Without `before` it is the values themselves that are measured.
+void DeviceRangeNorms::launch(const Vector& values, Vector* before, bool first, std::uintptr_t stream) {
   stream_ = stream == 0 ? device_.compute_stream() : Stream{stream};
   const auto* table = table_.data<const NormRange>();
   const int count = static_cast<int>(size());
@@ -58,13 +70,16 @@ void DeviceRangeNorms::measure(const Vector& values, std::uintptr_t stream) {
                                                      .ranges = table,
                                                      .partial = partial_.data<double>(),
                                                      .count = count,
-                                                     .blocks = blocks_}),
+                                                     .blocks = blocks_,
+                                                     .before = before == nullptr ? nullptr : before->data(),
+                                                     .first = first}),
                  stream_);
   device_.launch(launch_of(SquaredNormsArguments{.partial = partial_.data<const double>(),
                                                  .ranges = table,
                                                  .norms = norms_.data<double>(),
                                                  .count = count,
-                                                 .blocks = blocks_}),
+                                                 .blocks = blocks_,
+                                                 .add = !first}),
                  stream_);
   device_.record(done_, stream_);
   fetched_ = false;

@@ -21,11 +21,13 @@ class DeviceRangeNorms : public RangeNorms {
 
   std::int64_t size() const override { return std::ssize(ranges_); }
   void measure(const Vector& values, std::uintptr_t stream) override;
+  void measure_change(const Vector& values, Vector& before, bool first, std::uintptr_t stream) override;
   const double* data() const override { return norms_.data<double>(); }
   void fetch() override;
   std::span<const double> values() override;
 
  private:
+  void launch(const Vector& values, Vector* before, bool first, std::uintptr_t stream);
   std::int64_t taken() const { return table_.bytes() + partial_.bytes() + norms_.bytes(); }
 
   Device& device_;
