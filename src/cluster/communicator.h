@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -34,6 +35,11 @@ struct GradientRounding {
 // What the loss scale already multiplies is left out; the scale is at least 1.
 GradientRounding gradient_rounding(std::int64_t trained_elements, std::int64_t targets, float loss_scale);
 
+// Looks at the values of a sum while they are still this rank's own; called once, inside start_sum(). `stream`: handle
+// of the device's stream that is about to take them: work that is given to it now comes before the sum. 0: none of its
+// own.
+using BeforeSum = std::function<void(std::uintptr_t stream)>;
+
 // For the main thread only (MPI_THREAD_FUNNELED). Sums make progress inside done(), wait() and the blocking calls; all
 // Pending objects end before their communicator.
 class Communicator {
@@ -46,7 +52,7 @@ class Communicator {
   // In-place sum over ranks of fp32 values; every rank ends with the same bits. All ranks start the same collectives
   // in the same order; several may be under way. A DeviceCommunicator takes addresses of its device, here and in
   // broadcast_vector(); everything else is in host memory with all of them.
-  virtual std::unique_ptr<Pending> start_sum(std::span<float> values) = 0;
+  virtual std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before = {}) = 0;
   virtual std::unique_ptr<Pending> start_sum(std::span<double> values) = 0;  // a few counters; same bits everywhere
   void sum(std::span<float> values);                                         // start and wait
   void sum(std::span<double> values);

@@ -1,6 +1,7 @@
 #include "cluster/gradient_reducer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -17,9 +18,10 @@ std::int64_t GradientReducer::buckets() const {
   return (std::ssize(gradients_) + bucket_elements_ - 1) / bucket_elements_;
 }
 
-void GradientReducer::begin() {
+void GradientReducer::begin(BeforeBucket before) {
   if (!pending_.empty()) throw Error("a step begins before the gradients of the last one were summed");
   launched_ = 0;
+  before_ = std::move(before);
 }
 
 void GradientReducer::ready(std::int64_t watermark) {
@@ -28,8 +30,10 @@ void GradientReducer::ready(std::int64_t watermark) {
   while (launched_ < total) {
     const std::int64_t end = std::min(launched_ + bucket_elements_, total);
     if (end > watermark) break;
+    BeforeSum before;
+    if (before_) before = [this](std::uintptr_t stream) { before_(launched_, stream); };
     pending_.push_back(communicator_.start_sum(
-        gradients_.subspan(static_cast<std::size_t>(launched_), static_cast<std::size_t>(end - launched_))));
+        gradients_.subspan(static_cast<std::size_t>(launched_), static_cast<std::size_t>(end - launched_)), before));
     launched_ = end;
   }
   poll();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,13 +13,17 @@
 
 namespace ringtrain {
 
+// Called with a bucket's first element and the stream of its sum, as BeforeSum.
+using BeforeBucket = std::function<void(std::int64_t begin, std::uintptr_t stream)>;
+
 class GradientReducer {
  public:
   // `gradients`: the whole flat vector. `bucket_elements`: length of a bucket; the last one takes the rest.
   GradientReducer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements);
 
   // Step protocol, the same calls with the same watermarks on all ranks (watermarks may be seen at different times):
-  void begin();                        // a new step: nothing is ready
+  // A new step: nothing is ready. `before`: is shown every bucket of this step before its sum.
+  void begin(BeforeBucket before = {});
   void ready(std::int64_t watermark);  // elements [0, watermark) hold their final local values: launch what is whole
   void poll();                         // advance what is under way; cheap, called between kernels
   // Everything is ready. Launches the rest and, with the last bucket, the sum of `counters` (if there are any); returns
@@ -33,6 +38,7 @@ class GradientReducer {
   std::span<float> gradients_;
   std::int64_t bucket_elements_;
   std::int64_t launched_ = 0;
+  BeforeBucket before_;
   std::deque<std::unique_ptr<Pending>> pending_;
   double exposed_seconds_ = 0;
 };

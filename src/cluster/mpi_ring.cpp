@@ -73,7 +73,7 @@ class MpiRing final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string describe() const override;
-  std::unique_ptr<Pending> start_sum(std::span<float> values) override;
+  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
   std::unique_ptr<Pending> start_sum(std::span<double> values) override;
   void broadcast(std::span<std::byte> bytes, int root) override;
   void gather(std::span<const float> mine, std::span<float> all, int root) override;
@@ -168,8 +168,9 @@ std::string MpiRing::describe() const {
                            : cat("MPI ring, chunks of ", bytes, " bytes");
 }
 
-std::unique_ptr<Pending> MpiRing::start_sum(std::span<float> values) {
+std::unique_ptr<Pending> MpiRing::start_sum(std::span<float> values, const BeforeSum& before) {
   check_not_aborted();
+  if (before) before(0);
   auto left = std::make_shared<std::size_t>(0);
   const auto ranks = static_cast<std::size_t>(size_);
   if (size_ > 1) {

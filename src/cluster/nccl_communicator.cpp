@@ -44,7 +44,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   int size() const override { return host_.size(); }
   std::string describe() const override;
   std::map<std::string, std::string> record() const override;
-  std::unique_ptr<Pending> start_sum(std::span<float> values) override;
+  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
   std::unique_ptr<Pending> start_sum(std::span<double> values) override { return host_.start_sum(values); }
   void broadcast(std::span<std::byte> bytes, int root) override { host_.broadcast(bytes, root); }
   void set_rounding(const GradientRounding& rounding) override { rounding_ = rounding; }
@@ -323,11 +323,12 @@ void NcclCommunicator::sum_in_place(void* values, std::int64_t count, Type type,
   settle(what);
 }
 
-std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values) {
+std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
   const std::int64_t number = ended_ + std::ssize(running_), count = std::ssize(values);
   const Type type = options_.gradient_type;
   const Rounded part = rounded(values);
   collective(name_of(values), [&](const std::string& what) {
+    if (before) before(stream_.handle);
     const auto cast = [&](const void* from, void* to, Type from_type, Type to_type, float scale) {
       device_.launch(cuda::launch_of(cuda::CastArguments{from, to, part.count, from_type, to_type, scale}), stream_);
     };

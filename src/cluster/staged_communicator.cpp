@@ -22,7 +22,7 @@ class StagedCommunicator final : public DeviceCommunicator {
   int size() const override { return host_.size(); }
   std::string describe() const override { return cat("through host memory: ", host_.describe()); }
   std::map<std::string, std::string> record() const override { return {{"staged", host_.describe()}}; }
-  std::unique_ptr<Pending> start_sum(std::span<float> values) override;
+  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
   std::unique_ptr<Pending> start_sum(std::span<double> values) override { return host_.start_sum(values); }
   void broadcast(std::span<std::byte> bytes, int root) override { host_.broadcast(bytes, root); }
   void broadcast_vector(std::span<float> values, int root) override;
@@ -122,9 +122,9 @@ const StagedCommunicator::Allocation& StagedCommunicator::owner(std::span<float>
   throw Error("a sum through host memory of memory that allocate() did not give");
 }
 
-std::unique_ptr<Pending> StagedCommunicator::start_sum(std::span<float> values) {
+std::unique_ptr<Pending> StagedCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
   const std::int64_t number = ended_ + std::ssize(running_);
-  if (values.empty()) return host_.start_sum(values);
+  if (values.empty()) return host_.start_sum(values, before);
   const Allocation& a = owner(values);
   Running& run = running_.emplace_back();
   run.values = values;
@@ -134,6 +134,7 @@ std::unique_ptr<Pending> StagedCommunicator::start_sum(std::span<float> values) 
   run.back = event();
   device_.record(run.ready, device_.compute_stream());
   device_.wait(down_, run.ready);
+  if (before) before(down_.handle);
   device_.copy(run.staged.data(), values.data(), static_cast<std::int64_t>(values.size_bytes()), CopyKind::to_host,
                down_);
   device_.record(run.here, down_);

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "cluster/gradient_reducer.h"
-
 namespace ringtrain {
 namespace {
 
@@ -15,7 +13,7 @@ class RingSynchronizer : public Synchronizer {
         elements_(std::ssize(gradients)),
         on_device_(on_device) {}
 
-  void begin() override { reducer_.begin(); }
+  void begin(BeforeBucket before) override { reducer_.begin(std::move(before)); }
   void ready(std::int64_t watermark) override { reducer_.ready(watermark); }
   void poll() override { reducer_.poll(); }
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "cluster/communicator.h"
+#include "cluster/gradient_reducer.h"
 
 namespace ringtrain {
 
@@ -15,7 +15,8 @@ namespace ringtrain {
 class Synchronizer {
  public:
   virtual ~Synchronizer() = default;
-  virtual void begin() = 0;                        // a step begins: no gradient is ready
+  // A step begins: no gradient is ready. `before`: is shown every bucket while it holds this rank's own values.
+  virtual void begin(BeforeBucket before = {}) = 0;
   virtual void ready(std::int64_t watermark) = 0;  // elements [0, watermark) hold this rank's final values
   virtual void poll() = 0;                         // lets the sums advance; cheap, called between kernels
   // Every gradient is ready. Backend::start_update() may be called with the gradients from here on.

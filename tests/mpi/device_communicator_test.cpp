@@ -88,7 +88,9 @@ class RingBesideDevice final : public Communicator {
   int rank() const override { return ring_.rank(); }
   int size() const override { return ring_.size(); }
   std::string describe() const override { return ring_.describe(); }
-  std::unique_ptr<Pending> start_sum(std::span<float> values) override { return ring_.start_sum(values); }
+  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override {
+    return ring_.start_sum(values, before);
+  }
   std::unique_ptr<Pending> start_sum(std::span<double> values) override {
     return std::make_unique<Waiting>(ring_.start_sum(values), device_);
   }

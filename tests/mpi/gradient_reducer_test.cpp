@@ -36,6 +36,30 @@ TEST(GradientReducer, IsAPlainSumForAnyWatermarksAndBuckets) {
   }
 }
 
+TEST(GradientReducer, ShowsEveryBucketWhileItHoldsThisRanksOwnValues) {
+  const auto communicator = make_mpi_communicator(512);
+  const std::vector<float> own = exact_values(session().rank(), 1000);
+  std::vector<float> gradients = own;
+  GradientReducer reducer(*communicator, gradients, 300);
+  std::vector<std::int64_t> begins;
+  const BeforeBucket look = [&](std::int64_t begin, std::uintptr_t stream) {
+    begins.push_back(begin);
+    EXPECT_EQ(stream, 0u) << "host memory";
+    for (auto i = static_cast<std::size_t>(begin);
+         i < std::min<std::size_t>(1000, static_cast<std::size_t>(begin) + 300); ++i)
+      ASSERT_EQ(gradients[i], own[i]) << i;
+  };
+  reducer.begin(look);
+  reducer.ready(700);
+  reducer.finish({});
+  EXPECT_EQ(begins, (std::vector<std::int64_t>{0, 300, 600, 900}));
+  gradients = own;
+  reducer.begin();  // nobody looks at this step
+  reducer.finish({});
+  EXPECT_EQ(begins.size(), 4u);
+  EXPECT_EQ(gradients, exact_sums(session().size(), 1000));
+}
+
 TEST(GradientReducer, LaunchesNothingAboveTheWatermark) {
   const auto communicator = make_mpi_communicator(session().job(), 512);
   std::vector<float> gradients(100, 1.0f);

@@ -141,6 +141,31 @@ const RunOrder kOrders[] = {{RunOrder::Kind::at_issue, 0},
                             {RunOrder::Kind::random, 2},
                             {RunOrder::Kind::random, 3}};
 
+// In the sum's own stream: after the values are final, before anybody else's are added or they are rounded to 16 bits.
+TEST_F(NcclCommunicator, ABucketIsMeasuredInItsStreamBeforeItsSum) {
+  for (const Type type : {Type::fp32, Type::bf16})
+    for (const RunOrder order : {RunOrder{RunOrder::Kind::latest}, RunOrder{RunOrder::Kind::random, 5}}) {
+      Rank rank({.gradient_type = type}, order);
+      rank.make_gradients();
+      auto* const seen = static_cast<float*>(rank.device.allocate_host(kCount * 4));
+      for (std::int64_t i = 0; i < kCount; ++i) rank.source[i] = mine(i, 0);
+      GradientReducer reducer(*rank.communicator, rank.gradients, 300);
+      reducer.begin([&](std::int64_t begin, std::uintptr_t stream) {
+        EXPECT_NE(cuda::Stream{stream}, rank.device.compute_stream());
+        rank.device.copy(seen + begin, rank.gradients.data() + begin, std::min<std::int64_t>(300, kCount - begin) * 4,
+                         cuda::CopyKind::to_host, cuda::Stream{stream});
+      });
+      rank.compute(0, kCount);
+      reducer.finish({});
+      const std::vector<float> sums = rank.result();
+      for (std::int64_t i = 0; i < kCount; ++i) {
+        ASSERT_EQ(seen[i], mine(i, 0)) << i;
+        ASSERT_NE(sums[static_cast<std::size_t>(i)], seen[i]);
+      }
+      rank.device.release_host(seen);
+    }
+}
+
 TEST_F(NcclCommunicator, SumsAreRightInEveryOrderThatStreamsAndEventsAllow) {
   for (const RunOrder& order : kOrders) {
     Rank rank({}, order);
