@@ -1,0 +1,101 @@
+#include "optim/noise_scale.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringtrain {
+namespace {
+
+// The 97.5 % point of Student's t with `freedom` degrees of freedom, to 1 % from 2 on (Abramowitz and Stegun 26.7.5).
+double student_t(double freedom) {
+  constexpr double z = 1.959963984540054, z2 = z * z;
+  const double n = 1 / freedom;
+  const double g1 = (z2 + 1) / 4, g2 = ((5 * z2 + 16) * z2 + 3) / 96;
+  const double g3 = (((3 * z2 + 19) * z2 + 17) * z2 - 15) / 384;
+  const double g4 = ((((79 * z2 + 776) * z2 + 1482) * z2 - 1920) * z2 - 945) / 92160;
+  return z * (1 + n * (g1 + n * (g2 + n * (g3 + n * g4))));
+}
+
+// Fieller 1954: the ratios x with (trace - x gradient)^2 <= t^2 Var(trace - x gradient), the solutions of
+// a x^2 - 2 b x + c <= 0.
+void set_interval(NoiseRatio& ratio, double a, double b, double c, bool trace_is_positive) {
+  const double root = std::sqrt(std::max(0.0, b * b - a * c));
+  if (a > 0) {
+    const double q = b + std::copysign(root, b);  // without cancellation
+    ratio.low = std::min(c / q, q / a);
+    ratio.high = std::max(c / q, q / a);
+  } else if (c > 0 && trace_is_positive) {  // the gradient may be 0, the trace may not
+    ratio.low = c / (b + root);
+  }
+}
+
+}  // namespace
+
+NoiseEstimate estimate_noise(const NoiseMeasurement& m) {
+  const auto big = static_cast<double>(m.batch), small = static_cast<double>(m.small_batch);
+  return {.trace = (m.small_squared_norm - m.squared_norm) / (1 / small - 1 / big),
+          .gradient = (big * m.squared_norm - small * m.small_squared_norm) / (big - small)};
+}
+
+void NoiseScale::add(const Step& step) {
+  const auto now = static_cast<double>(step.samples), own = static_cast<double>(step.batch);
+  const double decay = std::exp2((state_[samples] - now) / half_life_);
+  const auto [s, g] = step.estimate;
+  const auto count = [&](Place place, double value) { state_[place] = decay * state_[place] + own * value; };
+  const bool is_first = empty();
+  count(weight, 1);
+  state_[squared_weight] = decay * decay * state_[squared_weight] + own * own;
+  count(trace, s);
+  count(gradient, g);
+  count(trace_trace, s * s);
+  count(trace_gradient, s * g);
+  count(gradient_gradient, g * g);
+  count(targets, step.targets_per_sample);
+  state_[samples] = now;
+
+  const auto small = static_cast<double>(step.small_batch);
+  const bool other_batch = state_[batch] != own || state_[small_batch] != small;
+  const bool other_rate =
+      std::abs(step.learning_rate - state_[rate]) > 0.1 * std::max(step.learning_rate, state_[rate]);
+  change_ = is_first || !(other_batch || other_rate) ? ""
+            : !other_rate                            ? "batch"
+            : !other_batch                           ? "rate"
+                                                     : "batch and rate";
+  state_[batch] = own;
+  state_[small_batch] = small;
+  state_[rate] = step.learning_rate;
+}
+
+NoiseEstimate NoiseScale::mean() const {
+  return {.trace = average(trace), .gradient = average(gradient)};
+}
+
+double NoiseScale::targets_per_sample() const {
+  return average(targets);
+}
+
+// The variance of a weighted mean of n equally good values is their variance / n, with n = (sum of weights)^2 / (sum of
+// squared weights). Values that drift within the half-life look like scatter: the interval is then too wide, not too
+// narrow.
+NoiseRatio NoiseScale::ratio() const {
+  const auto [s, g] = mean();
+  NoiseRatio ratio{.value = s / g, .low = std::nullopt, .high = std::nullopt};
+  const double freedom = state_[weight] * state_[weight] / state_[squared_weight] - 1;
+  if (freedom <= 2) return ratio;
+  const double t = student_t(freedom), factor = t * t / freedom;
+  const double a = g * g - factor * std::max(0.0, average(gradient_gradient) - g * g);
+  const double b = s * g - factor * (average(trace_gradient) - s * g);
+  const double c = s * s - factor * std::max(0.0, average(trace_trace) - s * s);
+  set_interval(ratio, a, b, c, s > 0);
+  return ratio;
+}
+
+double gain(double noise_scale, double batch, double times) {
+  return times * (noise_scale + batch) / (noise_scale + times * batch);
+}
+
+NoiseEstimate of_training_set(const NoiseEstimate& population, std::int64_t samples) {
+  return {.trace = population.trace, .gradient = population.gradient + population.trace / static_cast<double>(samples)};
+}
+
+}  // namespace ringtrain
