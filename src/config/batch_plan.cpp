@@ -46,7 +46,7 @@ std::string nearest_divisors(std::int64_t number, std::int64_t wanted) {
 }
 
 BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
-                     bool whole_workers) {
+                     bool whole_workers, std::int64_t small_batch) {
   if (batch.global < 1 || batch.worker < 1 || batch.micro < 0 || ranks < 1 || preferred_micro_batch < 1)
     throw Error(cat("batch.global ", batch.global, ", batch.worker ", batch.worker, ", batch.micro ", batch.micro, ", ",
                     ranks, " ranks and a preferred micro-batch of ", preferred_micro_batch,
@@ -64,10 +64,15 @@ BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t 
                     " / batch.worker ", batch.worker, ")"),
                 cat("Numbers of ranks that do: ", nearest_divisors(plan.workers, ranks), "."));
   plan.rows_per_rank = batch.global / ranks;
+  if (small_batch > 0 && plan.rows_per_rank % small_batch != 0)
+    throw Error(cat("noise.small_batch ", small_batch, " does not divide the ", plan.rows_per_rank, " rows of each of ",
+                    ranks, " ranks"),
+                cat("Numbers of ranks that work: ", nearest_divisors(batch.global / small_batch, ranks),
+                    "; noise.small_batch=0 measures what a rank does in one pass."));
 
   // A micro-batch is a number of units: samples, or virtual workers where those must stay whole.
   const std::int64_t unit = whole_workers ? batch.worker : 1;
-  const std::int64_t units = plan.rows_per_rank / unit;
+  const std::int64_t units = (small_batch > 0 ? small_batch : plan.rows_per_rank) / unit;
   if (batch.micro == 0) {
     const std::int64_t wanted = std::max<std::int64_t>(1, preferred_micro_batch / unit);
     plan.micro_batch = unit * nearest_divisor(units, wanted);
@@ -85,6 +90,7 @@ BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t 
                       nearest_divisors(units, std::max<std::int64_t>(1, batch.micro / unit)), "."));
   }
   plan.accumulation = plan.rows_per_rank / plan.micro_batch;
+  plan.small_batch = small_batch > 0 ? small_batch : plan.micro_batch;
   return plan;
 }
 

@@ -17,15 +17,19 @@ struct BatchPlan {
   std::int64_t rows_per_rank = 0;  // global / ranks; rank r owns global rows [r, r+1) x rows_per_rank
   std::int64_t micro_batch = 0;    // samples per device pass
   std::int64_t accumulation = 0;   // device passes per step and rank
+  std::int64_t small_batch = 0;    // samples whose gradient the noise scale measures; whole passes
+  std::int64_t small_batches() const { return rows_per_rank / small_batch; }  // per step and rank
+  std::int64_t passes_of_small_batch() const { return small_batch / micro_batch; }
 };
 
 // `preferred_micro_batch` (at least 1): what the backend runs fastest; used where batch.micro is 0 (auto): the divisor
 // of rows_per_rank nearest to it in ratio, so that a prime 4099 near 256 becomes one pass of 4099 and not 4099 passes
 // of 1. `whole_workers`: a model with batch norm may not split a virtual worker, so micro_batch is then a multiple of
 // batch.worker. Throws Error when worker does not divide global, ranks do not divide the workers, or batch.micro does
-// not divide the rank's rows; the hint lists values that work.
+// not divide the rank's rows; the hint lists values that work. `small_batch`: as stated, a multiple of batch.worker and
+// of batch.micro, which must divide the rank's rows; micro_batch then divides it. 0: a micro-batch.
 BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
-                     bool whole_workers);
+                     bool whole_workers, std::int64_t small_batch = 0);
 
 // For a hint: 1 and the eight divisors of `number` nearest to `wanted`, in increasing order: "1, 192, 256, 384".
 std::string nearest_divisors(std::int64_t number, std::int64_t wanted);

@@ -64,6 +64,20 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
+std::optional<Contradiction> noise_contradiction(const Experiment& e) {
+  const std::int64_t small = e.noise.small_batch;
+  if (small == 0) return std::nullopt;
+  const auto against = [&](std::string_view key, std::string_view expected) {
+    return Contradiction{{"noise.small_batch", key},
+                         cat(state("noise.small_batch", e), " but ", state(key, e), ", expected ", expected)};
+  };
+  if (small % e.batch.worker != 0) return against("batch.worker", "a multiple of batch.worker");
+  if (small >= e.batch.global || e.batch.global % small != 0)
+    return against("batch.global", "a smaller number that divides batch.global");
+  if (e.batch.micro > 0 && small % e.batch.micro != 0) return against("batch.micro", "a multiple of batch.micro");
+  return std::nullopt;
+}
+
 std::optional<Contradiction> image_contradiction(const Experiment& e) {
   const DataConfig& data = e.data;
   for (const auto& [key, range] :
@@ -112,6 +126,7 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     return {{{"batch.global", "batch.micro"},
              cat(state("batch.micro", e), " but ", state("batch.global", e), ", expected a micro that divides global"),
              cat("Near: ", nearest_divisors(batch.global, batch.micro), ".")}};
+  if (auto contradiction = noise_contradiction(e)) return contradiction;
   if (e.optimizer.nesterov && e.optimizer.momentum == 0)
     return {{{"optimizer.nesterov", "optimizer.momentum"},
              "optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"}};

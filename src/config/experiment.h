@@ -88,6 +88,13 @@ struct LearningRateConfig {
   bool operator==(const LearningRateConfig&) const = default;
 };
 
+struct NoiseConfig {
+  std::int64_t every_steps = 1;  // 0: off
+  std::int64_t small_batch = 0;  // samples; 0: what a rank does in one pass
+  std::int64_t half_life = 0;    // samples; 0: 100 x batch.global
+  bool operator==(const NoiseConfig&) const = default;
+};
+
 struct StopConfig {
   double epochs = 0;
   std::int64_t steps = 0;
@@ -150,6 +157,7 @@ struct Experiment {
   LossScaleConfig loss_scale;
   OptimizerConfig optimizer;
   LearningRateConfig learning_rate;
+  NoiseConfig noise;
   StopConfig stop;
   EvaluateConfig evaluate;
   CheckpointConfig checkpoint;

@@ -89,8 +89,8 @@ std::vector<Field> make_schema() {
     FIELD(batch.global).unit("samples").required().from(1, int32_limit).also({"batch_size", "global_batch_size"})
       .means("Samples per optimizer step, whatever the number of ranks."),
     FIELD(batch.worker).unit("samples").required().from(1, int32_limit).also({"local_batch", "batch_per_gpu"})
-      .means("Samples per virtual worker: the group of batch norm and the small batch of the noise scale. Divides "
-             "batch.global; the ranks must divide the number of workers, batch.global / batch.worker."),
+      .means("Samples per virtual worker: the group of batch norm. Divides batch.global; the ranks must divide the "
+             "number of workers, batch.global / batch.worker."),
     FIELD(batch.micro).how_it_runs().unit("samples").from(0, int32_limit).also({"micro_batch", "micro_batch_size"})
       .means("Samples in one device pass: speed and memory, not the result. Divides each rank's share of "
              "batch.global. 0: chosen by the backend."),
@@ -160,6 +160,16 @@ std::vector<Field> make_schema() {
       .means("1: linear. 2: as MLPerf."),
     FIELD(learning_rate.end).from(0, 1e6).only_with("learning_rate.schedule", {"polynomial", "cosine"})
       .also({"min_lr", "eta_min"}).means("The rate that the decay arrives at; at most the peak."),
+
+    FIELD(noise.every_steps).how_it_runs().unit("steps").from(0, step_limit).also({"gns", "noise_scale"})
+      .means("How often it is measured. Changes no weight. 0: off."),
+    FIELD(noise.small_batch).how_it_runs().unit("samples").from(0, int32_limit)
+      .means("The batch whose gradient is compared with the global batch's: a multiple of batch.worker that divides "
+             "each rank's share of batch.global. The value then does not depend on the ranks, and passes are this long or a "
+             "part of it. 0: what a rank does in one pass; one rank that does the whole batch in one pass measures nothing."),
+    FIELD(noise.half_life).how_it_runs().unit("samples").from(0, 1e15)
+      .means("After so many samples a step counts half in the averages. 0: 100 x batch.global. The averages then reach over "
+             "about 290 steps: 17 times less scatter than a step has, and still many half-lives in a run of 2,500 steps."),
 
     FIELD(stop.epochs).unit("epochs").from(0, epoch_limit).also({"epochs", "num_epochs", "max_epochs"})
       .means("Passes over the training data, a fraction allowed. 0: no such limit."),
@@ -232,6 +242,10 @@ constexpr SectionText section_texts[] = {
     {"loss_scale", "Keeps small gradients of fp16 from vanishing."},
     {"optimizer", "How a gradient becomes an update."},
     {"learning_rate", "A pure function of the step."},
+    {"noise",
+     "The gradient noise scale tr(Sigma) / |G|^2, the batch at which a step's noise is as large as its gradient "
+     "(McCandlish "
+     "et al. 2018). In metrics.jsonl and in the run's summary."},
     {"stop", "The run ends at the first limit that it reaches; one must be given."},
     {"evaluate", "How often the validation data is looked at; always at the end of the run too."},
     {"checkpoint", "How often the run is saved, to be resumed from; always at the end of the run too."},

@@ -94,10 +94,10 @@ void check_stated(const char* key, std::int64_t stated, std::int64_t found, cons
                 cat("give the data set that the experiment means, or correct ", key));
 }
 
-// Of weights, gradients and optimizer state.
-std::int64_t vector_bytes(const ParameterTable& parameters, const OptimizerConfig& optimizer) {
-  const std::int64_t elements =
-      2 * parameters.size() + std::ssize(Optimizer::state_names(optimizer)) * parameters.trained();
+// Of weights, gradients and optimizer state, and of what the noise scale needs where passes are accumulated.
+std::int64_t vector_bytes(const ParameterTable& parameters, const Experiment& e) {
+  const std::int64_t states = std::ssize(Optimizer::state_names(e.optimizer)) + (e.noise.every_steps > 0 ? 1 : 0);
+  const std::int64_t elements = 2 * parameters.size() + states * parameters.trained();
   return elements * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -115,8 +115,11 @@ SampleShape sample_shape(const Experiment& e, const DatasetIndex& train) {
 
 }  // namespace
 
-RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
-                             int ranks, Backend& backend, std::int64_t recorded_micro_batch) {
+namespace {
+
+// What training and evaluation share. `small_batch`: noise.small_batch where it matters, 0 elsewhere.
+RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation, int ranks,
+                  Backend& backend, std::int64_t recorded_micro_batch, std::int64_t small_batch) {
   // Before the keys: with the wrong model or data, most of them would have to go.
   check_model_fits(experiment.model, train.is_image());
   RunPlan p;
@@ -135,7 +138,7 @@ RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& t
   p.parameters = p.graph.parameters();
 
   BatchConfig batch = experiment.batch;
-  const std::int64_t rows = batch.global / std::max(1, ranks);
+  const std::int64_t rows = small_batch > 0 ? small_batch : batch.global / std::max(1, ranks);
   if (batch.micro == 0 && recorded_micro_batch > 0 && rows % recorded_micro_batch == 0)
     batch.micro = recorded_micro_batch;
   if (p.graph.has_batch_norm()) p.norm_group = batch.worker;
@@ -144,20 +147,30 @@ RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& t
                       : backend.preferred_micro_batch(p.graph, p.precision,
                                                       {.rows = rows,
                                                        .group = p.norm_group,
-                                                       .vector_bytes = vector_bytes(p.parameters, experiment.optimizer),
+                                                       .vector_bytes = vector_bytes(p.parameters, experiment),
                                                        .evaluates = p.has_validation});
-  p.batch = batch_plan(batch, ranks, preferred, p.graph.has_batch_norm());
+  p.batch = batch_plan(batch, ranks, preferred, p.graph.has_batch_norm(), small_batch);
   p.train_loader = loader_plan(p, train, false);
   if (p.has_validation) p.validation_loader = loader_plan(p, p.validation, true);
   p.carries_state = p.train_loader.order == TextOrder::streams;
   return p;
 }
 
+}  // namespace
+
+RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+                             int ranks, Backend& backend, std::int64_t recorded_micro_batch) {
+  return make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, 0);
+}
+
 RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                       int ranks, Backend& backend, std::int64_t recorded_micro_batch) {
-  RunPlan p = make_evaluation_plan(experiment, train, validation, ranks, backend, recorded_micro_batch);
+  const NoiseConfig& noise = experiment.noise;
+  RunPlan p = make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, noise.small_batch);
   check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   p.samples_per_epoch = samples_per_epoch(train, p.train_loader);
+  p.measures_noise = noise.every_steps > 0 && p.batch.small_batch < p.batch.global;
+  p.noise_half_life = static_cast<double>(noise.half_life > 0 ? noise.half_life : 100 * p.batch.global);
   p.schedule.global_batch = p.batch.global;
   p.schedule.steps_per_epoch = steps_per_epoch(train, p.train_loader);
   p.schedule.total_steps = total_steps(experiment.stop, p.schedule.steps_per_epoch);
@@ -232,6 +245,8 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
   std::vector<MemoryItem> items = {{"weights", flat_bytes}, {"gradients", flat_bytes}};
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
     items.push_back({"optimizer state " + name, state_bytes});
+  if (plan.measures_noise && plan.batch.small_batches() > 1)
+    items.push_back({"gradients before a small batch, for the noise scale", state_bytes});
   const auto add_program = [&](PassMode mode) {
     for (const MemoryItem& item :
          backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, mode, plan.norm_group)->memory())
@@ -328,6 +343,16 @@ std::string describe_optimizer(const Experiment& e) {
   return text;
 }
 
+std::string describe_noise(const RunPlan& plan) {
+  const std::int64_t every = plan.experiment.noise.every_steps;
+  if (every == 0) return "not measured (noise.every_steps is 0)";
+  if (!plan.measures_noise)
+    return "not measured: one rank does the whole batch in one pass; noise.small_batch makes smaller passes";
+  return cat("from gradients of ", with_thousands(plan.batch.small_batch), " and ", with_thousands(plan.batch.global),
+             " samples, ", every == 1 ? "every step" : cat("every ", every, " steps"), ", half-life ",
+             with_thousands(std::llround(plan.noise_half_life)), " samples");
+}
+
 std::string describe_precision(const Experiment& e) {
   if (e.precision == "fp32" || e.precision == "tf32") return e.precision;
   const LossScaleConfig& s = e.loss_scale;
@@ -376,6 +401,7 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
                      plan.samples_per_epoch - plan.schedule.steps_per_epoch * plan.batch.global,
                      " samples of each epoch's order are dropped"));
   t.row("optimizer", describe_optimizer(e));
+  t.row("noise scale", describe_noise(plan));
   t.row("stop", describe_stop(plan));
   t.row("machine", cat(plan.batch.ranks, plan.batch.ranks == 1 ? " rank" : " ranks", ", each: ", backend));
   t.row("precision", describe_precision(e));

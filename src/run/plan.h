@@ -28,6 +28,8 @@ struct RunPlan {
   std::int64_t samples_per_epoch = 0;
   LoaderPlan train_loader, validation_loader;  // of rank 0; for_rank() gives the others
   bool carries_state = false;                  // running text in streams
+  bool measures_noise = false;                 // some steps measure the gradient noise scale
+  double noise_half_life = 0;                  // samples
 };
 
 // `recorded_micro_batch` (0: none) is kept where batch.micro is auto and it still divides the rank's rows. Throws Error

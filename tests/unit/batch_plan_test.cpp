@@ -129,5 +129,30 @@ TEST(BatchPlan, NearestDivisorsAreInOrderAndAtMostEightBesidesOne) {
   EXPECT_EQ(nearest_divisors(1, 100), "1");
 }
 
+TEST(BatchPlan, AStatedSmallBatchIsWholePassesOnEveryRank) {
+  const BatchPlan large = batch_plan(config(4096, 32), 2, 100, false, 256);
+  EXPECT_EQ(large.small_batch, 256);
+  EXPECT_EQ(large.micro_batch, 128) << "the divisor of the small batch nearest to what the backend prefers";
+  EXPECT_EQ(large.passes_of_small_batch(), 2);
+  EXPECT_EQ(large.small_batches(), 8);
+  const BatchPlan small = batch_plan(config(4096, 32), 2, 1000, false, 256);
+  EXPECT_EQ(small.micro_batch, 256);
+  EXPECT_EQ(small.accumulation, 8);
+  EXPECT_EQ(batch_plan(config(4096, 32), 2, 40, true, 256).micro_batch, 32) << "whole workers";
+  const BatchPlan unstated = batch_plan(config(4096, 32), 2, 128, false);
+  EXPECT_EQ(unstated.small_batch, unstated.micro_batch);
+  EXPECT_EQ(unstated.passes_of_small_batch(), 1);
+}
+
+TEST(BatchPlan, ASmallBatchThatCutsARankIsRefusedWithNumbersOfRanksThatWork) {
+  try {
+    batch_plan(config(48, 8), 2, 64, false, 16);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "noise.small_batch 16 does not divide the 24 rows of each of 2 ranks");
+    EXPECT_NE(std::string(error.hint()).find("Numbers of ranks that work: 1, 3"), std::string::npos) << error.hint();
+  }
+}
+
 }  // namespace
 }  // namespace ringtrain

@@ -83,7 +83,8 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
        "precision=fp16",
        "loss_scale.initial=128",
        "loss_scale.growth_steps=0"},
-      {"data.augmentation=pad_crop", "data.pad=8"},
+      {"data.augmentation=pad_crop", "data.pad=8", "noise.every_steps=5", "noise.small_batch=32",
+       "noise.half_life=100000"},
   };
   std::set<std::string_view> changed;
   for (const auto& overrides : variants) {
