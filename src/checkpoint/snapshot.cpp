@@ -49,6 +49,18 @@ std::vector<std::pair<std::string, Vector*>> vectors_of(Trainer& trainer, const 
   return all;
 }
 
+void store_noise(Checkpoint& checkpoint, const NoiseScale::State& state) {
+  for (std::size_t i = 0; i < state.size(); ++i) checkpoint.numbers[std::string(NoiseScale::state_names[i])] = state[i];
+}
+
+// Zeros where an earlier version did not measure it.
+NoiseScale::State noise_of(const Checkpoint& checkpoint) {
+  NoiseScale::State state;
+  for (std::size_t i = 0; i < state.size(); ++i)
+    state[i] = checkpoint.number_or(std::string(NoiseScale::state_names[i]), 0);
+  return state;
+}
+
 std::vector<std::int64_t> state_shape(const RunPlan& plan) {
   const std::int64_t hidden = plan.experiment.model.hidden;
   return {plan.batch.global, plan.graph.state_size() / (2 * hidden), 2, hidden};
@@ -84,6 +96,7 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
                {"pad_id", static_cast<double>(plan.train.text.pad_id)},
                {"stop_id", static_cast<double>(plan.train.text.stop_id)},
                {"lowercase", plan.train.text.lowercase ? 1 : 0}};
+  store_noise(c, {});
   return c;
 }
 
@@ -132,6 +145,7 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgres
   c.numbers["loss_scale_steps"] = static_cast<double>(trainer.loss_scale().steps_since_change());
   c.numbers["applied_updates"] = static_cast<double>(trainer.optimizer().applied().updates);
   c.numbers["applied_rate"] = trainer.optimizer().applied().rate;
+  store_noise(c, trainer.noise_scale().state());
   c.numbers["ranks"] = communicator.size();
   c.numbers["micro_batch"] = static_cast<double>(plan.batch.micro_batch);
   if (plan.carries_state) c.arrays.push_back({"state/lstm", state_shape(plan), std::move(state)});
@@ -219,6 +233,10 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
   const auto [scale, scale_steps, updates, rate] = numbers;
   if (scale > 0) trainer.loss_scale().resume(static_cast<float>(scale), static_cast<std::int64_t>(scale_steps));
   trainer.optimizer().resume({static_cast<std::int64_t>(updates), rate});
+  NoiseScale::State noise{};
+  if (root && checkpoint != nullptr) noise = noise_of(*checkpoint);
+  communicator.broadcast(std::as_writable_bytes(std::span(noise)), 0);
+  trainer.noise_scale().resume(noise);
   trainer.start_at(progress.position);
 }
 

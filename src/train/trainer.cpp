@@ -35,18 +35,24 @@ class StepClock {
 // What the ranks agree on after a step: sums over all of them.
 class StepCounters {
  public:
-  StepCounters(const LossSums& sums, const Requests& r)
-      : values_{
-            sums.loss, static_cast<double>(sums.correct), static_cast<double>(sums.correct5), r.signal, r.save, r.stop,
-            r.fail} {}
+  StepCounters(const LossSums& sums, const Requests& r, double small_norms)
+      : values_{sums.loss,
+                static_cast<double>(sums.correct),
+                static_cast<double>(sums.correct5),
+                r.signal,
+                r.save,
+                r.stop,
+                r.fail,
+                small_norms} {}
   std::span<double> values() { return values_; }
   double loss() const { return values_[0]; }
   double correct() const { return values_[1]; }
   double correct5() const { return values_[2]; }
   Requests requests() const { return {values_[3], values_[4], values_[5], values_[6]}; }
+  double small_norms() const { return values_[7]; }  // squared, of all small batches; 0: not measured
 
  private:
-  std::array<double, 7> values_;
+  std::array<double, 8> values_;
 };
 
 namespace {
@@ -81,6 +87,7 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       synchronizer_(make_ring_synchronizer(
           communicator, {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
           bucket_elements(plan.experiment.communication, backend.on_device()), backend.on_device())),
+      noise_scale_(plan.noise_half_life),
       overlap_{[this](std::int64_t watermark) { synchronizer_->ready(watermark); }, [this] { synchronizer_->poll(); }},
       carried_state_(plan.carries_state ? static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size())
                                         : 0),
@@ -89,6 +96,10 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
   program_->allocate();
   communicator.set_rounding(
       gradient_rounding(plan.parameters.trained(), plan.batch.global * plan.graph.sequence(), loss_scale_.value()));
+  if (plan.measures_noise)
+    small_norms_.emplace(backend, plan.parameters.trained(),
+                         bucket_elements(plan.experiment.communication, backend.on_device()),
+                         plan.batch.small_batches());
 }
 
 void Trainer::start_at(const Position& position) {
@@ -103,13 +114,23 @@ StepReport Trainer::step(const Requests& requests) {
   StepTimes& times = report.times;
   StepClock clock(watchdog_, position_.step);
   const Position next = next_position();
-  synchronizer_->begin();
+  const bool measures = measures_noise(next);
+  BeforeBucket before_sum;
+  if (measures) {
+    small_norms_->begin();
+    before_sum = [this](std::int64_t begin, std::uintptr_t stream) {
+      small_norms_->measure_bucket(*gradients_, begin, stream);
+    };
+  }
+  synchronizer_->begin(before_sum);
 
   for (std::int64_t micro_step = 0; micro_step < plan_.batch.accumulation; ++micro_step) {
     const bool last = micro_step + 1 == plan_.batch.accumulation;
     if (!std::exchange(ahead_, false)) begin_pass(clock, times, position_.step);  // get input, forward
     clock.time(Phase::backward, times.backward,
                [&] { program_->backward(*gradients_, micro_step > 0, last ? overlap_ : BackwardHooks{}); });
+    if (measures && !last && (micro_step + 1) % plan_.batch.passes_of_small_batch() == 0)
+      clock.time(Phase::backward, times.backward, [&] { small_norms_->measure(*gradients_); });
     staged_.reset();
     // A device computes on meanwhile. After the last step nothing is read: it may not exist.
     if (!last || next.step != plan_.schedule.total_steps) clock.time(Phase::input, times.input, [&] { stage_next(); });
@@ -124,13 +145,20 @@ StepReport Trainer::step(const Requests& requests) {
     begin_pass(clock, times, next.step);
     ahead_ = true;
   }
-  StepCounters counters(clock.time(Phase::backward, times.backward, [&] { return program_->take_sums(); }), requests);
+  const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return program_->take_sums(); });
+  const double small_norms =
+      clock.time(Phase::communication, times.communication, [&] { return measures ? small_norms_->sum() : 0.0; });
+  StepCounters counters(sums, requests, small_norms);
   clock.time(Phase::communication, times.communication, [&] { synchronizer_->agree(counters.values()); });
   clock.time(Phase::update, times.update, [&] { finish_update(report, counters, targets); });
 
   position_ = report.position = next;
   watchdog_.step_finished(position_.step);
   return report;
+}
+
+bool Trainer::measures_noise(const Position& next) const {
+  return small_norms_.has_value() && next.step % plan_.experiment.noise.every_steps == 0;
 }
 
 Position Trainer::next_position() const {
@@ -204,12 +232,33 @@ void Trainer::finish_update(StepReport& report, const StepCounters& counters, st
     const UpdateResult result = optimizer_.finish();
     report.gradient_norm = result.gradient_norm;
     report.applied = result.applied;
+    if (result.applied && measures_noise(next_position()))
+      report.noise = measured_noise(report, counters.small_norms(), targets);
     if (loss_scale_.advance(result.applied)) return;
   }
   throw Error(cat("step ", position_.step + 1, ": ", what_is_not_finite(report),
                   "; the weights are as they were after step ", position_.step),
               "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume from the last "
               "checkpoint");
+}
+
+// Each small batch has added loss_scale / n x its mean gradient to the sum, where n is their number over all ranks: the
+// mean of |G_b|^2 is n^2 / n x the sum of these squared norms.
+NoiseReport Trainer::measured_noise(const StepReport& report, double small_norms, std::int64_t targets) {
+  const BatchPlan& batch = plan_.batch;
+  const double n = static_cast<double>(batch.global) / static_cast<double>(batch.small_batch);
+  const double scale = static_cast<double>(report.loss_scale);
+  const NoiseEstimate estimate = estimate_noise({.batch = batch.global,
+                                                 .small_batch = batch.small_batch,
+                                                 .squared_norm = report.gradient_norm * report.gradient_norm,
+                                                 .small_squared_norm = n * small_norms / (scale * scale)});
+  noise_scale_.add({.estimate = estimate,
+                    .samples = next_position().samples,
+                    .batch = batch.global,
+                    .small_batch = batch.small_batch,
+                    .learning_rate = report.learning_rate,
+                    .targets_per_sample = static_cast<double>(targets) / static_cast<double>(batch.global)});
+  return {estimate, noise_scale_.ratio(), noise_scale_.targets_per_sample(), noise_scale_.change()};
 }
 
 }  // namespace ringtrain

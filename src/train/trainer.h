@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -12,8 +13,10 @@
 #include "cluster/watchdog.h"
 #include "data/loader.h"
 #include "optim/loss_scale.h"
+#include "optim/noise_scale.h"
 #include "optim/optimizer.h"
 #include "run/plan.h"
+#include "train/small_batch_norms.h"
 #include "train/synchronizer.h"
 
 namespace ringtrain {
@@ -32,16 +35,25 @@ struct StepTimes {
   double input = 0, forward = 0, backward = 0, communication = 0, update = 0;  // seconds
 };
 
+// Of a step whose gradient was finite.
+struct NoiseReport {
+  NoiseEstimate estimate;  // by this step alone
+  NoiseRatio scale;        // of the averages, in samples
+  double targets_per_sample = 1;
+  std::string change;  // NoiseScale::change()
+};
+
 struct StepReport {
   Position position;                   // after this step
   double loss = 0;                     // mean over the counted targets of the global batch
   double accuracy = 0, accuracy5 = 0;  // top-1; top-5 of images
   double learning_rate = 0;
-  double gradient_norm = 0;  // before clipping and decay
-  float loss_scale = 1;      // of fp16
-  bool applied = true;       // false: the gradient overflowed fp16, the weights are as before
-  Requests requests;         // of all ranks
-  StepTimes times;           // of this rank
+  double gradient_norm = 0;          // before clipping and decay
+  float loss_scale = 1;              // of fp16
+  bool applied = true;               // false: the gradient overflowed fp16, the weights are as before
+  Requests requests;                 // of all ranks
+  std::optional<NoiseReport> noise;  // where this step measured the noise scale
+  StepTimes times;                   // of this rank
 };
 
 class StepClock;
@@ -65,6 +77,7 @@ class Trainer {
   LossScale& loss_scale() { return loss_scale_; }
   Vector& weights() { return *weights_; }
   Optimizer& optimizer() { return optimizer_; }
+  NoiseScale& noise_scale() { return noise_scale_; }
   std::vector<float>& carried_state() { return carried_state_; }  // [rows of this rank, layers, (h, c), hidden]
 
  private:
@@ -75,8 +88,10 @@ class Trainer {
   double rate_at(const Position& position) const;
   PassContext pass_context(const MicroBatch& batch, std::int64_t step);
   bool may_run_ahead() const;
+  bool measures_noise(const Position& next) const;
   void start_update(StepReport& report);
   void finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets);
+  NoiseReport measured_noise(const StepReport& report, double small_norms, std::int64_t targets);
 
   const RunPlan& plan_;
   Backend& backend_;
@@ -87,6 +102,8 @@ class Trainer {
   LossScale loss_scale_;
   std::unique_ptr<Program> program_;
   std::unique_ptr<Synchronizer> synchronizer_;
+  std::optional<SmallBatchNorms> small_norms_;  // of this rank; none where the noise scale is not measured
+  NoiseScale noise_scale_;
   BackwardHooks overlap_;  // launches buckets while the last micro-step's backward pass runs
   std::vector<float> carried_state_;
   Pinned pinned_;

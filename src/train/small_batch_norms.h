@@ -1,0 +1,41 @@
+// Squared norms of the gradients of a step's small batches, as one rank computes them: the gradient noise scale
+// (optim/noise_scale.h) compares them with the norm of the whole batch.
+//
+// The passes of a step add up in one gradient vector. Where a step has several small batches on a rank, a second vector
+// keeps what the gradient was before each of them, and the difference is measured. So the gradient is added up in the
+// same order with the same bits whether or not it is measured.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace ringtrain {
+
+class SmallBatchNorms {
+ public:
+  // Measures elements [0, trained) of the gradient. `bucket_elements`: of the buckets that are summed over the ranks.
+  // `per_step`: small batches of this rank in a step.
+  SmallBatchNorms(Backend& backend, std::int64_t trained, std::int64_t bucket_elements, std::int64_t per_step);
+
+  void begin() { batches_ = 0; }  // a step
+  // A small batch has been added to the gradient, and another one will follow.
+  void measure(const Vector& gradients);
+  // The step's last one has been added to the bucket from element `begin` on, and `stream` is about to sum the bucket
+  // over the ranks (BeforeSum). Every bucket must be measured.
+  void measure_bucket(const Vector& gradients, std::int64_t begin, std::uintptr_t stream);
+  // Over the small batches of the step; with a loss scale, of its square. Waits for a device.
+  double sum();
+
+ private:
+  void measure(RangeNorms& bucket, const Vector& gradients, std::uintptr_t stream);
+
+  std::int64_t bucket_elements_;
+  std::vector<std::unique_ptr<RangeNorms>> buckets_;  // each is measured in a stream of its own
+  std::unique_ptr<Vector> before_;                    // null: one small batch in a step
+  std::int64_t batches_ = 0;                          // of this step that have been measured
+};
+
+}  // namespace ringtrain

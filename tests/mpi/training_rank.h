@@ -1,0 +1,126 @@
+// One rank's machine and trainer, on the CPU or on a (host) device, with small data sets: what the tests of the trainer
+// share.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/backend.h"
+#include "base/error.h"
+#include "checkpoint/snapshot.h"
+#include "cluster/staged_communicator.h"
+#include "config/reader.h"
+#include "data_prep/text/names.h"
+#include "data_prep/text/text.h"
+#include "mpi_tests.h"
+#include "tests/emulation/host_device.h"
+#include "tests/unit/with_folder.h"
+#include "train/trainer.h"
+
+namespace ringtrain {
+
+using Settings = std::vector<std::string>;
+inline const Settings streams = {"data.order=streams", "data.sequence=8"};
+
+class TrainerTest : public WithFolder {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(WithFolder::SetUp());
+    std::ofstream names(folder_ / "names.txt"), text(folder_ / "text.txt");
+    for (int i = 0; i < 200; ++i) {
+      for (int n = 37 * i + 1; n > 0; n /= 7) {
+        names << static_cast<char>('a' + n % 7);
+        text << static_cast<char>('a' + n % 5);
+      }
+      names << "q\n";
+    }
+    names.close();
+    text.close();
+    std::ostringstream log;
+    NamesOptions options;
+    options.input.path = (folder_ / "names.txt").string();
+    options.out = (folder_ / "names").string();
+    options.validation = 0;
+    convert_names(options, log);
+    TextOptions running;
+    running.input = (folder_ / "text.txt").string();
+    running.out = (folder_ / "text").string();
+    running.validation = 0;
+    convert_text(running, log);
+  }
+
+  Experiment experiment(const std::string& data, const Settings& more) const {
+    std::ofstream(folder_ / "experiment.yaml")
+        << "name: test\nmodel: {kind: char_lstm, hidden: 16, layers: 2, dropout: 0.2}\ndata: {train: "
+        << (folder_ / data).string() << "-train}\nbatch: {global: 24, worker: 2, micro: 2}\n"
+        << "optimizer: {kind: adam, clip_norm: 1.0}\nlearning_rate: {base: 0.01}\nstop: {steps: 1000}\n";
+    return read_experiment((folder_ / "experiment.yaml").string(), more);
+  }
+};
+
+struct TrainingRank {
+  bool alone;  // a run of one rank, whatever the number of ranks of this test
+  std::unique_ptr<Communicator> host =
+      alone ? make_group_communicator(1 << 12, session().rank()) : make_mpi_communicator(session().job(), 1 << 12);
+  std::unique_ptr<cuda::HostDevice> device;
+  std::unique_ptr<DeviceCommunicator> sums;
+  std::unique_ptr<Backend> backend;
+  Watchdog watchdog{session().job(), 0};
+  RunPlan plan;
+  std::unique_ptr<Loader> loader;
+  std::unique_ptr<Trainer> trainer;
+
+  TrainingRank(const Experiment& experiment, bool on_device, const Checkpoint* checkpoint = nullptr,
+               bool is_alone = false)
+      : alone(is_alone) {
+    if (on_device) {
+      device = std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.order = {cuda::RunOrder::Kind::latest, 0}});
+      sums = make_staged_communicator(*device, *host);
+      cuda::BackendOptions options;
+      options.segment_elements = 512;
+      options.allocate_reduced = [this](std::int64_t bytes) { return sums->allocate(bytes); };
+      options.release_reduced = [this](void* memory) { sums->release(memory); };
+      backend = cuda::make_backend(*device, options);
+    } else {
+      backend = make_cpu_backend(1);
+    }
+    const DatasetIndex index = read_dataset_index(experiment.data.train);
+    plan = make_run_plan(experiment, index, nullptr, host->size(), *backend);
+    loader = std::make_unique<Loader>(make_dataset(plan.train), for_rank(plan.train_loader, host->rank()));
+    trainer = std::make_unique<Trainer>(plan, *backend, communicator(), watchdog, *loader);
+    std::array<std::int64_t, 1> step = {checkpoint == nullptr ? 0 : checkpoint->step};
+    host->broadcast(std::as_writable_bytes(std::span(step)), 0);
+    RunProgress progress;
+    progress.position = position_at(step[0], plan.batch.global, plan.samples_per_epoch);
+    load_trainer(host->rank() == 0 ? checkpoint : nullptr, *trainer, plan, progress, communicator());
+  }
+  Communicator& communicator() { return sums ? static_cast<Communicator&>(*sums) : *host; }
+  std::vector<StepReport> steps(int count, const Requests& requests = {}) {
+    std::vector<StepReport> reports;
+    for (int i = 0; i < count; ++i) reports.push_back(trainer->step(requests));
+    return reports;
+  }
+  std::vector<float> weights() {
+    std::vector<float> values(static_cast<std::size_t>(plan.parameters.size()));
+    backend->copy_to_host(trainer->weights(), 0, values);
+    return values;
+  }
+  Checkpoint snapshot() {
+    RunProgress progress;
+    progress.position = trainer->position();
+    return take_snapshot(*trainer, plan, progress, communicator());
+  }
+  // Forward passes that the device has been given.
+  std::int64_t passes() const {
+    std::int64_t count = 0;
+    for (const cuda::Call& call : device->flat_calls()) count += call.name == "cross_entropy";
+    return count;
+  }
+};
+
+}  // namespace ringtrain
