@@ -202,15 +202,15 @@ std::string stop_cause() {
 }
 
 void record_outcome(const std::string& run_dir, const std::string& outcome, const RunProgress& p,
-                    const std::string& place_in_code = "") {
+                    const std::string& place_in_code, const std::optional<NoiseSummary>& noise) {
   record_end(run_dir, {outcome, p.position.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss,
-                       p.best_step, place_in_code});
+                       p.best_step, place_in_code, noise});
 }
 
 // Called while an error is on its way, which is the one to tell: what goes wrong here is not.
 void record_failure(const std::string& run_dir, const std::exception& error, const RunProgress& progress) {
   try {
-    record_outcome(run_dir, cat("error: ", error.what()), progress, thrown_at(error));
+    record_outcome(run_dir, cat("error: ", error.what()), progress, thrown_at(error), std::nullopt);
   } catch (const std::exception&) {
   }
 }
@@ -224,15 +224,17 @@ void log_summary(const TrainingRun& run) {
   log_info("median validation accuracy of the last 5 evaluations: ", percent(accuracies[accuracies.size() / 2]));
 }
 
-void report(const TrainingRun& run, int code, const std::string& run_dir, const RunConfig& config) {
+void report(TrainingRun& run, int code, const std::string& run_dir, const RunConfig& config) {
   const RunProgress& p = run.progress();
   record_stop_cost(run_dir, run.stop_cost());
-  record_outcome(run_dir, code == 0 ? "finished" : "stopped by " + stop_cause(), p);
+  const std::optional<NoiseSummary> noise = run.noise_summary();
+  record_outcome(run_dir, code == 0 ? "finished" : "stopped by " + stop_cause(), p, "", noise);
   if (requested_signal() != 0 && code != 0) log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
   log_info(code == 0 ? "finished" : "stopped on request, with a checkpoint", " after step ", p.position.step, " and ",
            std::llround(p.elapsed_seconds), " s",
            p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
   log_summary(run);
+  if (noise) write_info_line(describe(*noise));
   log_info("run folder: ", run_dir);
   if (code != 0)
     log_info("continue with: ringtrain train ", run_dir, "/experiment.yaml",

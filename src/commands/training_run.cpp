@@ -69,6 +69,17 @@ StopCost TrainingRun::stop_cost() const {
   return cost;
 }
 
+std::optional<NoiseSummary> TrainingRun::noise_summary() {
+  const NoiseScale& noise = trainer_.noise_scale();
+  if (!plan_.measures_noise || noise.empty()) return std::nullopt;
+  NoiseSummary summary{.mean = noise.mean(),
+                       .scale = noise.ratio(),
+                       .batch = plan_.batch.global,
+                       .training_samples = plan_.samples_per_epoch};
+  if (!plan_.train.is_image()) summary.characters_per_sample = noise.targets_per_sample();
+  return summary;
+}
+
 Requests TrainingRun::requests() const {
   Requests r;
   if (requested_signal() != 0) r.signal = 1;
@@ -107,6 +118,12 @@ double TrainingRun::epochs(const Position& position) const {
   return plan_.schedule.epochs(position);
 }
 
+NoiseRecord TrainingRun::noise_record(const NoiseReport& noise) const {
+  NoiseRecord record{.estimate = noise.estimate, .scale = noise.scale, .change = noise.change};
+  if (!plan_.train.is_image()) record.characters_per_sample = noise.targets_per_sample;
+  return record;
+}
+
 void TrainingRun::record(const StepReport& r) {
   if (!recorder_) return;
   StepRecord s;
@@ -116,7 +133,9 @@ void TrainingRun::record(const StepReport& r) {
   s.loss = r.loss;
   s.accuracy = r.accuracy;
   s.lr = r.learning_rate;
+  s.global_batch = plan_.batch.global;
   s.grad_norm = r.gradient_norm;
+  if (r.noise) s.noise = noise_record(*r.noise);
   s.loss_scale = static_cast<double>(r.loss_scale);
   s.skipped = !r.applied;
   s.seconds = now_seconds() - step_begin_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ class TrainingRun {
   StopCost stop_cost() const;
   // Of rank 0's steps: the share of their time that they waited for input.
   double input_share() const { return step_seconds_ > 0 ? waited_seconds_ / step_seconds_ : 0; }
+  // Nothing where it was not measured.
+  std::optional<NoiseSummary> noise_summary();
   std::vector<double> last_accuracies() const { return recorder_->last_accuracies(); }  // on rank 0
 
  private:
@@ -42,6 +45,7 @@ class TrainingRun {
   bool evaluation_due(bool at_end) const;
   bool checkpoint_due() const;
   double epochs(const Position& position) const;
+  NoiseRecord noise_record(const NoiseReport& noise) const;
   void record(const StepReport& report);
   bool evaluate(bool& stop);
   Checkpoint snapshot();

@@ -109,6 +109,25 @@ Json start_to_json(const RunRecord& record) {
   return json;
 }
 
+// Samples are the unit of every scale and batch. null: unbounded.
+Json noise_to_json(const NoiseSummary& s) {
+  const auto end = [](std::optional<double> value) { return value ? Json(*value) : Json(); };
+  Json json = {{"scale", s.scale.value},
+               {"scale_low", end(s.scale.low)},
+               {"scale_high", end(s.scale.high)},
+               {"trace", s.mean.trace},
+               {"gradient", s.mean.gradient},
+               {"training_set",
+                {{"samples", s.training_samples},
+                 {"scale", s.scale_of_training_set()},
+                 {"gradient", of_training_set(s.mean, s.training_samples).gradient}}},
+               {"batches", Json::array()}};
+  if (s.characters_per_sample) json["scale_characters"] = s.scale.value * *s.characters_per_sample;
+  for (const PredictedBatch& b : predicted_batches(s))
+    json["batches"].push_back({{"batch", b.batch}, {"gain", b.gain}, {"efficiency", b.efficiency}});
+  return json;
+}
+
 }  // namespace
 
 void record_start(const std::string& run_dir, const RunRecord& record) {
@@ -162,6 +181,7 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
     const Json value = std::isfinite(outcome.best_value) ? Json(outcome.best_value) : Json(cat(outcome.best_value));
     end["best"] = {{"metric", outcome.best_metric}, {"value", value}, {"step", outcome.best_step}};
   }
+  if (outcome.noise) end["noise"] = noise_to_json(*outcome.noise);
   json["starts"].back().update(end);
   Json result = {{"name", json.value("name", "")}};
   result.update(end);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "config/batch_plan.h"
+#include "run/noise_summary.h"
 #include "run/stop_cost.h"
 
 namespace ringtrain {
@@ -41,6 +42,7 @@ struct RunOutcome {
   double best_value = 0;
   std::int64_t best_step = 0;
   std::string thrown_at = "";  // of an error: the place in the code; "": none
+  std::optional<NoiseSummary> noise = std::nullopt;
 };
 
 // Adds this start to <run_dir>/run.json ("starts"), with time (UTC), process id and Slurm's SLURM_* ids where set.

@@ -38,6 +38,8 @@ class JsonLine {
  private:
   void append(bool value) { text_ += value ? "true" : "false"; }
   void append(std::int64_t value) { text_ += std::to_string(value); }
+  void append(const std::string& word) { text_ += cat('"', word, '"'); }  // that needs no escapes
+  void append(std::optional<double> value) { append(value.value_or(std::nan(""))); }
   void append(double value) {
     if (!std::isfinite(value)) {  // JSON has no word for these
       text_ += "null";
@@ -50,6 +52,16 @@ class JsonLine {
 
   std::string text_;
 };
+
+void add_noise(JsonLine& line, const NoiseRecord& noise) {
+  line.add("noise_trace", noise.estimate.trace)
+      .add("noise_gradient", noise.estimate.gradient)
+      .add("noise_scale", noise.scale.value)
+      .add("noise_scale_low", noise.scale.low)
+      .add("noise_scale_high", noise.scale.high);
+  if (noise.characters_per_sample) line.add("noise_scale_characters", noise.scale.value * *noise.characters_per_sample);
+  if (!noise.change.empty()) line.add("noise_change", noise.change);
+}
 
 // The number behind `key` in a whole record ("{"step": 12, ... }"); nothing for a broken line or another record.
 template <class Number>
@@ -175,6 +187,7 @@ void Recorder::step(const StepRecord& record) {
       .add("loss", record.loss)
       .add("accuracy", record.accuracy)
       .add("lr", record.lr)
+      .add("global_batch", record.global_batch)
       .add("grad_norm", record.grad_norm)
       .add("seconds", record.seconds)
       .add("samples_per_second", record.samples_per_second)
@@ -184,6 +197,7 @@ void Recorder::step(const StepRecord& record) {
       .add("backward_seconds", record.backward_seconds)
       .add("communication_seconds", record.communication_seconds)
       .add("update_seconds", record.update_seconds);
+  if (record.noise) add_noise(line, *record.noise);
   if (record.loss_scale != 1) line.add("loss_scale", record.loss_scale).add("skipped", record.skipped);
   state_->append(line.finish());
   // The first record of a resumed run does not tell what its own step had.

@@ -7,7 +7,17 @@
 #include <string>
 #include <vector>
 
+#include "optim/noise_scale.h"
+
 namespace ringtrain {
+
+// Written with a step that measured the gradient noise scale, see optim/noise_scale.h.
+struct NoiseRecord {
+  NoiseEstimate estimate;                            // "noise_trace" and "noise_gradient", of this step alone
+  NoiseRatio scale;                                  // "noise_scale", "_low" and "_high"; null: unbounded
+  std::optional<double> characters_per_sample = {};  // text: "noise_scale_characters" too
+  std::string change;                                // "noise_change", where there is one
+};
 
 struct StepRecord {
   std::int64_t step = 0;     // finished updates, from 1
@@ -16,7 +26,9 @@ struct StepRecord {
   double loss = 0;           // mean over the counted targets of the global batch
   double accuracy = 0;       // share of them predicted right, before the update
   double lr = 0;
-  double grad_norm = 0;   // before clipping and decay
+  std::int64_t global_batch = 0;  // samples of this step
+  double grad_norm = 0;           // before clipping and decay
+  std::optional<NoiseRecord> noise = std::nullopt;
   double loss_scale = 1;  // written when it is not 1: fp16
   bool skipped = false;   // the same: the gradient overflowed and nothing was updated
   double seconds = 0;     // of this step

@@ -66,7 +66,7 @@ class TrainerTest : public WithFolder {
 struct TrainingRank {
   bool alone;  // a run of one rank, whatever the number of ranks of this test
   std::unique_ptr<Communicator> host =
-      alone ? make_group_communicator(1 << 12, session().rank()) : make_mpi_communicator(session().job(), 1 << 12);
+      make_mpi_communicator(alone ? *session().job().split(session().rank()) : session().job(), 1 << 12);
   std::unique_ptr<cuda::HostDevice> device;
   std::unique_ptr<DeviceCommunicator> sums;
   std::unique_ptr<Backend> backend;

@@ -90,9 +90,37 @@ TEST_F(RecorderTest, StepRecordsHaveTheAgreedKeysAndNoOthers) {
   std::vector<std::string> keys;
   const Json record = records()[0];
   for (const auto& [key, value] : record.items()) keys.push_back(key);
-  EXPECT_EQ(keys, (std::vector<std::string>{"accuracy", "backward_seconds", "communication_seconds", "elapsed_seconds",
-                                            "epoch", "forward_seconds", "grad_norm", "input_seconds", "loss", "lr",
-                                            "samples", "samples_per_second", "seconds", "step", "update_seconds"}));
+  EXPECT_EQ(keys,
+            (std::vector<std::string>{"accuracy", "backward_seconds", "communication_seconds", "elapsed_seconds",
+                                      "epoch", "forward_seconds", "global_batch", "grad_norm", "input_seconds", "loss",
+                                      "lr", "samples", "samples_per_second", "seconds", "step", "update_seconds"}));
+}
+
+TEST_F(RecorderTest, TheNoiseScaleIsWrittenWithTheStepsThatMeasuredIt) {
+  Recorder recorder(folder_, 0, 10, 1);
+  recorder.step(at(1));
+  StepRecord record = at(2);
+  record.global_batch = 32;
+  record.noise = NoiseRecord{.estimate = {300, -2},
+                             .scale = {.value = 150, .low = 120, .high = std::nullopt},
+                             .characters_per_sample = 8,
+                             .change = "rate"};
+  recorder.step(record);
+  record.noise = NoiseRecord{.estimate = {300, 2}, .scale = {.value = 150, .low = 120, .high = 180}, .change = ""};
+  recorder.step(record);
+  const std::vector<Json> written = records();
+  EXPECT_FALSE(written[0].contains("noise_scale"));
+  EXPECT_EQ(written[1]["global_batch"], 32);
+  EXPECT_EQ(written[1]["noise_trace"], 300);
+  EXPECT_EQ(written[1]["noise_gradient"], -2) << "raw";
+  EXPECT_EQ(written[1]["noise_scale"], 150);
+  EXPECT_EQ(written[1]["noise_scale_low"], 120);
+  EXPECT_TRUE(written[1]["noise_scale_high"].is_null()) << "unbounded";
+  EXPECT_EQ(written[1]["noise_scale_characters"], 1200);
+  EXPECT_EQ(written[1]["noise_change"], "rate");
+  EXPECT_EQ(written[2]["noise_scale_high"], 180);
+  EXPECT_FALSE(written[2].contains("noise_scale_characters")) << "of images";
+  EXPECT_FALSE(written[2].contains("noise_change"));
 }
 
 TEST_F(RecorderTest, EvaluationsAreObjectsOfTheirOwn) {

@@ -1,0 +1,58 @@
+// What a run says about its noise scale at the end.
+#include "run/noise_summary.h"
+
+#include <gtest/gtest.h>
+
+namespace ringtrain {
+namespace {
+
+NoiseSummary summary() {
+  return {.mean = {300, 2},
+          .scale = {.value = 150, .low = 120, .high = std::nullopt},
+          .batch = 64,
+          .training_samples = 100,
+          .characters_per_sample = 8};
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(NoiseSummary, PredictsTheGainOfOtherBatches) {
+  const std::vector<PredictedBatch> batches = predicted_batches(summary());
+  ASSERT_EQ(batches.size(), 9u);
+  EXPECT_EQ(batches.front().batch, 16);
+  EXPECT_EQ(batches[2].batch, 64);
+  EXPECT_EQ(batches[2].gain, 1);
+  EXPECT_EQ(batches[2].efficiency, 1);
+  EXPECT_EQ(batches.back().batch, 4096);
+  EXPECT_DOUBLE_EQ(batches[3].gain, 2 * (150.0 + 64) / (150 + 128));
+  EXPECT_DOUBLE_EQ(batches[3].efficiency, (150.0 + 64) / (150 + 128));
+  EXPECT_GT(batches.front().efficiency, 1) << "a smaller batch wastes less";
+}
+
+TEST(NoiseSummary, LeavesOutBatchesThatAreNoWholeNumber) {
+  NoiseSummary s = summary();
+  s.batch = 6;
+  EXPECT_EQ(predicted_batches(s).front().batch, 3);
+}
+
+TEST(NoiseSummary, SaysBothUnitsTheIntervalAndTheTrainingSetsOwnValue) {
+  const std::string text = describe(summary());
+  EXPECT_TRUE(contains(text, "150; 95 % from 120 to unbounded")) << text;
+  EXPECT_TRUE(contains(text, "1,200 (8 of a sample count)")) << text;
+  EXPECT_DOUBLE_EQ(summary().scale_of_training_set(), 300.0 / (2 + 300.0 / 100));
+  EXPECT_TRUE(contains(text, "60 samples, |G|^2 5")) << text;
+}
+
+TEST(NoiseSummary, PredictsNothingWhereTheGradientIsLost) {
+  NoiseSummary s = summary();
+  s.mean.gradient = -1;
+  s.scale = {.value = -300, .low = std::nullopt, .high = std::nullopt};
+  EXPECT_TRUE(predicted_batches(s).empty());
+  EXPECT_TRUE(contains(describe(s), "no prediction")) << describe(s);
+  EXPECT_TRUE(contains(describe(s), "interval is unbounded")) << describe(s);
+}
+
+}  // namespace
+}  // namespace ringtrain
