@@ -37,7 +37,7 @@ TEST(GradientReducer, IsAPlainSumForAnyWatermarksAndBuckets) {
 }
 
 TEST(GradientReducer, ShowsEveryBucketWhileItHoldsThisRanksOwnValues) {
-  const auto communicator = make_mpi_communicator(512);
+  const auto communicator = make_mpi_communicator(session().job(), 512);
   const std::vector<float> own = exact_values(session().rank(), 1000);
   std::vector<float> gradients = own;
   GradientReducer reducer(*communicator, gradients, 300);
