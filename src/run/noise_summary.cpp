@@ -52,11 +52,11 @@ std::string describe(const NoiseSummary& s) {
   t.row("samples", cat(rounded(s.scale.value), interval(s.scale)));
   if (s.characters_per_sample)
     t.row("characters", cat(rounded(s.scale.value * *s.characters_per_sample), " (", number(*s.characters_per_sample),
-                            " of a sample count)"));
+                            " count in a sample)"));
   t.row("tr Sigma, |G|^2", cat(number(s.mean.trace), ", ", number(s.mean.gradient)));
   t.row("training set", cat(rounded(s.scale_of_training_set()), " samples, |G|^2 ",
-                            number(of_training_set(s.mean, s.training_samples).gradient), ": its ",
-                            with_thousands(s.training_samples), " samples are all there is"));
+                            number(of_training_set(s.mean, s.training_samples).gradient),
+                            " (of the mean gradient of all ", with_thousands(s.training_samples), ")"));
   const std::vector<PredictedBatch> batches = predicted_batches(s);
   if (batches.empty()) t.row("other batches", "no prediction: the gradient is lost in its noise; measure more steps");
   for (const PredictedBatch& b : batches)

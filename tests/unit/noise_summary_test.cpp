@@ -40,9 +40,9 @@ TEST(NoiseSummary, LeavesOutBatchesThatAreNoWholeNumber) {
 TEST(NoiseSummary, SaysBothUnitsTheIntervalAndTheTrainingSetsOwnValue) {
   const std::string text = describe(summary());
   EXPECT_TRUE(contains(text, "150; 95 % from 120 to unbounded")) << text;
-  EXPECT_TRUE(contains(text, "1,200 (8 of a sample count)")) << text;
+  EXPECT_TRUE(contains(text, "1,200 (8 count in a sample)")) << text;
   EXPECT_DOUBLE_EQ(summary().scale_of_training_set(), 300.0 / (2 + 300.0 / 100));
-  EXPECT_TRUE(contains(text, "60 samples, |G|^2 5")) << text;
+  EXPECT_TRUE(contains(text, "60 samples, |G|^2 5 (of the mean gradient of all 100)")) << text;
 }
 
 TEST(NoiseSummary, PredictsNothingWhereTheGradientIsLost) {
