@@ -116,9 +116,9 @@ struct PassDemand {
   bool evaluates = false;         // an inference program lives beside the training program
 };
 
-// The optimizer's work of one step. `state` vectors: sgd 1 (momentum), adam and adamw 2 (m, v).
+// The optimizer's work of one step. `state`: the vectors that Optimizer::state_names() lists, in that order.
 struct Update {
-  UpdateRule rule;                       // gradient_scale and weight_decay are filled in
+  UpdateRule rule;                       // gradient_scale, weight_decay and the trust ratios are filled in
   std::span<const UpdateRange> ranges;   // the trained tensors, ascending
   RangeNorms* gradient_norms = nullptr;  // of these ranges: must be given, the update measures the gradient with it
   double clip_norm = 0;                  // of the unscaled gradient (Pascanu et al. 2013); 0: off
@@ -126,10 +126,14 @@ struct Update {
   std::int64_t trained = 0;              // elements; the statistics lie behind them
   float norm_momentum = 0;               // running = (1 - momentum) running + momentum x this step's
   Program* program = nullptr;            // of training: its copies of the weights, set before, follow them; null: none
+  bool reports_trust = false;            // the result shall have the trust ratios
 };
 struct UpdateResult {
   double gradient_norm = 0;  // before clipping and decay, loss scale removed; summed in double, the same bits each time
   bool applied = false;
+  // One per range, 1 where a range has none. Empty where nobody asked, the optimizer has no ratios, or the update was
+  // skipped.
+  std::vector<float> trust_ratios = {};
 };
 
 class Backend {
@@ -158,7 +162,8 @@ class Backend {
 
   // One update of the trained elements, then the running statistics behind them. Nothing changes where the gradient's
   // norm is not finite. A device does it before whatever it is given after start_update(). A CPU does it in
-  // finish_update(): until then the gradients may still be summed, and an update that is never finished changes nothing.
+  // finish_update(): until then the gradients may still be summed, and an update that is never finished changes
+  // nothing.
   virtual void start_update(const Update& update, Vector& weights, const Vector& gradients,
                             std::span<const std::unique_ptr<Vector>> state) = 0;
   virtual UpdateResult finish_update() = 0;  // waits for the one that was started

@@ -72,7 +72,7 @@ SyntheticStep::SyntheticStep(const RunPlan& plan, const Machine& machine)
 // At a rate that changes no weight.
 void SyntheticStep::start_update() {
   const auto momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
-  optimizer_.start(*weights_, *gradients_, 1e-30, 1, momentum, program_.get());
+  optimizer_.start(*weights_, *gradients_, {.rate = 1e-30}, 1, momentum, program_.get());
 }
 
 void SyntheticStep::update() {

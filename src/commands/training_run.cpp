@@ -138,6 +138,7 @@ void TrainingRun::record(const StepReport& r) {
   if (r.noise) s.noise = noise_record(*r.noise);
   s.loss_scale = static_cast<double>(r.loss_scale);
   s.skipped = !r.applied;
+  s.trust_ratios = trust_ratios_by_name(r.trust_ratios);
   s.seconds = now_seconds() - step_begin_;
   s.samples_per_second = static_cast<double>(plan_.batch.global) / s.seconds;
   s.elapsed_seconds = progress_.elapsed_seconds;
@@ -150,6 +151,17 @@ void TrainingRun::record(const StepReport& r) {
   waited_seconds_ += r.times.input;
   step_seconds_ += s.seconds;
   ++steps_;
+}
+
+// Of the tensors that have one.
+std::vector<std::pair<std::string, float>> TrainingRun::trust_ratios_by_name(const std::vector<float>& ratios) {
+  std::vector<std::pair<std::string, float>> named;
+  if (ratios.empty()) return named;
+  const auto ranges = trainer_.optimizer().ranges();
+  auto parameter = plan_.parameters.all().begin();  // in the order of the ranges
+  for (std::size_t i = 0; i < ratios.size(); ++i, ++parameter)
+    if (ranges[i].has_trust_ratio) named.emplace_back(parameter->name, ratios[i]);
+  return named;
 }
 
 // Returns whether this is the best so far; sets `stop` when the target is reached. A signal ends the

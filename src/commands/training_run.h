@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -47,6 +48,7 @@ class TrainingRun {
   double epochs(const Position& position) const;
   NoiseRecord noise_record(const NoiseReport& noise) const;
   void record(const StepReport& report);
+  std::vector<std::pair<std::string, float>> trust_ratios_by_name(const std::vector<float>& ratios);
   bool evaluate(bool& stop);
   Checkpoint snapshot();
   StopCost try_save(const std::string& run_dir);

@@ -134,6 +134,10 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     return {{{"optimizer.momentum_correction", "optimizer.rate_in_momentum"},
              "optimizer.momentum_correction is true but optimizer.rate_in_momentum is false, expected both: the other "
              "form needs no correction"}};
+  if (e.optimizer.clip_norm > 0 && e.optimizer.clip_value > 0)
+    return {{{"optimizer.clip_norm", "optimizer.clip_value"},
+             cat(state("optimizer.clip_norm", e), " and ", state("optimizer.clip_value", e),
+                 ", expected only one of them")}};
   if (auto contradiction = image_contradiction(e)) return contradiction;
   if (!e.run.dir.empty() && !e.run.id.empty())
     return {

@@ -61,7 +61,7 @@ struct LossScaleConfig {
 };
 
 struct OptimizerConfig {
-  std::string kind = "adam";  // sgd | adam | adamw
+  std::string kind = "adam";  // sgd | lars | adam | adamw | lamb | rmsprop | rmsprop_to_sgd
   double momentum = 0.9;
   bool nesterov = false;
   bool rate_in_momentum = false;     // sgd: v = m v + lr g, w -= v
@@ -69,7 +69,15 @@ struct OptimizerConfig {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0;
   std::vector<std::string> no_decay = {"norm", "bias"};  // kinds of parameters that weight decay leaves alone
-  double clip_norm = 0;                                  // 0 = off
+  double trust_coefficient = 0.001;                      // lars
+  std::string lars_form = "paper";                       // paper | mlperf
+  std::vector<std::string> no_trust = {"norm", "bias"};  // lars: kinds of parameters at the full rate
+  bool trust_undecayed = false;               // lamb: whether parameters without weight decay have a trust ratio
+  double transition_center = 10;              // rmsprop_to_sgd: epochs until the two weigh the same
+  double transition_length = 5;               // rmsprop_to_sgd: epochs
+  double clip_norm = 0;                       // 0 = off
+  double clip_value = 0;                      // of each element; 0 = off
+  std::int64_t record_trust_every_steps = 0;  // 0 = off
   bool operator==(const OptimizerConfig&) const = default;
 };
 

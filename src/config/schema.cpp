@@ -105,10 +105,14 @@ std::vector<Field> make_schema() {
       .means("The scale is doubled after so many updates in a row without overflow, and halved at an overflow, "
              "whose update is skipped. 0: it stays, and an overflow ends the run."),
 
-    FIELD(optimizer.kind).words({"sgd", "adam", "adamw"})
-      .means("sgd: u = momentum u + g, w -= lr u. adam: weight decay is added to the gradient. adamw: weight decay "
-             "apart from it, w -= lr weight_decay w."),
-    FIELD(optimizer.momentum).fraction().only_with("optimizer.kind", {"sgd"}).means("0: plain gradient descent."),
+    FIELD(optimizer.kind).words({"sgd", "lars", "adam", "adamw", "lamb", "rmsprop", "rmsprop_to_sgd"})
+      .means("sgd: u = momentum u + g, w -= lr u. lars: SGD with a trust ratio for each tensor (You et al. 2017). adam: "
+             "weight decay is added to the gradient. adamw: weight decay apart from it, w -= lr weight_decay w. lamb: "
+             "AdamW's direction with a trust ratio |w| / |direction| for each tensor (You et al. 2020). rmsprop: "
+             "w -= lr g / (sqrt v + epsilon), v the mean of squared gradients. rmsprop_to_sgd: RMSprop that turns into "
+             "SGD with momentum (Akiba et al. 2017)."),
+    FIELD(optimizer.momentum).fraction().only_with("optimizer.kind", {"sgd", "lars", "rmsprop_to_sgd"})
+      .means("0: plain gradient descent."),
     FIELD(optimizer.nesterov).only_with("optimizer.kind", {"sgd"})
       .means("Nesterov's form of momentum; needs optimizer.momentum above 0."),
     FIELD(optimizer.rate_in_momentum).only_with("optimizer.kind", {"sgd"})
@@ -116,18 +120,44 @@ std::vector<Field> make_schema() {
              "needs no correction when the rate changes."),
     FIELD(optimizer.momentum_correction).only_with("optimizer.kind", {"sgd"})
       .means("For rate_in_momentum: momentum x lr(t) / lr(t - 1) when the rate changes (Goyal et al. 2017, remark 2)."),
-    FIELD(optimizer.beta1).fraction().only_with("optimizer.kind", {"adam", "adamw"})
+    FIELD(optimizer.beta1).fraction().only_with("optimizer.kind", {"adam", "adamw", "lamb"})
       .means("Decay of the mean of gradients."),
-    FIELD(optimizer.beta2).fraction().only_with("optimizer.kind", {"adam", "adamw"})
-      .means("Decay of the mean of squared gradients."),
-    FIELD(optimizer.epsilon).above(0, 1).only_with("optimizer.kind", {"adam", "adamw"}).also({"eps"})
+    FIELD(optimizer.beta2).fraction().only_with("optimizer.kind", {"adam", "adamw", "lamb", "rmsprop", "rmsprop_to_sgd"})
+      .also({"alpha", "rmsprop_decay"}).means("Decay of the mean of squared gradients."),
+    FIELD(optimizer.epsilon).above(0, 1)
+      .only_with("optimizer.kind", {"adam", "adamw", "lamb", "rmsprop", "rmsprop_to_sgd"}).also({"eps"})
       .means("Added to the root of the mean square."),
     FIELD(optimizer.weight_decay).from(0, 1000).also({"wd", "l2"}).means("0: off."),
     FIELD(optimizer.no_decay).words({"norm", "bias"}).also({"exclude_from_weight_decay"})
       .means("Parameters that weight decay leaves alone. norm: gamma and beta of batch norm (Goyal et al. 2017). bias: of "
              "dense, convolution and LSTM layers. []: it acts on everything, as in torchvision."),
+    FIELD(optimizer.trust_coefficient).above(0, 1).only_with("optimizer.kind", {"lars"}).also({"eta", "eeta"})
+      .means("The trust ratio, by which a tensor's rate is multiplied, is trust_coefficient |w| / (|g| + weight_decay "
+             "|w|). A tensor of zeros has the ratio 1."),
+    FIELD(optimizer.lars_form).words({"paper", "mlperf"}).only_with("optimizer.kind", {"lars"})
+      .means("Both: v = momentum v + lr ratio (g + weight_decay w), w -= v. mlperf: kinds in no_trust do not decay, "
+             "whatever no_decay says, and a gradient of zeros has the ratio 1."),
+    FIELD(optimizer.no_trust).words({"norm", "bias"}).only_with("optimizer.kind", {"lars"})
+      .means("Parameters without a trust ratio: they move at the full rate, as in MLPerf. []: all have one, as in the "
+             "paper."),
+    FIELD(optimizer.trust_undecayed).only_with("optimizer.kind", {"lamb"}).also({"use_nvlamb"})
+      .means("Whether parameters without weight decay have a trust ratio, too. Without it they move as in Adam."),
+    FIELD(optimizer.transition_center).unit("epochs").from(0, epoch_limit)
+      .only_with("optimizer.kind", {"rmsprop_to_sgd"})
+      .means("When RMSprop and SGD weigh the same: b_c of Akiba et al."),
+    FIELD(optimizer.transition_length).unit("epochs").above(0, epoch_limit)
+      .only_with("optimizer.kind", {"rmsprop_to_sgd"})
+      .means("How long the transition takes, b_p: SGD's share is exp(2 (e - center) / length) / 2 before the center, "
+             "then 1/2 + (e - center) / length, at most 1."),
     FIELD(optimizer.clip_norm).from(0, 1e9).also({"grad_clip", "max_grad_norm", "clip"})
       .means("Gradients whose norm over all parameters is larger are scaled down to it. 0: off."),
+    FIELD(optimizer.clip_value).from(0, 1e9)
+      .only_with("optimizer.kind", {"sgd", "adam", "adamw", "lamb", "rmsprop", "rmsprop_to_sgd"})
+      .also({"grad_clamp", "clip_grad_value"})
+      .means("Every element of the gradient is cut to +-clip_value, in place of clip_norm (char-rnn). 0: off."),
+    FIELD(optimizer.record_trust_every_steps).how_it_runs().unit("steps").from(0, step_limit)
+      .only_with("optimizer.kind", {"lars", "lamb"})
+      .means("How often metrics.jsonl has trust_ratios, the ratio of every tensor that has one. 0: off."),
 
     FIELD(learning_rate.base).above(0, 1e6).also({"lr", "learning_rate", "base_lr"})
       .means("The rate at a batch of base_batch samples."),

@@ -1,5 +1,5 @@
-// The optimizers' element-wise updates: torch.optim's SGD (without dampening), Adam and AdamW, and SGD with the rate
-// inside the momentum buffer, which torch.optim does not have.
+// The optimizers' formulas, for one element of a tensor, and the trust ratio of a whole tensor. CPU and GPU share them.
+// sgd (without dampening), adam, adamw and rmsprop are torch.optim's; the others name their paper.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,27 @@
 
 namespace ringtrain {
 
-enum class OptimizerKind { sgd, adam, adamw };
+enum class OptimizerKind { sgd, lars, adam, adamw, lamb, rmsprop, rmsprop_to_sgd };
+constexpr int optimizer_kinds = 7;
 
-// Everything that an update needs beside the vectors. Only weight_decay differs between tensors.
+// Everything that an update needs beside the vectors. Two members differ between tensors: weight_decay, and
+// learning_rate where the optimizer has a trust ratio, which multiplies it.
 struct UpdateRule {
   OptimizerKind kind = OptimizerKind::sgd;
   float learning_rate = 0;
   float gradient_scale = 1;  // 1 / loss scale, times the clipping by global norm
+  float clip_value = 0;      // elements of the scaled gradient are cut to +-clip_value; 0: off
   float momentum = 0;        // sgd: u = momentum u + g; w -= lr u (the rate stays outside: Goyal et al. 2017, remark 2)
   bool nesterov = false;     // sgd: w -= lr (g + momentum u)
   bool rate_inside = false;  // sgd: v = momentum correction v + lr g; w -= v (nesterov: w -= lr g + momentum v)
   float correction = 1;      // the rate / the rate of the last applied update, or 1
-  float beta1 = 0, beta2 = 0, epsilon = 0;  // Kingma and Ba 2015
+  float beta1 = 0, beta2 = 0, epsilon = 0;  // Kingma and Ba 2015; rmsprop: beta2 is torch's alpha
   float bias_correction1 = 1;               // 1 - beta1^t in the applied update number t = 1, 2, ...
   float bias_correction2 = 1;               // sqrt(1 - beta2^t)
-  float weight_decay = 0;  // sgd, adam: g += decay w; adamw: w *= 1 - lr decay first (Loshchilov and Hutter 2019)
+  float weight_decay = 0;                   // g += decay w; adamw: w *= 1 - lr decay first (Loshchilov and Hutter 2019)
+  float trust_coefficient = 0;              // lars
+  bool mlperf = false;                      // lars: MLPerf's rule where a gradient is zero
+  float sgd_share = 0;                      // rmsprop_to_sgd: from 0 (RMSprop) to 1 (SGD)
 };
 
 // A trained tensor's elements [begin, end) of the flat vector, without padding.
@@ -31,11 +37,28 @@ struct UpdateRange {
   std::int64_t begin = 0, end = 0;
   float weight_decay = 0;
   ParameterKind kind = ParameterKind::weight;
+  bool has_trust_ratio = false;  // false: its rate is the rule's
 };
 
-// `momentum` is the optimizer's state of this element.
+// Whether such an optimizer scales the rates of tensors by trust ratios.
+constexpr bool has_trust_ratio(OptimizerKind kind) {
+  return kind == OptimizerKind::lars || kind == OptimizerKind::lamb;
+}
+// Whether it keeps two numbers for each weight; the others keep one.
+constexpr bool has_second_state(OptimizerKind kind) {
+  return kind != OptimizerKind::sgd && kind != OptimizerKind::lars && kind != OptimizerKind::rmsprop;
+}
+
+RINGTRAIN_HD float scaled_gradient(const UpdateRule& r, float g) {
+  g *= r.gradient_scale;
+  if (r.clip_value > 0) g = g > r.clip_value ? r.clip_value : g < -r.clip_value ? -r.clip_value : g;
+  return g;
+}
+
+// `momentum` is the optimizer's state of this element. LARS (You et al. 2017, algorithm 1) is the form with the rate
+// inside the buffer: v = momentum v + lr ratio (g + decay w); w -= v.
 RINGTRAIN_HD float sgd_update(const UpdateRule& r, float w, float g, float& momentum) {
-  g = g * r.gradient_scale + r.weight_decay * w;
+  g = scaled_gradient(r, g) + r.weight_decay * w;
   if (r.rate_inside) {
     momentum = r.momentum * r.correction * momentum + r.learning_rate * g;
     return w - (r.nesterov ? r.learning_rate * g + r.momentum * momentum : momentum);
@@ -45,13 +68,75 @@ RINGTRAIN_HD float sgd_update(const UpdateRule& r, float w, float g, float& mome
 }
 
 // `m`, `v`: running means of the gradient and of its square.
-RINGTRAIN_HD float adam_update(const UpdateRule& r, float w, float g, float& m, float& v) {
-  const bool decoupled = r.kind == OptimizerKind::adamw;
-  g = g * r.gradient_scale + (decoupled ? 0.0f : r.weight_decay * w);
-  if (decoupled) w -= r.learning_rate * r.weight_decay * w;
+RINGTRAIN_HD void move_moments(const UpdateRule& r, float g, float& m, float& v) {
   m = r.beta1 * m + (1.0f - r.beta1) * g;
   v = r.beta2 * v + (1.0f - r.beta2) * g * g;
+}
+RINGTRAIN_HD float adam_update(const UpdateRule& r, float w, float g, float& m, float& v) {
+  const bool decoupled = r.kind == OptimizerKind::adamw;
+  g = scaled_gradient(r, g) + (decoupled ? 0.0f : r.weight_decay * w);
+  if (decoupled) w -= r.learning_rate * r.weight_decay * w;
+  move_moments(r, g, m, v);
   return w - r.learning_rate / r.bias_correction1 * m / (__builtin_sqrtf(v) / r.bias_correction2 + r.epsilon);
+}
+
+// LAMB (You et al. 2020, in the form of apex's FusedLAMB) moves in this direction, by lr x ratio. A tensor's ratio
+// needs the norm of its whole direction, so an update has two passes: move_moments() everywhere, then the weights.
+RINGTRAIN_HD float lamb_direction(const UpdateRule& r, float w, float m, float v) {
+  return m / r.bias_correction1 / (__builtin_sqrtf(v) / r.bias_correction2 + r.epsilon) + r.weight_decay * w;
+}
+
+// `v`: running mean of the squared gradient, without bias correction.
+RINGTRAIN_HD float rmsprop_update(const UpdateRule& r, float w, float g, float& v) {
+  g = scaled_gradient(r, g) + r.weight_decay * w;
+  v = r.beta2 * v + (1.0f - r.beta2) * g * g;
+  return w - r.learning_rate * g / (__builtin_sqrtf(v) + r.epsilon);
+}
+
+// Akiba et al. 2017: RMSprop at the start of training turns into SGD with momentum.
+RINGTRAIN_HD float rmsprop_to_sgd_update(const UpdateRule& r, float w, float g, float& momentum, float& v) {
+  g = scaled_gradient(r, g) + r.weight_decay * w;
+  v = r.beta2 * v + (1.0f - r.beta2) * g * g;
+  momentum = r.momentum * momentum + (r.sgd_share + (1.0f - r.sgd_share) / (__builtin_sqrtf(v) + r.epsilon)) * g;
+  return w - r.learning_rate * momentum;
+}
+
+// The new weight of one element. `first` and `second` are its state; kinds without a second leave that alone, and so
+// does lamb with both, which move_moments() has moved before.
+RINGTRAIN_HD float updated_weight(const UpdateRule& r, float w, float g, float& first, float& second) {
+  switch (r.kind) {
+    case OptimizerKind::sgd:
+    case OptimizerKind::lars:
+      return sgd_update(r, w, g, first);
+    case OptimizerKind::adam:
+    case OptimizerKind::adamw:
+      return adam_update(r, w, g, first, second);
+    case OptimizerKind::lamb:
+      return w - r.learning_rate * lamb_direction(r, w, first, second);
+    case OptimizerKind::rmsprop:
+      return rmsprop_update(r, w, g, first);
+    case OptimizerKind::rmsprop_to_sgd:
+      return rmsprop_to_sgd_update(r, w, g, first, second);
+  }
+  return w;
+}
+
+// By what a tensor's rate is multiplied. `weights`: the squared norm of the tensor. `other`: that of its gradient as it
+// came, before the rule's gradient_scale (lars), or of its lamb_direction() (lamb).
+//
+//   lars  coefficient |w| / (|g| + decay |w|)    1 for weights of zero, which would never move otherwise
+//         mlperf: 1 for a gradient of zero, too
+//   lamb  |w| / |u|                              1 where either is zero
+RINGTRAIN_HD float trust_ratio(const UpdateRule& r, float weight_decay, double weights, double other) {
+  const double w = __builtin_sqrt(weights);
+  if (r.kind == OptimizerKind::lamb) {
+    const double u = __builtin_sqrt(other);
+    return w > 0 && u > 0 ? static_cast<float>(w / u) : 1.0f;
+  }
+  const double g = __builtin_sqrt(other) * static_cast<double>(r.gradient_scale);
+  const double divisor = g + static_cast<double>(weight_decay) * w;
+  const bool applies = w > 0 && divisor > 0 && (g > 0 || !r.mlperf);
+  return applies ? static_cast<float>(static_cast<double>(r.trust_coefficient) * w / divisor) : 1.0f;
 }
 
 }  // namespace ringtrain

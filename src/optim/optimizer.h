@@ -13,22 +13,38 @@
 
 namespace ringtrain {
 
+// What an update depends on besides the gradient: a pure function of the run's position.
+struct UpdateStep {
+  double rate = 0;             // the learning rate
+  double epochs = 0;           // finished ones, a fraction within an epoch; for rmsprop_to_sgd
+  bool reports_trust = false;  // UpdateResult shall have the trust ratios
+};
+
+// alpha_SGD of Akiba et al. 2017, which RMSprop gives way to; e, center and length in epochs:
+//
+//   e < center                 exp(2 (e - center) / length) / 2
+//   e < center + length / 2    1/2 + (e - center) / length
+//   else                       1
+//
+// One curve without a jump, of slope 1 / length on both sides of the center.
+double sgd_share(double e, double center, double length);
+
 class Optimizer {
  public:
   Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend);
 
-  // One update at the learning rate `rate`. The gradient is `loss_scale` x the mean over the global batch; behind the
+  // One update. The gradient is `loss_scale` x the mean over the global batch; behind the
   // trained elements it holds this step's statistics, of which the running ones take `norm_momentum`. Where the
   // gradient is not finite the update is skipped: nothing changes, the optimizer's memory included. The copies of the
   // weights that `program` has follow them.
-  UpdateResult update(Vector& weights, const Vector& gradients, double rate, float loss_scale, float norm_momentum,
-                      Program* program = nullptr) {
-    start(weights, gradients, rate, loss_scale, norm_momentum, program);
+  UpdateResult update(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale,
+                      float norm_momentum, Program* program = nullptr) {
+    start(weights, gradients, step, loss_scale, norm_momentum, program);
     return finish();
   }
   // The same in two parts; a device may be given other work between them. Each start() needs its finish() before the
   // next one: only then is it known whether the update was applied.
-  void start(Vector& weights, const Vector& gradients, double rate, float loss_scale, float norm_momentum,
+  void start(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale, float norm_momentum,
              Program* program);
   UpdateResult finish();
 
@@ -41,8 +57,8 @@ class Optimizer {
   const Applied& applied() const { return applied_; }
   void resume(const Applied& applied) { applied_ = applied; }
 
-  static std::vector<std::string> state_names(
-      const OptimizerConfig& config);  // sgd: momentum; adam: exp_avg, exp_avg_sq
+  // Of state(), as checkpoints have them: torch.optim's, where it has that optimizer.
+  static std::vector<std::string> state_names(const OptimizerConfig& config);
   std::vector<std::unique_ptr<Vector>>& state() { return state_; }
   // The trained tensors, in the order of the parameter table.
   std::span<const UpdateRange> ranges() const { return ranges_; }

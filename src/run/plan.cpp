@@ -327,18 +327,30 @@ std::string describe_model(const RunPlan& plan) {
              number(static_cast<double>(plan.graph.forward_flops_per_sample()) / 2e9), " GMAC forward");
 }
 
+// " but not on norm and bias"
+std::string but_not_on(const std::vector<std::string>& kinds) {
+  std::string text = kinds.empty() ? " on everything" : " but not on ";
+  for (std::size_t i = 0; i < kinds.size(); ++i) text += cat(i == 0 ? "" : " and ", kinds[i]);
+  return text;
+}
+
 std::string describe_optimizer(const Experiment& e) {
   const OptimizerConfig& o = e.optimizer;
   std::string text = o.kind;
-  if (o.kind == "sgd")
+  const bool adam = o.kind == "adam" || o.kind == "adamw" || o.kind == "lamb";
+  if (o.kind == "lars")
+    text += cat(" (", o.lars_form, "), trust coefficient ", number(o.trust_coefficient), but_not_on(o.no_trust));
+  if (o.kind == "sgd" || o.kind == "lars" || o.kind == "rmsprop_to_sgd")
     text += cat(", momentum ", number(o.momentum), o.nesterov ? " (Nesterov)" : "",
                 o.rate_in_momentum ? ", rate in the buffer" : "", o.momentum_correction ? ", corrected" : "");
-  else
-    text += cat(", betas ", number(o.beta1), " ", number(o.beta2), ", epsilon ", number(o.epsilon));
-  if (o.weight_decay > 0) {
-    text += cat(", weight decay ", number(o.weight_decay), o.no_decay.empty() ? " on everything" : " but not on ");
-    for (std::size_t i = 0; i < o.no_decay.size(); ++i) text += cat(i == 0 ? "" : " and ", o.no_decay[i]);
-  }
+  if (adam) text += cat(", betas ", number(o.beta1), " ", number(o.beta2), ", epsilon ", number(o.epsilon));
+  if (o.kind == "rmsprop" || o.kind == "rmsprop_to_sgd")
+    text += cat(", mean square's decay ", number(o.beta2), ", epsilon ", number(o.epsilon));
+  if (o.kind == "rmsprop_to_sgd")
+    text += cat(", half SGD at epoch ", number(o.transition_center), ", within ", number(o.transition_length));
+  if (o.weight_decay > 0) text += cat(", weight decay ", number(o.weight_decay), but_not_on(o.no_decay));
+  if (o.kind == "lamb" && o.trust_undecayed) text += ", trust ratios on everything";
+  if (o.clip_value > 0) text += cat(", elements cut to +-", number(o.clip_value));
   if (o.clip_norm > 0) text += cat(", clipped to norm ", number(o.clip_norm));
   return text;
 }

@@ -26,7 +26,7 @@ namespace {
 class JsonLine {
  public:
   template <class Number>
-  JsonLine& add(const char* key, Number value) {
+  JsonLine& add(const char* key, const Number& value) {
     text_ += text_.empty() ? "{\"" : ", \"";
     text_ += key;
     text_ += "\": ";
@@ -48,6 +48,13 @@ class JsonLine {
     char digits[32];
     const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
     text_.append(digits, end);
+  }
+
+  // An object, in one line.
+  void append(const std::vector<std::pair<std::string, float>>& values) {
+    JsonLine object;
+    for (const auto& [name, value] : values) object.add(name.c_str(), static_cast<double>(value));
+    text_ += object.text_ + "}";
   }
 
   std::string text_;
@@ -198,6 +205,7 @@ void Recorder::step(const StepRecord& record) {
       .add("communication_seconds", record.communication_seconds)
       .add("update_seconds", record.update_seconds);
   if (record.noise) add_noise(line, *record.noise);
+  if (!record.trust_ratios.empty()) line.add("trust_ratios", record.trust_ratios);
   if (record.loss_scale != 1) line.add("loss_scale", record.loss_scale).add("skipped", record.skipped);
   state_->append(line.finish());
   // The first record of a resumed run does not tell what its own step had.

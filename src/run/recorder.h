@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "optim/noise_scale.h"
@@ -31,6 +32,7 @@ struct StepRecord {
   std::optional<NoiseRecord> noise = std::nullopt;
   double loss_scale = 1;  // written when it is not 1: fp16
   bool skipped = false;   // the same: the gradient overflowed and nothing was updated
+  std::vector<std::pair<std::string, float>> trust_ratios;  // of tensors, by name; written when there are some
   double seconds = 0;     // of this step
   double samples_per_second = 0;
   double elapsed_seconds = 0;  // of the run, earlier parts included

@@ -218,7 +218,11 @@ void Trainer::start_update(StepReport& report) {
   const auto norm_momentum = static_cast<float>(plan_.experiment.model.norm_momentum);
   report.learning_rate = rate;
   report.loss_scale = loss_scale_.value();
-  optimizer_.start(*weights_, *gradients_, rate, loss_scale_.value(), norm_momentum, program_.get());
+  const std::int64_t every = plan_.experiment.optimizer.record_trust_every_steps;
+  const UpdateStep step{.rate = rate,
+                        .epochs = plan_.schedule.epochs(position_),
+                        .reports_trust = every > 0 && (position_.step + 1) % every == 0};
+  optimizer_.start(*weights_, *gradients_, step, loss_scale_.value(), norm_momentum, program_.get());
 }
 
 // Reduced values are the same bits on all ranks, so all of them go on, skip or stop here, or none. Where the loss is
@@ -229,11 +233,12 @@ void Trainer::finish_update(StepReport& report, const StepCounters& counters, st
   report.accuracy = counters.correct() / static_cast<double>(targets);
   report.accuracy5 = counters.correct5() / static_cast<double>(targets);
   if (std::isfinite(report.loss)) {
-    const UpdateResult result = optimizer_.finish();
+    UpdateResult result = optimizer_.finish();
     report.gradient_norm = result.gradient_norm;
     report.applied = result.applied;
     if (result.applied && measures_noise(next_position()))
       report.noise = measured_noise(report, counters.small_norms(), targets);
+    report.trust_ratios = std::move(result.trust_ratios);
     if (loss_scale_.advance(result.applied)) return;
   }
   throw Error(cat("step ", position_.step + 1, ": ", what_is_not_finite(report),

@@ -52,6 +52,7 @@ struct StepReport {
   float loss_scale = 1;              // of fp16
   bool applied = true;               // false: the gradient overflowed fp16, the weights are as before
   Requests requests;                 // of all ranks
+  std::vector<float> trust_ratios;   // one per range of the optimizer, where they are recorded at this step
   std::optional<NoiseReport> noise;  // where this step measured the noise scale
   StepTimes times;                   // of this rank
 };

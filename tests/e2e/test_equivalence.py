@@ -13,6 +13,8 @@ VARIANTS = {
                                                     "weight_decay": 0.001},
                                       "learning_rate__base": 0.5, "model__dropout": 0.4},
     "masked blanks": {"data__blanks": "masked"},
+    "lars": {"optimizer": {"kind": "lars", "trust_coefficient": 0.5, "weight_decay": 0.001}},
+    "lamb": {"optimizer": {"kind": "lamb", "weight_decay": 0.01}},
 }
 TEXT = {"data__order": "streams", "data__sequence": 12, "batch": {"global": 16, "worker": 4}}
 

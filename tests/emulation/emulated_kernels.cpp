@@ -13,6 +13,7 @@
 #include "backend/cuda/kernels/sequence.cuh"
 #include "backend/cuda/kernels/squared_norms.cuh"
 #include "backend/cuda/kernels/tensors.cuh"
+#include "backend/cuda/kernels/trust_ratios.cuh"
 #include "backend/cuda/kernels/update.cuh"
 #include "base/error.h"
 
@@ -37,6 +38,7 @@ bool needs_fibers(Kernel kernel) {
     case Kernel::squared_norm_parts:
     case Kernel::squared_norms:
     case Kernel::update_scalars:
+    case Kernel::lamb_moments:
     case Kernel::update:
       return true;
     default:

@@ -190,6 +190,25 @@ void list(const UpdateScalarsArguments& a, Regions& r, Kernel) {
   r.read_own(a.norms, a.count);
   r.write_own(a.scalars, 1);
 }
+void list(const LambMomentsArguments& a, Regions& r, Kernel) {
+  r.read_own(a.rule, 1);
+  r.read_own(a.scalars, 1);
+  r.read_own(a.ranges, a.count);
+  r.read_own(a.trust, a.count);
+  for (int i = 0; i < a.count; ++i) {
+    const auto& [begin, count, first_block] = a.ranges[i];
+    for (const float* p : {a.weights, a.gradients}) r.read_own(p + begin, count);
+    for (float* p : {a.m, a.v}) r.write_own(p + begin, count);
+  }
+  r.write_own(a.partial, a.blocks);
+}
+void list(const TrustRatiosArguments& a, Regions& r, Kernel) {
+  r.read_own(a.rule, 1);
+  r.read_own(a.scalars, 1);
+  r.read_own(a.trust, a.count);
+  for (const double* norms : {a.weights, a.other}) r.read_own(norms, a.count);
+  r.write_own(a.ratios, a.count);
+}
 void list(const UpdateArguments& a, Regions& r, Kernel) {
   r.read_own(a.rule, 1);
   r.read_own(a.scalars, 1);
@@ -198,6 +217,7 @@ void list(const UpdateArguments& a, Regions& r, Kernel) {
     const UpdatePlace& place = a.places[i];
     const TensorPlace& p = place.tensor;
     expect_sizes(p, i, a.count);
+    if (a.trust_ratios != nullptr) r.read_own(a.trust_ratios + place.range, 1);
     const std::int64_t flat = p.outer * p.inner * p.taps, own = p.outer * p.taps * p.padded;
     r.write_own(a.weights + p.flat_offset, flat);
     r.read_own(a.gradients + p.flat_offset, flat);
@@ -280,6 +300,10 @@ std::vector<Region> regions_of(const KernelLaunch& launch) {
       return regions_as<SquaredNormsArguments>(launch);
     case Kernel::update_scalars:
       return regions_as<UpdateScalarsArguments>(launch);
+    case Kernel::lamb_moments:
+      return regions_as<LambMomentsArguments>(launch);
+    case Kernel::trust_ratios:
+      return regions_as<TrustRatiosArguments>(launch);
     case Kernel::update:
       return regions_as<UpdateArguments>(launch);
     case Kernel::average:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 
 def tensor(value):
-    """{"shape": [...], "values": [...]} of a torch tensor; integers stay integers."""
-    flat = value.detach().reshape(-1).tolist()
+    """{"shape": [...], "values": [...]} of a tensor of torch or numpy; integers stay integers."""
+    flat = getattr(value, "detach", lambda: value)().reshape(-1).tolist()
     return {"shape": list(value.shape), "values": flat}
 
 

@@ -8,10 +8,17 @@ namespace {
 
 class TrainerOnDevices : public TrainerTest {};
 
+const Settings lars = {"optimizer.kind=lars", "optimizer.trust_coefficient=0.5", "optimizer.weight_decay=0.01",
+                       "optimizer.record_trust_every_steps=2"};
+const Settings lamb = {"optimizer.kind=lamb", "optimizer.weight_decay=0.01", "optimizer.record_trust_every_steps=2"};
+
 TEST_F(TrainerOnDevices, EveryStepReportsWhatTheCpuReports) {
-  for (const auto& [data, settings] :
-       {std::pair<std::string, Settings>{"names", {}}, {"names", {"data.blanks=masked"}}, {"text", streams}}) {
-    SCOPED_TRACE(data);
+  for (const auto& [data, settings] : {std::pair<std::string, Settings>{"names", {}},
+                                       {"names", {"data.blanks=masked"}},
+                                       {"text", streams},
+                                       {"names", lars},
+                                       {"names", lamb}}) {
+    SCOPED_TRACE(data + (settings.empty() ? "" : settings.front()));
     const Experiment e = experiment(data, settings);
     TrainingRank cpu(e, false), gpu(e, true);
     for (int step = 0; step < 6; ++step) {
@@ -25,6 +32,10 @@ TEST_F(TrainerOnDevices, EveryStepReportsWhatTheCpuReports) {
       EXPECT_EQ(report.requests.signal, step == 2 ? 1 : 0);
       EXPECT_EQ(report.requests.save, step == 4 ? session().size() : 0);
       EXPECT_TRUE(report.applied);
+      const bool recorded = e.optimizer.record_trust_every_steps > 0 && step % 2 == 1;
+      ASSERT_EQ(report.trust_ratios.size(), recorded ? cpu.plan.parameters.all().size() : 0);
+      for (std::size_t i = 0; i < report.trust_ratios.size(); ++i)
+        EXPECT_NEAR(report.trust_ratios[i], expected.trust_ratios[i], 1e-3f * expected.trust_ratios[i]) << i;
     }
   }
 }
@@ -57,8 +68,13 @@ TEST_F(TrainerOnDevices, NoPassIsBegunBehindTheLastStep) {
 
 TEST_F(TrainerOnDevices, ResumedIsUninterruptedBitForBit) {
   for (const auto& [data, settings] :
-       {std::pair<std::string, Settings>{"names", {}}, {"text", streams}, {"names", {"precision=fp16"}}}) {
-    SCOPED_TRACE(data);
+       {std::pair<std::string, Settings>{"names", {}},
+        {"text", streams},
+        {"names", {"precision=fp16"}},
+        {"names", lars},
+        {"names", lamb},
+        {"names", {"optimizer.kind=rmsprop_to_sgd", "optimizer.transition_center=0.1"}}}) {
+    SCOPED_TRACE(data + (settings.empty() ? "" : settings.front()));
     const Experiment e = experiment(data, settings);
     TrainingRank first(e, true);
     first.steps(3);

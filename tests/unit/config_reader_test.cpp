@@ -36,7 +36,7 @@ struct Bad {
 
 TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
   const std::string i32 = "an integer from 1 to 2147483647";
-  const std::string kinds = "one of sgd, adam, adamw";
+  const std::string kinds = "one of sgd, lars, adam, adamw, lamb, rmsprop, rmsprop_to_sgd";
   const std::string kinds_of_parameters = "a list such as [norm, bias] of different words, each one of norm, bias";
   const std::vector<Bad> cases = {
       // The file itself
@@ -150,7 +150,7 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
        {"optimizer.decay_norm_and_bias=true"},
        "override 'optimizer.decay_norm_and_bias=true': optimizer.decay_norm_and_bias is no longer a key, expected "
        "optimizer.no_decay"},
-      {good + "optimizer: {kind: lamb}\n", {}, "exp.yaml:8:19: optimizer.kind is 'lamb', expected " + kinds},
+      {good + "optimizer: {kind: muon}\n", {}, "exp.yaml:8:19: optimizer.kind is 'muon', expected " + kinds},
       {good + "optimizer: {kind: ADAM}\n", {}, "exp.yaml:8:19: optimizer.kind is 'ADAM', expected " + kinds},
       {good + "model: {kind: resnet50}\n",
        {},
@@ -267,16 +267,44 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
        "override 'batch.micro=32': noise.small_batch is 16 but batch.micro is 32, expected a multiple of batch.micro"},
       {good + "optimizer:\n  kind: sgd\n  beta1: 0.8\n",
        {},
-       "exp.yaml:10:3: optimizer.beta1 is 0.8 but optimizer.kind is sgd, expected it only with adam or adamw"},
+       "exp.yaml:10:3: optimizer.beta1 is 0.8 but optimizer.kind is sgd, expected it only with adam or adamw or lamb"},
       {good + "optimizer:\n  beta1: 0.8\n  kind: sgd\n",
        {},
-       "exp.yaml:10:3: optimizer.beta1 is 0.8 but optimizer.kind is sgd, expected it only with adam or adamw"},
+       "exp.yaml:10:3: optimizer.beta1 is 0.8 but optimizer.kind is sgd, expected it only with adam or adamw or lamb"},
       {good + "optimizer:\n  momentum: 0.5\n",
        {},
-       "exp.yaml:9:3: optimizer.momentum is 0.5 but optimizer.kind is adam, expected it only with sgd"},
+       "exp.yaml:9:3: optimizer.momentum is 0.5 but optimizer.kind is adam, expected it only with sgd or lars or "
+       "rmsprop_to_sgd"},
       {good + "optimizer:\n  nesterov: true\n",
        {},
        "exp.yaml:9:3: optimizer.nesterov is true but optimizer.kind is adam, expected it only with sgd"},
+      {good + "optimizer:\n  lars_form: mlperf\n",
+       {},
+       "exp.yaml:9:3: optimizer.lars_form is mlperf but optimizer.kind is adam, expected it only with lars"},
+      {good,
+       {"optimizer.kind=lamb", "optimizer.no_trust=[]"},
+       "override 'optimizer.no_trust=[]': optimizer.no_trust is [] but optimizer.kind is lamb, expected it only with "
+       "lars"},
+      {good,
+       {"optimizer.trust_undecayed=true", "optimizer.kind=lars"},
+       "override 'optimizer.kind=lars': optimizer.trust_undecayed is true but optimizer.kind is lars, expected it only "
+       "with lamb"},
+      {good + "optimizer:\n  kind: rmsprop\n  transition_center: 3\n",
+       {},
+       "exp.yaml:10:3: optimizer.transition_center is 3 but optimizer.kind is rmsprop, expected it only with "
+       "rmsprop_to_sgd"},
+      {good,
+       {"optimizer.kind=lars", "optimizer.clip_value=1"},
+       "override 'optimizer.clip_value=1': optimizer.clip_value is 1 but optimizer.kind is lars, expected it only with "
+       "sgd or adam or adamw or lamb or rmsprop or rmsprop_to_sgd"},
+      {good,
+       {"optimizer.clip_value=1", "optimizer.clip_norm=2"},
+       "override 'optimizer.clip_norm=2': optimizer.clip_norm is 2 and optimizer.clip_value is 1, expected only one of "
+       "them"},
+      {good,
+       {"optimizer.record_trust_every_steps=5"},
+       "override 'optimizer.record_trust_every_steps=5': optimizer.record_trust_every_steps is 5 but optimizer.kind is "
+       "adam, expected it only with lars or lamb"},
       {good + "optimizer:\n  nesterov: true\n  kind: sgd\n  momentum: 0\n",
        {},
        "exp.yaml:11:3: optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"},

@@ -271,17 +271,20 @@ TEST(CudaKernelsFlat, AnOverflowSkipsTheUpdate) {
 }
 
 TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
-  for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw})
+  for (int number = 0; number < optimizer_kinds; ++number)
     for (const bool inside : {false, true})
       for (const std::int64_t shift : {0, 1}) {
-        SCOPED_TRACE(testing::Message() << static_cast<int>(kind) << inside << shift);
+        SCOPED_TRACE(testing::Message() << number << inside << shift);
         TestMemory memory;
         const std::int64_t n = 10000;
+        const auto kind = static_cast<OptimizerKind>(number);
         const Array w = memory.array(Type::fp32, n, shift).normal(1), g = memory.array(Type::fp32, n, shift).normal(2);
         const Array m = memory.array(Type::fp32, n, shift).normal(3), v = memory.array(Type::fp32, n, shift).fill(0.5);
+        if (kind == OptimizerKind::rmsprop) m.fill(0.5);  // a mean of squares
         auto* rule = memory.make<UpdateRule>(1);
         *rule = {.kind = kind,
                  .learning_rate = 0.1f,
+                 .clip_value = inside ? 0.1f : 0,
                  .momentum = 0.9f,
                  .nesterov = inside,
                  .rate_inside = inside,
@@ -290,13 +293,16 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
                  .beta2 = 0.99f,
                  .epsilon = 1e-8f,
                  .bias_correction1 = 0.5f,
-                 .bias_correction2 = 0.3f};
+                 .bias_correction2 = 0.3f,
+                 .sgd_share = 0.6f};
         auto* scalars = memory.make<UpdateScalars>(1);
         *scalars = {.squared_norm = 1, .gradient_scale = 0.25f, .applied = 1};
         // A gap, ends inside four elements, a range inside one vector, one over several chunks, one beyond the count.
         const std::vector<UpdateRange> ranges = {
             {2, 3, 0.5f}, {3, 11, 0}, {64, 9001, 0.1f}, {9001, 9002, 0.2f}, {9990, 10000, 0}};
         const DevicePlaces places = device_places(memory, update_places(ranges, {}));
+        auto* ratios = memory.make<float>(std::ssize(ranges));
+        for (std::size_t i = 0; i < ranges.size(); ++i) ratios[i] = 0.5f + 0.25f * static_cast<float>(i);
         std::vector<float> ew(w.floats(), w.floats() + n), em(m.floats(), m.floats() + n),
             ev(v.floats(), v.floats() + n);
         for (const UpdateRange& range : ranges)
@@ -304,8 +310,8 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
             UpdateRule r = *rule;
             r.gradient_scale = 0.25f;
             r.weight_decay = range.weight_decay;
-            ew[i] = kind == OptimizerKind::sgd ? sgd_update(r, ew[i], g.floats()[i], em[i])
-                                               : adam_update(r, ew[i], g.floats()[i], em[i], ev[i]);
+            if (has_trust_ratio(kind)) r.learning_rate *= ratios[&range - ranges.data()];
+            ew[i] = updated_weight(r, ew[i], g.floats()[i], em[i], ev[i]);
           }
         ASSERT_NO_FATAL_FAILURE(
             memory.run(launch_of(Type::fp32,
@@ -315,7 +321,8 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
                                                  places.count,
                                                  w.floats(),
                                                  g.floats(),
-                                                 {m.floats(), kind == OptimizerKind::sgd ? nullptr : v.floats()}},
+                                                 {m.floats(), has_second_state(kind) ? v.floats() : nullptr},
+                                                 has_trust_ratio(kind) ? ratios : nullptr},
                                  places.blocks)));
         for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
           ASSERT_NEAR(w.floats()[i], ew[i], 1e-6f * (1 + std::abs(ew[i]))) << i;
@@ -326,6 +333,62 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
           }
         }
       }
+}
+
+// The same formulas element by element, summed in double; a range of several chunks, gaps, one without a ratio.
+TEST(CudaKernelsFlat, TrustRatiosAreThoseOfTheSharedFormulas) {
+  for (const OptimizerKind kind : {OptimizerKind::lars, OptimizerKind::lamb}) {
+    NormCase k(30000, {{.begin = 1, .count = 1}, {.begin = 64, .count = 20001}, {.begin = 20100, .count = 9000}});
+    TestMemory& memory = k.memory;
+    const Array w = memory.array(Type::fp32, 30000).normal(2);
+    const Array m = memory.array(Type::fp32, 30000).normal(3), v = memory.array(Type::fp32, 30000).fill(0.5);
+    auto* rule = memory.make<UpdateRule>(1);
+    *rule = {.kind = kind,
+             .beta1 = 0.9f,
+             .beta2 = 0.99f,
+             .epsilon = 1e-3f,
+             .bias_correction1 = 0.5f,
+             .trust_coefficient = 0.02f};
+    auto* trust = memory.make<TrustRange>(3);
+    trust[0] = {0.5f, 1};
+    trust[1] = {0.1f, 1};
+    trust[2] = {0, 0};
+    auto *weights = memory.make<double>(3), *directions = memory.make<double>(3);
+    auto* ratios = memory.make<float>(3);
+    k.run(0.25f, 0);
+    std::vector<float> em(m.floats(), m.floats() + 30000), ev(v.floats(), v.floats() + 30000);
+    std::vector<double> expected;
+    for (int range = 0; range < 3; ++range) {
+      UpdateRule r = *rule;
+      r.gradient_scale = 0.25f;
+      r.weight_decay = trust[range].weight_decay;
+      double squared = 0, direction = 0;
+      for (std::int64_t at = 0; at < k.ranges[range].count; ++at) {
+        const auto i = static_cast<std::size_t>(k.ranges[range].begin + at);
+        move_moments(r, scaled_gradient(r, k.values.floats()[i]), em[i], ev[i]);
+        squared += std::pow(static_cast<double>(w.floats()[i]), 2);
+        direction += std::pow(static_cast<double>(lamb_direction(r, w.floats()[i], em[i], ev[i])), 2);
+      }
+      weights[range] = squared;
+      const double other = kind == OptimizerKind::lars ? k.norms[range] : direction;
+      expected.push_back(range == 2 ? 1 : trust_ratio(r, r.weight_decay, squared, other));
+    }
+    const double* other = k.norms;
+    if (kind == OptimizerKind::lamb) {
+      ASSERT_NO_FATAL_FAILURE(
+          memory.run({launch_of(LambMomentsArguments{rule, k.scalars, k.ranges, trust, w.floats(), k.values.floats(),
+                                                     m.floats(), v.floats(), k.partial, k.count, k.blocks}),
+                      launch_of(SquaredNormsArguments{k.partial, k.ranges, directions, k.count, k.blocks})}));
+      for (std::size_t i = 0; i < 30000; ++i) {
+        ASSERT_NEAR(m.floats()[i], em[i], 1e-6f * (1 + std::abs(em[i]))) << i;
+        ASSERT_NEAR(v.floats()[i], ev[i], 1e-6f * (1 + std::abs(ev[i]))) << i;
+      }
+      other = directions;
+    }
+    ASSERT_NO_FATAL_FAILURE(
+        memory.run(launch_of(TrustRatiosArguments{rule, k.scalars, trust, weights, other, ratios, 3})));
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(ratios[i], expected[i], 1e-6 * expected[i]) << i;
+  }
 }
 
 // The one kernel does what an update without copies and a copy of all tensors do.

@@ -93,11 +93,12 @@ TEST(CudaTextPrograms, RefusedAlgorithmsFallBackToOthersWithTheSameTraining) {
   expect_same_bits(expected, train_on_host_device(task, device));
 }
 
-TEST(CudaTextPrograms, AdamOnTheDeviceIsAdamOnTheCpu) {
+TEST(CudaTextPrograms, EveryOptimizerOnTheDeviceIsTheCpus) {
   Task task = task_of({"", 16, 2, 0.1, 5, 9, 6, 3});
-  for (const char* optimizer : {"adam", "adamw"}) {
+  for (const char* optimizer : {"adam", "adamw", "lars", "lamb", "rmsprop", "rmsprop_to_sgd"}) {
+    SCOPED_TRACE(optimizer);
     task.optimizer = optimizer;
-    // The first steps of Adam divide a gradient by its own size: of a gradient near 0 any rounding is seen.
+    // The first steps of these divide a gradient by its own size: of a gradient near 0 any rounding is seen.
     expect_equal_training(task, train_on_cpu(task), train_on_host_device(task),
                           {.loss = 1e-4, .gradients = 2e-3, .weights = 1e-3, .logits = 1e-3});
   }

@@ -168,7 +168,7 @@ inline Curve train(Backend& backend, const Task& task, const Listener& listener 
     if (listener.before_update) listener.before_update(*gradients);
     curve.gradients.push_back(fetch(*gradients));
     curve.updates.push_back(
-        optimizer.update(*weights, *gradients, task.rate, task.overflow_scale, 0.1f, program.get()));
+        optimizer.update(*weights, *gradients, {task.rate}, task.overflow_scale, 0.1f, program.get()));
     curve.weights.push_back(fetch(*weights));
     curve.states.push_back(state);
   }

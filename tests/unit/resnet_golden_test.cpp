@@ -150,7 +150,7 @@ TEST_P(ResNetGolden, FiveStepsOfNesterovMomentumEqualPyTorch) {
     EXPECT_NEAR(run(*program, s.pass).loss / static_cast<double>(s.rows), loss, tolerance * loss)
         << "step " << optimizer.applied().updates;
     program->backward(*s.gradients, false, {});
-    optimizer.update(*s.weights, *s.gradients, rate, 1, c.at("norm_momentum"));
+    optimizer.update(*s.weights, *s.gradients, {rate}, 1, c.at("norm_momentum"));
     program->set_weights(*s.weights);
   }
   EXPECT_EQ(optimizer.applied().updates, 5);

@@ -1,8 +1,7 @@
 // The CPU backend: oneDNN for matrix products, own kernels for the rest, OpenMP threads.
 #include <algorithm>
-#include <cmath>
-#include <utility>
 #include <functional>
+#include <utility>
 
 #include "backend/cpu/image_program.h"
 #include "backend/cpu/kernels.h"
@@ -10,6 +9,7 @@
 #include "backend/cpu/memory.h"
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/range_norms.h"
+#include "backend/cpu/update.h"
 #include "base/error.h"
 
 namespace ringtrain {
@@ -77,7 +77,9 @@ class CpuBackend : public Backend {
   }
   void start_update(const Update& update, Vector& weights, const Vector& gradients,
                     std::span<const std::unique_ptr<Vector>> state) override {
-    update_ = [this, update, &weights, &gradients, state] { return updated(update, weights, gradients, state); };
+    update_ = [this, update, &weights, &gradients, state] {
+      return run_update(threads_, kernels_, update, weights, gradients, state);
+    };
   }
   UpdateResult finish_update() override { return std::exchange(update_, {})(); }
 
@@ -86,41 +88,6 @@ class CpuBackend : public Backend {
   std::int64_t allocated_bytes() const override { return *count_; }
 
  private:
-  UpdateResult updated(const Update& update, Vector& weights, const Vector& gradients,
-                       std::span<const std::unique_ptr<Vector>> state) const {
-    const double unscale = 1.0 / static_cast<double>(update.loss_scale);
-    update.gradient_norms->measure(gradients);
-    double squared_norm = 0;
-    for (const double of_range : update.gradient_norms->values()) squared_norm += of_range;
-    const double norm = std::sqrt(squared_norm) * unscale;
-    if (!std::isfinite(norm)) return {norm, false};
-    UpdateRule rule = update.rule;
-    const double clipping = update.clip_norm > 0 && norm > update.clip_norm ? update.clip_norm / norm : 1;
-    rule.gradient_scale = static_cast<float>(clipping * unscale);
-    update_ranges(rule, update.ranges, weights, gradients, state);
-    for (std::int64_t i = update.trained; i < weights.size(); ++i)
-      weights.data()[i] = (1 - update.norm_momentum) * weights.data()[i] + update.norm_momentum * gradients.data()[i];
-    if (update.program != nullptr) update.program->set_weights(weights);
-    return {norm, true};
-  }
-
-  void update_ranges(const UpdateRule& rule, std::span<const UpdateRange> ranges, Vector& weights,
-                     const Vector& gradients, std::span<const std::unique_ptr<Vector>> state) const {
-    const std::vector<RangePiece> pieces = pieces_of(ranges);
-#pragma omp parallel for num_threads(threads_) schedule(static)
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const auto [begin, n, range] = pieces[i];
-      UpdateRule own = rule;
-      own.weight_decay = ranges[range].weight_decay;
-      float* w = weights.data() + begin;
-      const float* g = gradients.data() + begin;
-      if (rule.kind == OptimizerKind::sgd)
-        kernels_.sgd(own, n, w, g, state[0]->data() + begin);
-      else
-        kernels_.adam(own, n, w, g, state[0]->data() + begin, state[1]->data() + begin);
-    }
-  }
-
   int threads_;
   Isa isa_;
   const Kernels& kernels_;

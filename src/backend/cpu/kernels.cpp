@@ -249,27 +249,45 @@ double squared_change(std::int64_t n, const float* __restrict values, float* __r
   return sum;
 }
 
-void sgd(const UpdateRule& rule, std::int64_t n, float* __restrict w, const float* __restrict g,
-         float* __restrict momentum) {
-  const UpdateRule r = rule;
+// The kind is a constant in each of these, so that its formula is all that the loop holds.
+template <OptimizerKind kind>
+void update_as(const UpdateRule& rule, std::int64_t n, float* __restrict w, const float* __restrict g,
+               float* __restrict first, float* __restrict second) {
+  UpdateRule r = rule;
+  r.kind = kind;
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) {
-    float u = momentum[i];
-    w[i] = sgd_update(r, w[i], g[i], u);
-    momentum[i] = u;
+    float a = first[i], b = 0;
+    if constexpr (has_second_state(kind)) b = second[i];
+    w[i] = updated_weight(r, w[i], g[i], a, b);
+    first[i] = a;
+    if constexpr (has_second_state(kind)) second[i] = b;
   }
 }
 
-void adam(const UpdateRule& rule, std::int64_t n, float* __restrict w, const float* __restrict g, float* __restrict m,
-          float* __restrict v) {
+// The loop of the rule's kind.
+template <int kind = 0>
+void update(const UpdateRule& rule, std::int64_t n, float* w, const float* g, float* first, float* second) {
+  if (rule.kind == static_cast<OptimizerKind>(kind))
+    update_as<static_cast<OptimizerKind>(kind)>(rule, n, w, g, first, second);
+  else if constexpr (kind + 1 < optimizer_kinds)
+    update<kind + 1>(rule, n, w, g, first, second);
+}
+
+double lamb_moments(const UpdateRule& rule, std::int64_t n, const float* __restrict w, const float* __restrict g,
+                    float* __restrict m, float* __restrict v) {
   const UpdateRule r = rule;
-#pragma GCC ivdep
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
   for (std::int64_t i = 0; i < n; ++i) {
     float first = m[i], second = v[i];
-    w[i] = adam_update(r, w[i], g[i], first, second);
+    move_moments(r, scaled_gradient(r, g[i]), first, second);
     m[i] = first;
     v[i] = second;
+    const auto direction = static_cast<double>(lamb_direction(r, w[i], first, second));
+    sum += direction * direction;
   }
+  return sum;
 }
 
 }  // namespace
@@ -287,8 +305,8 @@ const Kernels& RINGTRAIN_PASTE(kernels_, RINGTRAIN_ISA)() {
                                  &add,
                                  &squared_norm,
                                  &squared_change,
-                                 &sgd,
-                                 &adam};
+                                 &update<>,
+                                 &lamb_moments};
   return table;
 }
 

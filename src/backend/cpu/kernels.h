@@ -87,8 +87,10 @@ struct Kernels {
   double (*squared_norm)(std::int64_t n, const float* values);
   // Of values - before; then before = values.
   double (*squared_change)(std::int64_t n, const float* values, float* before);
-  void (*sgd)(const UpdateRule&, std::int64_t n, float* w, const float* g, float* momentum);
-  void (*adam)(const UpdateRule&, std::int64_t n, float* w, const float* g, float* m, float* v);
+  // updated_weight() of n elements of one tensor; `second` is null for kinds with one state.
+  void (*update)(const UpdateRule&, std::int64_t n, float* w, const float* g, float* first, float* second);
+  // The first pass of lamb: moves the moments, returns the squared norm of the directions.
+  double (*lamb_moments)(const UpdateRule&, std::int64_t n, const float* w, const float* g, float* m, float* v);
 
   void lstm_forward(const LstmForward<float>& a) const { lstm_forward_f32(a); }
   void lstm_forward(const LstmForward<BFloat16>& a) const { lstm_forward_bf16(a); }

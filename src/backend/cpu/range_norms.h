@@ -26,6 +26,17 @@ std::vector<RangePiece> pieces_of(std::span<const Range> ranges) {
   return pieces;
 }
 
+// The sum over each range's pieces of what `of_piece` gives. Pieces are added in order, so that the result does not
+// depend on the number of threads. `sums`: one for each piece, `of_ranges`: one for each range.
+template <class OfPiece>
+void sum_pieces(int threads, std::span<const RangePiece> pieces, std::span<double> sums, std::span<double> of_ranges,
+                const OfPiece& of_piece) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (std::size_t i = 0; i < pieces.size(); ++i) sums[i] = of_piece(pieces[i]);
+  std::fill(of_ranges.begin(), of_ranges.end(), 0.0);
+  for (std::size_t i = 0; i < pieces.size(); ++i) of_ranges[pieces[i].range] += sums[i];
+}
+
 class CpuRangeNorms : public RangeNorms {
  public:
   CpuRangeNorms(int threads, const Kernels& kernels, std::span<const ElementRange> ranges);
@@ -37,9 +48,6 @@ class CpuRangeNorms : public RangeNorms {
   std::span<const double> values() override { return norms_; }
 
  private:
-  template <class NormOfPiece>
-  void add_norms(const NormOfPiece& norm_of_piece);
-
   int threads_;
   const Kernels& kernels_;
   std::int64_t end_ = 0;  // of the range that ends last

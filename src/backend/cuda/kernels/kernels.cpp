@@ -301,6 +301,12 @@ KernelLaunch launch_of(const SquaredNormsArguments& a) {
 KernelLaunch launch_of(const UpdateScalarsArguments& a) {
   return Shape(Kernel::update_scalars).size("ranges", a.count).launch(a);
 }
+KernelLaunch launch_of(const LambMomentsArguments& a) {
+  return Shape(Kernel::lamb_moments).size("ranges", a.count).x(a.blocks).launch(a);
+}
+KernelLaunch launch_of(const TrustRatiosArguments& a) {
+  return Shape(Kernel::trust_ratios).elements("ranges", a.count).x(ceiling(a.count, tile_threads)).launch(a);
+}
 KernelLaunch launch_of(Type type, const UpdateArguments& a, std::int64_t blocks) {
   return Shape(Kernel::update).size("tensors", a.count).x(blocks).launch(type, a);
 }

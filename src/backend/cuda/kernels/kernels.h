@@ -57,6 +57,8 @@ enum class Kernel {
   squared_norm_parts,
   squared_norms,
   update_scalars,
+  lamb_moments,
+  trust_ratios,
   update,
   average,
   count  // how many there are
@@ -298,22 +300,51 @@ struct UpdateScalarsArguments {
   float unscale;     // 1 / loss scale
   double clip_norm;  // 0: off
 };
+// What differs between the ranges of an update.
+struct TrustRange {
+  float weight_decay = 0;
+  std::int32_t has_trust_ratio = 0;
+};
+// The first pass of lamb: moves the moments, and sums the squares of the directions of each block's chunk in double,
+// partial[blocks]. Nothing where the update is skipped.
+struct LambMomentsArguments {
+  const UpdateRule* rule;  // in device memory, as what follows
+  const UpdateScalars* scalars;
+  const NormRange* ranges;  // [count]
+  const TrustRange* trust;  // [count]
+  const float *weights, *gradients;
+  float *m, *v;
+  double* partial;
+  int count;
+  std::int64_t blocks;
+};
+// trust_ratio() of each range, ratios[count]; 1 where it has none.
+struct TrustRatiosArguments {
+  const UpdateRule* rule;
+  const UpdateScalars* scalars;
+  const TrustRange* trust;        // [count], in device memory
+  const double *weights, *other;  // squared norms [count], see trust_ratio()
+  float* ratios;
+  int count;
+};
 // A tensor of the flat vectors, or a piece of them that nobody has a copy of (own null).
 struct UpdatePlace {
   TensorPlace tensor;  // own_offset counts from `own`
   void* own = nullptr;
   float weight_decay = 0;
   bool own_is_fp32 = true;
+  int range = 0;  // of the update's ranges
 };
 // The optimizer's step, and a program's own copies of the new weights.
 struct UpdateArguments {
-  const UpdateRule* rule;  // in device memory; weight_decay and gradient_scale come from elsewhere
+  const UpdateRule* rule;  // in device memory; weight_decay, gradient_scale and trust ratios come from elsewhere
   const UpdateScalars* scalars;
   const UpdatePlace* places;  // in device memory
   int count;
   float* weights;
   const float* gradients;
-  float* state[2];
+  float* state[2];                      // the second null: the optimizer has none
+  const float* trust_ratios = nullptr;  // one per range, in device memory; null: none
 };
 struct AverageArguments {
   float* weights;
@@ -362,6 +393,8 @@ KernelLaunch launch_of(const CastArguments& a);
 KernelLaunch launch_of(const SquaredNormPartsArguments& a);
 KernelLaunch launch_of(const SquaredNormsArguments& a);
 KernelLaunch launch_of(const UpdateScalarsArguments& a);
+KernelLaunch launch_of(const LambMomentsArguments& a);
+KernelLaunch launch_of(const TrustRatiosArguments& a);
 KernelLaunch launch_of(Type type, const UpdateArguments& a, std::int64_t blocks);
 KernelLaunch launch_of(const AverageArguments& a);
 

@@ -31,5 +31,7 @@
   X(squared_norm_parts, 0)       \
   X(squared_norms, 0)            \
   X(update_scalars, 0)           \
+  X(lamb_moments, 0)             \
+  X(trust_ratios, 0)             \
   X(update, 1)                   \
   X(average, 0)

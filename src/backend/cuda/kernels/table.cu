@@ -11,6 +11,7 @@
 #include "backend/cuda/kernels/squared_norms.cuh"
 #include "backend/cuda/kernels/table.h"
 #include "backend/cuda/kernels/tensors.cuh"
+#include "backend/cuda/kernels/trust_ratios.cuh"
 #include "backend/cuda/kernels/update.cuh"
 
 namespace ringtrain::cuda {

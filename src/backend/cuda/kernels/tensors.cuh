@@ -15,9 +15,9 @@ __device__ __forceinline__ std::int64_t first_block_of(const UpdatePlace& place)
 __device__ __forceinline__ std::int64_t first_block_of(const NormRange& range) {
   return range.first_block;
 }
-// The last place whose first block is not behind this one.
+// Of the last place whose first block is not behind this one.
 template <class Place>
-__device__ __forceinline__ Place place_of_block(const Place* places, int count) {
+__device__ __forceinline__ int index_of_block(const Place* places, int count) {
   int low = 0, high = count;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
@@ -26,7 +26,11 @@ __device__ __forceinline__ Place place_of_block(const Place* places, int count) 
     else
       high = middle;
   }
-  return places[low];
+  return low;
+}
+template <class Place>
+__device__ __forceinline__ Place place_of_block(const Place* places, int count) {
+  return places[index_of_block(places, count)];
 }
 
 // What a block has of a tensor whose taps and inner elements change places: one outer index, a range of inner ones, all

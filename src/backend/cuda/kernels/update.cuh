@@ -47,23 +47,29 @@ __device__ __forceinline__ void store_copy(T* to, const Four& four) {
   *reinterpret_cast<FourHalves*>(to) = halves;
 }
 
-// Updates `count` (at most four) elements from `at` on; returns the new weights.
+// What this tensor has of its own in the rule.
+struct OwnRule {
+  float gradient_scale, weight_decay, trust_ratio;
+};
+
+// Updates `count` (at most four) elements from `at` on; returns the new weights. The rule is read anew each time, from
+// the first-level cache: no optimizer needs all of it, and together with the elements it would take too many registers.
 template <bool whole>
-__device__ __forceinline__ Four update_four(const UpdateArguments& a, const UpdateRule& rule, std::int64_t at,
-                                            int count) {
-  Four w = load_four<whole>(a.weights + at, count), first = load_four<whole>(a.state[0] + at, count);
-  const Four g = load_four<whole>(a.gradients + at, count);
-  if (rule.kind == OptimizerKind::sgd) {
-    RINGTRAIN_UNROLL
-    for (int i = 0; i < 4; ++i) w.v[i] = sgd_update(rule, w.v[i], g.v[i], first.v[i]);
-  } else {
-    Four second = load_four<whole>(a.state[1] + at, count);
-    RINGTRAIN_UNROLL
-    for (int i = 0; i < 4; ++i) w.v[i] = adam_update(rule, w.v[i], g.v[i], first.v[i], second.v[i]);
-    store_four<whole>(a.state[1] + at, count, second);
-  }
+__device__ __forceinline__ Four update_four(const UpdateArguments& a, const OwnRule& own, std::int64_t at, int count) {
+  UpdateRule rule = *a.rule;
+  rule.gradient_scale = own.gradient_scale;
+  rule.weight_decay = own.weight_decay;
+  rule.learning_rate *= own.trust_ratio;
+  const bool has_second = a.state[1] != nullptr, moved_before = rule.kind == OptimizerKind::lamb;
+  Four w = load_four<whole>(a.weights + at, count), first = load_four<whole>(a.state[0] + at, count), second{}, g{};
+  if (has_second) second = load_four<whole>(a.state[1] + at, count);
+  if (!moved_before) g = load_four<whole>(a.gradients + at, count);
+  RINGTRAIN_UNROLL
+  for (int i = 0; i < 4; ++i) w.v[i] = updated_weight(rule, w.v[i], g.v[i], first.v[i], second.v[i]);
   store_four<whole>(a.weights + at, count, w);
+  if (moved_before) return w;
   store_four<whole>(a.state[0] + at, count, first);
+  if (has_second) store_four<whole>(a.state[1] + at, count, second);
   return w;
 }
 __device__ __forceinline__ bool may_be_whole(const UpdateArguments& a, std::int64_t at) {
@@ -72,7 +78,7 @@ __device__ __forceinline__ bool may_be_whole(const UpdateArguments& a, std::int6
 
 // The copy has the flat vector's order, perhaps with padding behind each row, which stays as it is.
 template <class T>
-__device__ __forceinline__ void update_rows(const UpdateArguments& a, const UpdateRule& rule, const UpdatePlace& place,
+__device__ __forceinline__ void update_rows(const UpdateArguments& a, const OwnRule& rule, const UpdatePlace& place,
                                             std::int64_t block) {
   const TensorPlace& p = place.tensor;
   T* own = place.own == nullptr ? nullptr : static_cast<T*>(place.own) + p.own_offset;
@@ -103,7 +109,7 @@ __device__ __forceinline__ void update_rows(const UpdateArguments& a, const Upda
 
 // In the copy taps and inner elements have changed places.
 template <class T>
-__device__ __forceinline__ void update_taps(const UpdateArguments& a, const UpdateRule& rule, const UpdatePlace& place,
+__device__ __forceinline__ void update_taps(const UpdateArguments& a, const OwnRule& rule, const UpdatePlace& place,
                                             std::int64_t block, float (&shared)[copy_tile]) {
   const TensorPlace& p = place.tensor;
   const TapsPiece piece = taps_piece(p, block);
@@ -121,8 +127,8 @@ __device__ __forceinline__ void update_taps(const UpdateArguments& a, const Upda
 }
 
 template <class T>
-__device__ __forceinline__ void update_tensor(const UpdateArguments& a, const UpdateRule& rule,
-                                              const UpdatePlace& place, float (&shared)[copy_tile]) {
+__device__ __forceinline__ void update_tensor(const UpdateArguments& a, const OwnRule& rule, const UpdatePlace& place,
+                                              float (&shared)[copy_tile]) {
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - place.tensor.first_block;
   if (place.tensor.taps == 1)
     update_rows<T>(a, rule, place, block);
@@ -135,9 +141,9 @@ __global__ void __launch_bounds__(tile_threads) update(UpdateArguments a) {
   __shared__ float shared[copy_tile];
   if (a.scalars->applied == 0) return;
   const UpdatePlace place = place_of_block(a.places, a.count);
-  UpdateRule rule = *a.rule;
-  rule.gradient_scale = a.scalars->gradient_scale;
-  rule.weight_decay = place.weight_decay;
+  const OwnRule rule{.gradient_scale = a.scalars->gradient_scale,
+                     .weight_decay = place.weight_decay,
+                     .trust_ratio = a.trust_ratios == nullptr ? 1.0f : a.trust_ratios[place.range]};
   if (place.own_is_fp32)
     update_tensor<float>(a, rule, place, shared);
   else

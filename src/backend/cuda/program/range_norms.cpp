@@ -51,6 +51,11 @@ DeviceRangeNorms::~DeviceRangeNorms() {
   }
 }
 
+DeviceRangeNorms::Parts DeviceRangeNorms::parts() {
+  stream_ = device_.compute_stream();
+  return {table_.data<const NormRange>(), static_cast<int>(size()), partial_.data<double>(), blocks_};
+}
+
 void DeviceRangeNorms::measure(const Vector& values, std::uintptr_t stream) {
   expect_within(end_, values.size());
   launch(values, nullptr, true, stream);
@@ -63,23 +68,26 @@ void DeviceRangeNorms::measure_change(const Vector& values, Vector& before, bool
 
 // Without `before` it is the values themselves that are measured.
 void DeviceRangeNorms::launch(const Vector& values, Vector* before, bool first, std::uintptr_t stream) {
-  stream_ = stream == 0 ? device_.compute_stream() : Stream{stream};
-  const auto* table = table_.data<const NormRange>();
-  const int count = static_cast<int>(size());
+  const auto [ranges, count, partial, blocks] = parts();
+  if (stream != 0) stream_ = Stream{stream};
   device_.launch(launch_of(SquaredNormPartsArguments{.values = values.data(),
-                                                     .ranges = table,
-                                                     .partial = partial_.data<double>(),
+                                                     .ranges = ranges,
+                                                     .partial = partial,
                                                      .count = count,
-                                                     .blocks = blocks_,
+                                                     .blocks = blocks,
                                                      .before = before == nullptr ? nullptr : before->data(),
                                                      .first = first}),
                  stream_);
+  add_parts(!first);
+}
+
+void DeviceRangeNorms::add_parts(bool add) {
   device_.launch(launch_of(SquaredNormsArguments{.partial = partial_.data<const double>(),
-                                                 .ranges = table,
+                                                 .ranges = table_.data<const NormRange>(),
                                                  .norms = norms_.data<double>(),
-                                                 .count = count,
+                                                 .count = static_cast<int>(size()),
                                                  .blocks = blocks_,
-                                                 .add = !first}),
+                                                 .add = add}),
                  stream_);
   device_.record(done_, stream_);
   fetched_ = false;

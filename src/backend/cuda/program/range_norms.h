@@ -24,6 +24,17 @@ class DeviceRangeNorms : public RangeNorms {
   void measure_change(const Vector& values, Vector& before, bool first, std::uintptr_t stream) override;
   const double* data() const override { return norms_.data<double>(); }
   void fetch() override;
+
+  // For a kernel that computes what is to be squared. It fills `partial` with the sums of squares of each block's
+  // chunk, in the program's stream; add_parts() then makes data() of it.
+  struct Parts {
+    const NormRange* ranges;  // [count], in device memory
+    int count;
+    double* partial;  // [blocks]
+    std::int64_t blocks;
+  };
+  Parts parts();
+  void add_parts(bool add = false);  // add: to what data() holds
   std::span<const double> values() override;
 
  private:

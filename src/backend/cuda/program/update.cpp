@@ -15,7 +15,8 @@ std::int64_t size_in_bytes(std::int64_t count) {
 
 bool same(std::span<const UpdateRange> a, std::span<const UpdateRange> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const UpdateRange& x, const UpdateRange& y) {
-    return x.begin == y.begin && x.end == y.end && x.weight_decay == y.weight_decay;
+    return x.begin == y.begin && x.end == y.end && x.weight_decay == y.weight_decay &&
+           x.has_trust_ratio == y.has_trust_ratio;
   });
 }
 }  // namespace
@@ -49,6 +50,7 @@ void Updater::upload_places(std::span<const UpdateRange> ranges, const ProgramBa
   }
   device_.copy(places_.data(), places.data(), size_in_bytes<UpdatePlace>(place_count_), CopyKind::to_device, stream);
   wait();
+  trust_.reset();
   known_ranges_.assign(ranges.begin(), ranges.end());
   known_copies_ = copies;
 }
@@ -65,13 +67,20 @@ void Updater::start(const Update& update, const ProgramBase* program, Vector& we
                                                   .unscale = 1 / update.loss_scale,
                                                   .clip_norm = update.clip_norm}),
                  stream);
+  const float* trust_ratios = nullptr;
+  if (has_trust_ratio(update.rule.kind)) {
+    if (!trust_) trust_ = std::make_unique<TrustRatios>(device_, poll_, update.ranges);
+    trust_->queue(update, rule_.data<UpdateRule>(), scalars_.data<UpdateScalars>(), weights, gradients, state);
+    trust_ratios = trust_->data();
+  }
   UpdateArguments arguments{.rule = rule_.data<UpdateRule>(),
                             .scalars = scalars_.data<UpdateScalars>(),
                             .places = places_.data<UpdatePlace>(),
                             .count = static_cast<int>(place_count_),
                             .weights = weights.data(),
                             .gradients = gradients.data(),
-                            .state = {}};
+                            .state = {},
+                            .trust_ratios = trust_ratios};
   for (std::size_t i = 0; i < state.size(); ++i) arguments.state[i] = state[i]->data();
   device_.launch(launch_of(program == nullptr ? Type::fp32 : program->type(), arguments, place_blocks_), stream);
   const std::int64_t statistics = weights.size() - update.trained;
@@ -82,14 +91,18 @@ void Updater::start(const Update& update, const ProgramBase* program, Vector& we
                                               .count = statistics,
                                               .momentum = update.norm_momentum}),
                    stream);
+  reports_trust_ = update.reports_trust && trust_ratios != nullptr;
+  if (reports_trust_) trust_->fetch();
   device_.copy(host_scalars_.data(), scalars_.data(), scalars_.bytes(), CopyKind::to_host, stream);
   device_.record(finished_, stream);
 }
 
 UpdateResult Updater::finish() {
   device_.synchronize(finished_, poll_);
-  return {.gradient_norm = std::sqrt(host_scalars_.data()->squared_norm),
-          .applied = host_scalars_.data()->applied != 0};
+  UpdateResult result{.gradient_norm = std::sqrt(host_scalars_.data()->squared_norm),
+                      .applied = host_scalars_.data()->applied != 0};
+  if (reports_trust_ && result.applied) result.trust_ratios = trust_->values();
+  return result;
 }
 
 }  // namespace ringtrain::cuda

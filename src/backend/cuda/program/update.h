@@ -1,12 +1,13 @@
-// An optimizer's step on the device: norm of the gradient, loss scale, clipping, the overflow that skips it, the
-// update with the program's copies of the weights, the running statistics. The host is told by one small copy behind
-// them, which it waits for when it likes.
+// An optimizer's step on the device: norm of the gradient, loss scale, clipping, the overflow that skips it, trust
+// ratios, the update with the program's copies of the weights, the running statistics. The host is told by one small
+// copy behind them, which it waits for when it likes.
 #pragma once
 
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/cuda/program/base.h"
+#include "backend/cuda/program/trust_ratios.h"
 #include "backend/cuda/program/update_places.h"
 
 namespace ringtrain::cuda {
@@ -18,7 +19,9 @@ class Updater {
   void start(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
              std::span<const std::unique_ptr<Vector>> state);
   UpdateResult finish();
-  std::int64_t bytes() const { return scalars_.bytes() + rule_.bytes() + places_.bytes(); }
+  std::int64_t bytes() const {
+    return scalars_.bytes() + rule_.bytes() + places_.bytes() + (trust_ ? trust_->bytes() : 0);
+  }
 
  private:
   void upload_places(std::span<const UpdateRange> ranges, const ProgramBase* program);
@@ -29,6 +32,8 @@ class Updater {
   DeviceMemory scalars_, rule_, places_;  // UpdateScalars, UpdateRule, UpdatePlace[]
   UploadRing<UpdateRule> rule_ring_;
   HostMemory<UpdateScalars> host_scalars_;
+  std::unique_ptr<TrustRatios> trust_;  // of known_ranges_; null: not needed so far
+  bool reports_trust_ = false;          // the last update
   // What lies on the device. Copies are known by what is shared: a program's address may come again.
   std::vector<UpdateRange> known_ranges_;
   std::shared_ptr<const std::vector<WeightCopy>> known_copies_;

@@ -1,4 +1,4 @@
-// What an update's kernel walks over: trained pieces of the flat vector with one weight decay each, and beside them the
+// What an update's kernel walks over: trained pieces of the flat vector, each within one range, and beside them the
 // program's copies that are written with them.
 #pragma once
 

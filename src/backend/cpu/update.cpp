@@ -1,0 +1,93 @@
+#include "backend/cpu/update.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "backend/cpu/range_norms.h"
+
+namespace ringtrain::cpu {
+
+namespace {
+
+// What an update works on.
+struct Work {
+  int threads;
+  const Kernels& kernels;
+  std::span<const UpdateRange> ranges;
+  std::vector<RangePiece> pieces;
+  float* weights;
+  const float* gradients;
+  float *first, *second;  // the optimizer's state; second null: it has none
+};
+
+UpdateRule with_decay(UpdateRule rule, const UpdateRange& range) {
+  rule.weight_decay = range.weight_decay;
+  return rule;
+}
+
+// One per range. `gradient_norms`: squared. Moves LAMB's moments.
+std::vector<float> trust_ratios(const UpdateRule& rule, const Work& work, std::span<const double> gradient_norms) {
+  std::vector<double> sums(work.pieces.size()), weights(work.ranges.size()), others(work.ranges.size());
+  sum_pieces(work.threads, work.pieces, sums, weights, [&](const RangePiece& piece) {
+    return work.kernels.squared_norm(piece.count, work.weights + piece.begin);
+  });
+  if (rule.kind == OptimizerKind::lamb)
+    sum_pieces(work.threads, work.pieces, sums, others, [&](const RangePiece& piece) {
+      const auto [begin, n, range] = piece;
+      return work.kernels.lamb_moments(with_decay(rule, work.ranges[range]), n, work.weights + begin,
+                                       work.gradients + begin, work.first + begin, work.second + begin);
+    });
+  else
+    others.assign(gradient_norms.begin(), gradient_norms.end());
+  std::vector<float> ratios(work.ranges.size(), 1.0f);
+  for (std::size_t i = 0; i < ratios.size(); ++i)
+    if (work.ranges[i].has_trust_ratio)
+      ratios[i] = trust_ratio(rule, work.ranges[i].weight_decay, weights[i], others[i]);
+  return ratios;
+}
+
+// `ratios`: one per range, or none.
+void update_weights(const UpdateRule& rule, const Work& work, const std::vector<float>& ratios) {
+#pragma omp parallel for num_threads(work.threads) schedule(static)
+  for (std::size_t i = 0; i < work.pieces.size(); ++i) {
+    const auto [begin, n, range] = work.pieces[i];
+    UpdateRule own = with_decay(rule, work.ranges[range]);
+    if (!ratios.empty()) own.learning_rate *= ratios[range];
+    work.kernels.update(own, n, work.weights + begin, work.gradients + begin, work.first + begin,
+                        work.second == nullptr ? nullptr : work.second + begin);
+  }
+}
+
+}  // namespace
+
+UpdateResult run_update(int threads, const Kernels& kernels, const Update& update, Vector& weights,
+                        const Vector& gradients, std::span<const std::unique_ptr<Vector>> state) {
+  const double unscale = 1.0 / static_cast<double>(update.loss_scale);
+  update.gradient_norms->measure(gradients);
+  const std::span<const double> norms = update.gradient_norms->values();
+  const double norm = std::sqrt(std::accumulate(norms.begin(), norms.end(), 0.0)) * unscale;
+  if (!std::isfinite(norm)) return {.gradient_norm = norm, .applied = false};
+  UpdateRule rule = update.rule;
+  const double clipping = update.clip_norm > 0 && norm > update.clip_norm ? update.clip_norm / norm : 1;
+  rule.gradient_scale = static_cast<float>(clipping * unscale);
+
+  const Work work{.threads = threads,
+                  .kernels = kernels,
+                  .ranges = update.ranges,
+                  .pieces = pieces_of(update.ranges),
+                  .weights = weights.data(),
+                  .gradients = gradients.data(),
+                  .first = state[0]->data(),
+                  .second = state.size() > 1 ? state[1]->data() : nullptr};
+  std::vector<float> ratios;
+  if (has_trust_ratio(rule.kind)) ratios = trust_ratios(rule, work, norms);
+  update_weights(rule, work, ratios);
+  for (std::int64_t i = update.trained; i < weights.size(); ++i)
+    weights.data()[i] = (1 - update.norm_momentum) * weights.data()[i] + update.norm_momentum * gradients.data()[i];
+  if (update.program != nullptr) update.program->set_weights(weights);
+  UpdateResult result{.gradient_norm = norm, .applied = true};
+  if (update.reports_trust) result.trust_ratios = std::move(ratios);
+  return result;
+}
+
+}  // namespace ringtrain::cpu

@@ -1,0 +1,77 @@
+#include "backend/cuda/program/trust_ratios.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+template <class T>
+std::int64_t size_in_bytes(std::int64_t count) {
+  return count * static_cast<std::int64_t>(sizeof(T));
+}
+
+std::vector<ElementRange> elements_of(std::span<const UpdateRange> ranges) {
+  std::vector<ElementRange> elements;
+  for (const UpdateRange& range : ranges) elements.push_back({range.begin, range.end});
+  return elements;
+}
+
+}  // namespace
+
+TrustRatios::TrustRatios(Device& device, std::function<void()> poll, std::span<const UpdateRange> ranges)
+    : device_(device),
+      poll_(std::move(poll)),
+      ranges_(elements_of(ranges)),
+      count_(static_cast<int>(ranges.size())),
+      norm_bytes_(std::make_shared<std::int64_t>(0)),
+      table_(device, size_in_bytes<TrustRange>(count_), "the ranges of trust ratios"),
+      ratios_(device, size_in_bytes<float>(count_), "trust ratios"),
+      host_(device, count_),
+      weights_(device, poll_, ranges_, norm_bytes_) {
+  std::vector<TrustRange> table;
+  for (const UpdateRange& range : ranges) table.push_back({range.weight_decay, range.has_trust_ratio ? 1 : 0});
+  const Stream stream = device.compute_stream();
+  const Event copied = device.make_event();
+  device.copy(table_.data(), table.data(), table_.bytes(), CopyKind::to_device, stream);
+  device.record(copied, stream);
+  device.synchronize(copied, poll_);
+}
+
+void TrustRatios::queue(const Update& update, const UpdateRule* rule, const UpdateScalars* scalars,
+                        const Vector& weights, const Vector& gradients,
+                        std::span<const std::unique_ptr<Vector>> state) {
+  const Stream stream = device_.compute_stream();
+  const double* other = update.gradient_norms->data();
+  weights_.measure(weights, 0);
+  if (update.rule.kind == OptimizerKind::lamb) {
+    if (!directions_) directions_ = std::make_unique<DeviceRangeNorms>(device_, poll_, ranges_, norm_bytes_);
+    const auto [ranges, count, partial, blocks] = directions_->parts();
+    device_.launch(launch_of(LambMomentsArguments{.rule = rule,
+                                                  .scalars = scalars,
+                                                  .ranges = ranges,
+                                                  .trust = table_.data<const TrustRange>(),
+                                                  .weights = weights.data(),
+                                                  .gradients = gradients.data(),
+                                                  .m = state[0]->data(),
+                                                  .v = state[1]->data(),
+                                                  .partial = partial,
+                                                  .count = count,
+                                                  .blocks = blocks}),
+                   stream);
+    directions_->add_parts();
+    other = directions_->data();
+  }
+  device_.launch(launch_of(TrustRatiosArguments{.rule = rule,
+                                                .scalars = scalars,
+                                                .trust = table_.data<const TrustRange>(),
+                                                .weights = weights_.data(),
+                                                .other = other,
+                                                .ratios = ratios_.data<float>(),
+                                                .count = count_}),
+                 stream);
+}
+
+void TrustRatios::fetch() {
+  device_.copy(host_.data(), ratios_.data(), ratios_.bytes(), CopyKind::to_host, device_.compute_stream());
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,263 @@
+// The optimizers for large batches, on the CPU and on a device: against a float64 program (tests/golden/
+// make_large_batch.py), and what is special about each.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "backend/cuda/backend.h"
+#include "base/random.h"
+#include "optim/optimizer.h"
+#include "tests/emulation/host_device.h"
+#include "tests/unit/golden.h"
+
+namespace ringtrain {
+namespace {
+
+using nlohmann::json;
+
+// The backends that every test here runs on. Streams of the device run as late as events allow.
+void on_cpu_and_device(const std::function<void(Backend&)>& body) {
+  {
+    SCOPED_TRACE("cpu");
+    body(*make_cpu_backend(2));
+  }
+  SCOPED_TRACE("device");
+  cuda::HostDevice device({.order = {cuda::RunOrder::Kind::latest, 0}});
+  body(*cuda::make_backend(device, {}));
+  device.finish_all();
+  device.check_guards();
+}
+
+struct Training {
+  Backend& backend;
+  const ParameterTable& table;
+  std::unique_ptr<Vector> weights = backend.make_vector(table.size()), gradients = backend.make_vector(table.size());
+  Optimizer optimizer;
+
+  Training(Backend& on, const ParameterTable& parameters, const OptimizerConfig& config)
+      : backend(on), table(parameters), optimizer(config, parameters, on) {}
+  // `values`: all tensors' elements one after another, without padding.
+  void set(Vector& to, std::span<const double> values, double factor = 1) {
+    for (const Parameter& p : table.all()) {
+      std::vector<float> tensor;
+      for (std::int64_t i = 0; i < p.count; ++i) tensor.push_back(static_cast<float>(factor * values[i]));
+      backend.copy_from_host(tensor, to, p.offset);
+      values = values.subspan(static_cast<std::size_t>(p.count));
+    }
+  }
+  std::vector<double> get(const Vector& from) {
+    std::vector<double> values;
+    for (const Parameter& p : table.all()) {
+      std::vector<float> tensor(static_cast<std::size_t>(p.count));
+      backend.copy_to_host(from, p.offset, tensor);
+      values.insert(values.end(), tensor.begin(), tensor.end());
+    }
+    return values;
+  }
+};
+
+ParameterKind kind_of(const std::string& name) {
+  return name == "weight" ? ParameterKind::weight : name == "norm" ? ParameterKind::norm : ParameterKind::bias;
+}
+
+OptimizerConfig config_of(const json& c) {
+  OptimizerConfig config;
+  config.kind = c.at("kind");
+  const json& o = c.at("options");
+  const auto take = [&o](const char* key, auto& member) { member = o.value(key, member); };
+  take("weight_decay", config.weight_decay);
+  take("no_decay", config.no_decay);
+  take("beta1", config.beta1);
+  take("beta2", config.beta2);
+  take("epsilon", config.epsilon);
+  take("trust_coefficient", config.trust_coefficient);
+  take("lars_form", config.lars_form);
+  take("no_trust", config.no_trust);
+  take("trust_undecayed", config.trust_undecayed);
+  take("transition_center", config.transition_center);
+  take("transition_length", config.transition_length);
+  take("clip_norm", config.clip_norm);
+  take("clip_value", config.clip_value);
+  return config;
+}
+
+// 20 steps, across two changes of the rate and a step that is skipped just where the rate changes; with a loss scale.
+TEST(LargeBatch, OptimizersAreTheFloat64Programs) {
+  constexpr float loss_scale = 8;
+  const json all = golden("large_batch.json");
+  ParameterTable table;
+  for (const json& t : all.at("tensors"))
+    table.append({t.at("name"), t.at("size"), kind_of(t.at("kind")), InitialValues::constant, 0});
+  const std::vector<double> start = values(all.at("start")), given = values(all.at("gradients"));
+  const std::vector<double> epochs = all.at("epochs");
+  const std::vector<std::size_t> shown = all.at("shown");
+  const std::size_t n = start.size(), skipped = all.at("skipped");
+  ASSERT_GE(all.at("cases").size(), 14u);
+  for (const json& c : all.at("cases"))
+    on_cpu_and_device([&](Backend& backend) {
+      SCOPED_TRACE(c.at("name").get<std::string>());
+      Training training(backend, table, config_of(c));
+      training.set(*training.weights, start);
+      const std::vector<double> rates = c.at("rates"), expected = values(c.at("weights"));
+      std::size_t row = 0;
+      for (std::size_t step = 0; step < rates.size(); ++step) {
+        const bool overflows = step == skipped;
+        training.set(*training.gradients, std::span(given).subspan(step * n, n),
+                     overflows ? std::numeric_limits<double>::infinity() : loss_scale);
+        const UpdateStep at{.rate = rates[step], .epochs = epochs[step]};
+        EXPECT_EQ(training.optimizer.update(*training.weights, *training.gradients, at, loss_scale, 0).applied,
+                  !overflows);
+        if (row == shown.size() || step != shown[row]) continue;
+        const std::vector<double> actual = training.get(*training.weights);
+        for (std::size_t i = 0; i < n; ++i) {
+          const double wanted = expected[row * n + i];
+          ASSERT_NEAR(actual[i], wanted, 4e-6 * (1 + std::abs(wanted))) << "step " << step << ", element " << i;
+        }
+        ++row;
+      }
+      EXPECT_EQ(row, shown.size());
+    });
+}
+
+ParameterTable two_layers() {
+  ParameterTable table;
+  table.append({"fc.bias", {300}, ParameterKind::bias, InitialValues::constant, 0});
+  table.append({"fc.weight", {300, 70}, ParameterKind::weight, InitialValues::constant, 0});
+  table.append({"bn.weight", {70}, ParameterKind::norm, InitialValues::constant, 1});
+  table.append({"bn.running_mean", {70}, ParameterKind::statistic, InitialValues::constant, 0});
+  return table;
+}
+
+std::vector<double> drawn(const ParameterTable& table, std::uint64_t key) {
+  std::int64_t count = 0;
+  for (const Parameter& p : table.all()) count += p.count;
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(0.5 * random_normal(key, static_cast<std::uint64_t>(i)));
+  return values;
+}
+
+double norm(std::span<const double> values) {
+  return std::sqrt(
+      std::transform_reduce(values.begin(), values.end(), 0.0, std::plus<>(), [](double x) { return x * x; }));
+}
+
+// MLPerf's convergence points need it: biases and norms see the rate itself, 17 and more, and never their ratio.
+TEST(LargeBatch, LarsMovesBiasesAndNormsAtTheFullRateWithoutDecay) {
+  const ParameterTable table = two_layers();
+  on_cpu_and_device([&](Backend& backend) {
+    Training training(backend, table,
+                      {.kind = "lars", .momentum = 0, .weight_decay = 0.1, .no_decay = {}, .lars_form = "mlperf"});
+    const std::vector<double> before = drawn(table, 1), gradient = drawn(table, 2);
+    training.set(*training.weights, before);
+    training.set(*training.gradients, gradient);
+    training.optimizer.update(*training.weights, *training.gradients, {17}, 1, 0);
+    const std::vector<double> after = training.get(*training.weights);
+    const std::size_t biases = 300, weights = 21000, norms = 70;
+    const auto of = [&](const std::vector<double>& all) { return std::span(all).subspan(biases, weights); };
+    const double ratio = 0.001 * norm(of(before)) / (norm(of(gradient)) + 0.1 * norm(of(before)));
+    for (std::size_t i = 0; i < biases + weights + norms; ++i) {
+      const bool scaled = i >= biases && i < biases + weights;
+      const double step = scaled ? 17 * ratio * (gradient[i] + 0.1 * before[i]) : 17 * gradient[i];
+      ASSERT_NEAR(after[i], before[i] - step, 2e-6 * (1 + std::abs(step))) << i;
+    }
+  });
+}
+
+TEST(LargeBatch, TrustRatiosAreReportedWhenAskedForOfAppliedUpdates) {
+  const ParameterTable table = two_layers();
+  on_cpu_and_device([&](Backend& backend) {
+    for (const std::string kind : {"lars", "lamb"}) {
+      SCOPED_TRACE(kind);
+      Training training(backend, table, {.kind = kind, .weight_decay = 0.1, .trust_coefficient = 0.02});
+      const std::vector<double> before = drawn(table, 1), gradient = drawn(table, 2);
+      const auto update = [&](bool reports) {
+        const UpdateStep at{.rate = 0, .reports_trust = reports};
+        return training.optimizer.update(*training.weights, *training.gradients, at, 1, 0).trust_ratios;
+      };
+      training.set(*training.weights, before);
+      training.set(*training.gradients, gradient);
+      const std::vector<float> ratios = update(true);
+      ASSERT_EQ(ratios.size(), 3u);
+      EXPECT_EQ(ratios[0], 1);
+      EXPECT_EQ(ratios[2], 1);
+      const auto weights = std::span(before).subspan(300, 21000), slope = std::span(gradient).subspan(300, 21000);
+      double expected = 0.02 * norm(weights) / (norm(slope) + 0.1 * norm(weights));
+      if (kind == "lamb") {  // Adam's first direction is the gradient's sign
+        std::vector<double> direction;
+        for (std::size_t i = 0; i < weights.size(); ++i)
+          direction.push_back(slope[i] / (std::abs(slope[i]) + 1e-8) + 0.1 * weights[i]);
+        expected = norm(weights) / norm(direction);
+      }
+      EXPECT_NEAR(ratios[1], expected, 1e-5 * expected);
+      EXPECT_TRUE(update(false).empty());
+      training.set(*training.gradients, gradient, std::numeric_limits<double>::infinity());
+      EXPECT_TRUE(update(true).empty());
+    }
+    Training sgd(backend, table, {.kind = "sgd"});
+    EXPECT_TRUE(sgd.optimizer.update(*sgd.weights, *sgd.gradients, {.reports_trust = true}, 1, 0).trust_ratios.empty());
+  });
+}
+
+// One optimizer after another on the same device, with other ranges: each has the ratios of its own.
+TEST(LargeBatch, OptimizersOfOneDeviceKeepTheirRatiosApart) {
+  ParameterTable small;
+  small.append({"w", {64}, ParameterKind::weight, InitialValues::constant, 0});
+  small.append({"v", {640}, ParameterKind::weight, InitialValues::constant, 0});
+  const ParameterTable large = two_layers();
+  const auto trained = [&](bool together) {
+    cuda::HostDevice device({.order = {cuda::RunOrder::Kind::latest, 0}});
+    const auto backend = cuda::make_backend(device, {}), other = cuda::make_backend(device, {});
+    Training a(*backend, small, {.kind = "lars", .weight_decay = 0.1}),
+        b(together ? *backend : *other, large, {.kind = "lamb", .weight_decay = 0.1});
+    for (Training* training : {&a, &b}) training->set(*training->weights, drawn(training->table, 3));
+    for (std::uint64_t step = 0; step < 3; ++step)
+      for (Training* training : {&a, &b}) {
+        training->set(*training->gradients, drawn(training->table, 10 + step));
+        training->optimizer.update(*training->weights, *training->gradients, {0.5}, 1, 0);
+      }
+    return std::pair(a.get(*a.weights), b.get(*b.weights));
+  };
+  EXPECT_EQ(trained(true), trained(false));
+}
+
+TEST(LargeBatch, TheMomentsOfLambHaveTheSameBitsOnAnyNumberOfThreads) {
+  const ParameterTable table = two_layers();
+  const auto trained = [&](int threads) {
+    const auto backend = make_cpu_backend(threads);
+    Training training(*backend, table, {.kind = "lamb", .weight_decay = 0.1});
+    training.set(*training.weights, drawn(table, 3));
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      training.set(*training.gradients, drawn(table, 10 + step));
+      training.optimizer.update(*training.weights, *training.gradients, {0.5}, 1, 0);
+    }
+    return training.get(*training.weights);
+  };
+  EXPECT_EQ(trained(1), trained(3));
+}
+
+TEST(LargeBatch, RmspropGivesWayToSgdOnOneCurveWithoutAJump) {
+  EXPECT_NEAR(sgd_share(0, 10, 5), 0.5 * std::exp(-4), 1e-15);
+  EXPECT_EQ(sgd_share(10, 10, 5), 0.5);
+  EXPECT_EQ(sgd_share(11, 10, 5), 0.7);
+  EXPECT_EQ(sgd_share(12.5, 10, 5), 1);
+  EXPECT_EQ(sgd_share(100, 10, 5), 1);
+  for (double e = 0; e < 20; e += 1e-3) {
+    EXPECT_LE(sgd_share(e, 10, 5), sgd_share(e + 1e-3, 10, 5));
+    EXPECT_LE(sgd_share(e + 1e-3, 10, 5) - sgd_share(e, 10, 5), 1.01e-3 / 5) << e;
+  }
+}
+
+TEST(LargeBatch, StateHasTheNamesThatCheckpointsAreReadBy) {
+  const auto names = [](const std::string& kind) { return Optimizer::state_names({.kind = kind}); };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names("lars"), Names{"momentum"});
+  EXPECT_EQ(names("lamb"), (Names{"exp_avg", "exp_avg_sq"}));
+  EXPECT_EQ(names("rmsprop"), Names{"square_avg"});
+  EXPECT_EQ(names("rmsprop_to_sgd"), (Names{"momentum", "square_avg"}));
+}
+
+}  // namespace
+}  // namespace ringtrain
