@@ -307,6 +307,22 @@ def row(plan, name):
     return re.search(rf"^  {name} +(.*)$", plan, re.MULTILINE)[1]
 
 
+IMAGENET = sorted(path.name for path in (ROOT / "configs").glob("imagenet_*.yaml"))
+
+
+@pytest.mark.parametrize("config", IMAGENET)
+def test_every_imagenet_experiment_and_row_of_its_table_is_planned_without_the_data(workshop, config):
+    table = re.findall(r"^# Row +(.*?) ->", (ROOT / "configs" / config).read_text(), re.MULTILINE)
+    for words in [[], *(line.split() for line in table)]:
+        assert "25,557,032 parameters" in row(plan_of(workshop, config, "--ranks", "4", *words), "model")
+
+
+def test_lambs_rates_and_warm_up_follow_from_the_batch(workshop):
+    for batch, step, rate in ("512", "782", "0.005"), ("32768", "780", "0.04"):  # 0.3125 and 20 epochs
+        plan = plan_of(workshop, "imagenet_resnet50_lamb.yaml", "--ranks", "4", f"batch.global={batch}")
+        assert re.search(rf"^  step {step} .*\) +{rate} ", plan, re.MULTILINE), plan
+
+
 def test_goyals_8192_is_the_same_experiment_on_8_and_on_256_ranks(workshop):
     plans = {ranks: plan_of(workshop, "imagenet_resnet50_8192.yaml", "--ranks", ranks) for ranks in ("8", "256")}
     assert row(plans["8"], "experiment") == row(plans["256"], "experiment")

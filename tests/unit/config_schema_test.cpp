@@ -68,6 +68,32 @@ TEST(Configs, EveryExperimentInTheRepositoryReadsAndItsRanksDivide) {
                       << "; RINGTRAIN_ROOT names the repository";
 }
 
+// "# Row  key=value key=value -> what came out" in a file's header: the same experiment with these words.
+std::vector<std::vector<std::string>> rows_of(const std::filesystem::path& path) {
+  std::vector<std::vector<std::string>> rows;
+  std::istringstream text(contents(path));
+  for (std::string line; std::getline(text, line);) {
+    if (line.rfind("# Row ", 0) != 0) continue;
+    std::istringstream words(line.substr(6));
+    std::vector<std::string>& row = rows.emplace_back();
+    for (std::string word; words >> word && word != "->";) row.push_back(word);
+  }
+  return rows;
+}
+
+TEST(Configs, EveryRowOfATableReadsAndItsRanksDivide) {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(root() / "configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    for (const std::vector<std::string>& row : rows_of(entry.path())) {
+      const Experiment experiment = read_experiment(entry.path().string(), row);
+      EXPECT_EQ(experiment.batch.global / experiment.batch.worker % 4, 0) << entry.path() << ": " << row.front();
+      ++count;
+    }
+  }
+  EXPECT_GE(count, 20u);
+}
+
 TEST(Configs, ThePageOfKeysIsTheSchemas) {
   const auto page = root() / "configs" / "README.md";
   if (std::getenv("RINGTRAIN_WRITE_PAGES") != nullptr) std::ofstream(page, std::ios::binary) << schema_markdown();
