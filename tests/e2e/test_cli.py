@@ -307,6 +307,15 @@ def row(plan, name):
     return re.search(rf"^  {name} +(.*)$", plan, re.MULTILINE)[1]
 
 
+def test_trust_ratios_are_recorded_by_tensor_when_asked_for(workshop):
+    lars = {"kind": "lars", "trust_coefficient": 0.5, "weight_decay": 0.001, "record_trust_every_steps": 2}
+    ratios = {record["step"]: record.get("trust_ratios") for record in steps(workshop.train("run", stop__steps=5, optimizer=lars))}
+    assert [step for step, recorded in ratios.items() if recorded] == [2, 4]
+    assert {"lstm.weight_ih_l0", "lstm.weight_hh_l0", "linear.weight"} <= set(ratios[2])
+    assert not any("bias" in name for name in ratios[2])
+    assert all(ratio > 0 and ratio != 1 for ratio in ratios[2].values())
+
+
 IMAGENET = sorted(path.name for path in (ROOT / "configs").glob("imagenet_*.yaml"))
 
 

@@ -175,6 +175,20 @@ TEST_F(TrainerOnDevices, Fp16BeginsAtItsOwnLossScaleAfterAnotherPrecisionAndGoes
   EXPECT_EQ(scale_after({"precision=fp16", "loss_scale.initial=32"}, fp16), 32);
 }
 
+// A transition between the first two steps of an epoch is the same wherever it lies between them.
+TEST_F(TrainerOnDevices, RmspropTurnsIntoSgdAtTheEpochOfTheRunsPosition) {
+  const auto trained = [this](const std::string& center) {
+    TrainingRank run(experiment("names", {"optimizer.kind=rmsprop_to_sgd", "optimizer.transition_length=1e-4",
+                                          "optimizer.transition_center=" + center}),
+                     false);
+    EXPECT_GT(run.plan.schedule.steps_per_epoch, 4);
+    run.steps(4);
+    return run.weights();
+  };
+  EXPECT_EQ(trained("0.01"), trained("0.011"));
+  EXPECT_NE(trained("0.01"), trained("1"));
+}
+
 TEST_F(TrainerOnDevices, AnOverflowIsReportedByItsStepAndHalvesTheNextOnesScale) {
   TrainingRank run(experiment("names", {"precision=fp16", "loss_scale.initial=16777216"}), true);
   const std::vector<float> before = run.weights();
