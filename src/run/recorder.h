@@ -30,10 +30,10 @@ struct StepRecord {
   std::int64_t global_batch = 0;  // samples of this step
   double grad_norm = 0;           // before clipping and decay
   std::optional<NoiseRecord> noise = std::nullopt;
-  double loss_scale = 1;  // written when it is not 1: fp16
-  bool skipped = false;   // the same: the gradient overflowed and nothing was updated
+  double loss_scale = 1;                                    // written when it is not 1: fp16
+  bool skipped = false;                                     // the same: the gradient overflowed and nothing was updated
   std::vector<std::pair<std::string, float>> trust_ratios;  // of tensors, by name; written when there are some
-  double seconds = 0;     // of this step
+  double seconds = 0;                                       // of this step
   double samples_per_second = 0;
   double elapsed_seconds = 0;  // of the run, earlier parts included
   // The step's time split; what is left over is bookkeeping.
