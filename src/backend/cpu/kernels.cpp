@@ -249,29 +249,54 @@ double squared_change(std::int64_t n, const float* __restrict values, float* __r
   return sum;
 }
 
-// The kind is a constant in each of these, so that its formula is all that the loop holds.
+// The kind is a constant in each loop, so that its formula is all that the loop holds.
 template <OptimizerKind kind>
-void update_as(const UpdateRule& rule, std::int64_t n, float* __restrict w, const float* __restrict g,
-               float* __restrict first, float* __restrict second) {
-  UpdateRule r = rule;
-  r.kind = kind;
+__attribute__((always_inline)) inline void update_as(UpdateRule rule, std::int64_t n, float* __restrict w,
+                                                     const float* __restrict g, float* __restrict first,
+                                                     float* __restrict second) {
+  rule.kind = kind;
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < n; ++i) {
     float a = first[i], b = 0;
     if constexpr (has_second_state(kind)) b = second[i];
-    w[i] = updated_weight(r, w[i], g[i], a, b);
+    w[i] = updated_weight(rule, w[i], g[i], a, b);
     first[i] = a;
     if constexpr (has_second_state(kind)) second[i] = b;
   }
 }
 
-// The loop of the rule's kind.
-template <int kind = 0>
+// A function for each kind, by whose name a profile shows it.
+#define RINGTRAIN_UPDATE(kind)                                                                                        \
+  __attribute__((noinline)) void kind(const UpdateRule& rule, std::int64_t n, float* w, const float* g, float* first, \
+                                      float* second) {                                                                \
+    update_as<OptimizerKind::kind>(rule, n, w, g, first, second);                                                     \
+  }
+RINGTRAIN_UPDATE(sgd)
+RINGTRAIN_UPDATE(lars)
+RINGTRAIN_UPDATE(adam)
+RINGTRAIN_UPDATE(adamw)
+RINGTRAIN_UPDATE(lamb)
+RINGTRAIN_UPDATE(rmsprop)
+RINGTRAIN_UPDATE(rmsprop_to_sgd)
+#undef RINGTRAIN_UPDATE
+
 void update(const UpdateRule& rule, std::int64_t n, float* w, const float* g, float* first, float* second) {
-  if (rule.kind == static_cast<OptimizerKind>(kind))
-    update_as<static_cast<OptimizerKind>(kind)>(rule, n, w, g, first, second);
-  else if constexpr (kind + 1 < optimizer_kinds)
-    update<kind + 1>(rule, n, w, g, first, second);
+  switch (rule.kind) {
+    case OptimizerKind::sgd:
+      return sgd(rule, n, w, g, first, second);
+    case OptimizerKind::lars:
+      return lars(rule, n, w, g, first, second);
+    case OptimizerKind::adam:
+      return adam(rule, n, w, g, first, second);
+    case OptimizerKind::adamw:
+      return adamw(rule, n, w, g, first, second);
+    case OptimizerKind::lamb:
+      return lamb(rule, n, w, g, first, second);
+    case OptimizerKind::rmsprop:
+      return rmsprop(rule, n, w, g, first, second);
+    case OptimizerKind::rmsprop_to_sgd:
+      return rmsprop_to_sgd(rule, n, w, g, first, second);
+  }
 }
 
 double lamb_moments(const UpdateRule& rule, std::int64_t n, const float* __restrict w, const float* __restrict g,
@@ -305,7 +330,7 @@ const Kernels& RINGTRAIN_PASTE(kernels_, RINGTRAIN_ISA)() {
                                  &add,
                                  &squared_norm,
                                  &squared_change,
-                                 &update<>,
+                                 &update,
                                  &lamb_moments};
   return table;
 }
