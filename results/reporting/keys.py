@@ -1,5 +1,6 @@
 """The keys of an experiment: which decide what is learned, their defaults, values as text."""
 
+import math
 import re
 from pathlib import Path
 
@@ -113,3 +114,12 @@ def parse_override(word):
     """ "learning_rate.base=0.1" as ("learning_rate.base", 0.1)."""
     key, _, value = word.partition("=")
     return key, parse(value)
+
+
+def peak_rate(config):
+    """The rate after warm-up: base x its scaling to the batch (src/config/schema.cpp, learning_rate.scaling); NaN where
+    the base is not known."""
+    base, reference = config.get("learning_rate.base", math.nan), config.get("learning_rate.base_batch", 0)
+    times = config.get("batch.global", 0) / reference if reference else 1.0
+    scaling = {"linear": times, "sqrt": times**0.5, "legw": times**0.5}
+    return base * scaling.get(config.get("learning_rate.scaling", "none"), 1.0)

@@ -83,14 +83,7 @@ class Run:
 
     @property
     def peak_rate(self):
-        """The rate after warm-up: base x its scaling to the batch (config/schema.cpp, learning_rate.scaling)."""
-        base, reference = self.config.get("learning_rate.base", math.nan), self.config.get(
-            "learning_rate.base_batch", 0
-        )
-        times = self.batch / reference if reference else 1.0
-        return base * {"linear": times, "sqrt": times**0.5, "legw": times**0.5}.get(
-            self.config.get("learning_rate.scaling", "none"), 1.0
-        )
+        return keys.peak_rate(self.config)
 
     def column(self, key):
         return self.steps.get(key, numpy.array([]))

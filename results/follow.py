@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Follows runs while they are written, and hands their numbers to TensorBoard, Weights & Biases or an MLPerf log.
+
+  results/follow.py results/names/latest --tensorboard events
+  results/follow.py results/names_grid --wandb names      (WANDB_MODE=offline, or no key: into the folder wandb/)
+  results/follow.py results/resnet/run1 --mllog run1.txt --once
+
+It ends when the run has ended. Of a study it follows each trial as soon as it begins, and ends with the last trial of
+study.json; in a folder without a study.json, half a minute after the last run. Ctrl-C stops it at any time; started again,
+it goes on where it was, and writes no step twice. Numbers keep their names of metrics.jsonl (results/README.md).
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from reporting import following, trackers
+from reporting.errors import ReportError
+
+QUIET_SECONDS = 30  # without a study.json: so long no new run, and no other is waited for
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN|STUDY", help="run folders, or folders of run folders")
+    parser.add_argument("--tensorboard", type=Path, metavar="DIR", help="event files, in a folder for each run")
+    parser.add_argument("--wandb", metavar="PROJECT", help="a run there for each run here, a group for each study")
+    parser.add_argument(
+        "--wandb-dir",
+        type=Path,
+        default=Path(os.environ.get("WANDB_DIR", ".")),
+        metavar="DIR",
+        help="where its folder wandb/ is made [WANDB_DIR, or here]",
+    )
+    parser.add_argument("--mllog", type=Path, metavar="FILE", help="MLPerf's log; of a study FILE-<trial>, one each")
+    parser.add_argument("--mllog-org", default="unnamed", metavar="NAME", help="submission_org of that log [unnamed]")
+    parser.add_argument("--once", action="store_true", help="write what is there now, and end")
+    parser.add_argument("--interval", type=float, default=2, metavar="SECONDS", help="between two looks [2]")
+    arguments = parser.parse_args()
+    if not (arguments.tensorboard or arguments.wandb or arguments.mllog):
+        parser.error("say where to: --tensorboard DIR, --wandb PROJECT or --mllog FILE")
+    if not arguments.interval > 0:
+        parser.error(f"--interval {arguments.interval:g}: a number of seconds above 0 was expected")
+    return arguments
+
+
+def follow(source, sinks, followed, once, interval):
+    """Looks at the runs again and again, until they have ended; `followed`, path -> Followed, grows with the runs."""
+    changed = time.monotonic()
+    while True:
+        for run in source.runs():
+            if run.path not in followed:
+                followed[run.path] = trackers.Followed(run, sinks)
+                changed = time.monotonic()
+                print(f"following {run.path}", flush=True)
+        for one in followed.values():
+            one.look(once)
+        if once and not followed:
+            raise ReportError(f"{', '.join(map(str, source.paths))}: no run has begun there")
+        if once or source.has_ended(followed, time.monotonic() - changed > QUIET_SECONDS):
+            return
+        time.sleep(interval)
+
+
+def main():
+    arguments = parse_arguments()
+    followed = {}
+    try:
+        source = following.Source(arguments.runs)
+        sinks = trackers.make(arguments, source)
+        try:
+            follow(source, sinks, followed, arguments.once, arguments.interval)
+        finally:
+            for one in followed.values():
+                one.close()
+        for one in followed.values():
+            print(f"{one.run.path}: {one.words()}")
+        for sentence in dict.fromkeys(s for one in followed.values() for s in one.advice()):
+            print(sentence)
+    except ReportError as error:
+        sys.exit(f"follow.py: error: {error}")
+    except OSError as error:
+        sys.exit(f"follow.py: error: {error.filename or 'a file'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        print("stopped; started again, it goes on from here")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Run folders that are still written: their new records, and whether they have ended.
+
+Needs PyYAML and no other package of the report: who has TensorBoard may have no SciPy."""
+
+import calendar
+import json
+import os
+import time
+from pathlib import Path
+
+from .errors import ReportError
+
+FILES = ("run.json", "metrics.jsonl")
+ENDED = ("finished", "failed", "diverged")  # of a trial in study.json
+
+
+def read_json(path):
+    """The object in a file that others replace as a whole; {} where it is not there, or cannot be read yet."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def is_run(path):
+    return path.is_dir() and any((path / name).is_file() for name in FILES)
+
+
+def is_evaluation(record):
+    return "validation_loss" in record
+
+
+def parse(line):
+    """A record, or None: an empty line, or one that a kill cut off."""
+    try:
+        record = json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
+class RunFolder:
+    """One run folder and how far its metrics.jsonl has been read."""
+
+    def __init__(self, path, study=""):
+        self.path, self.name, self.study = path, path.resolve().name, study
+        self.start_again()
+
+    def start_again(self):
+        self.position, self.file_id, self.before = 0, None, b""
+
+    def record(self):
+        return read_json(self.path / "run.json")
+
+    def starts(self):
+        return [s for s in self.record().get("starts", []) if isinstance(s, dict)]
+
+    def outcome(self):
+        """Empty while it runs, and where there is no run.json."""
+        outcome = str(self.record().get("outcome", ""))
+        return "" if outcome == "running" else outcome
+
+    def identity(self):
+        """Path, and time of the first start: a later run in the same folder is another run."""
+        starts = self.starts()
+        return f"{self.path.resolve()} {starts[0].get('started', '') if starts else ''}".strip()
+
+    def config(self):
+        """key -> value of experiment.yaml, defaults where it has none; {} without the file."""
+        path = self.path / "experiment.yaml"
+        if not path.is_file():
+            return {}
+        try:
+            import yaml
+
+            from . import keys
+        except ImportError as error:
+            raise ReportError("this Python has no yaml: pip install pyyaml, or Debian's python3-yaml") from error
+        try:
+            tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ReportError(f"{path} cannot be read as YAML: {error}") from error
+        return {**keys.defaults(), **keys.flatten(tree)} if isinstance(tree, dict) else {}
+
+    def new_records(self):
+        """(whether all is read again, records): those since the last look; or all, the first time and after the file
+        was replaced or cut back, as a resumed run does. A line is taken when it has its end."""
+        try:
+            file = open(self.path / "metrics.jsonl", "rb")
+        except FileNotFoundError:
+            return False, []
+        with file:
+            found = os.fstat(file.fileno())
+            file.seek(self.position - len(self.before))
+            grown_only = found.st_ino == self.file_id and file.read(len(self.before)) == self.before
+            if not grown_only:
+                self.start_again()
+                self.file_id = found.st_ino
+                file.seek(0)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self.position += len(whole)
+        self.before = (self.before + whole)[-256:]
+        return not grown_only, [r for r in map(parse, whole.splitlines()) if r]
+
+
+class Clock:
+    """When a record was written: run.json has the time of every start, metrics.jsonl the seconds of the run."""
+
+    def __init__(self):
+        self.start, self.base, self.elapsed = -1, 0.0, 0.0
+
+    def time_of(self, record, starts):
+        """Seconds since 1970, records in order; now where no start is known."""
+        begun = [i for i, s in enumerate(starts) if s.get("resumed_from_step", 0) < record["step"]]
+        start = begun[-1] if begun else 0
+        if start != self.start:
+            self.start, self.base = start, self.elapsed if start else 0.0
+        self.elapsed = record.get("elapsed_seconds", self.elapsed + record.get("evaluation_seconds", 0.0))
+        began = seconds_of(starts[start].get("started")) if starts else None
+        return time.time() if began is None else began + max(0.0, self.elapsed - self.base)
+
+
+def seconds_of(text):
+    """Of "2026-11-21T10:30:59Z"; None of anything else."""
+    try:
+        return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))
+    except (TypeError, ValueError):
+        return None
+
+
+class Source:
+    """What was asked for: run folders, and folders in which runs appear one after another."""
+
+    def __init__(self, paths):
+        self.paths = [p.parent if p.name in FILES and p.is_file() else p for p in map(Path, paths)]
+        for path in self.paths:
+            if not path.is_dir():
+                raise ReportError(f"{path} does not exist; give a run's folder, or a study's (results/<study>)")
+
+    @property
+    def is_one_run(self):
+        return len(self.paths) == 1 and is_run(self.paths[0])
+
+    def runs(self):
+        """Those that have begun."""
+        found = {}
+        for path in self.paths:
+            if is_run(path):
+                found.setdefault(path.resolve(), RunFolder(path))
+                continue
+            for child in sorted(path.iterdir()):
+                if is_run(child) and not child.is_symlink():
+                    found.setdefault(child.resolve(), RunFolder(child, path.resolve().name))
+        return list(found.values())
+
+    def has_ended(self, followed, quiet):
+        """`followed`: path -> what follows the run there. `quiet`: no run has begun for a while."""
+        if not all(one.ended for one in followed.values()):
+            return False
+        for path in self.paths:
+            trials = read_json(path / "study.json").get("trials")
+            if isinstance(trials, list):
+                if not all(isinstance(t, dict) and t.get("state") in ENDED for t in trials):
+                    return False
+            elif not is_run(path) and not (followed and quiet):
+                return False
+        return True

@@ -1,0 +1,144 @@
+"""Runs of Weights & Biases, by the package wandb; without a network or a key into its offline folder."""
+
+import hashlib
+import netrc
+import os
+from urllib.parse import urlparse
+
+from . import following, trackers, wandb_file
+
+
+def has_key():
+    """Whether wandb would find a key without asking anybody."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+# What this machine does and the source around follow.py say nothing of the run; a terminal's lines belong to nobody.
+SETTINGS = {
+    "console": "off",
+    "silent": True,
+    "x_disable_stats": True,
+    "x_disable_meta": True,
+    "disable_git": True,
+    "x_save_requirements": False,
+}
+
+
+def tree_of(flat):
+    """{"batch.global": 64} as {"batch": {"global": 64}}."""
+    tree = {}
+    for key, value in flat.items():
+        *sections, last = key.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = list(value) if isinstance(value, tuple) else value
+    return tree
+
+
+class Wandb:
+    def __init__(self, project, folder):
+        self.project, self.folder = project, folder
+        self.wandb, self.messages = trackers.load("--wandb", "wandb", "wandb", "wandb.proto.wandb_internal_pb2")
+        self.mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
+
+    def writer(self, run):
+        return RunWriter(self, run)
+
+    def begin(self, run, run_id):
+        """A run there; several can be open at a time."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        newest = (run.starts() or [{}])[-1]
+        known = self.wandb.Settings()
+        made = self.wandb.init(
+            project=self.project,
+            dir=str(self.folder),
+            id=run_id,
+            name=run.name,
+            group=run.study or None,
+            mode=self.mode,
+            resume="allow",
+            reinit="create_new",
+            config={**tree_of(run.config()), **{k: newest[k] for k in ("ranks", "commit", "backend") if k in newest}},
+            settings=self.wandb.Settings(**{k: v for k, v in SETTINGS.items() if hasattr(known, k)}),
+        )
+        made.define_metric("step")
+        made.define_metric("*", step_metric="step")
+        return made
+
+
+class RunWriter:
+    """A run there; its id follows from ours. `step`, a value of each row, is the axis: so an evaluation that comes after a
+    restart stands where it belongs."""
+
+    def __init__(self, sink, run):
+        self.sink, self.run = sink, run
+        self.id = hashlib.sha256(run.identity().encode()).hexdigest()[:16]
+        self.made, self.count, self.left_out = None, 0, 0
+        self.last, self.has_ended = self.found()
+
+    def found(self):
+        """({whether an evaluation: last step}, whether the end was told) in the files of earlier starts."""
+        last, ended = {False: 0, True: 0}, False
+        for path in sorted(self.sink.folder.glob(f"wandb/*run-*-{self.id}/run-{self.id}.wandb")):
+            rows, summary = wandb_file.history(path, self.sink.messages)
+            for row in rows:
+                kind = following.is_evaluation(row)
+                last[kind] = max(last[kind], int(row.get("step", 0)))
+            ended = "outcome" in summary
+        return last, ended
+
+    def open(self):
+        if self.made is None:
+            self.made = self.sink.begin(self.run, self.id)
+            # Where the files of earlier starts are gone, the server knows how far they came.
+            summary = dict(self.made.summary)
+            self.last[False] = max(self.last[False], int(summary.get("step", 0)))
+            if "validation_loss" in summary:
+                self.last[True] = max(self.last[True], int(summary.get("step", 0)))
+
+    def take(self, stamped, again):
+        """What wandb was given stays: steps that a resumed run has computed again are not given a second time."""
+        del again
+        for record, _ in stamped:
+            kind = following.is_evaluation(record)
+            if record["step"] > self.last[kind]:
+                self.open()
+            if record["step"] > self.last[kind]:
+                self.made.log(trackers.numbers(record))
+                self.last[kind] = record["step"]
+                self.has_ended = False
+                self.count += 1
+
+    def end(self, outcome):
+        if self.has_ended:
+            return
+        self.open()
+        self.made.summary["outcome"] = outcome
+        good = outcome == "finished" or outcome.startswith(("target", "stopped by"))
+        self.made.finish(exit_code=0 if good else 1)
+        self.made, self.has_ended = None, True
+
+    def flush(self):
+        pass  # wandb's own process writes
+
+    def close(self):
+        if self.made is not None:
+            self.made.finish()
+            self.made = None
+
+    def words(self):
+        return f"{self.count} records went to wandb ({self.sink.mode}), project {self.sink.project}, run {self.id}"
+
+    def advice(self):
+        if self.sink.mode != "offline":
+            return []
+        return [
+            f"Written offline (WANDB_MODE, or no WANDB_API_KEY); to upload: wandb sync {self.sink.folder}/wandb/offline-run-*"
+        ]
