@@ -1,0 +1,40 @@
+#!/bin/bash
+# The data of `make study`, in DATA (default: data_prep/data). The same input gives the same bytes.
+#   data_prep/study_data.sh names
+#       DATA/names-*.h5: the proper names of Debian's word list, as `make demo` makes them
+#   data_prep/study_data.sh digits
+#       DATA/digits-*.h5: scikit-learn's handwritten digits, half of each class held out for validation
+#   data_prep/study_data.sh pictures FOLDER NAME
+#       DATA/NAME-*.h5: the pictures of any folder of class folders, with or without train/ and val/, as 32 x 32 pixels; at
+#       most PICTURES_COUNT (1000) for training and as many for validation
+set -eu -o pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+data=${DATA:-data_prep/data}
+mkdir -p "$data"
+
+case ${1:-} in
+  names)
+    data_prep/proper_names.sh > "$data/names.txt"
+    bin/ringtrain-data names "$data/names.txt" --out "$data/names" --alphabet study31 --force
+    ;;
+  digits)
+    arrays=$data/digits_arrays.h5
+    .ci/digits.sh | "$python" data_prep/digits.py "$arrays"
+    bin/ringtrain-data import "$arrays" --images images --labels labels --out "$data/digits" --validation 0.5 --statistics \
+      --license "UCI ML, Optical Recognition of Handwritten Digits (Alpaydin, Kaynak 1998), as scikit-learn ships it" --force
+    ;;
+  pictures)
+    [ $# = 3 ] || { echo "usage: study_data.sh pictures FOLDER NAME" >&2; exit 2; }
+    chosen=$data/$3_chosen # links
+    "$python" data_prep/choose_pictures.py "$2" "$chosen" --count "${PICTURES_COUNT:-1000}"
+    share="--validation 0.5"
+    [ -d "$chosen/train" ] && share=""
+    # shellcheck disable=SC2086
+    bin/ringtrain-data images "$chosen" --out "$data/$3" --size 32 $share --statistics --force
+    ;;
+  *)
+    echo "usage: study_data.sh names | digits | pictures FOLDER NAME" >&2
+    exit 2
+    ;;
+esac
