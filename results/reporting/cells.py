@@ -39,19 +39,24 @@ class Cell:
         return {seed: float(numpy.mean(values)) for seed, values in sorted(found.items())}
 
 
+def value_of(run, key):
+    """A folder that is older than the key has its default."""
+    return run.config.get(key, keys.defaults().get(key))
+
+
 def varied_keys(runs):
     """Keys that decide and differ among the runs, sorted as the experiments list them."""
     names = list(dict.fromkeys(key for run in runs for key in run.config))
-    return [key for key in names if keys.decides(key) and len({run.config.get(key) for run in runs}) > 1]
+    return [key for key in names if keys.decides(key) and len({value_of(run, key) for run in runs}) > 1]
 
 
 def follows_batch(key, runs):
     """Whether a number is set by the batch: one value at each batch, as worker groups, warm-up and length often are."""
-    if key.startswith(NOT_FOLLOWING) or not all(is_number(run.config.get(key)) for run in runs):
+    if key.startswith(NOT_FOLLOWING) or not all(is_number(value_of(run, key)) for run in runs):
         return False
     values = {}
     for run in runs:
-        values.setdefault(run.batch, set()).add(run.config.get(key))
+        values.setdefault(run.batch, set()).add(value_of(run, key))
     return all(len(v) == 1 for v in values.values())
 
 
@@ -59,16 +64,61 @@ def is_number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+class Family(tuple):
+    """(key, value) pairs that tell a family from the others; `words`: how a legend names it."""
+
+    words = ""
+
+
+def telling_keys(runs, names):
+    """As few of the keys as tell the families apart: what always changes together with them says nothing more."""
+    rows = list(dict.fromkeys(tuple(value_of(run, key) for key in names) for run in runs))
+    chosen = []
+
+    def parts(places):
+        return len({tuple(row[i] for i in places) for row in rows})
+
+    while parts(chosen) < len(rows):
+        chosen.append(max((i for i in range(len(names)) if i not in chosen), key=lambda i: parts([*chosen, i])))
+    for place in chosen[:-1]:
+        if parts([i for i in chosen if i != place]) == len(rows):
+            chosen.remove(place)
+    return [names[i] for i in sorted(chosen)]
+
+
+def named(families):
+    """The families with their words: values that are the key's default are left out where the rest is clear."""
+    short = keys.short_names([key for key, _ in families[0]]) if families else {}
+    defaults = keys.defaults()
+
+    def words(pairs):
+        return ", ".join(f"{short[key]} {keys.text(value)}" for key, value in pairs)
+
+    brief = [words([(k, v) for k, v in family if v != defaults.get(k)]) or words(family) for family in families]
+    for family, text in zip(families, brief):
+        family.words = text if len(set(brief)) == len(brief) else words(family)
+    return {tuple(family): family for family in families}
+
+
+def family_keys(runs):
+    """The keys that make families: not batch and rate, which are axes, nor what follows the batch."""
+    return [k for k in varied_keys(runs) if k != "batch.global" and k not in RATE_KEYS and not follows_batch(k, runs)]
+
+
 def make_cells(runs):
-    """All cells, by family, batch and rate. Batch and rate are axes; what follows the batch makes no family."""
-    varied = varied_keys(runs)
-    of_family = [k for k in varied if k != "batch.global" and k not in RATE_KEYS and not follows_batch(k, runs)]
+    """All cells, by family, batch and rate."""
+    varied, telling = varied_keys(runs), telling_keys(runs, family_keys(runs))
+    known = named(list({pairs: Family(pairs) for pairs in (pairs_of(run, telling) for run in runs)}.values()))
     cells = {}
     for run in runs:
-        family = tuple((key, run.config.get(key)) for key in of_family)
-        key = tuple(run.config.get(key) for key in varied)
+        family = known[pairs_of(run, telling)]
+        key = tuple(value_of(run, key) for key in varied)
         cells.setdefault(key, Cell(family, run.batch, run.peak_rate, key)).runs.append(run)
     return sorted(cells.values(), key=lambda c: (keys.text(tuple(v for _, v in c.family)), c.batch, c.rate))
+
+
+def pairs_of(run, names):
+    return tuple((key, value_of(run, key)) for key in names)
 
 
 def families(cells):
@@ -81,6 +131,8 @@ def families(cells):
 
 def label(family):
     """Of a line in a legend."""
+    if getattr(family, "words", ""):
+        return family.words
     short = keys.short_names([key for key, _ in family])
     return ", ".join(f"{short[key]} {keys.text(value)}" for key, value in family) or "this study"
 

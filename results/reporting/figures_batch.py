@@ -70,7 +70,38 @@ def outcome(cells, measure, rows):
     )
     if published:
         note += " Below: ResNet-50 on ImageNet as published. The data differ unless a verdict says otherwise; compare the shape."
-    return Figure("outcome_vs_batch", title, drawing, table, note)
+    return Figure("outcome_vs_batch", title, drawing, table, note, tuning_warnings(lines, "finished"))
+
+
+def tuning_warnings(lines, did):
+    """What makes the best rate of each batch, and the spread over its seeds, weaker than they look. `lines`: family -> points;
+    `did`: what a seed with a value did."""
+    lines = {grouping.label(family): points for family, points in lines.items() if points}
+    found = [
+        f"{name}, batch {p.batch}: the best rate, {p.cell.rate:.4g}, is the {'lowest' if p.edge == 'low' else 'highest'} of "
+        f"{p.rates} that were tried; the best may lie outside"
+        for name, points in lines.items()
+        for p in points
+        if p.edge
+    ]
+    untuned = [name for name, points in lines.items() if len(points) > 1 and all(p.rates == 1 for p in points)]
+    if untuned:
+        found.append(
+            f"{names_of(untuned, lines)}one rate for each batch, so none was tuned (Shallue et al. 2019 tune at every batch)"
+        )
+    few = {name: [p.batch for p in points if len(p.values) < 3] for name, points in lines.items()}
+    if len(few) > 1 and all(len(few[name]) == len(points) for name, points in lines.items()):
+        found.append(f"fewer than three seeds {did} at every batch; the spread is not known well")
+        few = {}
+    for name, batches in few.items():
+        if batches:
+            listed = ", ".join(map(str, batches))
+            found.append(f"{name}: fewer than three seeds {did} at batch {listed}; the spread is not known well")
+    return found
+
+
+def names_of(names, lines):
+    return "" if len(names) == len(lines) else "; ".join(names) + ": "
 
 
 def clip_outliers(axis, table):

@@ -63,7 +63,7 @@ def draw_column(axis, cells, key, mean, x_key="epoch", seeds=True):
                 continue
             xs, ys = thinned(run.steps[x_key], run.steps[key], mean)
             if len(xs):
-                axis.plot(
+                (line,) = axis.plot(
                     xs,
                     ys,
                     label=label,
@@ -72,6 +72,7 @@ def draw_column(axis, cells, key, mean, x_key="epoch", seeds=True):
                     markevery=marks(index, len(xs)),
                     **look,
                 )
+                line.fell_apart = run.state == "diverged"
                 rows += course_rows(cell, run, x_key, xs, key, ys)
                 label = None
     return rows
@@ -112,7 +113,7 @@ def draw_evaluations(axis, cells):
             ]
             if pairs:
                 xs, ys = zip(*pairs)
-                axis.plot(
+                (line,) = axis.plot(
                     xs,
                     ys,
                     label=label,
@@ -123,18 +124,21 @@ def draw_evaluations(axis, cells):
                     markersize=5,
                     markevery=marks(index, max(10, len(xs))),
                 )
+                line.fell_apart = run.state == "diverged"
                 rows += course_rows(cell, run, "epoch", xs, "validation_loss", ys)
                 label = None
     return rows
 
 
 def limit_losses(axis):
-    """A run that fell apart would flatten the others: the axis ends at what 95 % of the points need."""
-    values = numpy.concatenate([line.get_ydata() for line in axis.get_lines()] or [numpy.array([])]).astype(float)
+    """A run that fell apart would flatten the others: the axis ends at what 95 % of their points need."""
+    lines = [line for line in axis.get_lines() if not line.fell_apart] or axis.get_lines()
+    values = numpy.concatenate([line.get_ydata() for line in lines] or [numpy.array([])]).astype(float)
     values = values[numpy.isfinite(values)]
     if len(values):
         low, high = values.min(), numpy.percentile(values, 95)
-        axis.set_ylim(low - 0.05 * (high - low), high + 0.4 * (high - low) or None)
+        room = high - low or 0.05 * abs(high) or 1
+        axis.set_ylim(low - 0.05 * room, high + 0.4 * room)
 
 
 def course(cells, value_of, key, name, title, unit, always):
@@ -251,7 +255,9 @@ def published_noise(cells, made, rows):
     if not ours or not published:
         return Missing(title, "neither a noise scale nor B_crit was measured")
     entries = [(f"ours: {name}", values) for name, values in ours.items()] + list(published.items())
-    drawing, (axis,) = style.panels(height=0.32 * len(entries) + 1)
+    names = [style.wrapped(name, 34) for name, _ in entries]
+    height = 0.32 * len(entries) * max(1, 0.6 * max(name.count("\n") + 1 for name in names)) + 1
+    drawing, (axis,) = style.panels(height=height)
     for place, (name, values) in enumerate(entries):
         for key, look, shift in (("critical_batch", 0, -0.15), ("noise_scale", 1, 0.15)):
             ends = [values.get(f"{key}_{end}") for end in ("start", "average")]
@@ -268,10 +274,10 @@ def published_noise(cells, made, rows):
                 label=("B_crit", "noise scale")[look] if place == len(entries) - 1 else None,
             )
     axis.set_xscale("log")
-    axis.set_yticks(range(len(entries)), [name for name, _ in entries], fontsize=9)
+    axis.set_yticks(range(len(entries)), names, fontsize=9)
     axis.invert_yaxis()
     axis.set_xlabel("samples (Billion Word: tokens)")
-    style.legend(axis, below=-0.18)
+    style.legend(axis, below=-0.65 / height)
     table = [
         {
             "what": name,

@@ -140,6 +140,11 @@ def add_efficiency(rows):
             row["efficiency"] = row["samples_per_second"] / row["ranks"] * first["ranks"] / first["samples_per_second"]
 
 
+def from_zero(axis):
+    """With room for the highest marker."""
+    axis.set_ylim(0, 1.06 * max(axis.dataLim.ymax, 1e-9))
+
+
 def against_ranks(cells):
     title = "Throughput, efficiency and exposed communication, against ranks"
     lines = scaling_lines(cells)
@@ -157,7 +162,7 @@ def against_ranks(cells):
     axes[2].set_ylabel("exposed comm.\n(% of a step)")
     axes[1].axhline(100, color=style.GREY, linewidth=1, linestyle=":")
     for axis in axes:
-        axis.set_ylim(bottom=0)
+        from_zero(axis)
     rank_axis(axes[2], [r["ranks"] for rows in lines.values() for r in rows])
     style.legend(axes[2], below=-0.28)
     return Figure(
@@ -199,7 +204,7 @@ def against_batch(cells):
     axes[0].set_ylabel("throughput\n(% of the best)")
     axes[1].set_ylabel("memory (MiB per rank)")
     for axis in axes:
-        axis.set_ylim(bottom=0)
+        from_zero(axis)
     style.batch_axis(axes[1], [r["batch"] for rows in lines.values() for r in rows])
     style.legend(axes[1], below=-0.25)
     return Figure(
@@ -245,7 +250,11 @@ def step_parts(cells):
     if not bars:
         return Missing(title, "no run recorded the parts of its steps")
     shown = bars[:24]
-    drawing, (axis,) = style.panels(height=max(2.2, 0.34 * len(shown) + 1))
+    many = len({b["family"] for b in shown}) > 1
+    labels = [bar_label(b, many) for b in shown]
+    lines = max(label.count("\n") + 1 for label in labels)
+    height = max(2.2, (0.2 + 0.14 * lines) * len(shown) + 1)
+    drawing, (axis,) = style.panels(height=height)
     left = numpy.zeros(len(shown))
     totals = numpy.array([sum(b[p] for p in [*speed.PARTS, "rest"]) for b in shown])
     for index, part in enumerate([*speed.PARTS, "rest"]):
@@ -261,13 +270,12 @@ def step_parts(cells):
             linewidth=0.5,
         )
         left += share
-    many = len({b["family"] for b in shown}) > 1
-    axis.set_yticks(range(len(shown)), [bar_label(b, many) for b in shown], fontsize=8)
+    axis.set_yticks(range(len(shown)), labels, fontsize=8)
     axis.invert_yaxis()
     axis.set_xlabel("share of a step (%)")
     axis.set_xlim(0, 100)
     axis.grid(False)
-    style.legend(axis, below=-0.14 - 0.9 / (len(shown) + 3))
+    style.legend(axis, below=-0.6 / height)
     note = "Means over the steps, the first tenth left out; the milliseconds beside each bar are a whole step."
     return Figure(
         "step_parts", title, drawing, bars, note + (f" The first 24 of {len(bars)}." if len(bars) > 24 else "")
@@ -278,7 +286,7 @@ def bar_label(bar, many):
     seconds = sum(bar[p] for p in [*speed.PARTS, "rest"])
     milliseconds = style.short(round(1000 * seconds, 2 if seconds < 0.1 else 0))
     place = f"batch {bar['batch']}, {bar['ranks']} rank{'s' if bar['ranks'] > 1 else ''}, {milliseconds} ms"
-    return f"{bar['family']}\n{place}" if many else place
+    return f"{style.wrapped(bar['family'], 34)}\n{place}" if many else place
 
 
 def cost(cells):

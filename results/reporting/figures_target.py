@@ -5,7 +5,7 @@ import numpy
 from . import cells as grouping
 from . import fit as fitting
 from . import measures, style
-from .figures_batch import columns_of, draw_points, spread_row
+from .figures_batch import columns_of, draw_points, spread_row, tuning_warnings
 from .style import Figure, Missing
 
 
@@ -191,29 +191,15 @@ def fit_rows(made, units="samples"):
 
 def warnings(lines, made):
     """What makes the figure weaker than it looks."""
-    found = []
+    found = tuning_warnings(lines, "reached the target")
     for family, points in lines.items():
         name = grouping.label(family)
         for p in points:
-            place = f"{name}, batch {p.batch}"
-            if p.edge:
-                found.append(
-                    f"{place}: the best rate, {p.cell.rate:.4g}, is the {'lowest' if p.edge == 'low' else 'highest'} of "
-                    f"{p.rates} that were tried; the best may lie outside"
-                )
             if p.missing:
                 found.append(
-                    f"{place}: {p.missing} of {len(p.cell.seeds)} seeds did not reach the target; the mean is of the others"
+                    f"{name}, batch {p.batch}: {p.missing} of {len(p.cell.seeds)} seeds did not reach the target; the mean "
+                    "is of the others"
                 )
-        if len(points) > 1 and all(p.rates == 1 for p in points):
-            found.append(
-                f"{name}: one rate for each batch, so none was tuned (Shallue et al. 2019 tune at every batch)"
-            )
-        few = [str(p.batch) for p in points if len(p.values) < 3]
-        if few:
-            found.append(
-                f"{name}: fewer than three seeds reached the target at batch {', '.join(few)}; the spread is not known well"
-            )
         found += fit_warnings(name, points, made.get(family))
     return found
 

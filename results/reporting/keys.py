@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -91,6 +92,7 @@ def short_names(keys):
     return {key: leaf if leaves.count(leaf) == 1 and leaf not in vague else key for key, leaf in zip(keys, leaves)}
 
 
+@lru_cache
 def defaults(page=ROOT / "configs" / "README.md"):
     """key -> default, from the generated page of all keys; empty where the page is not there."""
     if not page.is_file():

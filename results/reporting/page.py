@@ -12,10 +12,27 @@ figure { margin: 1rem 0; } figure svg { width: 100%; max-width: 38rem; height: a
 th, td { text-align: left; padding: .2rem .6rem; border-bottom: 1px solid #ccc; vertical-align: top; } th { border-bottom: 2px solid #111; }
 td:first-child { min-width: 9rem; } td.long { min-width: 18rem; } td.number { text-align: right; white-space: nowrap; }
 ul.warnings { border-left: 4px solid #111; padding: .3rem 0 .3rem 1.6rem; background: #f3f3f3; font-size: .92rem; }
-summary { cursor: pointer; } a { color: #00528a; }
+summary { cursor: pointer; padding: .3rem 0; } dt { font-weight: 600; } dd { margin: 0 0 .4rem 1.2rem; } a { color: #00528a; }
 @media print { figure, tr { break-inside: avoid; } .scroll { overflow: visible; } table { font-size: .6rem; } }
 """
 OPEN_ROWS = 25
+WORDS = {
+    "run, trial": "one training, from its start to its end; a study's runs are its trials",
+    "global batch": "samples (pictures, names, pieces of text) whose gradients are averaged for one step, over all ranks",
+    "step": "one update of the weights",
+    "epoch": "one pass over the training data",
+    "peak learning rate": "the rate after warm-up; a schedule may lower it later",
+    "rank": "one process of the parallel program, with its GPU or its cores",
+    "seed": "what the random numbers follow from; runs that differ in it alone show how much is chance",
+    "family": "runs that differ in batch, learning rate and seed alone; a line of a figure",
+    "loss, nats": "minus the natural logarithm of the probability that the model gave to the right answer, on average",
+    "noise scale": "how much the gradients of single samples differ, over their mean: about the batch up to which larger batches pay",
+    "B_crit": "the critical batch: twice the fewest steps and twice the fewest samples lead to the target there",
+    "perfect scaling": "twice the batch takes half the steps, so as many samples",
+    "efficiency": "samples per second and rank, over those of the smallest number of ranks",
+    "exposed communication": "the part of a step in which ranks wait for each other's gradients and compute nothing",
+    "node-hours": "hours of the run times the nodes (machines) that it held",
+}
 
 
 def cell_text(value):
@@ -75,9 +92,24 @@ def unique_ids(svg, name):
     )
 
 
-def section_html(section, folder, link):
+def contents_html(sections):
+    """Links to the sections and their figures and tables."""
+    lines = []
+    for number, section in enumerate(sections, 1):
+        own = [i for i in section.items if isinstance(i, style.Figure) or isinstance(i, style.Table) and i.rows]
+        links = " · ".join(f'<a href="#{i.name}">{html.escape(i.title)}</a>' for i in own)
+        lines.append(f'<li><a href="#section-{number}">{html.escape(section.title)}</a>: {links}</li>')
+    return f"<details><summary>Contents</summary><ul>{''.join(lines)}</ul></details>"
+
+
+def words_html():
+    lines = "".join(f"<dt>{html.escape(word)}</dt><dd>{html.escape(what)}</dd>" for word, what in WORDS.items())
+    return f"<details><summary>Words</summary><dl>{lines}</dl></details>"
+
+
+def section_html(section, folder, link, number):
     """Writes the section's files; its HTML."""
-    parts = [f"<h2>{html.escape(section.title)}</h2><p>{html.escape(section.text)}</p>"]
+    parts = [f'<h2 id="section-{number}">{html.escape(section.title)}</h2><p>{html.escape(section.text)}</p>']
     for item in section.items:
         if isinstance(item, style.Figure):
             svg = style.save(item, folder)
@@ -93,12 +125,14 @@ def write(path, title, text, sections):
     """The page at `path`; figures and tables in a folder of its name without the suffix."""
     folder = path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
-    body = "\n".join(section_html(s, folder, html.escape(folder.name)) for s in sections)
+    parts = [section_html(s, folder, html.escape(folder.name), number) for number, s in enumerate(sections, 1)]
+    body = "\n".join(parts)
     path.write_text(
         f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title><style>{STYLE}</style></head>
 <body><h1>{html.escape(title)}</h1><p>{html.escape(text)}</p>
+{contents_html(sections)}{words_html()}
 {body}
 </body></html>
 """,

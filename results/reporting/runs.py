@@ -13,6 +13,7 @@ import yaml
 from . import keys
 from .errors import ReportError
 
+LOST = "the folder has no experiment.yaml, so it is not known what ran"
 FILES = ("metrics.jsonl", "run.json", "experiment.yaml")
 IMAGE_KINDS = ("resnet", "alexnet", "cnn")
 NOT_FINITE = re.compile(r"\b(nan|inf|infinite|infinity|not finite|diverged?)\b", re.IGNORECASE)
@@ -21,7 +22,8 @@ NOT_FINITE = re.compile(r"\b(nan|inf|infinite|infinity|not finite|diverged?)\b",
 @dataclass
 class Run:
     """One run folder. `config`: key -> value as resolved; `record`: run.json; `steps`: column -> array, NaN where a
-    record lacks it; `evaluations`: their records in order."""
+    record lacks it; `evaluations`: their records in order; `trial`: what the study says of it, `search` of its search.
+    """
 
     path: Path
     name: str
@@ -31,6 +33,7 @@ class Run:
     steps: dict = field(default_factory=dict)
     evaluations: list = field(default_factory=list)
     trial: dict = field(default_factory=dict)
+    search: dict = field(default_factory=dict)
 
     @property
     def starts(self):
@@ -42,7 +45,15 @@ class Run:
 
     @property
     def batch(self):
-        return self.config.get("batch.global", 0)
+        """Of a branch its own, which is a multiple of the parent's."""
+        own = self.of_start("batch", {}).get("global") if self.branch else None
+        return own or self.config.get("batch.global", 0)
+
+    @property
+    def branch(self):
+        """Where it left another run; {} of any other run."""
+        place = self.of_start("branch", {})
+        return place if isinstance(place, dict) and isinstance(place.get("step"), int) else {}
 
     @property
     def seed(self):
@@ -64,7 +75,10 @@ class Run:
     def outcome(self):
         if self.ran_away and self.record.get("outcome") == "finished":
             return "finished, with a training loss above that of its first step"
-        return str(self.record.get("outcome", "")) or str(self.trial.get("error", ""))
+        told = str(self.record.get("outcome", ""))
+        if told in ("", "running", "killed") and self.trial.get("error"):
+            return str(self.trial["error"])
+        return told
 
     @property
     def ran_away(self):
@@ -75,11 +89,19 @@ class Run:
     @property
     def state(self):
         """waiting, running, finished, stopped, failed or diverged, from the run's own record where there is one. A run that
-        finished worse than it began has diverged, too."""
+        finished worse than it began has diverged, too; of a search, one that did not go on was stopped. What the study
+        says counts where the run could say nothing more (it was killed), or only the study knows that it diverged."""
+        told = self.trial.get("state", "")
         if not self.record:
-            return self.trial.get("state", "failed" if self.steps else "waiting")
-        state = state_of(self.record.get("outcome", ""))
-        return "diverged" if state == "finished" and self.ran_away else state
+            return told or ("failed" if self.steps else "waiting")
+        state = state_of(str(self.record.get("outcome", "")))
+        if state == "running" and told in ("failed", "diverged", "waiting"):
+            return "stopped" if told == "waiting" else told
+        if state == "failed" and told == "diverged" or state == "finished" and self.ran_away:
+            return "diverged"
+        if state == "finished" and self.search.get("rungs") and self.trial.get("rung", 0) < len(self.search["rungs"]):
+            return "stopped"
+        return state
 
     @property
     def peak_rate(self):
@@ -156,7 +178,13 @@ def columns(records):
 
 def read_run(path, name, study="", trial=None):
     experiment, record, metrics = path / "experiment.yaml", path / "run.json", path / "metrics.jsonl"
+    if trial is None and (path / "trial.json").is_file():
+        trial = read_json(path / "trial.json", "a trial's state")
     if not experiment.is_file():
+        if trial is not None or study:
+            return Run(
+                path, name, study, overrides_of(trial or {}), {}, trial=trial or {"state": "failed", "error": LOST}
+            )
         raise ReportError(
             f"{path} has no experiment.yaml, so it is not known what ran; "
             "give the folders that `ringtrain train` wrote"
@@ -174,23 +202,29 @@ def read_run(path, name, study="", trial=None):
     )
 
 
+def overrides_of(trial):
+    return keys.flatten(trial["overrides"]) if isinstance(trial.get("overrides"), dict) else {}
+
+
 def is_run(path):
     return path.is_dir() and any((path / name).is_file() for name in FILES)
 
 
 def read_study(path):
     """All runs below a folder; study.json, where there is one, adds the trials that have not begun."""
-    listed = {}
+    listed, search = {}, {}
     if (path / "study.json").is_file():
         study = read_json(path / "study.json", "a study's list of trials")
+        search = study["search"] if isinstance(study.get("search"), dict) else {}
         listed = {
             t["name"]: t for t in study.get("trials", []) if isinstance(t, dict) and isinstance(t.get("name"), str)
         }
     folders = sorted(p for p in path.iterdir() if is_run(p) and not p.is_symlink())
     runs = [read_run(p, p.name, path.resolve().name, listed.pop(p.name, None)) for p in folders]
     for name, trial in listed.items():
-        config = keys.flatten(trial["overrides"]) if isinstance(trial.get("overrides"), dict) else {}
-        runs.append(Run(path / name, name, path.resolve().name, config, {}, trial=trial))
+        runs.append(Run(path / name, name, path.resolve().name, overrides_of(trial), {}, trial=trial))
+    for run in runs:
+        run.search = search
     if not runs:
         raise ReportError(f"{path} holds no run folders; give a study's folder (results/<study>) or run folders")
     return runs

@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 
 from . import cells as grouping
-from . import figures_batch, figures_curves, figures_speed, figures_target, measures, references, style, tables, verdict
+from . import branches, halving, measures, references, style, tables, verdict
+from . import figures_batch, figures_curves, figures_speed, figures_target
 
 
 @dataclass
@@ -15,10 +16,11 @@ class Section:
 
 
 def tasks(runs):
-    """(study, model's kind, training data) -> runs that began; their numbers can stand in one figure."""
+    """(study, model's kind, training data) -> runs that began; their numbers can stand in one figure. Branches begin in
+    the middle of another run, so they have figures of their own."""
     found = {}
     for run in runs:
-        if run.steps or run.evaluations:
+        if (run.steps or run.evaluations) and not run.branch:
             found.setdefault(
                 (run.study, run.config.get("model.kind", ""), run.config.get("data.train", "")), []
             ).append(run)
@@ -99,6 +101,16 @@ def make(runs, target=None):
     """All sections; `target` in place of the runs' own."""
     rows, found = references.read(), tasks(runs)
     sections = [task_section(key, own, len(found) > 1, target, rows) for key, own in found.items()]
+    for title, items, text in (
+        ("Search", halving.items(runs), "Which trials went on, and what they had reached when it was decided."),
+        (
+            "Branches",
+            branches.items(runs),
+            "How large a batch the run could have had at each point, at no cost in samples.",
+        ),
+    ):
+        if items:
+            sections.append(Section(title, text, items))
     waiting = [run for run in runs if run.state == "waiting"]
     text = f"{len(runs)} trials" + (f", {len(waiting)} of them not begun." if waiting else ".")
     everything = [tables.trials(runs, target), tables.failures(runs), tables.origins(runs), tables.references(rows)]

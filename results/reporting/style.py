@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import textwrap
 from dataclasses import dataclass, field
 
 import matplotlib
@@ -16,6 +17,7 @@ MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 LINES = ["-", "--", "-.", ":"]
 HATCHES = ["", "///", "...", "xxx", "\\\\\\", "++"]
 GREY = "#555555"
+LEGEND_WIDTH = 52  # letters of a line
 
 matplotlib.rcParams.update(
     {
@@ -91,7 +93,10 @@ def powers(axis, values):
     if not values:
         return
     axis.set_xscale("log", base=2)
-    shown = values[:: max(1, math.ceil(len(values) / 7))]
+    apart, shown = max(0.4, math.log2(values[-1] / values[0]) / 8), values[:1]
+    for value in values[1:]:
+        if math.log2(value / shown[-1]) >= apart:
+            shown.append(value)
     axis.xaxis.set_major_locator(ticker.FixedLocator(shown))
     axis.xaxis.set_minor_locator(ticker.NullLocator())
     axis.xaxis.set_major_formatter(ticker.FuncFormatter(lambda v, _: short(v)))
@@ -118,11 +123,17 @@ def short(value):
     return f"{value / 1e3:.4g}k" if value >= 1e4 else f"{value:.4g}"
 
 
-def legend(axis, **more):
+def wrapped(text, width):
+    """In lines that are no longer, so that a long name does not make the drawing small."""
+    return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)) or text
+
+
+def legend(axis, columns=3, **more):
     handles, labels = axis.get_legend_handles_labels()
+    labels = [wrapped(label, LEGEND_WIDTH) for label in labels]
     if len(labels) > 12:
         handles, labels = handles[:12], labels[:11] + [f"and {len(labels) - 11} more"]
-    longest = max(map(len, labels), default=0)
+    longest = max((len(line) for label in labels for line in label.split("\n")), default=0)
     if labels:
         axis.legend(
             handles,
@@ -130,7 +141,7 @@ def legend(axis, **more):
             loc="upper left",
             bbox_to_anchor=(0, more.pop("below", -0.2)),
             frameon=False,
-            ncol=max(1, min(3, len(labels), 50 // (longest + 7))),
+            ncol=max(1, min(columns, len(labels), 62 // (longest + 7))),
             borderaxespad=0,
             **more,
         )

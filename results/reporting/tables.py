@@ -13,6 +13,7 @@ def trial_row(run, target=None):
     cost = measures.cost_to(run, target) if target else None
     row = {
         "trial": run.name,
+        "also": ", ".join(run.trial["also"]) if isinstance(run.trial.get("also"), list) else None,
         "state": run.state,
         "seed": run.seed,
         "ranks": run.ranks,
@@ -83,6 +84,7 @@ def failures(runs):
             "trial": run.name,
             "state": run.state,
             "step": run.record.get("final_step"),
+            "where": run.record.get("thrown_at") or run.trial.get("thrown_at"),
             "why": run.outcome or "no record of its end",
         }
         for run in runs

@@ -17,6 +17,7 @@ HIGHER_IS_BETTER = {"top1"}
 VALUES = {
     "top1_error": measures.ERROR.of,
     "top1": lambda run: None if (error := measures.ERROR.of(run)) is None else 100 - error,
+    "steps": lambda run: run.record.get("final_step") if run.state == "finished" else None,
     "epochs_to_759": lambda run: None if (cost := measures.cost_to(run, mlperf.TARGET)) is None else cost.epochs,
 }
 

@@ -147,3 +147,55 @@ def grid(folder, batches=(32, 128, 512, 2048), seeds=(1, 2, 3), rates=(0.05, 0.1
         **more,
     )
     return folder
+
+
+def branch_study(folder, parent_batch=64, points=(500, 1500), factors=(1, 2, 4, 8), samples=32000, critical=200):
+    """A parent and a study of its branches. The loss at the end of a branch is above that at x 1 by 0.005 (batch / critical)^2 x
+    (1000 / step): the largest batch without loss grows along the run."""
+    parent = folder / "parent"
+    lines = [
+        {**update(step, parent_batch, 1, 0.1, 2000), "loss": 3 - 0.0005 * step, "noise_scale": 0.2 * step}
+        for step in range(1, 2501)
+    ]
+    write_files(parent, experiment(parent_batch, 0.1, 1, image=False), start(parent_batch, 1, 9.0, "finished"), lines)
+    for point in points:
+        for factor in factors:
+            batch = factor * parent_batch
+            extra = 0.005 * (batch / critical) ** 2 * 1000 / point
+            steps = samples // batch
+            own = []
+            for number in range(1, steps + 1):
+                record = update(point + number, parent_batch, 1, 0.1, 2000)
+                seen = point * parent_batch + number * batch
+                own.append(
+                    {**record, "samples": seen, "loss": 3 - 0.0005 * seen / parent_batch + extra, "global_batch": batch}
+                )
+            own.append({**evaluation(own[-1]["step"], batch, 2000), "samples": own[-1]["samples"]})
+            place = {
+                "from": f"{parent}/checkpoints/step-{point:09}.h5",
+                "run": str(parent),
+                "step": point,
+                "samples": point * parent_batch,
+                "epoch": point * parent_batch / 1000,
+                "batch_factor": factor,
+            }
+            record = start(batch, 1, 3.0, "finished", branch=place, resumed_from_step=point)
+            changes = {"branch": {"from": f"{parent}@{point}steps", "batch_factor": factor, "samples": samples}}
+            tree = experiment(parent_batch, 0.1, 1, image=False, **changes)
+            write_files(folder / "branches" / f"at-{point}steps_x{factor}", tree, record, own)
+    return folder / "branches"
+
+
+def halving_study(folder, losses=((2.0, 1.5, 1.2), (2.1, 1.6, 1.4), (2.2, 1.7), (2.3,), (2.4,), (2.5,), (None,))):
+    """A search over as many trials as there are lists of losses, one for each rung that they ended."""
+    trials, samples = [], (1000, 3000, 9000)
+    for number, own in enumerate(losses):
+        name = f"t{number}"
+        write(folder / name, 64, 0.1 * (number + 1), need=20 * 3 ** (len(own) - 1), image=False)
+        trials.append(
+            {"name": name, "state": "finished", "rung": len(own), "promoted": len(own) > 1, "rung_losses": own}
+        )
+    rungs = [{"rung": i + 1, "samples": n, "trials": t} for i, (n, t) in enumerate(zip(samples, (7, 3, 2)))]
+    record = {"name": folder.name, "search": {"kind": "halving", "factor": 3, "rungs": rungs}, "trials": trials}
+    (folder / "study.json").write_text(json.dumps(record))
+    return folder

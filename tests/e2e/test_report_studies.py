@@ -1,0 +1,195 @@
+"""What results/report.py makes of branches, of a search, and of what a study says of its trials."""
+
+import json
+import math
+import shutil
+import sys
+
+import pytest
+
+import made_runs
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "results"))
+from reporting import branches, cells, runs, sections, style, tables  # noqa: E402
+
+
+def items(*folders):
+    """name -> figure or table of the whole report."""
+    found = [item for section in sections.make(runs.read_all(folders)) for item in section.items]
+    return {item.name: item for item in found if not isinstance(item, style.Missing)}
+
+
+# ---- Branches ------------------------------------------------------------------------------------------------------
+
+
+def expected_excess(factor, point, samples=32000):
+    """By made_runs.branch_study's formula, at the branch's end; the average lags behind by less than one step's fall."""
+    return 0.005 * (64 * factor / 200) ** 2 * 1000 / point
+
+
+def test_the_largest_batch_without_loss_is_found_at_each_point(tmp_path):
+    study = made_runs.branch_study(tmp_path)
+    points, _ = branches.points_of(runs.read_all([study]))
+    assert [(p.step, p.samples, p.epoch) for p in points] == [(500, 32000, 32.0), (1500, 96000, 96.0)]
+    assert [(p.largest, p.batch_of(p.largest)) for p in points] == [(2, 128), (4, 256)]
+    for point in points:
+        for factor, loss in point.losses.items():
+            own = [b for b in point.branches if b.factor == factor]
+            falls = 0.0005 * factor  # in a step
+            at_end = (
+                3 - 0.0005 * (point.samples + own[0].steps * own[0].batch) / 64 + expected_excess(factor, point.step)
+            )
+            assert loss == pytest.approx(at_end + falls, abs=1e-6)  # an average of halves lags by one step
+    rows = items(study)["branch_points"].rows
+    assert [r["times_the_batch"] for r in rows if r["largest_without_loss"]] == [2, 4]
+
+
+def test_a_larger_batch_counts_only_against_all_smaller_ones():
+    def point(losses):
+        made = [branches.Branch(None, k, 64 * k, loss, 100, None) for k, loss in losses.items()]
+        return branches.Point(None, 1, 64, 1.0, made)
+
+    assert point({1: 2.0, 2: 2.009, 4: 2.011, 8: 2.5}).largest == 2
+    assert point({1: 2.0, 2: 2.5, 4: 2.0}).largest == 4
+    assert point({1: 2.0, 2: 1.9, 4: 1.95}).largest == 2
+    assert point({1: 2.0, 2: math.inf}).largest == 1
+    assert point({1: math.inf, 2: 2.0}).largest == 2
+    assert point({1: math.inf}).largest is None
+
+
+def test_smoothing_halves_the_past():
+    assert branches.smoothed([4.0, 2.0, 1.0]) == 0.5 * (0.5 * 4 + 0.5 * 2) + 0.5 * 1
+    assert branches.smoothed([]) == math.inf and branches.smoothed([1.0, math.nan]) == math.inf
+
+
+def test_without_a_branch_at_the_same_batch_the_parent_itself_is_the_smallest(tmp_path):
+    study = made_runs.branch_study(tmp_path, factors=(1, 4))
+    with_one = {p.step: p.losses for p in branches.points_of(runs.read_all([study]))[0]}
+    for folder in study.glob("*_x1"):
+        shutil.rmtree(folder)
+    points, _ = branches.points_of(runs.read_all([study]))
+    for point in points:
+        assert point.losses[4] == with_one[point.step][4] and point.batch_of(1) == 64
+        excess = expected_excess(1, point.step)  # which the parent does not have
+        assert point.losses[1] == pytest.approx(with_one[point.step][1] - excess, abs=1e-9)
+
+
+def test_a_branch_figure_tells_what_makes_it_weak(tmp_path):
+    study = made_runs.branch_study(tmp_path, points=(500,), factors=(1, 2, 128))
+    record = json.loads((study / "at-500steps_x2" / "run.json").read_text())
+    record["outcome"] = "error: step 510: the loss is NaN"
+    (study / "at-500steps_x2" / "run.json").write_text(json.dumps(record))
+    warned = " ".join(items(study)["branches"].warnings)
+    assert "fewer than 5 steps in the branches at x 128" in warned
+    assert "the branches at x 2 did not finish" in warned
+
+
+def test_branches_are_in_no_figure_of_whole_runs(tmp_path):
+    study = made_runs.branch_study(tmp_path)
+    made = sections.make(runs.read_all([study, tmp_path / "parent"]))
+    assert [s.title for s in made] == ["Char lstm on made", "Branches", "Trials"]
+    assert made[0].text.startswith("1 runs of 1 experiments")
+    assert {r["batch"] for r in made[2].items[0].rows} == {64, 128, 256, 512}
+
+
+# ---- Search --------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_shows_its_rungs_and_who_went_on(tmp_path):
+    found = items(made_runs.halving_study(tmp_path / "search"))
+    columns = ("rung", "samples", "trials_begun", "went_on", "best_validation_loss", "worst_validation_loss")
+    assert [tuple(row[c] for c in columns) for row in found["rungs"].rows] == [
+        (1, 1000, 7, 3, 2.0, 2.5),
+        (2, 3000, 3, 2, 1.5, 1.7),
+        (3, 9000, 2, None, 1.2, 1.4),
+    ]
+    assert [row["trial"] for row in found["halving_trials"].rows] == ["t0", "t1", "t2", "t3", "t4", "t5", "t6"]
+    assert found["halving_trials"].rows[2]["loss_at_rung_2"] == 1.7
+    assert len(found["halving"].rows) == 12
+
+
+def test_a_trial_that_did_not_go_on_has_no_final_value(tmp_path):
+    found = items(made_runs.halving_study(tmp_path / "search"))
+    rows = found["experiments"].rows
+    assert sum(row["finished"] for row in rows) == 2 and sum(row["mean"] is not None for row in rows) == 2
+
+
+# ---- What a study says ---------------------------------------------------------------------------------------------
+
+
+def study_of(folder, **trials):
+    """study.json with these trials, name -> what it says."""
+    folder.mkdir(exist_ok=True)
+    listed = [{"name": name, "overrides": {"batch.global": 64}, **said} for name, said in trials.items()]
+    (folder / "study.json").write_text(json.dumps({"name": folder.name, "trials": listed}))
+    return folder
+
+
+def test_a_killed_trial_has_the_studys_words(tmp_path):
+    made_runs.write(tmp_path / "s" / "killed", 64, outcome="running")
+    made_runs.write(tmp_path / "s" / "waits", 64, seed=2, outcome="running")
+    made_runs.write(tmp_path / "s" / "fine", 64, seed=3)
+    study_of(
+        tmp_path / "s",
+        killed={"state": "failed", "error": "rank 1 was lost"},
+        waits={"state": "waiting"},
+        fine={"state": "finished", "also": ["same-as-fine"]},
+        never={"state": "failed", "error": "error: batch.global is 0"},
+    )
+    made = runs.read_all([tmp_path / "s"])
+    assert {r.name: r.state for r in made} == {
+        "killed": "failed",
+        "waits": "stopped",
+        "fine": "finished",
+        "never": "failed",
+    }
+    rows = {row["trial"]: row for row in tables.failures(made).rows}
+    assert rows["killed"]["why"] == "rank 1 was lost" and rows["never"]["why"] == "error: batch.global is 0"
+    assert {row["trial"]: row["also"] for row in tables.trials(made).rows}["fine"] == "same-as-fine"
+
+
+def test_a_trials_own_file_stands_in_for_the_studys(tmp_path):
+    folder = made_runs.write(tmp_path / "s" / "a", 64, outcome="running")
+    (folder / "trial.json").write_text(json.dumps({"name": "a", "state": "diverged", "error": "the loss is NaN"}))
+    (made,) = runs.read_all([tmp_path / "s"])
+    assert (made.state, made.outcome) == ("diverged", "the loss is NaN")
+
+
+def test_a_folder_without_an_experiment_does_not_end_the_report(tmp_path):
+    made_runs.write(tmp_path / "s" / "a", 64)
+    made_runs.write(tmp_path / "s" / "b", 64, seed=2)
+    (tmp_path / "s" / "b" / "experiment.yaml").unlink()
+    made = runs.read_all([tmp_path / "s"])
+    assert [row["trial"] for row in tables.failures(made).rows] == ["b"]
+    assert "no experiment.yaml" in tables.failures(made).rows[0]["why"]
+    assert items(tmp_path / "s")["experiments"].rows[0]["finished"] == 1
+
+
+def test_the_place_of_an_error_is_told(tmp_path):
+    folder = made_runs.write(tmp_path / "s" / "a", 64, outcome="error: no space left")
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "thrown_at": "checkpoint/writer.cpp:80"}))
+    (row,) = tables.failures(runs.read_all([tmp_path / "s"])).rows
+    assert (row["where"], row["why"]) == ("checkpoint/writer.cpp:80", "error: no space left")
+
+
+# ---- Names of lines ------------------------------------------------------------------------------------------------
+
+
+def test_families_are_named_by_what_tells_them_apart(tmp_path):
+    """Keys that always change together are said once, and defaults only where nothing else is left."""
+    adam = {"optimizer": {"kind": "adam", "beta2": 0.999}, "learning_rate": {"schedule": "constant"}}
+    sgd = {"optimizer": {"kind": "sgd", "beta2": 0.9}, "learning_rate": {"schedule": "step"}}
+    scale = {"optimizer": {"kind": "sgd", "beta2": 0.9, "adascale": True}, "learning_rate": {"schedule": "step"}}
+    for name, more in {"a": adam, "b": sgd, "c": scale}.items():
+        made_runs.write(tmp_path / "s" / name, 64, **more)
+    made = cells.make_cells(runs.read_all([tmp_path / "s"]))
+    words = sorted(cells.label(family) for family in cells.families(made))
+    assert words == ["optimizer.kind adam, adascale false", "optimizer.kind sgd", "optimizer.kind sgd, adascale true"]
+
+
+def test_a_folder_older_than_a_key_is_of_the_family_of_its_default(tmp_path):
+    for name, more in {"old": {}, "new": {"optimizer": {"adascale": False}}}.items():
+        made_runs.write(tmp_path / "s" / name, 64, seed=len(name), **more)
+    assert len(cells.make_cells(runs.read_all([tmp_path / "s"]))) == 1
