@@ -17,6 +17,7 @@ WARNINGS ?= -Wall -Wextra -Wshadow -Wconversion -Werror $(if $(findstring clang,
 FLAGS := -std=c++20 $(OPTIMISE) -fopenmp $(WARNINGS)
 CUDA ?= auto
 export NAMES COLUMN # of `make demo`
+export PICTURES PICTURES_COUNT STUDIES RANKS DIGITS # of `make study`
 export CXX CUDA CUDA_ARCHITECTURES MPI_HOME CUDA_HOME CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME
 
 # The Python with the modules that plots and tests use; a distribution's packages are seen by its own python3 only.
@@ -41,7 +42,7 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
   $(if $(wildcard tests/gpu/*.cpp),build/tests/gpu_tests)
 
 # These need no libraries, so nothing is looked for (`make setup` installs what the others look for).
-SIMPLE_GOALS := help setup demo test test-slurm clean format
+SIMPLE_GOALS := help setup demo study study-record test test-slurm clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all that is built depends on it.
   INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL HDF5 DNNL YAML_CPP JPEG PNG JSON GTEST,$(v)=$($(v)_HOME))
@@ -165,11 +166,14 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo test test-unit test-mpi test-e2e test-gpu test-slurm bench bundle run clean format always
+.PHONY: all help setup demo study study-record test test-unit test-mpi test-e2e test-gpu test-slurm bench bundle run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
 	@echo "                              install, build, train on names, invent new ones, draw the loss"
+	@echo "make study [PICTURES=folder]  install, build, run the scaled-down studies of configs/studies/ (about 20 minutes), report;"
+	@echo "                              again after Ctrl-C: goes on. PICTURES: class folders in place of handwritten digits"
+	@echo "make study-record REPORT=results/twins NAME=digits   keep that report in results/studies/NAME"
 	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e, test-gpu: one kind)"
 	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (root, or Slurm's packages)"
 	@echo "make run N=4 EXPERIMENT=configs/names.yaml [ARGS='stop.steps=20 ...']"
@@ -192,6 +196,14 @@ setup:
 demo: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all
 	@PYTHON="$(PYTHON)" data_prep/demo.sh
+
+study: setup
+	@$(MAKE) --no-print-directory $(ALL_CORES) all
+	@PYTHON="$(PYTHON)" results/study.sh
+
+REPORT ?= results/twins
+study-record:
+	@PYTHON="$(PYTHON)" results/study_record.sh $(REPORT) $(or $(NAME),$(error make study-record needs NAME=..., what the kept report is called))
 
 test: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all tests

@@ -1,0 +1,94 @@
+#!/bin/bash
+# What `make study` does once everything is built: data -> the scaled-down twins of the papers' studies -> their report.
+# Run it again after Ctrl-C, or after a failure, and it goes on where it was.
+# PICTURES=folder: pictures of any folder of class folders in place of the handwritten digits. STUDIES="file ...": other study
+# files than configs/studies/twin_*.yaml. RANKS: of the job; default: the cores of this machine. REPORT: the report's folder;
+# default: results/twins. DATA: where the data lies.
+set -eu -o pipefail
+cd "$(dirname "$0")/.."
+export PYTHON=${PYTHON:-python3}
+PICTURES=${PICTURES:-}
+data=${DATA:-data_prep/data}
+twins="goyal zero_gamma lars batch_schedule adascale critical_batch noise_names noise_digits pet_names"
+studies=${STUDIES:-$(for twin in $twins; do echo "configs/studies/twin_$twin.yaml"; done)}
+step() { printf '\n== %s\n' "$1"; }
+
+# A rank for each core, two at least: some trials compare one rank with two.
+cores=$(lscpu -p=Core,Socket 2> /dev/null | grep -v '^#' | sort -u | wc -l)
+usable=$(nproc)
+[ "$cores" -ge 1 ] && [ "$cores" -le "$usable" ] || cores=$usable
+[ "$cores" -le 16 ] || cores=16
+[ "$cores" -ge 2 ] || cores=2
+ranks=${RANKS:-$cores}
+
+# Studies of other pictures have other names, so that nobody takes them for the digits'.
+report=${REPORT:-results/twins} pictures_name="" pictures_data=""
+if [ -n "$PICTURES" ]; then
+  pictures_name=$(basename "$(realpath -m "$PICTURES")" | tr -c 'A-Za-z0-9\n' _)
+  report=${REPORT:-results/twins_$pictures_name}
+  pictures_data=pictures_$pictures_name
+fi
+
+step "Data: Debian's proper names, and ${PICTURES:-scikit-learn's handwritten digits}"
+data_prep/study_data.sh names
+if [ -n "$PICTURES" ]; then
+  data_prep/study_data.sh pictures "$PICTURES" "$pictures_data"
+else
+  data_prep/study_data.sh digits
+fi
+
+# Runs a study where a signal, Ctrl-C too, ends it with a checkpoint, and with exit code 85.
+run_study() {
+  tests/mpirun.sh "$ranks" bin/ringtrain study "$@" &
+  local job=$! code=0
+  trap 'kill -TERM $job 2> /dev/null || true' INT TERM HUP
+  wait $job || code=$?
+  while kill -0 $job 2> /dev/null; do # a trap ends `wait` before the job has ended
+    code=0
+    wait $job || code=$?
+  done
+  trap - INT TERM HUP
+  return $code
+}
+
+mkdir -p "$report/studies"
+failed="" folders=()
+for file in $studies; do
+  name=$(sed -n 's/^name: *\([^ ]*\).*/\1/p' "$file")
+  copy=$report/studies/$(basename "$file")
+  overrides=()
+  # The experiment's path is taken from the working directory.
+  experiment=$(realpath --relative-to=. "$(dirname "$file")/$(sed -n 's/^experiment: *\([^ ]*\).*/\1/p' "$file")")
+  if [ -n "$PICTURES" ] && grep -q '^  kind: resnet' "$experiment"; then
+    name=${name}_$pictures_name
+    overrides=("data.train=$data/$pictures_data-train" "data.validation=$data/$pictures_data-validation" data.train_samples=0
+      data.validation_samples=0 data.classes=0 data.image_size=32 data.resize=32 data.pad=4 model.stem=imagenet)
+  fi
+  sed "s|^name: .*|name: $name|; s|^experiment: .*|experiment: $experiment|" "$file" > "$copy"
+  resume=()
+  [ -e "results/$name" ] && resume=(--resume)
+
+  step "$name: $(sed -n '1s/^# *//p' "$file")"
+  started=$SECONDS code=0
+  run_study "$copy" ${overrides[@]+"${overrides[@]}"} ${resume[@]+"${resume[@]}"} || code=$?
+  printf '%s\t%s\t%s\t%s\n' "$name" "$((SECONDS - started))" "$code" \
+    "tests/mpirun.sh $ranks bin/ringtrain study $copy${overrides[*]+ ${overrides[*]}}" >> "$report/log.tsv"
+  if [ $code = 85 ]; then
+    printf '\nStopped. The same command goes on where it was.\n' >&2
+    exit 85
+  fi
+  [ $code = 0 ] || failed+=" $name"
+  [ -d "results/$name" ] && folders+=("results/$name")
+done
+
+step "Report"
+[ ${#folders[@]} -gt 0 ] || { echo "error: no study has a trial" >&2; exit 1; }
+"$PYTHON" results/report.py "${folders[@]}" -o "$report/report.html" \
+  --title "Scaled-down twins of large-batch studies${pictures_name:+, on pictures of $pictures_name}"
+results/study_record.sh "$report"
+echo
+echo "The report: $report/report.html ($((SECONDS / 60)) minutes)"
+if [ -n "$failed" ]; then
+  echo "error: trials failed in:$failed; the report says which and why" >&2
+  exit 1
+fi

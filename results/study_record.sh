@@ -1,0 +1,41 @@
+#!/bin/bash
+# Says with what the report of `make study` was made, in its folder's README.md: results/study_record.sh results/twins
+# With a name, the report becomes one that is kept: results/study_record.sh results/twins digits copies it to
+# results/studies/digits, without the PNG files that are larger than needed (git keeps it; commit it yourself).
+set -eu -o pipefail
+cd "$(dirname "$0")/.."
+report=${1:?usage: results/study_record.sh REPORT_FOLDER [NAME]}
+report=${report%/}
+name=${2:-}
+[ -r "$report/log.tsv" ] || { echo "error: $report is no report of make study; run make study first" >&2; exit 1; }
+
+{
+  echo "# $(sed -n 's|.*<h1>\(.*\)</h1>.*|\1|p' "$report/report.html" | head -1)"
+  echo
+  echo "\`report.html\` is the page; \`report/\` has its figures and tables, \`studies/\` the study files as they ran."
+  echo
+  echo "| what | |"
+  echo "|---|---|"
+  echo "| program | $(bin/ringtrain --version | head -1 | cut -d' ' -f2-) |"
+  bin/ringtrain --version | sed -n '2,$s/^\([^:]*\): *\(.*\)/| \1 | \2 |/p' | grep -v '^| flags'
+  echo "| machine | $(nproc) cores, $(lscpu | sed -n 's/^Model name: *//p' | head -1) |"
+  echo "| system | $(. /etc/os-release && echo "$PRETTY_NAME"), Linux $(uname -r) |"
+  echo "| figures | $("${PYTHON:-python3}" -c 'import sys, matplotlib, numpy, scipy; print("Python %d.%d" % sys.version_info[:2] + f", matplotlib {matplotlib.__version__}, NumPy {numpy.__version__}, SciPy {scipy.__version__}")') |"
+  echo
+  echo "| study | trials | minutes | command |"
+  echo "|---|---|---|---|"
+  # A study that was stopped and went on has several lines, which are added up.
+  awk -F '\t' '{ if (!($1 in seconds)) order[++n] = $1; seconds[$1] += $2; command[$1] = $4 }
+    END { for (i = 1; i <= n; i++) printf "%s\t%.1f\t%s\n", order[i], seconds[order[i]] / 60, command[order[i]] }' "$report/log.tsv" |
+    while IFS=$'\t' read -r study minutes command; do
+      echo "| $study | $(find "results/$study" -mindepth 2 -maxdepth 2 -name run.json 2> /dev/null | wc -l) | $minutes | \`$command\` |"
+    done
+} > "$report/README.md.tmp"
+mv "$report/README.md.tmp" "$report/README.md"
+
+[ -n "$name" ] || exit 0
+kept=results/studies/$name
+mkdir -p "$kept"
+rm -rf "${kept:?}/report" "$kept/studies"
+cp -r "$report/report.html" "$report/report" "$report/studies" "$report/README.md" "$kept/"
+echo "$kept: $(du -sh "$kept" | cut -f1)"
