@@ -264,9 +264,9 @@ def step_parts(cells):
             share,
             left=left,
             label=part,
-            color=style.COLOURS[index % 7] if part != "rest" else "#dddddd",
+            color=style.BAR_COLOURS[index],
             hatch=style.HATCHES[index],
-            edgecolor="white",
+            edgecolor="#FFFFFF" if part in ("update", "input", "backward") else "#777777",
             linewidth=0.5,
         )
         left += share

@@ -10,7 +10,7 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.35rem; border-top: 2px solid #111; p
 figure { margin: 1rem 0; } figure svg { width: 100%; max-width: 38rem; height: auto; } figcaption, .note { color: #444; font-size: .92rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .2rem .6rem; border-bottom: 1px solid #ccc; vertical-align: top; } th { border-bottom: 2px solid #111; }
-td:first-child { min-width: 9rem; } td.long { min-width: 18rem; } td.number { text-align: right; white-space: nowrap; }
+td:first-child { min-width: 6rem; } td.long { min-width: 18rem; } td.number { text-align: right; white-space: nowrap; }
 ul.warnings { border-left: 4px solid #111; padding: .3rem 0 .3rem 1.6rem; background: #f3f3f3; font-size: .92rem; }
 summary { cursor: pointer; padding: .3rem 0; } dt { font-weight: 600; } dd { margin: 0 0 .4rem 1.2rem; } a { color: #00528a; }
 @media print { figure, tr { break-inside: avoid; } .scroll { overflow: visible; } table { font-size: .6rem; } }

@@ -99,9 +99,13 @@ class Run:
             return "stopped" if told == "waiting" else told
         if state == "failed" and told == "diverged" or state == "finished" and self.ran_away:
             return "diverged"
-        if state == "finished" and self.search.get("rungs") and self.trial.get("rung", 0) < len(self.search["rungs"]):
-            return "stopped"
-        return state
+        return "stopped" if state == "finished" and self.left_by_search else state
+
+    @property
+    def left_by_search(self):
+        """Whether a search did not let it go on to the last rung."""
+        rungs = self.search.get("rungs", [])
+        return bool(rungs) and 0 < (self.trial.get("rung") or 0) < len(rungs) and not self.trial.get("error")
 
     @property
     def peak_rate(self):

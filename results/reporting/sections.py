@@ -43,7 +43,13 @@ def task_section(key, runs, several, target, rows):
                 item.name = f"{slug(key)}_{item.name}"
     states = [run.state for run in runs]
     counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
-    return Section(title_of(key, several), f"{len(runs)} runs of {len(cells)} experiments: {counts}.", items)
+    return Section(
+        title_of(key, several), f"{counted(len(runs), 'run')} of {counted(len(cells), 'experiment')}: {counts}.", items
+    )
+
+
+def counted(number, word):
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def slug(key):

@@ -88,7 +88,7 @@ def failures(runs):
             "why": run.outcome or "no record of its end",
         }
         for run in runs
-        if run.state not in ("finished", "running", "waiting")
+        if run.state not in ("finished", "running", "waiting") and not run.left_by_search
     ]
     return style.Table("failures", "What failed, and why", rows)
 

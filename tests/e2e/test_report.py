@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -81,6 +82,33 @@ def test_the_page_needs_nothing_else_and_no_id_stands_twice(report):
     assert len(ids) == len(set(ids))
     for used in re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', report.page):
         assert used in ids
+
+
+LOOK = """<script>addEventListener("load", () => {
+  const drawn = [...document.querySelectorAll("figure svg")].filter(s => s.getBoundingClientRect().height > 100).length;
+  const wide = [...document.querySelectorAll("h1, h2, h3, p, li, figure")].filter(e => e.getBoundingClientRect().right > innerWidth + 1);
+  document.body.innerHTML = `LOOKED ${innerWidth} ${document.documentElement.scrollWidth} ${drawn} ${wide.length}`;
+});</script></head>"""
+
+
+@pytest.mark.parametrize("width", [1280, 500])
+def test_a_browser_draws_all_figures_within_the_width(report, tmp_path, width):
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("there is no Chromium here")
+    (tmp_path / "page.html").write_text(report.page.replace("</head>", LOOK, 1))
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=5000"]
+    place = [
+        f"--user-data-dir={tmp_path}/profile",
+        f"--window-size={width},900",
+        "--dump-dom",
+        f"file://{tmp_path}/page.html",
+    ]
+    done = subprocess.run([browser, *words, *place], capture_output=True, text=True, timeout=60)
+    looked = re.search(r"LOOKED (\d+) (\d+) (\d+) (\d+)", done.stdout)
+    assert looked and "CONSOLE" not in done.stderr, done.stdout[-2000:] + done.stderr
+    inner, scroll, drawn, wide = map(int, looked.groups())
+    assert scroll <= inner <= width and (drawn, wide) == (len(FIGURES), 0)
 
 
 def test_numbers_in_tables_are_the_runs_own(report, study):

@@ -89,7 +89,7 @@ def test_branches_are_in_no_figure_of_whole_runs(tmp_path):
     study = made_runs.branch_study(tmp_path)
     made = sections.make(runs.read_all([study, tmp_path / "parent"]))
     assert [s.title for s in made] == ["Char lstm on made", "Branches", "Trials"]
-    assert made[0].text.startswith("1 runs of 1 experiments")
+    assert made[0].text.startswith("1 run of 1 experiment:")
     assert {r["batch"] for r in made[2].items[0].rows} == {64, 128, 256, 512}
 
 
@@ -113,6 +113,7 @@ def test_a_trial_that_did_not_go_on_has_no_final_value(tmp_path):
     found = items(made_runs.halving_study(tmp_path / "search"))
     rows = found["experiments"].rows
     assert sum(row["finished"] for row in rows) == 2 and sum(row["mean"] is not None for row in rows) == 2
+    assert not found["failures"].rows
 
 
 # ---- What a study says ---------------------------------------------------------------------------------------------
