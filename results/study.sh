@@ -29,7 +29,7 @@ if [ -n "$PICTURES" ]; then
   pictures_data=pictures_$pictures_name
 fi
 
-step "Data: Debian's proper names, and ${PICTURES:-scikit-learn's handwritten digits}"
+step "Data: Debian's proper names, and ${PICTURES:-handwritten digits of scikit-learn}"
 data_prep/study_data.sh names
 if [ -n "$PICTURES" ]; then
   data_prep/study_data.sh pictures "$PICTURES" "$pictures_data"
@@ -55,24 +55,28 @@ mkdir -p "$report/studies"
 failed="" folders=()
 for file in $studies; do
   name=$(sed -n 's/^name: *\([^ ]*\).*/\1/p' "$file")
-  copy=$report/studies/$(basename "$file")
-  overrides=()
-  # The experiment's path is taken from the working directory.
+  title=$(sed -n '1s/^# *//p' "$file")
   experiment=$(realpath --relative-to=. "$(dirname "$file")/$(sed -n 's/^experiment: *\([^ ]*\).*/\1/p' "$file")")
+  overrides=()
   if [ -n "$PICTURES" ] && grep -q '^  kind: resnet' "$experiment"; then
     name=${name}_$pictures_name
-    overrides=("data.train=$data/$pictures_data-train" "data.validation=$data/$pictures_data-validation" data.train_samples=0
-      data.validation_samples=0 data.classes=0 data.image_size=32 data.resize=32 data.pad=4 model.stem=imagenet)
+    overrides=("data.train=$data/$pictures_data-train" "data.validation=$data/$pictures_data-validation"
+      data.train_samples=0 data.validation_samples=0 data.classes=0 data.image_size=32 data.resize=32 data.pad=4
+      model.stem=imagenet)
+    copy=$report/studies/$name.yaml
+    sed "s|^name: .*|name: $name|; s|^experiment: .*|experiment: $experiment|" "$file" > "$copy"
+    file=$copy
+  else
+    cp "$file" "$report/studies/"
   fi
-  sed "s|^name: .*|name: $name|; s|^experiment: .*|experiment: $experiment|" "$file" > "$copy"
   resume=()
   [ -e "results/$name" ] && resume=(--resume)
 
-  step "$name: $(sed -n '1s/^# *//p' "$file")"
+  step "$name: $title"
   started=$SECONDS code=0
-  run_study "$copy" ${overrides[@]+"${overrides[@]}"} ${resume[@]+"${resume[@]}"} || code=$?
+  run_study "$file" ${overrides[@]+"${overrides[@]}"} ${resume[@]+"${resume[@]}"} || code=$?
   printf '%s\t%s\t%s\t%s\n' "$name" "$((SECONDS - started))" "$code" \
-    "tests/mpirun.sh $ranks bin/ringtrain study $copy${overrides[*]+ ${overrides[*]}}" >> "$report/log.tsv"
+    "tests/mpirun.sh $ranks bin/ringtrain study $file${overrides[*]+ ${overrides[*]}}" >> "$report/log.tsv"
   if [ $code = 85 ]; then
     printf '\nStopped. The same command goes on where it was.\n' >&2
     exit 85
