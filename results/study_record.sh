@@ -1,7 +1,7 @@
 #!/bin/bash
 # Says with what the report of `make study` was made, in its folder's README.md: results/study_record.sh results/twins
 # With a name, the report becomes one that is kept: results/study_record.sh results/twins digits copies it to
-# results/studies/digits, without the PNG files that are larger than needed (git keeps it; commit it yourself).
+# results/studies/digits in smaller files, for git to keep.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 report=${1:?usage: results/study_record.sh REPORT_FOLDER [NAME]}
@@ -38,4 +38,5 @@ kept=results/studies/$name
 mkdir -p "$kept"
 rm -rf "${kept:?}/report" "$kept/studies"
 cp -r "$report/report.html" "$report/report" "$report/studies" "$report/README.md" "$kept/"
+"${PYTHON:-python3}" results/shrink_report.py "$kept"
 echo "$kept: $(du -sh "$kept" | cut -f1)"

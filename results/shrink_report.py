@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Makes a report's files smaller, so that it can be kept in git: results/shrink_report.py results/studies/NAME
+
+SVG, in the page and beside it: coordinates of two digits after the point, no line ends or comments. PNG: 64 colours. CSV stays as it is.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+SVG = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
+
+
+def smaller(svg):
+    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"(?<![\d.])([1-9]\d*\.\d\d)\d+", r"\1", svg)  # not the letters' scale, below 1
+    return re.sub(r"\s+", " ", svg).replace("> <", "><")
+
+
+def main():
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("usage: shrink_report.py FOLDER")
+    for path in sorted(Path(sys.argv[1]).rglob("*")):
+        if path.suffix in (".svg", ".html"):
+            text = path.read_text(encoding="utf-8")
+            path.write_text(SVG.sub(lambda found: smaller(found[0]), text), encoding="utf-8")
+        elif path.suffix == ".png":
+            with Image.open(path) as picture:
+                few = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+            few.save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    main()
