@@ -6,8 +6,11 @@ Data set `images`: u8 [1797, 8, 8], grey values 0 to 16 spread over 0 to 255; `l
 
 import sys
 
-import h5py
-import numpy
+try:
+    import h5py
+    import numpy
+except ImportError as error:
+    sys.exit(f"digits.py: error: {sys.executable} has no {error.name}; install python3-h5py (make setup), or set PYTHON")
 
 SAMPLES, PIXELS, WHITE = 1797, 64, 16
 

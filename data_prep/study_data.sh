@@ -20,7 +20,8 @@ case ${1:-} in
     ;;
   digits)
     arrays=$data/digits_arrays.h5
-    .ci/digits.sh | "$python" data_prep/digits.py "$arrays"
+    .ci/digits.sh > "$data/digits.csv"
+    "$python" data_prep/digits.py "$arrays" < "$data/digits.csv"
     bin/ringtrain-data import "$arrays" --images images --labels labels --out "$data/digits" --validation 0.5 --statistics \
       --license "UCI ML, Optical Recognition of Handwritten Digits (Alpaydin, Kaynak 1998), as scikit-learn ships it" --force
     ;;
