@@ -57,12 +57,13 @@ for file in $studies; do
   name=$(sed -n 's/^name: *\([^ ]*\).*/\1/p' "$file")
   title=$(sed -n '1s/^# *//p' "$file")
   experiment=$(realpath --relative-to=. "$(dirname "$file")/$(sed -n 's/^experiment: *\([^ ]*\).*/\1/p' "$file")")
+  model=$(grep -Eo 'kind: *(resnet|alexnet|cnn)\b' "$experiment" | sed 's/.* //' || true)
   overrides=()
-  if [ -n "$PICTURES" ] && grep -q '^  kind: resnet' "$experiment"; then
+  if [ -n "$PICTURES" ] && [ -n "$model" ]; then
     name=${name}_$pictures_name
     overrides=("data.train=$data/$pictures_data-train" "data.validation=$data/$pictures_data-validation"
-      data.train_samples=0 data.validation_samples=0 data.classes=0 data.image_size=32 data.resize=32 data.pad=4
-      model.stem=imagenet)
+      data.train_samples=0 data.validation_samples=0 data.classes=0 data.image_size=32 data.resize=32 data.pad=4)
+    [ "$model" != resnet ] || overrides+=(model.stem=imagenet)
     copy=$report/studies/$name.yaml
     sed "s|^name: .*|name: $name|; s|^experiment: .*|experiment: $experiment|" "$file" > "$copy"
     file=$copy
