@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/error.h"
+#include "base/diverged.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
@@ -49,9 +49,9 @@ void require_finite(const Checkpoint& checkpoint) {
   for (const NamedArray& array : checkpoint.arrays) {
     if (std::all_of(array.values.begin(), array.values.end(), [](float value) { return std::isfinite(value); }))
       continue;
-    throw Error(cat("step ", checkpoint.step, ": values of '", array.name,
-                    "' are not finite; the older checkpoints were left as they are"),
-                "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume");
+    throw Diverged(cat("step ", checkpoint.step, ": values of '", array.name,
+                       "' are not finite; the older checkpoints were left as they are"),
+                   "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume");
   }
 }
 

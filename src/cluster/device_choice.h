@@ -27,6 +27,17 @@ int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& grou
 // The same for this rank, with what all ranks of the node see. Collective over the group.
 int choose_device(const RankGroup& group, const std::vector<std::string>& visible_uuids, bool may_share);
 
+// What the ranks of this rank's node see, for processes that work in other groups than this one from now on: a process
+// keeps its device whatever its group.
+struct NodeDevices {
+  std::vector<RankDevices> ranks;  // by node rank
+  int node_rank = 0;
+  std::string host;
+};
+NodeDevices gather_devices(const RankGroup& group, const std::vector<std::string>& visible_uuids);  // collective
+// The error is thrown on all ranks of the node alike.
+int choose_device(const NodeDevices& node, bool may_share);
+
 // NCCL refuses two ranks on one device unless it is told that they are on different hosts (NCCL_HOSTID, for tests) or
 // that it is meant (NCCL_MULTI_RANK_GPU_ENABLE, since 2.30). Reads the environment.
 bool nccl_may_share_devices();

@@ -92,9 +92,14 @@ void make_folder(const std::string& path) {
   if (code) fail(path, "cannot make the run folder", code.value());
 }
 
+class FolderInUse : public Error {
+ public:
+  using Error::Error;
+};
+
 [[noreturn]] void refuse(const std::string& path, const std::string& owner) {
-  throw Error(cat(path, ": another job works in this run folder (", owner.empty() ? "unknown" : owner, ")"),
-              cat("wait for its end or stop it; if it is surely gone, remove ", path, "/", lock_name));
+  throw FolderInUse(cat(path, ": another job works in this run folder (", owner.empty() ? "unknown" : owner, ")"),
+                    cat("wait for its end or stop it; if it is surely gone, remove ", path, "/", lock_name));
 }
 
 // Slurm has seen the end of an earlier life of this job before it started this one.
@@ -185,13 +190,29 @@ std::string run_folder_path(const Experiment& experiment, bool resume) {
   }
 }
 
-RunFolder::RunFolder(const std::string& path, bool resume) : path_(path) {
+RunFolder::RunFolder(const std::string& path, bool resume)
+    : RunFolder(path, resume ? Contents::of_a_run : Contents::of_a_new_run) {}
+
+std::unique_ptr<RunFolder> RunFolder::claim(const std::string& path) {
+  try {
+    return std::unique_ptr<RunFolder>(new RunFolder(path, Contents::of_either));
+  } catch (const FolderInUse&) {
+    return nullptr;
+  }
+}
+
+RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
-  check_contents(path_, resume);
+  const bool resume = contents != Contents::of_a_new_run;
+  // Of a trial nothing is said here: another process of the study may be writing its first files.
+  const auto check = [&] {
+    if (contents != Contents::of_either) check_contents(path_, resume);
+  };
+  check();
   make_folder(path_);
   lock_ = take_lock(path_);
   try {
-    check_contents(path_, resume);  // again: another job may have come and gone before the lock was ours
+    check();  // again: another job may have come and gone before the lock was ours
     probe(path_);
   } catch (...) {
     if (!resume) remove_unless_used(path_);

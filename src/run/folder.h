@@ -1,6 +1,7 @@
 // The run's own folder: results/<name>/<id>/ or run.dir. Rank 0 only.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "config/experiment.h"
@@ -20,6 +21,9 @@ std::string run_folder_path(const Experiment& experiment, bool resume);
 class RunFolder {
  public:
   RunFolder(const std::string& path, bool resume);
+  // A study's trial: its folder is made where it is missing, and may hold an earlier start. Null: another process has
+  // the lock.
+  static std::unique_ptr<RunFolder> claim(const std::string& path);
   ~RunFolder();  // releases the lock
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
@@ -29,9 +33,14 @@ class RunFolder {
   void become_latest() const;
 
  private:
+  enum class Contents { of_a_new_run, of_a_run, of_either };
+  RunFolder(const std::string& path, Contents contents);
   std::string path_;
   int lock_ = -1;
 };
+
+// What a trial's folder holds beside the files of a run: its state (study/trial_record.h).
+inline constexpr const char* trial_file_name = "trial.json";
 
 // Whether the text of a lock file ("host pid 1234", under Slurm with "job 4711 restart 0") names a process of this
 // host, or an earlier life of this requeued job, that is gone. Other hosts' processes cannot be seen and count as

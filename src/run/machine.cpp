@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cluster/binding.h"
-#include "cluster/device_choice.h"
 #include "cluster/nccl_communicator.h"
 #include "cluster/staged_communicator.h"
 #include "run/plan.h"
@@ -107,10 +106,20 @@ std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda
                                  .timeout_seconds = 0.8 * c.timeout_seconds});
 }
 
-Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads, const RunChoices& kept) {
-  const CommunicationConfig& c = experiment.communication;
+Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads) {
   Machine m;
-  m.host = make_mpi_communicator(group, static_cast<std::size_t>(c.chunk_kib) << 10);
+  m.host = make_host_communicator(experiment, group);
+  complete_machine(m, experiment, group, threads);
+  return m;
+}
+
+std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group) {
+  return make_mpi_communicator(group, static_cast<std::size_t>(experiment.communication.chunk_kib) << 10);
+}
+
+void complete_machine(Machine& m, const Experiment& experiment, const RankGroup& group, int threads,
+                      const RunChoices& kept, const NodeDevices* node) {
+  const CommunicationConfig& c = experiment.communication;
   const std::vector<std::string> visible =
       experiment.machine.device == "cpu" ? std::vector<std::string>() : cuda::visible_uuids();
   const bool may_share = c.library == "mpi" || nccl_may_share_devices();
@@ -121,10 +130,10 @@ Machine make_machine(const Experiment& experiment, const RankGroup& group, int t
       if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
     }
     m.backend = make_cpu_backend(threads);
-    return m;
+    return;
   }
 
-  const int ordinal = choose_device(group, visible, may_share);
+  const int ordinal = node != nullptr ? choose_device(*node, may_share) : choose_device(group, visible, may_share);
   m.gpu = visible[static_cast<std::size_t>(ordinal)].substr(0, kUuidShown);
   m.device = cuda::make_runtime_device(
       ordinal, experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache);
@@ -141,7 +150,6 @@ Machine make_machine(const Experiment& experiment, const RankGroup& group, int t
     m.sums = std::move(sums);
   }
   m.backend = cuda::make_backend(*m.device, std::move(options));
-  return m;
 }
 
 }  // namespace ringtrain

@@ -9,6 +9,7 @@
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/program/fusion.h"
 #include "cluster/communicator.h"
+#include "cluster/device_choice.h"
 #include "cluster/rank_group.h"
 #include "config/experiment.h"
 #include "run/choices.h"
@@ -41,8 +42,14 @@ struct Machine {
 };
 
 // Collective over the group. Throws Error with advice where a GPU is asked for and is not there, or there are more
-// ranks than GPUs. `kept`: of the run that is resumed.
-Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads, const RunChoices& kept = {});
+// ranks than GPUs.
+Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads);
+// The same in two parts, for a group that may fail alone: whatever goes wrong in the second, the communicator of the
+// first is still there to tell the other ranks. `kept`: of the run that is resumed. `node`: what all ranks of the job
+// on this node see, where the group is a part of them; null: the group's ranks share out the devices.
+std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group);
+void complete_machine(Machine& machine, const Experiment& experiment, const RankGroup& group, int threads,
+                      const RunChoices& kept = {}, const NodeDevices* node = nullptr);
 // What sums vectors of this device over the ranks of `host`, as the experiment chooses. Collective over those.
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept = {});

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log_file.h"
 #include "base/table.h"
 
 namespace ringtrain {
@@ -41,11 +42,6 @@ std::string eta_text(const StepRecord& record, std::int64_t total_steps, const S
   if (total_steps <= 0 || rate.seconds_per_step() <= 0) return "";
   const auto left = static_cast<double>(std::max<std::int64_t>(total_steps - record.step, 0));
   return "  ETA " + readable_duration(left * rate.seconds_per_step());
-}
-
-void write_out(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
 }
 
 }  // namespace
@@ -92,7 +88,7 @@ std::string progress_line(const StepRecord& record, std::int64_t total_steps, co
 }
 
 int terminal_width() {
-  if (::isatty(STDOUT_FILENO) == 0) return 0;
+  if (has_log_file() || ::isatty(STDOUT_FILENO) == 0) return 0;
   const char* kind = std::getenv("TERM");
   if (kind != nullptr && std::strcmp(kind, "dumb") == 0) return 0;
   winsize size{};
@@ -110,13 +106,13 @@ ProgressDisplay::~ProgressDisplay() {
 
 void ProgressDisplay::finish() {
   if (bar_shown_ || !last_shown_) draw(last_);
-  if (bar_shown_) write_out("\n");
+  if (bar_shown_) write_log_text("\n");
   bar_shown_ = false;
 }
 
 void ProgressDisplay::make_room() {
   if (!bar_shown_) return;
-  write_out("\r\033[K");
+  write_log_text("\r\033[K");
   bar_shown_ = false;
   last_shown_ = false;
   drawn_at_ = 0;
@@ -135,21 +131,21 @@ void ProgressDisplay::step(const StepRecord& record, std::int64_t new_samples) {
 
 void ProgressDisplay::line(const std::string& text) {
   if (!bar_shown_) {
-    write_out(text + "\n");
+    write_log_text(text + "\n");
     return;
   }
-  write_out("\r\033[K" + text + "\n");
+  write_log_text("\r\033[K" + text + "\n");
   draw(last_);
 }
 
 void ProgressDisplay::draw(const StepRecord& record) {
   const int width = terminal_width();
   if (width > 0) {
-    write_out("\r\033[K" + progress_bar(record, total_steps_, rate_, width));
+    write_log_text("\r\033[K" + progress_bar(record, total_steps_, rate_, width));
     bar_shown_ = true;
     drawn_at_ = now_seconds();
   } else {
-    write_out(progress_line(record, total_steps_, rate_) + "\n");
+    write_log_text(progress_line(record, total_steps_, rate_) + "\n");
   }
   last_shown_ = true;
 }

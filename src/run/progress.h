@@ -28,8 +28,8 @@ std::string progress_bar(const StepRecord& record, std::int64_t total_steps, con
 // The same for a batch log, with epoch, learning rate and gradient norm.
 std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate);
 
-// Columns of the terminal behind stdout; 0 when stdout is none. (mpirun gives its ranks pseudo-terminals whatever its
-// own output is; those of no size stand for a file or a pipe.)
+// Columns of the terminal behind stdout; 0 when stdout is none, or lines go to a file (set_log_file()). (mpirun gives
+// its ranks pseudo-terminals whatever its own output is; those of no size stand for a file or a pipe.)
 int terminal_width();
 
 class ProgressDisplay {

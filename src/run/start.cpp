@@ -41,10 +41,10 @@ int thread_count(const Experiment& experiment, const Session& session) {
   return wanted;
 }
 
-void log_job(const Session& session, const std::string& gpu) {
-  const std::vector<RankBinding> bindings = gather_bindings(session.job(), gpu);
-  if (session.rank() != 0) return;
-  if (const SlurmJob job = slurm_job(); job.in_slurm()) log_info(describe(job, session.launcher()));
+void log_job(const RankGroup& group, const std::string& launcher, const std::string& gpu) {
+  const std::vector<RankBinding> bindings = gather_bindings(group, gpu);
+  if (group.rank() != 0) return;
+  if (const SlurmJob job = slurm_job(); job.in_slurm()) log_info(describe(job, launcher));
   for (const std::string& line : describe_bindings(bindings)) log_info(line);
   for (const std::string& sentence : shared_cores(bindings))
     log_warning(

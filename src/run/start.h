@@ -26,8 +26,8 @@ TrainingData shared_data(const Experiment& experiment, Communicator& communicato
 // run.threads, or what the rank's affinity mask allows; warns when it is more.
 int thread_count(const Experiment& experiment, const Session& session);
 
-// Says on rank 0 which job this is and where its ranks are, and warns where they share cores. Collective over the job.
-// `gpu`: of this rank.
-void log_job(const Session& session, const std::string& gpu);
+// Says on rank 0 which job this is and where the group's ranks are, and warns where they share cores. Collective over
+// the group. `gpu`: of this rank.
+void log_job(const RankGroup& group, const std::string& launcher, const std::string& gpu);
 
 }  // namespace ringtrain

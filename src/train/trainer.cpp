@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/error.h"
+#include "base/diverged.h"
 #include "base/random.h"
 #include "run/adascale_plan.h"
 #include "run/course.h"
@@ -298,10 +298,10 @@ void Trainer::finish_update(StepReport& report, const StepCounters& counters, st
     report.trust_ratios = std::move(result.trust_ratios);
     if (loss_scale_.advance(result.applied)) return;
   }
-  throw Error(cat("step ", position_.step + 1, ": ", what_is_not_finite(report),
-                  "; the weights are as they were after step ", position_.step),
-              "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume from the last "
-              "checkpoint");
+  throw Diverged(cat("step ", position_.step + 1, ": ", what_is_not_finite(report),
+                     "; the weights are as they were after step ", position_.step),
+                 "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume from the "
+                 "last checkpoint");
 }
 
 void Trainer::note_gain(StepReport& report, const UpdateResult& result) {

@@ -74,7 +74,7 @@ class Trainer {
   // goes on.
   Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader);
 
-  // One update. Throws Error, before any weight has changed, when loss or gradient are not finite (fp16: when no loss
+  // One update. Throws Diverged, before any weight has changed, when loss or gradient are not finite (fp16: when no loss
   // scale makes the gradient finite).
   StepReport step(const Requests& requests);
 

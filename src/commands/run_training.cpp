@@ -1,0 +1,346 @@
+#include "commands/run_training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "base/version.h"
+#include "checkpoint/resume_point.h"
+#include "checkpoint/resume_rules.h"
+#include "commands/commands.h"
+#include "commands/training_run.h"
+#include "config/reader.h"
+#include "run/adascale_plan.h"
+#include "run/library_versions.h"
+#include "run/machine.h"
+#include "run/record.h"
+
+namespace ringtrain {
+namespace {
+
+// ---- Before the run's folder is written ---------------------------------------------------------------------
+
+struct PlannedRun {
+  RunPlan plan;
+  std::vector<MemoryItem> memory;  // of one rank
+};
+
+// Collective. Takes no memory yet; rank 0 refuses a checkpoint that the plan cannot go on from.
+// Completes the position in `from`.
+PlannedRun agree_on_plan(const Experiment& experiment, const TrainingData& data, Machine& machine, int ranks,
+                         ResumePoint& from) {
+  PlannedRun planned;
+  machine.agree_on_fusions([&] {
+    planned.plan = make_run_plan(experiment, data.train, data.validation ? &*data.validation : nullptr, ranks,
+                                 *machine.backend, from.micro_batch);
+    planned.memory = rank_memory(planned.plan, *machine.backend);
+  });
+  if (from.checkpoint) check_belongs(*from.checkpoint, from.path, planned.plan);
+  complete(from.progress, planned.plan);
+  return planned;
+}
+
+// ---- Rank 0 opens the folder: what it says and writes before step 0 ------------------------------------------------
+
+struct StartFacts {
+  const TrainingRequest& request;
+  const Machine& machine;
+  int threads;
+  const PlannedRun& planned;
+};
+
+RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
+  const RunPlan& plan = start.planned.plan;
+  RunRecord r;
+  r.name = plan.experiment.name;
+  r.commit = build_commit();
+  r.build_flags = build_flags();
+  r.command_line = start.request.command_line;
+  r.versions = library_versions();
+  r.hosts = start.request.group.hosts();
+  r.launcher = start.request.session.launcher();
+  r.ranks = start.request.group.size();
+  r.threads = start.threads;
+  r.instruction_set = build_instruction_sets();
+  r.backend = start.machine.backend->describe();
+  r.precision = plan.experiment.precision;
+  r.communicator = start.machine.communicator().describe();
+  r.batch = plan.batch;
+  r.steps_per_epoch = plan.schedule.steps_per_epoch;
+  r.total_steps = plan.updates;
+  r.resumed_from_step = resumed_from;
+  r.train_dataset = plan.train.prefix;
+  r.train_uuid = plan.train.dataset_uuid;
+  r.train_samples = plan.samples_per_epoch;
+  if (plan.has_validation) {
+    r.validation_dataset = plan.validation.prefix;
+    r.validation_uuid = plan.validation.dataset_uuid;
+    r.validation_samples = samples_per_epoch(plan.validation, plan.validation_loader);
+  }
+  r.parameters = plan.parameters.count();
+  for (const MemoryItem& item : start.planned.memory) r.memory_bytes.emplace_back(item.what, item.bytes);
+  return r;
+}
+
+bool made_on_this_machine(const Checkpoint& checkpoint, const StartFacts& start) {
+  return checkpoint.numbers.at("ranks") == start.request.group.size() &&
+         checkpoint.numbers.at("threads") == start.threads &&
+         checkpoint.text_or("machine", "") == start.machine.identity();
+}
+
+// Of the start before, which wrote the newest records; none where its file is gone.
+std::optional<Experiment> experiment_of_last_start(const std::string& run_dir) {
+  const std::string path = run_dir + "/experiment.yaml";
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  try {
+    return read_experiment(path, {});
+  } catch (const Error& error) {
+    log_warning(error.what(), ": what has changed since the last start is not known");
+    return std::nullopt;
+  }
+}
+
+bool decide_result(const std::vector<KeyChange>& changes) {
+  return std::any_of(changes.begin(), changes.end(), [](const KeyChange& c) { return c.decides_result; });
+}
+
+// Says from where the run goes on and what has changed. Returns what becomes of the records of later steps: they are
+// dropped only where this run computes the same steps again.
+LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, const std::string& run_dir, bool more) {
+  const RunPlan& plan = start.planned.plan;
+  const std::optional<Experiment> last = experiment_of_last_start(run_dir);
+  std::vector<KeyChange> since_last;
+  if (last) since_last = changed_keys(*last, plan.experiment);
+  if (!from.checkpoint) {
+    log_info("no checkpoint in this folder: starting at step 0");
+    for (const KeyChange& change : since_last) log_info("changed since the last start: ", to_string(change));
+    return LaterRecords::keep;
+  }
+  const std::int64_t step = from.progress.position.step;
+  log_info("resuming after step ", step, " from ", from.path);
+  const Experiment before = experiment_of(*from.checkpoint, from.path);
+  const std::vector<KeyChange> changes = changed_keys(before, plan.experiment);
+  for (const KeyChange& change : changes) log_info("changed since that checkpoint: ", to_string(change));
+  for (const KeyChange& change : since_last)
+    if (std::find(changes.begin(), changes.end(), change) == changes.end())
+      log_info("changed since the last start: ", to_string(change));
+  const double invariant_steps = from.progress.scale_invariant_steps;
+  if (const std::string rates = changed_rate(before, plan, from.progress.position, invariant_steps);
+      more && !rates.empty())
+    log_warning("these changes give the run another learning-rate course: ", rates);
+  if (step > 0 && !made_on_this_machine(*from.checkpoint, start))
+    log_info(
+        "the checkpoint was made on another machine or number of ranks or threads: it continues within rounding, "
+        "not bit for bit");
+  const bool same_steps = more && last && !decide_result(since_last) && !decide_result(changes);
+  return same_steps ? LaterRecords::drop : LaterRecords::keep;
+}
+
+// The experiment.yaml of an earlier start stays under another name when it is not the same.
+void write_experiment(const std::string& run_dir, const Experiment& experiment, std::int64_t step) {
+  const std::string path = run_dir + "/experiment.yaml", text = to_yaml(experiment);
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream earlier;
+  if (in) earlier << in.rdbuf();
+  if (earlier.str() == text) return;
+  if (!earlier.str().empty()) {
+    const std::string kept = unused_path(cat(run_dir, "/experiment-until-step-", step, ".yaml"));
+    write_file_atomically(kept, earlier.str());
+    log_info("the earlier experiment.yaml is kept as ", kept);
+  }
+  write_file_atomically(path, text);
+}
+
+bool has_steps_left(const RunPlan& plan, const RunProgress& progress) {
+  return !has_all_steps(plan, progress.position, progress.scale_invariant_steps);
+}
+
+LaterRecords open_folder(const std::string& run_dir, const StartFacts& start, const ResumePoint& from) {
+  const RunPlan& plan = start.planned.plan;
+  const std::int64_t step = from.progress.position.step;
+  const bool more = has_steps_left(plan, from.progress);
+  write_info_line(describe_run(plan, start.machine.backend->describe(), start.planned.memory));
+  log_info("run folder: ", run_dir);
+  const LaterRecords later = start.request.resume ? describe_resume(from, start, run_dir, more) : LaterRecords::drop;
+  record_start(run_dir, run_record(start, step));
+  if (more && start.machine.device) write_choices(run_dir, start.machine.choices());
+  return later;
+}
+
+// ---- Rank 0 at the end ---------------------------------------------------------------------------------------------
+
+std::string percent(double share) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
+  return text;
+}
+
+std::string tenths(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", seconds);
+  return text;
+}
+
+// Of this rank; the signal may have come to others only.
+std::string stop_cause() {
+  return requested_signal() != 0 ? signal_name(requested_signal()) : "a signal to another rank";
+}
+
+void record_outcome(const std::string& run_dir, const std::string& outcome, const RunProgress& p,
+                    const std::string& place_in_code, const std::optional<NoiseSummary>& noise) {
+  record_end(run_dir, {outcome, p.position.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss,
+                       p.best_step, place_in_code, noise});
+}
+
+// Called while an error is on its way, which is the one to tell: what goes wrong here is not.
+void record_failure(const std::string& run_dir, const std::exception& error, const RunProgress& progress) {
+  try {
+    record_outcome(run_dir, cat("error: ", error.what()), progress, thrown_at(error), std::nullopt);
+  } catch (const std::exception&) {
+  }
+}
+
+void log_summary(const TrainingRun& run) {
+  log_info("steps waited ", percent(run.input_share()), " of their time for input");
+  // As Goyal et al. 2017 report: less noise than the last epoch, no choosing of the best.
+  std::vector<double> accuracies = run.last_accuracies();
+  if (accuracies.size() < 5) return;
+  std::sort(accuracies.begin(), accuracies.end());
+  log_info("median validation accuracy of the last 5 evaluations: ", percent(accuracies[accuracies.size() / 2]));
+}
+
+// What continues a run that was stopped.
+std::string continuation(const TrainingRequest& request, const std::string& run_dir) {
+  if (request.folder != nullptr) return "the study that it is a trial of, with --resume";
+  const RunConfig& config = request.experiment.run;
+  return cat("ringtrain train ", run_dir, "/experiment.yaml",
+             config.dir.empty() && config.id.empty() ? " run.dir=" + run_dir : "", " --resume");
+}
+
+void report(TrainingRun& run, int code, const std::string& run_dir, const TrainingRequest& request) {
+  const RunProgress& p = run.progress();
+  record_stop_cost(run_dir, run.stop_cost());
+  const std::optional<NoiseSummary> noise = run.noise_summary();
+  record_outcome(run_dir, code == 0 ? "finished" : "stopped by " + stop_cause(), p, "", noise);
+  if (requested_signal() != 0 && code != 0) log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
+  log_info(code == 0 ? "finished" : "stopped on request, with a checkpoint", " after step ", p.position.step, " and ",
+           std::llround(p.elapsed_seconds), " s",
+           p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
+  log_summary(run);
+  if (noise) write_info_line(describe(*noise));
+  log_info("run folder: ", run_dir);
+  if (code != 0) log_info("continue with: ", continuation(request, run_dir));
+}
+
+// What a start has written that failed before the run began: it must not stand in the way of the next try.
+void remove_folder(const std::string& run_dir) {
+  std::error_code ignored;
+  std::filesystem::remove_all(run_dir, ignored);
+}
+
+// ---- The phases ----------------------------------------------------------------------------------------------------
+
+class GroupTraining {
+ public:
+  explicit GroupTraining(const TrainingRequest& request)
+      : request_(request),
+        root_(request.group.rank() == 0),
+        threads_(thread_count(request.experiment, request.session)),
+        watchdog_(request.group, request.experiment.communication.timeout_seconds) {
+    machine_.host = make_host_communicator(request.experiment, request.group);
+  }
+
+  void prepare();
+  void open();
+  int train();
+  void fail(const std::exception& error);
+
+ private:
+  const std::string& run_dir() const { return folder_ != nullptr ? folder_->path() : no_folder_; }
+
+  const TrainingRequest& request_;
+  const bool root_;
+  const int threads_;
+  const std::string no_folder_;
+  std::optional<RunFolder> own_folder_;
+  const RunFolder* folder_ = nullptr;  // on rank 0
+  Watchdog watchdog_;
+  Machine machine_;
+  ResumePoint from_;
+  PlannedRun planned_;
+  RunProgress progress_;
+  std::unique_ptr<TrainingRun> run_;
+  bool is_recorded_ = false;  // this start, in run.json
+};
+
+// Reads everything, and agrees on a plan. Rank 0 locks an earlier run's folder before anything in it is read: a job
+// that is still ending may write there.
+void GroupTraining::prepare() {
+  const Experiment& experiment = request_.experiment;
+  const TrainingData data = request_.data(*machine_.host);
+  folder_ = request_.folder;
+  if (root_ && request_.resume && folder_ == nullptr)
+    folder_ = &own_folder_.emplace(run_folder_path(experiment, true), true);
+  if (request_.resume) from_ = shared_resume_point(run_dir(), *machine_.host, watchdog_);
+
+  complete_machine(machine_, experiment, request_.group, threads_, from_.choices, request_.devices);
+  machine_.take_choices(from_.checkpoint ? from_.checkpoint->text_or("fusions", "") : "", from_.choices);
+  planned_ = agree_on_plan(experiment, data, machine_, request_.group.size(), from_);
+  progress_ = from_.progress;
+  log_job(request_.group, request_.session.launcher(), machine_.gpu);
+}
+
+void GroupTraining::open() {
+  if (root_ && folder_ == nullptr) folder_ = &own_folder_.emplace(run_folder_path(request_.experiment, false), false);
+  LaterRecords later = LaterRecords::drop;
+  if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_);
+  is_recorded_ = root_;
+  run_ =
+      std::make_unique<TrainingRun>(planned_.plan, std::move(from_), run_dir(), machine_, threads_, later, watchdog_);
+  machine_.host->barrier();  // every rank has its memory and weights: the run has started
+  if (!root_) return;
+  if (has_steps_left(planned_.plan, progress_))
+    write_experiment(run_dir(), planned_.plan.experiment, progress_.position.step);
+  if (own_folder_) own_folder_->become_latest();
+}
+
+int GroupTraining::train() {
+  const int code = run_->run();
+  if (root_) report(*run_, code, run_dir(), request_);
+  machine_.host->barrier();
+  return code;
+}
+
+void GroupTraining::fail(const std::exception& error) {
+  machine_.communicator().abort(error.what());
+  if (run_) progress_ = run_->progress();
+  if (own_folder_ && !run_ && !request_.resume)
+    remove_folder(run_dir());
+  else if (is_recorded_)
+    record_failure(run_dir(), error, progress_);
+}
+
+}  // namespace
+
+int run_training(const TrainingRequest& request) {
+  GroupTraining training(request);
+  try {
+    training.prepare();
+    training.open();
+    return training.train();
+  } catch (const std::exception& error) {
+    training.fail(error);
+    throw;
+  }
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,30 @@
+// One run on the ranks of a group, from its start to its end: what `train` and the trials of a study share.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cluster/device_choice.h"
+#include "cluster/session.h"
+#include "run/folder.h"
+#include "run/start.h"
+
+namespace ringtrain {
+
+struct TrainingRequest {
+  const Session& session;                           // of the whole job: this process's threads, the launcher
+  const RankGroup& group;                           // whose ranks train
+  const Experiment& experiment;                     // the same on all ranks
+  std::function<TrainingData(Communicator&)> data;  // collective over the group
+  std::vector<std::string> command_line;            // for the record
+  bool resume = false;
+  const RunFolder* folder = nullptr;     // on rank 0 of a study's trial: locked already; null: the run's own
+  const NodeDevices* devices = nullptr;  // of a trial; null: the group is the whole job
+};
+
+// Collective over the group. Returns the exit code: 0 or exit_checkpointed. After an error, which is thrown on every
+// rank of the group, nothing of the run is under way any more; where the group fails alone it is not to be used again.
+int run_training(const TrainingRequest& request);
+
+}  // namespace ringtrain
