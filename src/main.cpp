@@ -52,12 +52,16 @@ constexpr const char* usage = R"(ringtrain: large-batch training over MPI
                     [--csv FILE] [--json FILE] [--svg FILE]
       Throughput and efficiency on other numbers of ranks, from what bench --json has written (preflight.json).
       --check: measurements to compare with. --latency-us, --link-gbit: a network that was not measured.
+  ringtrain study STUDY.yaml [--resume] [--index K/N] [--preflight FILE,...] [key.path=value ...]
+      Runs the trials of a study (configs/studies/README.md) on groups of the ranks that mpirun or srun starts, each as
+      a run in results/STUDY/TRIAL. --resume: where trials have begun already, by this job or another; finished ones
+      stay. --index: the share of one job of an array. Signals as for train.
   ringtrain study STUDY.yaml --plan [--index K/N] [--preflight FILE,...] [--device GPU] [key.path=value ...]
-      Checks every trial of a study (configs/studies/README.md) and shows their number, batch arithmetic and, from
-      preflight files or trials that have run, the time to expect. --index: the share of one job of an array.
+      Checks every trial and shows their number, batch arithmetic and, from preflight files or trials that have run, the
+      time to expect.
   ringtrain --version | --help
 
-train, evaluate and bench work on all ranks of a job. The other commands are for one process: in a job of several
+train, evaluate, bench and study work on all ranks of a job. The other commands are for one process: in a job of several
 ranks, rank 0 does their work.
 --verbose, with any command: an error also says where in the code it was thrown (a run's run.json always does).
 
@@ -157,12 +161,15 @@ int run_predict(CommandLine& line, Session*) {
 int run_study(CommandLine& line, Session* session) {
   StudyArguments s;
   s.plan_only = line.flag("--plan");
+  s.resume = line.flag("--resume");
+  s.command_line = line.whole();
   std::tie(s.share, s.shares) = line.share("--index");
   s.preflight = line.list("--preflight", "");
   s.threads = session ? session->available_threads() : static_cast<int>(own_cpus().size());
   s.device = line.option("--device", "");
   s.study = line.experiment("a study file");
-  return study(s);
+  if (s.plan_only && s.resume) throw Error("ringtrain study: --plan or --resume, not both", "ringtrain --help");
+  return s.plan_only ? plan_study(s) : study(s, *session);
 }
 
 enum class Work { of_all_ranks, of_one };
@@ -173,21 +180,19 @@ struct Command {
   int (*run)(CommandLine&, Session*);
 };
 
-constexpr Command commands[] = {{"train", Work::of_all_ranks, run_train},
-                                {"plan", Work::of_one, run_plan},
-                                {"evaluate", Work::of_all_ranks, run_evaluate},
-                                {"export", Work::of_one, run_export},
-                                {"import", Work::of_one, run_import},
-                                {"sample", Work::of_one, run_sample},
-                                {"bench", Work::of_all_ranks, run_bench},
-                                {"predict", Work::of_one, run_predict},
-                                {"study", Work::of_one, run_study}};
+constexpr Command commands[] = {
+    {"train", Work::of_all_ranks, run_train},       {"plan", Work::of_one, run_plan},
+    {"evaluate", Work::of_all_ranks, run_evaluate}, {"export", Work::of_one, run_export},
+    {"import", Work::of_one, run_import},           {"sample", Work::of_one, run_sample},
+    {"bench", Work::of_all_ranks, run_bench},       {"predict", Work::of_one, run_predict},
+    {"study", Work::of_all_ranks, run_study},       {"study --plan", Work::of_one, run_study}};
 
 const Command& find_command(const std::string& name) {
   std::string known;
   for (const Command& command : commands) {
     if (name == command.name) return command;
-    known += cat(known.empty() ? "" : ", ", command.name);
+    if (std::string_view(command.name).find(' ') == std::string_view::npos)
+      known += cat(known.empty() ? "" : ", ", command.name);
   }
   throw Error(cat("unknown command '", name, "'; expected one of ", known), "ringtrain --help");
 }
@@ -214,8 +219,9 @@ int run(int argc, char** argv) {
   }
   verbose = line.flag("--verbose");
 
-  const Command& command = find_command(name);
-  if (command.run == run_train) catch_signals();  // before MPI starts
+  const Command& command = find_command(name == "study" && line.has("--plan") ? "study --plan" : name);
+  const bool trains = command.run == run_train || (command.run == run_study && command.work == Work::of_all_ranks);
+  if (trains) catch_signals();  // before MPI starts
   if (command.work == Work::of_one && launched_tasks() == 1) return command.run(line, nullptr);
   Session session(&argc, &argv);
   set_log_rank(session.rank(), session.host());

@@ -59,6 +59,10 @@ void catch_signals() {
   std::thread(wait_for_signals, expected).detach();
 }
 
+void request_stop(int signal_number) {
+  if (requested.load() == 0) receive(signal_number);
+}
+
 void hold_signals() {
   held.store(true);
 }

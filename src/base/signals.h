@@ -19,6 +19,9 @@ void catch_signals();
 // From now on nothing but SIGKILL ends this process early: the checkpoint of the first signal is being written.
 void hold_signals();
 
+// As if this signal had come: for a process that hears of it on another way.
+void request_stop(int signal_number);
+
 // The first signal received (SIGTERM, SIGUSR1, SIGUSR2, SIGINT or SIGHUP), 0 if none.
 int requested_signal();
 // Since it came; 0 if none has.

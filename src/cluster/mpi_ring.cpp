@@ -438,9 +438,9 @@ void MpiRing::abort(const std::string& why) {
     group_.fail(why);
     fall_silent();
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "ringtrain: error (%s): %s\n  its group of %d ranks cannot be ended: %s; ending the job\n",
+    std::fprintf(stderr, "ringtrain: error (%s): %s\n  its group of %d ranks cannot be ended: %s; leaving the job\n",
                  rank_label().c_str(), why.c_str(), size_, e.what());
-    abort_job(1);
+    leave_job(1);
   }
 }
 
@@ -456,6 +456,7 @@ void MpiRing::fall_silent() {
       check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
                 "MPI_Testall");
       if (done) return;
+      group_.look_out();
       if (now_seconds() - begin > kQuietSeconds)
         throw Error(cat("other ranks of the group did not answer within ", kQuietSeconds, " s"));
     }

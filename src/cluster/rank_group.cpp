@@ -3,6 +3,7 @@
 #include <exception>
 #include <numeric>
 
+#include "base/clock.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
 #include "cluster/waiting.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int kFailureTag = 1;
 constexpr unsigned kLookEvery = 64;
+constexpr double kLookOutSeconds = 1;
 // MPI libraries send so few bytes at once, whether or not the receiver is there.
 constexpr std::size_t kLongestFailure = 512;
 
@@ -110,9 +112,14 @@ std::optional<RankGroup> RankGroup::split(int colour) const {
 
 // MPI's own blocking calls do not see failures. They come after a meeting: then all ranks are in them and none waits.
 void RankGroup::meet() const {
+  Waiter waiter;
+  meet([&] { waiter.pause(); });
+}
+
+void RankGroup::meet(const std::function<void()>& while_waiting) const {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(state_->comm, &request), "MPI_Ibarrier");
-  for (Waiter waiter;; waiter.pause()) {
+  for (;; while_waiting()) {
     int done = 0;
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done) return;
@@ -150,12 +157,13 @@ void RankGroup::demand_failure(const std::string& why) const {
 
 void RankGroup::check() const {
   State& s = *state_;
+  if (++s.looks % kLookEvery == 0) look_out();
   if (s.ends_job) return;
   if (!s.failure && s.demanded.load(std::memory_order_relaxed)) {
     const std::lock_guard lock(s.mutex);
     fail(s.demand);
   }
-  if (!s.failure && ++s.looks % kLookEvery == 0) {
+  if (!s.failure && s.looks % kLookEvery == 0) {
     int is_there = 0, length = 0;
     MPI_Status status;
     check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, kFailureTag, s.comm, &is_there, &status), "MPI_Iprobe");
@@ -170,6 +178,17 @@ void RankGroup::check() const {
   if (s.failure)
     throw GroupFailed(cat("the run of these ", s.size, " ranks has failed: ", *s.failure),
                       "the message of the rank that is named says what to do");
+}
+
+void RankGroup::set_lookout(std::function<void()> lookout) const {
+  state_->lookout = std::move(lookout);
+}
+
+void RankGroup::look_out() const {
+  State& s = *state_;
+  if (!s.lookout || now_seconds() - s.looked_out < kLookOutSeconds) return;
+  s.looked_out = now_seconds();
+  s.lookout();
 }
 
 MPI_Comm duplicate(const RankGroup& group) {

@@ -13,6 +13,7 @@
 //    made of it can only be destroyed now. All ranks of the parent may split it again.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,8 @@ class RankGroup {
 
   // Waits until all ranks of the group are here. Throws GroupFailed.
   void meet() const;
+  // The same, for a rank that has time: `while_waiting` is called again and again, and may sleep or throw.
+  void meet(const std::function<void()>& while_waiting) const;
   // A text of each rank, of any length, on all ranks of the group (or of the node, by node rank). Collective over the
   // group. Throws GroupFailed.
   std::vector<std::string> gather(const std::string& mine) const;
@@ -60,6 +63,10 @@ class RankGroup {
   // To be called again and again while this rank waits for others; looks for messages every 64th time. Throws
   // GroupFailed when a rank has failed.
   void check() const;
+  // Called about once a second while this rank waits for others of the group, also after a failure: it may find that one
+  // of them has died, and then does not return.
+  void set_lookout(std::function<void()> lookout) const;
+  void look_out() const;
 
   struct State;
   const State& state() const { return *state_; }  // for the files of this folder that call MPI: rank_group_mpi.h

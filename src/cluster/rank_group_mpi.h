@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -27,6 +28,8 @@ struct RankGroup::State {
   std::unique_ptr<const std::string> failure;  // what is being told to the others; null: none
   std::vector<MPI_Request> telling;
   unsigned looks = 0;
+  std::function<void()> lookout;
+  double looked_out = 0;  // now_seconds()
   std::atomic<bool> demanded{false};
   std::mutex mutex;
   std::string demand;  // guarded by `mutex`

@@ -156,6 +156,11 @@ void abort_job(int exit_code) {
   _exit(exit_code);
 }
 
+void leave_job(int exit_code) {
+  std::fflush(nullptr);
+  _exit(exit_code);
+}
+
 std::string rank_label() {
   return label_is_set.load(std::memory_order_acquire) ? label_text : "";
 }

@@ -47,6 +47,10 @@ class Session {
 // Ends every rank of the job with this exit code; does not return, cannot hang (after 3 s the process exits by itself).
 [[noreturn]] void abort_job(int exit_code);
 
+// Ends this process only, at once: for a rank that cannot go on where others of the job can. What becomes of those is the
+// launcher's decision (mpirun --enable-recovery, srun --kill-on-bad-exit=0).
+[[noreturn]] void leave_job(int exit_code);
+
 // Ranks of the job; 0 before MPI is up.
 int job_size();
 

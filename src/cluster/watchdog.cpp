@@ -27,7 +27,7 @@ namespace ringtrain {
 namespace {
 
 constexpr int kExitCode = 86;
-constexpr int kRunFails = 1, kJobEnds = 2;  // events
+constexpr int kRunFails = 1, kJobEnds = 2, kRankDied = 4;  // events
 constexpr double kDeadSeconds = 3;          // a launcher that works ends the job sooner than this after a rank's death
 constexpr double kOtherNodesSeconds = 2;    // for the tables of the other nodes, before the abort silences them
 
@@ -125,6 +125,8 @@ struct Watchdog::State {
   const Entry* dead_peer() const;
   bool report(int event, const std::string& reason, const std::string& consequence);
   [[noreturn]] void end_job(const std::string& reason);
+  void lose(const Entry& lost);
+  [[noreturn]] void leave();
 };
 
 Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
@@ -217,11 +219,15 @@ void Watchdog::State::watch() {
     last_beats = beats_now;
     const Entry* lost = dead_peer();
     dead = lost != nullptr ? dead + passed : 0;
-    if (dead > kDeadSeconds) end_job(cat("rank ", lost->rank, " (pid ", lost->pid, ") has died"));
+    if (dead > kDeadSeconds) lose(*lost);
+    if ((board[0]->reported.load() & kRankDied) != 0) leave();
     if (idle <= timeout) continue;
     const std::string reason = cat("no step was finished for ", timeout, " s");
     if (group.ends_job()) end_job(reason);
-    if (has_failed) end_job(cat(reason, " after the run had failed"));
+    if (has_failed) {
+      report(kRankDied, cat(reason, " after the run had failed"), "the ranks of this run leave the job");
+      leave();
+    }
     report(kRunFails, reason, cat("ending the run of its ", group.size(), " ranks"));
     group.demand_failure(reason);
     has_failed = true;
@@ -242,6 +248,19 @@ void Watchdog::State::end_job(const std::string& reason) {
   else if (several_nodes)
     std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
   abort_job(kExitCode);
+}
+
+void Watchdog::State::lose(const Entry& lost) {
+  const std::string reason = cat("rank ", lost.rank, " (pid ", lost.pid, ") has died");
+  if (group.ends_job()) end_job(reason);
+  report(kRankDied, reason, cat("the ranks of its run (", group.size(), ") leave the job"));
+}
+
+// Memory of this rank is in nobody's hands but its own group's, which ends as well.
+void Watchdog::State::leave() {
+  group.demand_failure("one of its ranks has died");
+  if (several_nodes) std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
+  leave_job(kExitCode);
 }
 
 // Prints the table of this node, once for each event. False where another rank does.

@@ -1,7 +1,8 @@
 // No hangs: every rank of a group writes its step and phase to a board in the node's shared memory. A thread sees when
 // the own rank has not finished a step for too long. It prints what every rank of the node was doing, silent ones too,
-// and ends the job. Where the group may fail alone (RankGroup::ends_job() is false) it lets the group's run fail, and
-// ends the job only if the run is still there after the same time again. A rank whose process has died ends the job.
+// and ends the job; a rank whose process has died ends the job, too. Where the group may fail alone
+// (RankGroup::ends_job() is false) it lets the group's run fail. If the run is still there after the same time again, or
+// a rank has died, the processes of the group end (leave_job()), and the launcher decides about the others.
 #pragma once
 
 #include <cstdint>

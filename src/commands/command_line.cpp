@@ -37,6 +37,10 @@ bool CommandLine::flag(const std::string& name) {
   return false;
 }
 
+bool CommandLine::has(const std::string& name) const {
+  return std::ranges::find(rest_, name) != rest_.end();
+}
+
 std::string CommandLine::option(const std::string& name, const std::string& fallback) {
   for (std::size_t i = 0; i < rest_.size(); ++i) {
     if (rest_[i].starts_with(name + "=")) return take(i, 1, rest_[i].substr(name.size() + 1));

@@ -20,6 +20,7 @@ class CommandLine {
   const std::string& command() const { return command_; }           // "train"
   const std::vector<std::string>& whole() const { return whole_; }  // as it was typed
   bool flag(const std::string& name);                               // whether it was there
+  bool has(const std::string& name) const;                          // the same, and it stays
   std::string option(const std::string& name, const std::string& fallback);
   double number(const std::string& name, double fallback, double least);
   std::int64_t integer(const std::string& name, std::int64_t fallback, std::int64_t least);

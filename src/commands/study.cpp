@@ -1,188 +1,145 @@
-// `ringtrain study`: the trials of a study file.
+// `ringtrain study`: how a job begins to work on a study. Rank 0 reads and checks everything; the others get it.
+#include <time.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <optional>
+#include <filesystem>
+#include <numeric>
 
 #include "base/error.h"
-#include "base/table.h"
-#include "commands/commands.h"
-#include "study/expected_time.h"
-#include "study/trial_plan.h"
-#include "study/trials.h"
+#include "base/files.h"
+#include "base/fnv.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "commands/planned_trials.h"
+#include "commands/study_job.h"
+#include "config/yaml_document.h"
+#include "run/start.h"
 
 namespace ringtrain {
 namespace {
 
-struct PlannedTrial {
-  const Trial* trial = nullptr;
-  TrialPlan plan;
-  std::optional<ExpectedTime> time;
-};
-
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += cat(text.empty() ? "" : ", ", word);
-  return text;
+void check_ranks(const std::vector<PlannedTrial>& planned, const StudyWork& work, const Session& session) {
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    const Trial& trial = *planned[i].trial;
+    if (trial.ranks <= session.size() || work.trials[work.queue[i].place].is_over()) continue;
+    throw Error(cat("trial ", trial.name, " needs ", trial.ranks, " ranks, and this job has ", session.size()),
+                cat("start the study on ", trial.ranks, " ranks or more (mpirun -n ", trial.ranks,
+                    "), or change ranks_per_trial"));
+  }
 }
 
-std::string counted(std::size_t count, const std::string& noun) {
-  return cat(with_thousands(static_cast<long long>(count)), " ", noun, count == 1 ? "" : "s");
-}
-
-std::string readable_time(double seconds) {
-  char text[40];
-  if (seconds < 120)
-    std::snprintf(text, sizeof text, "%.3g s", seconds);
-  else if (seconds < 7200)
-    std::snprintf(text, sizeof text, "%.3g min", seconds / 60);
-  else
-    std::snprintf(text, sizeof text, "%.3g h", seconds / 3600);
-  return text;
-}
-
-std::string shown_number(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
-}
-
-// Every trial is planned before anything is said; an error names the first that cannot be, and how many others.
-std::vector<PlannedTrial> plan_all(const Study& study, const std::vector<Trial>& trials, TrialPlanner& planner) {
-  std::vector<PlannedTrial> planned;
-  std::vector<std::string> failed;
-  std::optional<Error> first;
-  for (const Trial& trial : trials) try {
-      planned.push_back({&trial, planner.plan(trial), std::nullopt});
-    } catch (const Error& e) {
-      failed.push_back(trial.name);
-      if (!first) first = e;
+// In seconds where that is known of any trial; of the others, and where nothing is known, in proportion to samples
+// times parameters. A trial without a count of steps counts as the longest.
+std::vector<double> expected_seconds(const std::vector<PlannedTrial>& planned, bool& knows_seconds) {
+  const auto size = [](const PlannedTrial& p) {
+    return static_cast<double>(p.plan.samples) * static_cast<double>(p.plan.parameters);
+  };
+  double seconds = 0, sizes = 0;
+  for (const PlannedTrial& p : planned)
+    if (p.time) {
+      seconds += p.time->seconds;
+      sizes += size(p);
     }
-  if (!first) return planned;
-  std::string others;
-  if (failed.size() > 1)
-    others = cat(" (and ", counted(failed.size() - 1, "more trial"), ": ",
-                 join({failed.begin() + 1,
-                       failed.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(5, failed.size()))}),
-                 failed.size() > 5 ? ", ..." : "", ")");
-  throw Error(cat(study.path, ": trial ", failed[0], ": ", first->what(), others), first->hint(), first->where());
-}
-
-std::string described(const Axis& axis) {
-  std::vector<std::string> words;
-  for (const Choice& choice : axis.choices)
-    words.push_back(axis.is_group ? choice.name : choice.settings.front().value);
-  return join(words);
-}
-
-void print_study(const Study& study, const Trials& trials) {
-  Table t;
-  t.section(study.name);
-  t.row("experiment", study.experiment);
-  for (const Axis& axis : study.axes) t.row(axis.name, described(axis));
-  for (const DrawnKey& drawn : study.draws.keys)
-    t.row(drawn.key, cat(drawn.range.low, " to ", drawn.range.high, drawn.range.logarithmic ? ", logarithmic" : "",
-                         ", drawn ", counted(study.draws.count, "time")));
-  if (!study.seeds.empty()) {
-    std::vector<std::string> seeds;
-    for (const Setting& seed : study.seeds) seeds.push_back(seed.value);
-    t.row("seed", join(seeds));
-  }
-  for (const Rule& rule : study.rules) t.row(rule.key, cat("= ", rule.expression.text()));
-  for (const Comparison& condition : study.conditions) t.row("only where", condition.text());
-  const std::size_t twice = trials.choices - trials.left_out - trials.list.size();
-  t.row("trials",
-        cat(trials.list.size(), trials.list.size() == trials.choices ? "" : cat(" of ", trials.choices, " choices"),
-            trials.left_out == 0 ? "" : cat("; ", trials.left_out, " left out by conditions"),
-            twice == 0 ? "" : cat("; ", twice, " the same as another, run once")));
-  if (study.search == Search::halving) t.row("search", "halving: most trials end early");
-  std::printf("%s\n", t.str().c_str());
-}
-
-void print_trials(const std::vector<PlannedTrial>& planned) {
-  std::size_t width = 5;
-  for (const PlannedTrial& p : planned) width = std::max(width, p.trial->name.size());
-  const int w = static_cast<int>(width);
-  std::printf("%-*s %6s %10s %12s %10s %10s  batch\n", w, "trial", "ranks", "steps", "samples", "peak rate",
-              "expected");
+  knows_seconds = sizes > 0;
+  const double unit = knows_seconds ? seconds / sizes : 1;
+  std::vector<double> expected;
   for (const PlannedTrial& p : planned) {
-    const bool counted_steps = p.plan.steps > 0;
-    std::printf("%-*s %6lld %10s %12s %10s %10s  %s\n", w, p.trial->name.c_str(),
-                static_cast<long long>(p.trial->ranks), counted_steps ? with_thousands(p.plan.steps).c_str() : "-",
-                counted_steps ? with_thousands(p.plan.samples).c_str() : "-", shown_number(p.plan.peak_rate).c_str(),
-                p.time ? readable_time(p.time->seconds).c_str() : "-", to_string(p.plan.batch).c_str());
-    for (const std::string& also : p.trial->also) std::printf("%-*s  = %s\n", w, "", also.c_str());
+    double own = p.time ? p.time->seconds : unit * size(p) / static_cast<double>(p.trial->ranks);
+    if (const double limit = p.trial->experiment.stop.seconds; limit > 0 && knows_seconds)
+      own = own > 0 ? std::min(own, limit) : limit;
+    expected.push_back(own);
   }
+  const double most = expected.empty() ? 0 : std::ranges::max(expected);
+  for (double& own : expected)
+    if (own == 0) own = most;
+  return expected;
 }
 
-void print_sums(const Study& study, const std::vector<PlannedTrial>& planned, bool asked) {
-  double rank_seconds = 0, samples = 0;
-  std::int64_t most = 1;
-  std::size_t known = 0;
-  bool from_preflight = false, from_runs = false;
-  for (const PlannedTrial& p : planned) {
-    most = std::max(most, p.trial->ranks);
-    samples += static_cast<double>(p.plan.samples);
-    if (!p.time) continue;
-    ++known;
-    rank_seconds += p.time->seconds * static_cast<double>(p.trial->ranks);
-    (p.time->from == "preflight" ? from_preflight : from_runs) = true;
+std::vector<TrialRecord> records_of(const Trials& trials) {
+  std::vector<TrialRecord> records;
+  for (const Trial& trial : trials.list) {
+    TrialRecord record;
+    record.name = trial.name;
+    record.also = trial.also;
+    record.overrides = overrides_to_json(trial.overrides, trial.experiment);
+    record.ranks = trial.ranks;
+    record.seed = trial.experiment.seed;
+    records.push_back(std::move(record));
   }
-  Table t;
-  t.section("together");
-  t.row("samples", with_thousands(std::llround(samples)));
-  if (known == 0) {
-    t.row("expected time", cat("not known: no run of this study has been measured",
-                               asked ? ", and the preflight file is of other models or ranks" : "",
-                               asked ? "" : "; --preflight FILE takes what ringtrain bench step --json has written"));
-  } else {
-    t.row("expected time",
-          cat(readable_time(rank_seconds), " x ranks, so ", readable_time(rank_seconds / static_cast<double>(most)),
-              " at least on ", most, most == 1 ? " rank" : " ranks",
-              known < planned.size()
-                  ? cat("; without ", counted(planned.size() - known, "trial"), " that nothing is known of")
-                  : ""));
-    t.row("from",
-          cat(from_runs ? "earlier trials in " + study_folder(study) : "", from_runs && from_preflight ? "; " : "",
-              from_preflight ? "the preflight file, without evaluations and checkpoints" : ""));
-  }
-  std::printf("\n%s", t.str().c_str());
+  return records;
 }
 
-// The trials of --index K/N; all without it.
-std::vector<Trial> taken_trials(const Study& study, const Trials& trials, const StudyArguments& arguments) {
-  if (arguments.shares == 0) return trials.list;
-  if (study.search == Search::halving)
-    throw Error(cat("--index with search: halving in ", study.path, ": trials that are compared belong into one job"),
-                "leave out --index");
-  std::vector<Trial> taken;
-  for (const std::size_t i : share_of(trials, arguments.share, arguments.shares)) taken.push_back(trials.list[i]);
-  return taken;
+// Data sets are read here, once for the whole job.
+void read_indices(const std::vector<Trial>& trials, StudyWork& work, TrialPlanner& planner) {
+  for (const Trial& trial : trials)
+    for (const std::string& prefix : {trial.experiment.data.train, trial.experiment.data.validation}) {
+      if (prefix.empty() || work.indices.contains(prefix)) continue;
+      try {
+        planner.give(work.indices.emplace(prefix, read_dataset_index(prefix)).first->second);
+      } catch (const Error& e) {
+        throw Error(cat("trial ", trial.name, ": ", e.what()), e.hint(), e.where());
+      }
+    }
 }
 
-}  // namespace
+void name_job(StudyWork& work, const Session& session) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  work.job = cat(session.host(), "-", ::getpid(), "-", now.tv_sec, "-", now.tv_nsec / 1000);
+  work.number = static_cast<std::uint32_t>(fnv1a(work.job));
+}
 
-int study(const StudyArguments& arguments) {
-  if (!arguments.plan_only)
-    throw Error("ringtrain study runs no trials yet, expected --plan",
-                "each trial can be run by itself: ringtrain train EXPERIMENT.yaml key.path=value ...");
+// On rank 0.
+StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   const Study study = read_study(arguments.study.path, arguments.study.overrides);
+  if (study.search == Search::halving)
+    throw Error(cat(study.path, ": search: halving runs no trials yet, expected search: all"),
+                "--plan shows its trials");
   std::vector<Preflight> preflight;
   for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
   const Trials trials = make_trials(study);
   const std::vector<Trial> taken = taken_trials(study, trials, arguments);
-  TrialPlanner planner(arguments.threads, arguments.device);
-  std::vector<PlannedTrial> planned = plan_all(study, taken, planner);
-  const TimeExpectation times(measured_runs(study_folder(study)), preflight);
-  for (PlannedTrial& p : planned) p.time = times.of(*p.trial, p.plan);
 
-  print_study(study, trials);
-  if (arguments.shares > 0)
-    std::printf("share %lld of %lld: %s\n\n", static_cast<long long>(arguments.share),
-                static_cast<long long>(arguments.shares), counted(taken.size(), "trial").c_str());
-  print_trials(planned);
-  print_sums(study, planned, !preflight.empty());
-  return 0;
+  StudyWork work;
+  work.folder = study_folder(study);
+  work.facts = {study.name, study.experiment, study.path, read_yaml_text(study.path, "study"), build_commit()};
+  work.trials = records_of(trials);
+  check_folder(work.folder, arguments.resume);
+  for (const Trial& trial : taken) check_same_result(work.folder, trial);
+  for (TrialRecord& record : work.trials) read_trial_record(cat(work.folder, "/", record.name), record);
+
+  TrialPlanner planner(session.available_threads(), arguments.device);
+  read_indices(taken, work, planner);
+  std::vector<PlannedTrial> planned = plan_all(study, taken, planner);
+  const TimeExpectation times(measured_runs(work.folder), preflight);
+  for (PlannedTrial& p : planned) p.time = times.of(*p.trial, p.plan);
+  const std::vector<double> expected = expected_seconds(planned, work.knows_seconds);
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    const auto record = std::ranges::find(work.trials, taken[i].name, &TrialRecord::name);
+    work.queue.push_back({static_cast<std::size_t>(record - work.trials.begin()),
+                          to_yaml(experiment_in(work.folder, taken[i])), expected[i]});
+  }
+  check_ranks(planned, work, session);
+  std::ranges::stable_sort(work.queue, std::ranges::greater(), &QueuedTrial::seconds);
+  name_job(work, session);
+  std::error_code code;
+  std::filesystem::create_directories(work.folder, code);
+  if (code) throw Error(cat(work.folder, ": cannot make the study's folder: ", code.message()));
+  return work;
+}
+
+}  // namespace
+
+int study(const StudyArguments& arguments, Session& session) {
+  const std::unique_ptr<Communicator> start = make_mpi_communicator(session.job(), 1 << 16);
+  std::string text;
+  if (session.rank() == 0) text = prepare(arguments, session).serialize();
+  StudyWork work = StudyWork::deserialize(broadcast_string(*start, std::move(text), 0));
+  log_job(session.job(), session.launcher(), "");
+  log_info("study ", work.facts.name, ": ", work.queue.size(), " of ", work.trials.size(), " trials, ", work.folder);
+  return StudyJob(session, std::move(work), arguments.command_line).run();
 }
 
 }  // namespace ringtrain

@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view study_keys[] = {"name",  "experiment",      "seed",   "vary",  "draws", "repeat",
                                            "rules", "ranks_per_trial", "search", "limits"};
 // Folders of results/ that are kept with the program.
-constexpr std::string_view kept_names[] = {"bench", "reference", "studies"};
+constexpr std::string_view kept_names[] = {"bench", "reference", "reporting", "studies"};
 constexpr double most_points = 10000;
 
 class StudyReader {

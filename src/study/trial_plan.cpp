@@ -32,6 +32,7 @@ TrialPlan TrialPlanner::plan(const Trial& trial) {
 
   TrialPlan plan;
   plan.batch = p.batch;
+  plan.parameters = p.parameters.count();
   plan.steps_per_epoch = p.schedule.steps_per_epoch;
   plan.steps = p.schedule.total_steps;
   plan.samples = plan.steps * p.batch.global;

@@ -19,6 +19,7 @@ struct TrialPlan {
   std::int64_t steps = 0;    // 0: it does not end by a count, or AdaScale decides
   std::int64_t samples = 0;  // of these steps
   double peak_rate = 0;
+  std::int64_t parameters = 0;
   std::string experiment_id;
 };
 

@@ -120,9 +120,3 @@ def test_every_trial_of_every_study_is_planned(workshop):
             path.write_text(yaml.safe_dump(study))
             words += ["batch.worker=16"]
         assert names(plan(workshop, path, *words))
-
-
-def test_running_needs_a_version_that_can(workshop):
-    result = workshop.run("study", write_study(workshop, GRID), ranks=0)
-    assert result.code == 1 and "--plan" in result.err, result
-    assert workshop.run("study", ranks=0).err.startswith("ringtrain: error: ringtrain study needs a study file")

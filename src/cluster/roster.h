@@ -1,0 +1,38 @@
+// Which ranks of a job still live, and whether one of them was asked to stop: for ranks that work in groups of their own
+// and cannot ask each other. Each rank holds locks on bytes of one file that all of them see; the kernel drops them with
+// the process, however it ended. On a file system without locks all ranks count as alive and nobody hears of stops.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace ringtrain {
+
+class Roster {
+ public:
+  // Opens or makes the file, which jobs share. `number`: of the job, the same on its ranks and no other job's. Throws
+  // Error where the file cannot be written. All ranks of the job come here before the first asks for another.
+  Roster(const std::string& path, std::uint32_t number, int rank, int ranks);
+  ~Roster();
+  Roster(const Roster&) = delete;
+  Roster& operator=(const Roster&) = delete;
+
+  bool is_alive(int rank) const;  // until its process ends, or its Roster
+  bool any_at_work() const;  // other than this rank
+  void stop_work();          // of this rank, for good
+
+  // From any thread.
+  void ask_all_to_stop();
+  bool asked_to_stop() const;  // by another rank
+
+ private:
+  enum class Part { alive, work, stop };
+  std::int64_t place(Part part, int rank) const;
+  void hold(Part part, bool held) const;
+  bool is_held(Part part, int rank, int count) const;  // by another rank
+
+  std::int64_t begin_;  // of the job's bytes
+  int rank_, ranks_, file_ = -1;
+};
+
+}  // namespace ringtrain

@@ -1,0 +1,383 @@
+#include "commands/study_job.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+
+#include "backend/cuda/backend.h"
+#include "base/clock.h"
+#include "base/diverged.h"
+#include "base/log.h"
+#include "base/log_file.h"
+#include "base/signals.h"
+#include "commands/commands.h"
+#include "commands/run_training.h"
+#include "commands/study_pulse.h"
+#include "config/reader.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr int kExitFailed = 1, kExitDead = 86;
+constexpr double kLookSeconds = 0.5;    // between two looks at who is still there
+constexpr double kSureSeconds = 2;      // that a rank has to be missing at the end
+constexpr double kFarewellSeconds = 5;  // that the last rank waits for the others
+
+// What a rank says of a trial that it took part in: one of these and, behind the first line, hint, place and text.
+constexpr const char *kFinished = "finished", *kStopped = "stopped", *kDiverged = "diverged", *kFailed = "failed",
+                     *kOtherFailed = "another rank failed";
+
+std::string said_of(const char* word, const std::exception& error) {
+  const auto* own = dynamic_cast<const Error*>(&error);
+  std::string hint = own != nullptr ? own->hint() : "";
+  std::ranges::replace(hint, '\n', ' ');
+  return cat(word, '\n', hint, '\n', thrown_at(error), '\n', error.what());
+}
+
+std::string line_of(const std::string& text, int number) {
+  std::size_t begin = 0;
+  for (; number > 0 && begin != std::string::npos; --number) {
+    begin = text.find('\n', begin);
+    if (begin != std::string::npos) ++begin;
+  }
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+std::vector<int> sizes_of(const StudyWork& work) {
+  std::set<int, std::greater<>> sizes;
+  for (const QueuedTrial& q : work.queue) sizes.insert(static_cast<int>(work.trials[q.place].ranks));
+  return {sizes.begin(), sizes.end()};
+}
+
+std::optional<NodeDevices> devices_of_node(const StudyWork& work, const RankGroup& job) {
+  bool any_gpu = false;
+  for (const QueuedTrial& q : work.queue)
+    any_gpu = any_gpu || parse_experiment(q.experiment, work.facts.file, {}).machine.device != "cpu";
+  if (!any_gpu) return std::nullopt;
+  return gather_devices(job, cuda::visible_uuids());
+}
+
+struct RanksAreMissing {};
+
+// Open MPI's mpirun forgets exit codes with --enable-recovery; a signal makes it say 1.
+void tell_launcher() {
+  const char* recovers = std::getenv("OMPI_MCA_orte_enable_recovery");
+  if (recovers == nullptr || (std::string(recovers) != "1" && std::string(recovers) != "true")) return;
+  std::ifstream parent(cat("/proc/", ::getppid(), "/comm"));
+  std::string name;
+  parent >> name;
+  if (name == "mpirun" || name == "mpiexec" || name == "orterun" || name == "orted") ::kill(::getppid(), SIGTERM);
+}
+
+}  // namespace
+
+StudyJob::StudyJob(const Session& session, StudyWork work, std::vector<std::string> command_line)
+    : session_(session),
+      work_(std::move(work)),
+      command_line_(std::move(command_line)),
+      record_(work_.folder, work_.facts, work_.trials),
+      roster_(work_.folder + "/.ranks", work_.number, session.rank(), session.size()),
+      devices_(devices_of_node(work_, session.job())),
+      over_(work_.queue.size(), 0) {
+  session_.job().meet();  // everyone is in the roster
+  watch_ranks_of(session_.job());
+  std::optional<StudyRecord> shown;
+  if (session_.rank() == 0) shown.emplace(work_.folder, work_.facts, work_.trials);
+  pulse_ = std::make_unique<StudyPulse>(roster_, work_, session_.size(), std::move(shown));
+}
+
+StudyJob::~StudyJob() = default;
+
+int StudyJob::run() {
+  if (session_.rank() == 0) record_.write();  // with what earlier jobs have left
+  work_in_groups(session_.job(), 0);
+  set_log_rank(session_.rank(), session_.host());
+  roster_.stop_work();
+  if (!wait_for_all()) leave_without_the_dead();
+  bool stopped = false, troubled = false;
+  for (const std::string& said : session_.job().gather(cat(requested_signal() != 0, !troubles_.empty()))) {
+    stopped = stopped || said[0] == '1';
+    troubled = troubled || said[1] == '1';
+  }
+  pulse_.reset();
+  int code = 0;
+  if (session_.rank() == 0) {
+    bury_dead();
+    record_.write();
+    code = exit_code(stopped);
+    if (code == 0 && troubled) code = kExitFailed;
+    say_how_it_ended(code);
+  }
+  return std::stoi(session_.job().gather(std::to_string(code))[0]);
+}
+
+void StudyJob::work_in_groups(const RankGroup& ranks, std::size_t size) {
+  const std::vector<int> sizes = sizes_of(work_);
+  while (size < sizes.size() && ranks.size() < sizes[size]) ++size;
+  if (size == sizes.size()) return;
+  const RankGroup group = *ranks.split(ranks.rank() / sizes[size]);
+  watch_ranks_of(group);
+  if (group.size() == sizes[size] && !work_off(group)) return;
+  work_in_groups(group, size + 1);
+}
+
+// Each trial gets a group of its own, which can be thrown away when it fails. False: a rank was asked to stop.
+bool StudyJob::work_off(const RankGroup& group) {
+  for (;;) {
+    std::optional<Taken> taken;
+    std::string offer;  // of rank 0: the trial's place in the queue, and whether it goes on
+    if (group.rank() == 0 && requested_signal() == 0) taken = take(group.size());
+    if (taken) offer = cat(taken->queued, ' ', taken->resume);
+    std::vector<std::string> said = group.gather(requested_signal() != 0 ? "stop" : offer);
+    if (std::ranges::count(said, "stop") > 0) return false;
+    if (said[0].empty()) return true;
+    const std::size_t queued = std::stoul(said[0]);
+    if (taken) begin(*taken);
+    const std::string folder = cat(work_.folder, "/", work_.trials[work_.queue[queued].place].name);
+    {
+      const RankGroup ranks = *group.split(0);
+      watch_ranks_of(ranks);
+      said = group.gather(
+          train(ranks, work_.queue[queued], folder, said[0].ends_with('1'), taken ? taken->folder.get() : nullptr));
+    }
+    if (taken) conclude(*taken, said);
+  }
+}
+
+// A trial that failed is tried again by the next job, not by this one.
+bool StudyJob::is_over(const TrialRecord& record, std::size_t place) const {
+  if (record.is_over()) return true;
+  if (record.state == TrialState::failed) return record.starts != work_.trials[place].starts;
+  return record.state == TrialState::waiting && record.job == work_.job;  // was stopped
+}
+
+std::optional<StudyJob::Taken> StudyJob::take(std::int64_t ranks) {
+  for (std::size_t q = 0; q < work_.queue.size(); ++q) {
+    const std::size_t place = work_.queue[q].place;
+    if (over_[q] || work_.trials[place].ranks != ranks) continue;
+    Taken taken{q, work_.trials[place], nullptr, false};
+    const std::string folder = record_.folder_of(taken.record);
+    try {
+      const auto look = [&] {
+        read_trial_record(folder, taken.record);
+        over_[q] = is_over(taken.record, place);
+        return !over_[q];
+      };
+      if (!look()) continue;
+      taken.folder = RunFolder::claim(folder);
+      if (!taken.folder || !look()) continue;
+      if (taken.record.state == TrialState::running && taken.record.job == work_.job) continue;  // bury_dead()
+      taken.resume = std::ifstream(folder + "/run.json").good();
+      return taken;
+    } catch (const std::exception& error) {
+      over_[q] = true;
+      troubles_.push_back(cat(taken.record.name, ": ", error.what()));
+      log_warning("trial ", troubles_.back());
+    }
+  }
+  return std::nullopt;
+}
+
+void StudyJob::begin(Taken& taken) {
+  TrialRecord& r = taken.record;
+  r.state = TrialState::running;
+  r.job = work_.job;
+  ++r.starts;
+  r.error = r.hint = r.thrown_at = "";
+  write_trial_record(record_.folder_of(r), r);
+  write_study();
+}
+
+// What this rank says of the run, as conclude() reads it.
+std::string StudyJob::train(const RankGroup& ranks, const QueuedTrial& trial, const std::string& folder, bool resume,
+                            const RunFolder* locked) {
+  struct OwnLog {
+    OwnLog(const RankGroup& group, const std::string& path) {
+      set_log_rank(group.rank(), group.host());
+      try {
+        set_log_file(path);
+      } catch (const std::exception& error) {
+        log_warning(error.what());
+      }
+    }
+    ~OwnLog() { set_log_file(""); }
+  } log(ranks, folder + "/log.txt");
+  const auto say = [](const char* word, const std::exception& error) {
+    const auto* own = dynamic_cast<const Error*>(&error);
+    log_warning("error: ", error.what(), own != nullptr && !own->hint().empty() ? "\n  " + own->hint() : "");
+    return said_of(word, error);
+  };
+  try {
+    const Experiment experiment = parse_experiment(trial.experiment, folder, {});
+    const auto data = [&](Communicator&) {
+      TrainingData found{work_.indices.at(experiment.data.train), std::nullopt};
+      if (!experiment.data.validation.empty()) found.validation = work_.indices.at(experiment.data.validation);
+      return found;
+    };
+    const int code = run_training({.session = session_,
+                                   .group = ranks,
+                                   .experiment = experiment,
+                                   .data = data,
+                                   .command_line = command_line_,
+                                   .resume = resume,
+                                   .folder = locked,
+                                   .devices = devices_ ? &*devices_ : nullptr});
+    return code == exit_checkpointed ? kStopped : kFinished;
+  } catch (const Diverged& error) {
+    return say(kDiverged, error);
+  } catch (const GroupFailed& error) {
+    return said_of(kOtherFailed, error);
+  } catch (const std::exception& error) {
+    return say(kFailed, error);
+  }
+}
+
+// `said`: by each rank of the group. The first that had an error of its own counts.
+void StudyJob::conclude(Taken& taken, const std::vector<std::string>& said) try {
+  TrialRecord& r = taken.record;
+  const std::string folder = record_.folder_of(r);
+  const auto first = [&](const char* word) {
+    return std::ranges::find_if(said, [&](const std::string& text) { return line_of(text, 0) == word; });
+  };
+  r.outcome = read_outcome(folder);
+  r.state = r.outcome->ran_away ? TrialState::diverged : TrialState::finished;
+  if (r.outcome->ran_away) r.outcome->outcome = "finished, with a training loss above that of its first step";
+  if (first(kStopped) != said.end()) r.state = TrialState::waiting;
+  for (const char* word : {kOtherFailed, kFailed, kDiverged}) {
+    const auto error = first(word);
+    if (error == said.end()) continue;
+    r.state = word == kDiverged ? TrialState::diverged : TrialState::failed;
+    r.hint = line_of(*error, 1);
+    r.thrown_at = line_of(*error, 2);
+    const std::size_t text = r.hint.size() + r.thrown_at.size() + std::string(word).size() + 3;
+    r.error = cat("error: ", error->substr(std::min(text, error->size())));
+    r.outcome->outcome = r.error;
+  }
+  over_[taken.queued] = true;
+  write_trial_record(folder, r);
+  write_study();
+  taken.folder.reset();
+} catch (const std::exception& error) {
+  over_[taken.queued] = true;
+  troubles_.push_back(cat(taken.record.name, ": ", error.what()));
+  log_warning("trial ", troubles_.back());
+}
+
+// Trials that this job has begun and whose ranks are gone without a word.
+void StudyJob::bury_dead() {
+  for (const QueuedTrial& q : work_.queue) {
+    TrialRecord r = work_.trials[q.place];
+    const std::string folder = record_.folder_of(r);
+    const auto is_dead = [&] {
+      return read_trial_record(folder, r) && r.state == TrialState::running && r.job == work_.job;
+    };
+    if (!is_dead()) continue;
+    const std::unique_ptr<RunFolder> lock = RunFolder::claim(folder);
+    if (!lock || !is_dead()) continue;
+    r.state = TrialState::failed;
+    r.outcome = read_outcome(folder);
+    r.error = r.outcome->outcome = "error: a rank of its group has died";
+    r.hint = "the output of the job and log.txt say more; --resume goes on from the last checkpoint";
+    write_trial_record(folder, r);
+  }
+}
+
+void StudyJob::write_study() {
+  try {
+    record_.write();
+  } catch (const std::exception& error) {
+    log_warning(error.what(), ": study.json is not up to date");
+  }
+}
+
+// A rank that waits for one that has died leaves the job; the ranks of other groups go on.
+void StudyJob::watch_ranks_of(const RankGroup& group) const {
+  std::vector<int> ranks;
+  for (const std::string& rank : group.gather(std::to_string(session_.rank()))) ranks.push_back(std::stoi(rank));
+  group.set_lookout([this, ranks] {
+    for (const int rank : ranks)
+      if (!roster_.is_alive(rank)) {
+        set_log_file("");
+        log_warning("rank ", rank, " has died; rank ", session_.rank(), ", which worked with it, leaves the job");
+        leave_job(kExitDead);
+      }
+  });
+}
+
+int StudyJob::exit_code(bool stopped) const {
+  bool failed = false, left = false;
+  for (const QueuedTrial& q : work_.queue) {
+    const TrialRecord& r = record_.trials()[q.place];
+    failed = failed || r.state == TrialState::failed;
+    left = left || (r.state == TrialState::waiting);
+  }
+  if (stopped && left) return exit_checkpointed;
+  return failed || left ? kExitFailed : 0;
+}
+
+void StudyJob::say_how_it_ended(int code) {
+  std::string counts;
+  for (int s = 0; s < 5; ++s)
+    if (const auto count = record_.count(static_cast<TrialState>(s)); count > 0)
+      counts += cat(counts.empty() ? "" : ", ", count, " ", trial_states[s]);
+  log_info("study ", work_.facts.name, ": ", record_.trials().size(), " trials, ", counts, "; ", work_.folder,
+           "/study.json");
+  for (const TrialRecord& r : record_.trials())
+    if (r.state == TrialState::failed || r.state == TrialState::diverged) log_info("  ", describe(r));
+  if (code == exit_checkpointed) log_info("stopped on request: trials that had begun have a checkpoint");
+  if (code != 0) log_info("continue with: ringtrain study ", work_.facts.file, " --resume");
+}
+
+// True: all ranks are here. False: the others that still live are here, too.
+bool StudyJob::wait_for_all() {
+  const RankGroup& job = session_.job();
+  job.set_lookout(nullptr);
+  double looked = 0, missing_since = 0;
+  const auto look = [&] {
+    ::usleep(10'000);
+    const double now = now_seconds();
+    if (now - looked < kLookSeconds) return;
+    looked = now;
+    bool missing = !roster_.any_at_work();
+    if (missing) {
+      missing = false;
+      for (int r = 0; r < session_.size(); ++r) missing = missing || !roster_.is_alive(r);
+    }
+    if (!missing) missing_since = now;
+    if (missing_since > 0 && now - missing_since > kSureSeconds) throw RanksAreMissing();
+    if (missing_since == 0) missing_since = now;
+  };
+  try {
+    job.meet(look);
+    return true;
+  } catch (const RanksAreMissing&) {
+    return false;
+  }
+}
+
+// MPI_Finalize would wait for the dead. The lowest rank that lives has the last word.
+void StudyJob::leave_without_the_dead() {
+  pulse_.reset();
+  for (int r = 0; r < session_.rank(); ++r)
+    if (roster_.is_alive(r)) leave_job(kExitFailed);
+  set_log_rank(0);
+  bury_dead();
+  write_study();
+  say_how_it_ended(kExitFailed);
+  const auto alone = [&] {
+    for (int r = session_.rank() + 1; r < session_.size(); ++r)
+      if (roster_.is_alive(r)) return false;
+    return true;
+  };
+  for (const double begin = now_seconds(); !alone() && now_seconds() - begin < kFarewellSeconds;) ::usleep(50'000);
+  std::fflush(nullptr);
+  tell_launcher();
+  leave_job(kExitFailed);
+}
+
+}  // namespace ringtrain

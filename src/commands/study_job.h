@@ -1,0 +1,67 @@
+// A job that works on a study: its ranks form groups, and each group takes trial after trial.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/device_choice.h"
+#include "cluster/roster.h"
+#include "cluster/session.h"
+#include "run/folder.h"
+#include "study/study_work.h"
+
+namespace ringtrain {
+
+// Ranks are cut into groups of the largest number that a trial needs; ranks that are left over, and groups that find no
+// trial of their size any more, are cut into groups of the next smaller number. Nobody hands out trials: rank 0 of a
+// group takes the first one in the queue whose folder it can lock. So several jobs can work on one study, and no rank
+// is needed by ranks of other groups.
+class StudyJob {
+ public:
+  // Collective over the job; `work` is the same on all ranks.
+  StudyJob(const Session& session, StudyWork work, std::vector<std::string> command_line);
+
+  ~StudyJob();
+
+  // Collective over the job. Returns the exit code: 1 where a trial of the queue has failed, 85 where the job was asked
+  // to stop before all were over, else 0. Does not return where a rank of the job has died.
+  int run();
+
+ private:
+  struct Taken {
+    std::size_t queued = 0;  // in the queue
+    TrialRecord record;
+    std::unique_ptr<RunFolder> folder;
+    bool resume = false;
+  };
+
+  void work_in_groups(const RankGroup& ranks, std::size_t size);
+  bool work_off(const RankGroup& group);
+  bool is_over(const TrialRecord& record, std::size_t place) const;
+  std::optional<Taken> take(std::int64_t ranks);
+  void begin(Taken& taken);
+  std::string train(const RankGroup& ranks, const QueuedTrial& trial, const std::string& folder, bool resume,
+                    const RunFolder* locked);
+  void conclude(Taken& taken, const std::vector<std::string>& said);
+  void bury_dead();
+  void write_study();
+  void watch_ranks_of(const RankGroup& group) const;
+  int exit_code(bool stopped) const;
+  void say_how_it_ended(int code);
+  bool wait_for_all();
+  [[noreturn]] void leave_without_the_dead();
+
+  const Session& session_;
+  const StudyWork work_;
+  const std::vector<std::string> command_line_;
+  StudyRecord record_;
+  Roster roster_;
+  std::optional<NodeDevices> devices_;
+  std::vector<char> over_;             // by place in the queue, as far as this rank knows
+  std::vector<std::string> troubles_;  // what kept this rank from working on a trial
+  std::unique_ptr<class StudyPulse> pulse_;
+};
+
+}  // namespace ringtrain

@@ -1,0 +1,179 @@
+// `ringtrain study --plan`: the trials of a study file, and what they come to.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+
+#include "base/error.h"
+#include "base/table.h"
+#include "commands/commands.h"
+#include "commands/planned_trials.h"
+
+namespace ringtrain {
+namespace {
+
+std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += cat(text.empty() ? "" : ", ", word);
+  return text;
+}
+
+std::string counted(std::size_t count, const std::string& noun) {
+  return cat(with_thousands(static_cast<long long>(count)), " ", noun, count == 1 ? "" : "s");
+}
+
+std::string readable_time(double seconds) {
+  char text[40];
+  if (seconds < 120)
+    std::snprintf(text, sizeof text, "%.3g s", seconds);
+  else if (seconds < 7200)
+    std::snprintf(text, sizeof text, "%.3g min", seconds / 60);
+  else
+    std::snprintf(text, sizeof text, "%.3g h", seconds / 3600);
+  return text;
+}
+
+std::string shown_number(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.4g", value);
+  return text;
+}
+
+}  // namespace
+
+std::vector<PlannedTrial> plan_all(const Study& study, const std::vector<Trial>& trials, TrialPlanner& planner) {
+  std::vector<PlannedTrial> planned;
+  std::vector<std::string> failed;
+  std::optional<Error> first;
+  for (const Trial& trial : trials) try {
+      planned.push_back({&trial, planner.plan(trial), std::nullopt});
+    } catch (const Error& e) {
+      failed.push_back(trial.name);
+      if (!first) first = e;
+    }
+  if (!first) return planned;
+  std::string others;
+  if (failed.size() > 1)
+    others = cat(" (and ", counted(failed.size() - 1, "more trial"), ": ",
+                 join({failed.begin() + 1,
+                       failed.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(5, failed.size()))}),
+                 failed.size() > 5 ? ", ..." : "", ")");
+  throw Error(cat(study.path, ": trial ", failed[0], ": ", first->what(), others), first->hint(), first->where());
+}
+
+namespace {
+
+std::string described(const Axis& axis) {
+  std::vector<std::string> words;
+  for (const Choice& choice : axis.choices)
+    words.push_back(axis.is_group ? choice.name : choice.settings.front().value);
+  return join(words);
+}
+
+void print_study(const Study& study, const Trials& trials) {
+  Table t;
+  t.section(study.name);
+  t.row("experiment", study.experiment);
+  for (const Axis& axis : study.axes) t.row(axis.name, described(axis));
+  for (const DrawnKey& drawn : study.draws.keys)
+    t.row(drawn.key, cat(drawn.range.low, " to ", drawn.range.high, drawn.range.logarithmic ? ", logarithmic" : "",
+                         ", drawn ", counted(study.draws.count, "time")));
+  if (!study.seeds.empty()) {
+    std::vector<std::string> seeds;
+    for (const Setting& seed : study.seeds) seeds.push_back(seed.value);
+    t.row("seed", join(seeds));
+  }
+  for (const Rule& rule : study.rules) t.row(rule.key, cat("= ", rule.expression.text()));
+  for (const Comparison& condition : study.conditions) t.row("only where", condition.text());
+  const std::size_t twice = trials.choices - trials.left_out - trials.list.size();
+  t.row("trials",
+        cat(trials.list.size(), trials.list.size() == trials.choices ? "" : cat(" of ", trials.choices, " choices"),
+            trials.left_out == 0 ? "" : cat("; ", trials.left_out, " left out by conditions"),
+            twice == 0 ? "" : cat("; ", twice, " the same as another, run once")));
+  if (study.search == Search::halving) t.row("search", "halving: most trials end early");
+  std::printf("%s\n", t.str().c_str());
+}
+
+void print_trials(const std::vector<PlannedTrial>& planned) {
+  std::size_t width = 5;
+  for (const PlannedTrial& p : planned) width = std::max(width, p.trial->name.size());
+  const int w = static_cast<int>(width);
+  std::printf("%-*s %6s %10s %12s %10s %10s  batch\n", w, "trial", "ranks", "steps", "samples", "peak rate",
+              "expected");
+  for (const PlannedTrial& p : planned) {
+    const bool counted_steps = p.plan.steps > 0;
+    std::printf("%-*s %6lld %10s %12s %10s %10s  %s\n", w, p.trial->name.c_str(),
+                static_cast<long long>(p.trial->ranks), counted_steps ? with_thousands(p.plan.steps).c_str() : "-",
+                counted_steps ? with_thousands(p.plan.samples).c_str() : "-", shown_number(p.plan.peak_rate).c_str(),
+                p.time ? readable_time(p.time->seconds).c_str() : "-", to_string(p.plan.batch).c_str());
+    for (const std::string& also : p.trial->also) std::printf("%-*s  = %s\n", w, "", also.c_str());
+  }
+}
+
+void print_sums(const Study& study, const std::vector<PlannedTrial>& planned, bool asked) {
+  double rank_seconds = 0, samples = 0;
+  std::int64_t most = 1;
+  std::size_t known = 0;
+  bool from_preflight = false, from_runs = false;
+  for (const PlannedTrial& p : planned) {
+    most = std::max(most, p.trial->ranks);
+    samples += static_cast<double>(p.plan.samples);
+    if (!p.time) continue;
+    ++known;
+    rank_seconds += p.time->seconds * static_cast<double>(p.trial->ranks);
+    (p.time->from == "preflight" ? from_preflight : from_runs) = true;
+  }
+  Table t;
+  t.section("together");
+  t.row("samples", with_thousands(std::llround(samples)));
+  if (known == 0) {
+    t.row("expected time", cat("not known: no run of this study has been measured",
+                               asked ? ", and the preflight file is of other models or ranks" : "",
+                               asked ? "" : "; --preflight FILE takes what ringtrain bench step --json has written"));
+  } else {
+    t.row("expected time",
+          cat(readable_time(rank_seconds), " x ranks, so ", readable_time(rank_seconds / static_cast<double>(most)),
+              " at least on ", most, most == 1 ? " rank" : " ranks",
+              known < planned.size()
+                  ? cat("; without ", counted(planned.size() - known, "trial"), " that nothing is known of")
+                  : ""));
+    t.row("from",
+          cat(from_runs ? "earlier trials in " + study_folder(study) : "", from_runs && from_preflight ? "; " : "",
+              from_preflight ? "the preflight file, without evaluations and checkpoints" : ""));
+  }
+  std::printf("\n%s", t.str().c_str());
+}
+
+}  // namespace
+
+std::vector<Trial> taken_trials(const Study& study, const Trials& trials, const StudyArguments& arguments) {
+  if (arguments.shares == 0) return trials.list;
+  if (study.search == Search::halving)
+    throw Error(cat("--index with search: halving in ", study.path, ": trials that are compared belong into one job"),
+                "leave out --index");
+  std::vector<Trial> taken;
+  for (const std::size_t i : share_of(trials, arguments.share, arguments.shares)) taken.push_back(trials.list[i]);
+  return taken;
+}
+
+int plan_study(const StudyArguments& arguments) {
+  const Study study = read_study(arguments.study.path, arguments.study.overrides);
+  std::vector<Preflight> preflight;
+  for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
+  const Trials trials = make_trials(study);
+  const std::vector<Trial> taken = taken_trials(study, trials, arguments);
+  TrialPlanner planner(arguments.threads, arguments.device);
+  std::vector<PlannedTrial> planned = plan_all(study, taken, planner);
+  const TimeExpectation times(measured_runs(study_folder(study)), preflight);
+  for (PlannedTrial& p : planned) p.time = times.of(*p.trial, p.plan);
+
+  print_study(study, trials);
+  if (arguments.shares > 0)
+    std::printf("share %lld of %lld: %s\n\n", static_cast<long long>(arguments.share),
+                static_cast<long long>(arguments.shares), counted(taken.size(), "trial").c_str());
+  print_trials(planned);
+  print_sums(study, planned, !preflight.empty());
+  return 0;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,48 @@
+// What goes on beside a study's trials, in a thread: every rank hears when another one was asked to stop, and rank 0 of
+// the job shows how far the study is.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "cluster/roster.h"
+#include "study/study_work.h"
+
+namespace ringtrain {
+
+class StudyPulse {
+ public:
+  // `record`: for rank 0 alone, which shows it.
+  StudyPulse(Roster& roster, const StudyWork& work, int ranks, std::optional<StudyRecord> record);
+  ~StudyPulse();  // shows what has happened last
+  StudyPulse(const StudyPulse&) = delete;
+  StudyPulse& operator=(const StudyPulse&) = delete;
+
+ private:
+  void beat();
+  void pass_on_signals();
+  void show();
+  void print(const std::string& event);
+  std::string progress_text() const;
+  std::optional<double> seconds_left() const;
+
+  Roster& roster_;
+  const StudyWork& work_;
+  const int ranks_;
+  std::optional<StudyRecord> record_;
+  std::vector<double> since_;  // by place in the queue: when it was first seen running
+  const int width_;            // of the terminal; 0: none
+  bool announced_ = false, bar_shown_ = false;
+  std::mutex mutex_;
+  std::condition_variable stop_signal_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+// "global-64_seed-2: finished after 200 steps and 12 s, best validation loss 1.234"
+std::string describe(const TrialRecord& record);
+
+}  // namespace ringtrain

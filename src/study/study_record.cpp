@@ -1,0 +1,96 @@
+#include "study/study_record.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "run/folder.h"
+#include "run/record.h"
+
+namespace ringtrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A file that is replaced has another number in its folder, mostly; and always another time or length.
+std::int64_t version_of(const std::string& path) {
+  struct stat s {};
+  if (::stat(path.c_str(), &s) != 0) return 0;
+  const auto mixed = static_cast<std::uint64_t>(s.st_mtim.tv_sec) * 1'000'000'007u +
+                     static_cast<std::uint64_t>(s.st_mtim.tv_nsec) * 31u + static_cast<std::uint64_t>(s.st_ino) * 17u +
+                     static_cast<std::uint64_t>(s.st_size);
+  return static_cast<std::int64_t>(mixed | 1u);
+}
+
+// Where the file system has no locks, the file's name of its own keeps writers apart.
+class WriteLock {
+ public:
+  explicit WriteLock(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+    if (file_ < 0) throw Error(cat(path, ": cannot write: ", std::strerror(errno)), advice_for_writing(errno));
+    while (::flock(file_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  ~WriteLock() { ::close(file_); }
+  WriteLock(const WriteLock&) = delete;
+  WriteLock& operator=(const WriteLock&) = delete;
+
+ private:
+  int file_;
+};
+
+}  // namespace
+
+StudyRecord::StudyRecord(std::string folder, StudyFacts facts, std::vector<TrialRecord> trials)
+    : folder_(std::move(folder)), facts_(std::move(facts)), trials_(std::move(trials)), seen_(trials_.size(), 0) {}
+
+std::int64_t StudyRecord::count(TrialState state) const {
+  return std::ranges::count(trials_, state, &TrialRecord::state);
+}
+
+std::vector<std::size_t> StudyRecord::look() {
+  std::vector<std::size_t> changed;
+  for (std::size_t i = 0; i < trials_.size(); ++i) {
+    const std::string folder = folder_of(trials_[i]);
+    const std::int64_t version = version_of(cat(folder, "/", trial_file_name));
+    if (version == seen_[i]) continue;
+    seen_[i] = version;
+    if (read_trial_record(folder, trials_[i])) changed.push_back(i);
+  }
+  return changed;
+}
+
+void StudyRecord::write() {
+  const WriteLock lock(folder_ + "/.study.lock");
+  look();
+  Json json = {{"name", facts_.name}, {"experiment", facts_.experiment}, {"file", facts_.file}};
+  if (!facts_.commit.empty()) json["commit"] = facts_.commit;
+  json["updated"] = utc_time();
+  for (const TrialState state :
+       {TrialState::waiting, TrialState::running, TrialState::finished, TrialState::failed, TrialState::diverged})
+    json["counts"][to_string(state)] = count(state);
+  json["trials"] = Json::array();
+  for (const TrialRecord& trial : trials_) json["trials"].push_back(Json::parse(to_json(trial)));
+  json["text"] = facts_.text;
+
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  const std::string temporary = cat(folder_, "/.study.json.", host, ".", ::getpid(), ".tmp");
+  {
+    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+    out << json.dump(1, ' ', false, Json::error_handler_t::replace) << '\n';
+    out.close();
+    if (!out) throw Error(cat(temporary, ": cannot write: ", std::strerror(errno)), advice_for_writing(errno));
+  }
+  publish_file(temporary, folder_ + "/study.json");
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,42 @@
+// study.json: all trials of a study in one file. It is made of the trials' own files whenever one of them has changed,
+// so it can be made again at any time, and any process of any job may do it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "study/trial_record.h"
+
+namespace ringtrain {
+
+struct StudyFacts {
+  std::string name, experiment, file, text;  // the path of the study's file, and what it says
+  std::string commit;                        // of the program
+};
+
+class StudyRecord {
+ public:
+  // `trials`: the study's part of each record, all trials of the study, in its order.
+  StudyRecord(std::string folder, StudyFacts facts, std::vector<TrialRecord> trials);
+
+  const std::string& folder() const { return folder_; }
+  std::string folder_of(const TrialRecord& trial) const { return folder_ + "/" + trial.name; }
+  // As they were at the last look().
+  const std::vector<TrialRecord>& trials() const { return trials_; }
+  std::int64_t count(TrialState state) const;
+
+  // Reads the trials' files that have changed. Returns the places of the trials that did.
+  std::vector<std::size_t> look();
+  // look(), and writes study.json. One process at a time does, so that an older state never follows a newer one.
+  // Throws Error.
+  void write();
+
+ private:
+  std::string folder_;
+  StudyFacts facts_;
+  std::vector<TrialRecord> trials_;
+  std::vector<std::int64_t> seen_;  // of each trial's file: a number that changes with it
+};
+
+}  // namespace ringtrain

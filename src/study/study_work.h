@@ -1,0 +1,47 @@
+// What the ranks of a job are to do for a study: its trials, in the order in which they are taken.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "study/study_file.h"
+#include "study/study_record.h"
+#include "study/trials.h"
+
+namespace ringtrain {
+
+// One trial of the job's share.
+struct QueuedTrial {
+  std::size_t place = 0;   // in StudyWork::trials
+  std::string experiment;  // resolved, with run.dir
+  double seconds = 0;      // expected, or in proportion to that (StudyWork::knows_seconds)
+};
+
+// The same on all ranks: rank 0 makes it of the files, the others get it.
+struct StudyWork {
+  std::string folder;  // results/<study>
+  StudyFacts facts;
+  std::vector<TrialRecord> trials;  // all of the study, as they stood at the start
+  std::vector<QueuedTrial> queue;   // longest first, so that the last ones to end are short
+  bool knows_seconds = false;
+  std::string job;                              // a name that no other job has
+  std::uint32_t number = 0;                     // of this job, in the roster's file
+  std::map<std::string, DatasetIndex> indices;  // by prefix
+
+  std::string serialize() const;
+  static StudyWork deserialize(const std::string& text);
+};
+
+// Throws Error where trials have begun and the study is not to be resumed.
+void check_folder(const std::string& folder, bool resume);
+
+// Throws Error where the trial's folder holds a run whose result keys other than this experiment's have decided.
+void check_same_result(const std::string& folder, const Trial& trial);
+
+// The trial's experiment with its folder.
+Experiment experiment_in(const std::string& folder, const Trial& trial);
+
+}  // namespace ringtrain

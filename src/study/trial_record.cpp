@@ -1,0 +1,190 @@
+#include "study/trial_record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "config/schema.h"
+#include "run/folder.h"
+#include "run/record.h"
+
+namespace ringtrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class T>
+void take(const Json& json, const char* key, T& value) {
+  if (const auto found = json.find(key); found != json.end()) try {
+      value = found->template get<T>();
+    } catch (const Json::exception&) {  // of another type: as if it were not there
+    }
+}
+
+std::optional<double> number(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
+template <class T>
+void put(Json& json, const char* key, const std::optional<T>& value) {
+  if (value) json[key] = *value;
+}
+
+Json to_json(const TrialOutcome& o) {
+  Json json = {{"outcome", o.outcome},
+               {"final_step", o.final_step},
+               {"samples", o.samples},
+               {"elapsed_seconds", o.elapsed_seconds}};
+  put(json, "loss", o.loss);
+  put(json, "accuracy", o.accuracy);
+  put(json, "validation_loss", o.validation_loss);
+  put(json, "validation_accuracy", o.validation_accuracy);
+  put(json, "best_validation_loss", o.best_validation_loss);
+  put(json, "best_validation_accuracy", o.best_validation_accuracy);
+  put(json, "best_step", o.best_step);
+  if (o.ran_away) json["ran_away"] = true;
+  return json;
+}
+
+TrialOutcome outcome_of(const Json& json) {
+  TrialOutcome o;
+  take(json, "outcome", o.outcome);
+  take(json, "final_step", o.final_step);
+  take(json, "samples", o.samples);
+  take(json, "elapsed_seconds", o.elapsed_seconds);
+  take(json, "ran_away", o.ran_away);
+  o.loss = number(json, "loss");
+  o.accuracy = number(json, "accuracy");
+  o.validation_loss = number(json, "validation_loss");
+  o.validation_accuracy = number(json, "validation_accuracy");
+  o.best_validation_loss = number(json, "best_validation_loss");
+  o.best_validation_accuracy = number(json, "best_validation_accuracy");
+  if (const auto step = number(json, "best_step")) o.best_step = static_cast<std::int64_t>(*step);
+  return o;
+}
+
+void add_evaluation(const Json& line, TrialOutcome& o) {
+  o.validation_loss = number(line, "validation_loss");
+  o.validation_accuracy = number(line, "validation_accuracy");
+  if (o.validation_loss && (!o.best_validation_loss || *o.validation_loss < *o.best_validation_loss)) {
+    o.best_validation_loss = o.validation_loss;
+    o.best_step = line.value("step", std::int64_t{0});
+  }
+  if (o.validation_accuracy && (!o.best_validation_accuracy || *o.validation_accuracy > *o.best_validation_accuracy))
+    o.best_validation_accuracy = o.validation_accuracy;
+}
+
+void read_metrics(const std::string& folder, TrialOutcome& o) {
+  std::ifstream in(folder + "/metrics.jsonl", std::ios::binary);
+  std::vector<double> losses;
+  for (std::string text; std::getline(in, text);) {
+    const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!line.is_object()) continue;  // cut off by a kill
+    if (line.contains("validation_loss")) {
+      add_evaluation(line, o);
+      continue;
+    }
+    take(line, "step", o.final_step);
+    take(line, "samples", o.samples);
+    take(line, "elapsed_seconds", o.elapsed_seconds);
+    o.loss = number(line, "loss");
+    o.accuracy = number(line, "accuracy");
+    losses.push_back(o.loss.value_or(std::nan("")));
+  }
+  if (losses.size() < 2) return;
+  const std::size_t last = std::max<std::size_t>(1, losses.size() / 20);
+  double sum = 0;
+  for (std::size_t i = losses.size() - last; i < losses.size(); ++i) sum += losses[i];
+  o.ran_away = !(sum / static_cast<double>(last) <= losses.front());
+}
+
+Json value_of(const Field& field, const Experiment& experiment) {
+  Experiment copy = experiment;
+  const Member member = field.member(copy);
+  if (const auto* text = std::get_if<std::string*>(&member)) return **text;
+  if (const auto* flag = std::get_if<bool*>(&member)) return **flag;
+  if (const auto* integer = std::get_if<std::int64_t*>(&member)) return **integer;
+  if (const auto* seed = std::get_if<std::uint64_t*>(&member)) return **seed;
+  if (const auto* real = std::get_if<double*>(&member)) return **real;
+  if (const auto* list = std::get_if<std::vector<double>*>(&member)) return **list;
+  if (const auto* list = std::get_if<std::vector<std::string>*>(&member)) return **list;
+  return value_text(field, experiment);  // pairs: as the file has them
+}
+
+}  // namespace
+
+TrialOutcome read_outcome(const std::string& folder) {
+  TrialOutcome o;
+  read_metrics(folder, o);
+  std::ifstream in(folder + "/run.json");
+  const Json run = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!run.is_object()) return o;
+  take(run, "outcome", o.outcome);
+  take(run, "final_step", o.final_step);
+  take(run, "elapsed_seconds", o.elapsed_seconds);
+  return o;
+}
+
+std::string overrides_to_json(const std::vector<std::string>& overrides, const Experiment& experiment) {
+  Json json = Json::object();
+  for (const std::string& text : overrides) {
+    const std::string key = text.substr(0, text.find('='));
+    if (const Field* field = find_field(key)) json[key] = value_of(*field, experiment);
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string to_json(const TrialRecord& r) {
+  Json json = {{"name", r.name}};
+  if (!r.also.empty()) json["also"] = r.also;
+  json["overrides"] = Json::parse(r.overrides);
+  json["ranks"] = r.ranks;
+  json["seed"] = r.seed;
+  json["state"] = to_string(r.state);
+  if (r.starts > 0) json["starts"] = r.starts;
+  if (!r.job.empty()) json["job"] = r.job;
+  if (!r.updated.empty()) json["updated"] = r.updated;
+  if (r.outcome) json["outcome"] = to_json(*r.outcome);
+  if (!r.error.empty()) json["error"] = r.error;
+  if (!r.hint.empty()) json["hint"] = r.hint;
+  if (!r.thrown_at.empty()) json["thrown_at"] = r.thrown_at;
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+void write_trial_record(const std::string& folder, TrialRecord record) {
+  record.updated = utc_time();
+  write_file_atomically(cat(folder, "/", trial_file_name), to_json(record) + "\n");
+}
+
+bool read_trial_record(const std::string& folder, TrialRecord& record) {
+  std::ifstream in(cat(folder, "/", trial_file_name));
+  if (!in) return false;
+  const Json json = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return false;
+  std::string state;
+  take(json, "state", state);
+  const auto found = std::ranges::find(trial_states, state);
+  if (found == std::end(trial_states)) return false;
+  TrialRecord r = record;
+  r.state = static_cast<TrialState>(found - std::begin(trial_states));
+  r.starts = 0;
+  r.job = r.updated = r.error = r.hint = r.thrown_at = "";
+  r.outcome.reset();
+  take(json, "starts", r.starts);
+  take(json, "job", r.job);
+  take(json, "updated", r.updated);
+  take(json, "error", r.error);
+  take(json, "hint", r.hint);
+  take(json, "thrown_at", r.thrown_at);
+  if (const auto outcome = json.find("outcome"); outcome != json.end() && outcome->is_object())
+    r.outcome = outcome_of(*outcome);
+  record = std::move(r);
+  return true;
+}
+
+}  // namespace ringtrain
