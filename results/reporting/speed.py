@@ -63,9 +63,9 @@ def node_hours(run):
 
 
 def energy_joules(run):
-    """What the machine counted, all parts together; None where run.json has no energy_joules (a number, or part ->
-    joules) in any start."""
-    found = [start["energy_joules"] for start in run.starts if "energy_joules" in start]
-    if not found:
+    """What the processors and memory of all nodes drew: all parts of rank 0's node (energy_joules in run.json: a number, or
+    part -> joules), times the nodes. None where a start of the run has none."""
+    found = [(start.get("energy_joules"), max(1, len(start.get("hosts", {})))) for start in run.starts]
+    if not found or any(joules is None for joules, _ in found):
         return None
-    return float(sum(sum(v.values()) if isinstance(v, dict) else v for v in found))
+    return float(sum((sum(v.values()) if isinstance(v, dict) else v) * nodes for v, nodes in found))

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -20,6 +21,7 @@
 #include "commands/training_run.h"
 #include "config/reader.h"
 #include "run/adascale_plan.h"
+#include "run/energy.h"
 #include "run/library_versions.h"
 #include "run/machine.h"
 #include "run/record.h"
@@ -196,15 +198,17 @@ std::string stop_cause() {
 }
 
 void record_outcome(const std::string& run_dir, const std::string& outcome, const RunProgress& p,
-                    const std::string& place_in_code, const std::optional<NoiseSummary>& noise) {
+                    const std::string& place_in_code, const std::optional<NoiseSummary>& noise, EnergyMeter* energy) {
   record_end(run_dir, {outcome, p.position.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss,
-                       p.best_step, place_in_code, noise});
+                       p.best_step, place_in_code, noise,
+                       energy != nullptr ? energy->joules() : std::map<std::string, double>{}});
 }
 
 // Called while an error is on its way, which is the one to tell: what goes wrong here is not.
-void record_failure(const std::string& run_dir, const std::exception& error, const RunProgress& progress) {
+void record_failure(const std::string& run_dir, const std::exception& error, const RunProgress& progress,
+                    EnergyMeter* energy) {
   try {
-    record_outcome(run_dir, cat("error: ", error.what()), progress, thrown_at(error), std::nullopt);
+    record_outcome(run_dir, cat("error: ", error.what()), progress, thrown_at(error), std::nullopt, energy);
   } catch (const std::exception&) {
   }
 }
@@ -226,11 +230,12 @@ std::string continuation(const TrainingRequest& request, const std::string& run_
              config.dir.empty() && config.id.empty() ? " run.dir=" + run_dir : "", " --resume");
 }
 
-void report(TrainingRun& run, int code, const std::string& run_dir, const TrainingRequest& request) {
+void report(TrainingRun& run, int code, const std::string& run_dir, const TrainingRequest& request,
+            EnergyMeter* energy) {
   const RunProgress& p = run.progress();
   record_stop_cost(run_dir, run.stop_cost());
   const std::optional<NoiseSummary> noise = run.noise_summary();
-  record_outcome(run_dir, code == 0 ? "finished" : "stopped by " + stop_cause(), p, "", noise);
+  record_outcome(run_dir, code == 0 ? "finished" : "stopped by " + stop_cause(), p, "", noise, energy);
   if (requested_signal() != 0 && code != 0) log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
   log_info(code == 0 ? "finished" : "stopped on request, with a checkpoint", " after step ", p.position.step, " and ",
            std::llround(p.elapsed_seconds), " s",
@@ -265,6 +270,7 @@ class GroupTraining {
   void fail(const std::exception& error);
 
  private:
+  EnergyMeter* energy() { return energy_ ? &*energy_ : nullptr; }
   const std::string& run_dir() const { return folder_ != nullptr ? folder_->path() : no_folder_; }
 
   const TrainingRequest& request_;
@@ -278,6 +284,7 @@ class GroupTraining {
   ResumePoint from_;
   PlannedRun planned_;
   RunProgress progress_;
+  std::optional<EnergyMeter> energy_;  // on rank 0
   std::unique_ptr<TrainingRun> run_;
   bool is_recorded_ = false;  // this start, in run.json
 };
@@ -301,6 +308,8 @@ void GroupTraining::prepare() {
 
 void GroupTraining::open() {
   if (root_ && folder_ == nullptr) folder_ = &own_folder_.emplace(run_folder_path(request_.experiment, false), false);
+  // The counters are the node's: what trials beside this one draw would be in them, too.
+  if (root_ && request_.group.node_size() == request_.session.node_size()) energy_.emplace();
   LaterRecords later = LaterRecords::drop;
   if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_);
   is_recorded_ = root_;
@@ -315,7 +324,7 @@ void GroupTraining::open() {
 
 int GroupTraining::train() {
   const int code = run_->run();
-  if (root_) report(*run_, code, run_dir(), request_);
+  if (root_) report(*run_, code, run_dir(), request_, energy());
   machine_.host->barrier();
   return code;
 }
@@ -326,7 +335,7 @@ void GroupTraining::fail(const std::exception& error) {
   if (own_folder_ && !run_ && !request_.resume)
     remove_folder(run_dir());
   else if (is_recorded_)
-    record_failure(run_dir(), error, progress_);
+    record_failure(run_dir(), error, progress_, energy());
 }
 
 }  // namespace

@@ -189,6 +189,7 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
     end["best"] = {{"metric", outcome.best_metric}, {"value", value}, {"step", outcome.best_step}};
   }
   if (outcome.noise) end["noise"] = noise_to_json(*outcome.noise);
+  for (const auto& [part, joules] : outcome.energy_joules) end["energy_joules"][part] = joules;
   json["starts"].back().update(end);
   Json result = {{"name", json.value("name", "")}};
   result.update(end);

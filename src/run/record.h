@@ -43,6 +43,7 @@ struct RunOutcome {
   std::int64_t best_step = 0;
   std::string thrown_at = "";  // of an error: the place in the code; "": none
   std::optional<NoiseSummary> noise = std::nullopt;
+  std::map<std::string, double> energy_joules = {};  // of rank 0's node during this start, by part; see EnergyMeter
 };
 
 // Adds this start to <run_dir>/run.json ("starts"), with time (UTC), process id and Slurm's SLURM_* ids where set.

@@ -11,7 +11,7 @@ import made_runs
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
-from reporting import branches, cells, runs, sections, style, tables  # noqa: E402
+from reporting import branches, cells, runs, sections, speed, style, tables  # noqa: E402
 
 
 def items(*folders):
@@ -194,3 +194,18 @@ def test_a_folder_older_than_a_key_is_of_the_family_of_its_default(tmp_path):
     for name, more in {"old": {}, "new": {"optimizer": {"adascale": False}}}.items():
         made_runs.write(tmp_path / "s" / name, 64, seed=len(name), **more)
     assert len(cells.make_cells(runs.read_all([tmp_path / "s"]))) == 1
+
+
+# ---- Energy --------------------------------------------------------------------------------------------------------
+
+
+def test_energy_is_that_of_all_parts_and_nodes_of_every_start():
+    def run(*starts):
+        return runs.Run(None, "r", "", {}, {"starts": list(starts)})
+
+    hosts = {"a": [0], "b": [1]}
+    assert speed.energy_joules(run({"energy_joules": {"package-0": 2.0, "package-0 dram": 0.5}, "hosts": hosts})) == 5
+    assert speed.energy_joules(run({"energy_joules": 3}, {"energy_joules": {"package-0": 1}})) == 4
+    assert speed.energy_joules(run({"energy_joules": 3}, {})) is None  # a part of the run was not counted
+    assert speed.energy_joules(run({"energy_joules": None})) is None
+    assert speed.energy_joules(run()) is None

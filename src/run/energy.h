@@ -1,0 +1,45 @@
+// The energy that this node's processors and memory draw while a run trains, by the counters that Linux shows
+// (powercap: RAPL of Intel and AMD). Most systems let root alone read them; then nothing is recorded.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace ringtrain {
+
+// Counts from its construction on. The counters begin again at 0 after some minutes of full load, so a thread reads
+// them twice a minute; without readable counters there is no thread.
+class EnergyMeter {
+ public:
+  explicit EnergyMeter(const std::string& folder = "/sys/class/powercap");
+  ~EnergyMeter();
+  EnergyMeter(const EnergyMeter&) = delete;
+  EnergyMeter& operator=(const EnergyMeter&) = delete;
+
+  // Part -> joules: "package-0", and "package-0 dram" where memory is counted apart. Empty: nothing can be read. What a
+  // package contains (cores, graphics) or is contained in (the platform) is left out, so the parts may be added up.
+  std::map<std::string, double> joules();
+
+ private:
+  struct Counter {
+    std::string part, path;
+    std::int64_t range = 0;  // microjoules at which it begins again
+    std::int64_t last = 0;
+    double total = 0;  // microjoules
+  };
+  void add(const std::string& zone, const std::string& part);
+  void read_all();
+
+  std::vector<Counter> counters_;
+  std::mutex mutex_;
+  std::condition_variable ending_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ringtrain
