@@ -14,7 +14,8 @@ import pytest
 import made_runs
 from conftest import ROOT
 
-sys.path.insert(0, str(ROOT / "results"))
+sys.path[:0] = [str(ROOT / "results"), str(ROOT / "tests" / "golden")]
+import make_report  # noqa: E402
 from reporting import cells, measures, page, runs, sections, style  # noqa: E402
 
 FIGURES = {
@@ -280,3 +281,22 @@ def test_the_table_sorts_and_names_a_column_that_is_not_there(study):
     assert values == sorted(values) and len(values) == 39
     result = run_tool("table.py", study, "--keys", "validation_los")
     assert result.code == 1 and "no column validation_los" in result.err
+
+
+def test_a_report_says_what_is_stored_of_it(tmp_path):
+    """tests/golden/make_report.py writes it; numbers may differ by what another SciPy rounds."""
+    stored, now = json.loads(make_report.STORED.read_text()), make_report.report_of(tmp_path)
+    assert sorted(now) == sorted(stored)
+    for name, rows in stored.items():
+        assert len(now[name]) == len(rows), name
+        for expected, row in zip(rows, now[name]):
+            for mine, theirs in zip(map(number_or_text, row), map(number_or_text, expected), strict=True):
+                close = pytest.approx(theirs, rel=1e-4, abs=1e-12) if isinstance(theirs, float) else theirs
+                assert mine == close, name
+
+
+def number_or_text(text):
+    try:
+        return float(text)
+    except ValueError:
+        return text
