@@ -1,7 +1,13 @@
-"""The scaled-down studies: every trial of each is planned on its own data."""
+"""The scaled-down studies: every trial of each is planned on its own data, and `make study` runs studies and reports them."""
+import json
 import os
+import re
+import shutil
+import signal
 import subprocess
+import time
 
+import h5py
 import pytest
 import yaml
 
@@ -41,3 +47,123 @@ def test_every_trial_of_a_twin_is_planned(workshop, request, path):
 def test_make_study_runs_the_twins_that_there_are():
     listed = next(line for line in (ROOT / "results" / "study.sh").read_text().splitlines() if line.startswith("twins="))
     assert sorted(listed.split('"')[1].split()) == sorted(path.stem.removeprefix("twin_") for path in TWINS)
+
+
+class Shop:
+    """Runs results/study.sh on a study of its own, whose results lie beside everybody's and are removed at the end."""
+
+    def __init__(self, folder):
+        self.folder, self.name = folder, f"e2e-twin-{os.getpid()}"
+        self.results, self.report = ROOT / "results" / self.name, folder / "report"
+        self.data = folder / "data"
+
+    def write(self, **changes):
+        experiment = {
+            "name": "e2e-twin", "seed": 1, "model": {"kind": "char_lstm", "hidden": 8, "layers": 1, "dropout": 0},
+            "data": {"train": f"{self.data}/names-train", "validation": f"{self.data}/names-validation"},
+            "batch": {"global": 256, "worker": 16}, "learning_rate": {"base": 0.01}, "stop": {"steps": 30},
+            "evaluate": {"every_epochs": 0, "every_steps": 10}, "run": {"threads": 1}, **changes.pop("experiment", {})}
+        (self.folder / "small.yaml").write_text(yaml.safe_dump(experiment))
+        study = {"name": self.name, "experiment": "small.yaml", "vary": {"learning_rate.base": [0.01, 0.02]}, **changes}
+        (self.folder / "study.yaml").write_text("# A small study\n" + yaml.safe_dump(study, sort_keys=False))
+
+    def start(self, **extra):
+        extra = {"STUDIES": str(self.folder / "study.yaml"), "DATA": str(self.data), "REPORT": str(self.report), "RANKS": "2",
+                 "PYTHON": "/usr/bin/python3", **extra}
+        return subprocess.Popen([ROOT / "results" / "study.sh"], env=environment(extra), text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+    def run(self, **extra):
+        process = self.start(**extra)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+    def states(self):
+        return {t["name"]: t["state"] for t in json.loads((self.results / "study.json").read_text())["trials"]}
+
+
+@pytest.fixture
+def shop(tmp_path, digits_of):
+    shop = Shop(tmp_path)
+    shop.digits = digits_of
+    os.environ["DIGITS"] = str(digits_of)
+    yield shop
+    del os.environ["DIGITS"]
+    shutil.rmtree(shop.results, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def digits_of(tmp_path_factory):
+    """A file like scikit-learn's, so that nothing is fetched."""
+    import gzip
+    path = tmp_path_factory.mktemp("digits") / "digits.csv.gz"
+    rows = (",".join([*(str((i * 7 + j * j * (i % 13)) % 17) for j in range(64)), str(i % 10)]) for i in range(1797))
+    path.write_bytes(gzip.compress(("\n".join(rows) + "\n").encode()))
+    return path
+
+
+def check_kept(shop):
+    """`make study-record`: the report's files, smaller, and the figures the same."""
+    kept = ROOT / "results" / "studies" / shop.name
+    try:
+        subprocess.run([ROOT / "results" / "study_record.sh", shop.report, shop.name], check=True, capture_output=True,
+                       env=environment({"PYTHON": "/usr/bin/python3"}), timeout=60)
+        before, after = (sorted(p.relative_to(f) for p in (f / "report").iterdir()) for f in (shop.report, kept))
+        assert before == after and (kept / "studies" / "study.yaml").exists()
+        assert "| study |" in (kept / "README.md").read_text()
+        for name in after:
+            old, new = (shop.report / name).read_bytes(), (kept / name).read_bytes()
+            assert new == old if name.suffix == ".csv" else len(new) < len(old), name
+        # The letters' scale is kept: 0.15 would be another size than 0.15625.
+        svg = next(kept.glob("report/*.svg"))
+        scales = [re.findall(r"scale\(([^)]*)\)", (f / "report" / svg.name).read_text()) for f in (shop.report, kept)]
+        assert scales[0] == scales[1] != []
+    finally:
+        shutil.rmtree(kept, ignore_errors=True)
+
+
+def test_a_study_is_run_reported_and_kept(shop):
+    shop.write()
+    code, out, err = shop.run()
+    assert code == 0, out + err
+    assert set(shop.states().values()) == {"finished"} and len(shop.states()) == 2
+    page = (shop.report / "report.html").read_text()
+    assert "<svg" in page and f"The report: {shop.report}/report.html" in out
+    record = (shop.report / "README.md").read_text()
+    assert f"| {shop.name} | 2 |" in record and "bin/ringtrain study" in record and "| machine |" in record
+    check_kept(shop)
+    # Again: nothing is left to do, and the trials are the same.
+    before = {p: p.stat().st_mtime_ns for p in shop.results.glob("*/metrics.jsonl")}
+    code, out, err = shop.run()
+    assert code == 0 and before == {p: p.stat().st_mtime_ns for p in shop.results.glob("*/metrics.jsonl")}, out + err
+
+
+def test_a_failed_trial_is_told_at_the_end(shop):
+    shop.write(vary={"data.train": [f"{shop.data}/names-train", f"{shop.data}/broken-train"]})
+    shop.data.mkdir()
+    subprocess.run([ROOT / "data_prep" / "study_data.sh", "names"], env=environment({"DATA": str(shop.data)}), check=True,
+                   capture_output=True)
+    for path in shop.data.glob("names-train-*"):
+        broken = shutil.copy(path, str(path).replace("names-", "broken-"))
+        with h5py.File(broken, "r+") as file:
+            file["tokens"][::100] ^= 1  # found by the checksums when a block is read
+    code, out, err = shop.run()
+    assert code == 1 and f"trials failed in: {shop.name}" in err, out + err
+    assert sorted(shop.states().values()) == ["failed", "finished"], shop.states()
+    assert (shop.report / "report.html").exists()
+
+
+def test_after_a_signal_it_goes_on(shop):
+    shop.write(experiment={"stop": {"steps": 1500}})
+    process = shop.start()
+    deadline = time.monotonic() + 60
+    while not any(p.stat().st_size > 0 for p in shop.results.glob("*/metrics.jsonl")):
+        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 85 and "goes on where it was" in err, out + err
+    shop_code, out, err = shop.run()
+    assert shop_code == 0 and set(shop.states().values()) == {"finished"}, out + err
+    starts = [len(json.loads(p.read_text())["starts"]) for p in shop.results.glob("*/run.json") if not p.parent.is_symlink()]
+    assert max(starts) == 2, starts
