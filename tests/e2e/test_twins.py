@@ -120,6 +120,8 @@ def check_kept(shop):
         assert scales[0] == scales[1] != []
     finally:
         shutil.rmtree(kept, ignore_errors=True)
+        if not any(kept.parent.iterdir()):
+            kept.parent.rmdir()
 
 
 def test_a_study_is_run_reported_and_kept(shop):
