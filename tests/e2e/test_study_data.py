@@ -2,6 +2,7 @@
 import gzip
 import hashlib
 import subprocess
+import sys
 
 import h5py
 import numpy
@@ -15,7 +16,7 @@ SCRIPT = ROOT / "data_prep" / "study_data.sh"
 
 def make(folder, *words, code=0, **extra):
     done = subprocess.run([SCRIPT, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=120,
-                          env=environment({"DATA": str(folder), "PYTHON": "/usr/bin/python3", **extra}))
+                          env=environment({"DATA": str(folder), "PYTHON": sys.executable, **extra}))
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import h5py
@@ -69,7 +70,7 @@ class Shop:
 
     def start(self, **extra):
         extra = {"STUDIES": str(self.folder / "study.yaml"), "DATA": str(self.data), "REPORT": str(self.report), "RANKS": "2",
-                 "PYTHON": "/usr/bin/python3", **extra}
+                 "PYTHON": sys.executable, **extra}
         return subprocess.Popen([ROOT / "results" / "study.sh"], env=environment(extra), text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
@@ -107,7 +108,7 @@ def check_kept(shop):
     kept = ROOT / "results" / "studies" / shop.name
     try:
         subprocess.run([ROOT / "results" / "study_record.sh", shop.report, shop.name], check=True, capture_output=True,
-                       env=environment({"PYTHON": "/usr/bin/python3"}), timeout=60)
+                       env=environment({"PYTHON": sys.executable}), timeout=60)
         before, after = (sorted(p.relative_to(f) for p in (f / "report").iterdir()) for f in (shop.report, kept))
         assert before == after and (kept / "studies" / "study.yaml").exists()
         assert "| study |" in (kept / "README.md").read_text()
