@@ -94,6 +94,6 @@ results/study_record.sh "$report"
 echo
 echo "The report: $report/report.html ($((SECONDS / 60)) minutes)"
 if [ -n "$failed" ]; then
-  echo "error: trials failed in:$failed; the report says which and why" >&2
+  echo "error: failed:$failed; what is printed above and the report say which trials, and why" >&2
   exit 1
 fi

@@ -151,7 +151,7 @@ def test_a_failed_trial_is_told_at_the_end(shop):
         with h5py.File(broken, "r+") as file:
             file["tokens"][::100] ^= 1  # found by the checksums when a block is read
     code, out, err = shop.run()
-    assert code == 1 and f"trials failed in: {shop.name}" in err, out + err
+    assert code == 1 and f"error: failed: {shop.name}; " in err, out + err
     assert sorted(shop.states().values()) == ["failed", "finished"], shop.states()
     assert (shop.report / "report.html").exists()
 
