@@ -289,6 +289,9 @@ def bar_label(bar, many):
     return f"{style.wrapped(bar['family'], 34)}\n{place}" if many else place
 
 
+ENERGY = " Energy: what the nodes' processors and memory drew, without GPUs, network and cooling."
+
+
 def cost(cells):
     """Node-hours of whole runs, and energy where the machine counted it."""
     title = "Node-hours and energy, against the batch"
@@ -333,4 +336,4 @@ def cost(cells):
     style.batch_axis(axes[-1], [r["batch"] for r in rows])
     style.legend(axes[-1])
     note = "Runs that finished, from start to end, evaluations included; a point for each rate."
-    return Figure("cost_vs_batch", title, drawing, rows, note + ("" if counted else " No run recorded its energy."))
+    return Figure("cost_vs_batch", title, drawing, rows, note + (ENERGY if counted else " No run recorded its energy."))

@@ -57,7 +57,7 @@ class Run:
 
     @property
     def seed(self):
-        return self.config.get("seed", 1)
+        return self.config.get("seed", self.trial.get("seed", 1))
 
     @property
     def ranks(self):

@@ -210,8 +210,8 @@ def test_a_study_file_adds_trials_that_have_not_begun(tmp_path):
         {"name": "b", "overrides": {"batch.global": 128}, "ranks": 2, "seed": 5, "state": "waiting"},
     ]
     (folder / "study.json").write_text(json.dumps({"name": "study", "trials": trials, "something": "new"}))
-    result = run_tool("table.py", folder, "--csv", "--keys", "trial", "state", "batch", "ranks")
-    assert result.out.splitlines() == ["trial,state,batch,ranks", "a,finished,64,1", "b,waiting,128,2"], result
+    result = run_tool("table.py", folder, "--csv", "--keys", "trial", "state", "batch", "ranks", "seed")
+    assert result.out.splitlines() == ["trial,state,batch,ranks,seed", "a,finished,64,1,1", "b,waiting,128,2,5"], result
     assert sections.make(runs.read_all([folder]))[-1].text == "2 trials, 1 of them not begun."
 
 
