@@ -25,6 +25,7 @@ HOW_IT_RUNS = {
     "noise.small_batch",
     "noise.half_life",
     "noise.groups",
+    "branch.from",
     "evaluate.every_epochs",
     "evaluate.offset_epochs",
     "evaluate.every_steps",
@@ -48,8 +49,8 @@ HOW_IT_RUNS = {
     "run.log_every_steps",
     "run.threads",
 }
-# Another data set is another task, although its path does not decide by itself.
-PLACES_OF_DATA = {"data.train", "data.validation"}
+# Another data set, or another checkpoint to go on from, is another task, although its path does not decide by itself.
+PLACES_OF_DATA = {"data.train", "data.validation", "branch.from"}
 # New keys of these sections are of the same sort.
 SECTIONS_OF_THE_MACHINE = ("run.", "machine.", "checkpoint.")
 

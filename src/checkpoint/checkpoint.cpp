@@ -303,6 +303,13 @@ Checkpoint read_checkpoint(const std::string& path, std::string_view prefix, con
   return checkpoint;
 }
 
+Checkpoint read_checkpoint_header(const std::string& path) {
+  const h5::File file = h5::File::open(path);
+  Checkpoint checkpoint;
+  read_header(file, checkpoint);
+  return checkpoint;
+}
+
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step) {
   std::string digits = std::to_string(step);
   if (digits.size() < 9) digits.insert(0, 9 - digits.size(), '0');

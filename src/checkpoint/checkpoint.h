@@ -45,6 +45,8 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint, con
 // Throws Error naming the file and what is wrong: not HDF5, truncated, another schema, not complete, an array missing
 // or with a wrong checksum. Arrays without this prefix are checked all the same, but not kept in memory.
 Checkpoint read_checkpoint(const std::string& path, std::string_view prefix = "", const Progress& progress = {});
+// The same without the arrays, which are not looked at.
+Checkpoint read_checkpoint_header(const std::string& path);
 inline constexpr std::string_view weights_prefix = "weights/";
 
 // Files of a run folder: checkpoints/step-000001234.h5, and best.h5 (a copy that `keep` does not delete).
@@ -67,7 +69,8 @@ class CheckpointWriter {
   ~CheckpointWriter();  // waits for the writing to end
   // Waits for the one before, throws what that one threw, then starts writing. A checkpoint with a value that is not
   // finite counts as a failed write. After success the older ones are deleted
-  // down to `keep` (best.h5 apart), and those of later steps, which a resumed run has passed over as damaged.
+  // down to `keep` (best.h5 and kept_steps() apart), and those of later steps, which a resumed run has passed over as
+  // damaged.
   // `best`: write best.h5 as well.
   void start(Checkpoint checkpoint, bool best);
   void finish();                   // waits; throws what the writing threw

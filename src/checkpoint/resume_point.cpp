@@ -4,44 +4,80 @@
 #include <type_traits>
 
 #include "base/log.h"
+#include "checkpoint/branch_point.h"
+#include "checkpoint/kept.h"
+#include "config/branch.h"
 
 namespace ringtrain {
 namespace {
 
-void read_checkpoint_of(const std::string& run_dir, ResumePoint& point, const Progress& progress) {
+void read_own(const std::string& run_dir, ResumePoint& point, const Progress& progress) {
   std::vector<std::string> warnings;
   point.path = newest_checkpoint(run_dir, &warnings, progress);
   for (const std::string& warning : warnings) log_warning(warning);
   if (point.path.empty()) return;
   point.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(point.path, "", progress));
+  point.kind = ResumePoint::Kind::own;
   point.progress = progress_of(*point.checkpoint);
-  point.micro_batch = static_cast<std::int64_t>(point.checkpoint->numbers.at("micro_batch"));
+  point.branch = stored_branch_point(*point.checkpoint);
+}
+
+// Best loss, time and evaluations are the branch's own.
+void read_source(const std::string& from, ResumePoint& point, const Progress& progress) {
+  const std::string path = source_checkpoint(from);
+  point.path = path;
+  point.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(path, "", progress));
+  point.kind = ResumePoint::Kind::source;
+  const RunProgress theirs = progress_of(*point.checkpoint);
+  point.progress.position = theirs.position;
+  point.progress.before = theirs.before;
+  point.progress.scale_invariant_steps = theirs.scale_invariant_steps;
+  point.progress.evaluated_step = theirs.position.step;
+  point.branch = branch_point_at(*point.checkpoint);
 }
 
 }  // namespace
 
-ResumePoint shared_resume_point(const std::string& run_dir, Communicator& communicator, Watchdog& watchdog) {
+ResumePoint shared_resume_point(const Experiment& experiment, bool resume, const std::string& run_dir,
+                                Communicator& communicator, Watchdog& watchdog) {
   ResumePoint point;
+  if (!resume && !is_branch(experiment)) return point;
   SlowWork reading;
   const bool reads = communicator.rank() == 0;
-  if (reads) reading.start([&](const Progress& progress) { read_checkpoint_of(run_dir, point, progress); });
+  if (reads)
+    reading.start([&](const Progress& progress) {
+      if (resume) read_own(run_dir, point, progress);
+      if (point.kind == ResumePoint::Kind::beginning && is_branch(experiment))
+        read_source(experiment.branch.from, point, progress);
+    });
   wait_together(reads ? &reading : nullptr, communicator, watchdog, 0);
   reading.finish();
-  if (reads) {
+  if (reads && point.checkpoint) point.micro_batch = recorded_micro_batch(*point.checkpoint);
+  if (reads && resume) {
     point.stop_cost = recorded_stop_cost(run_dir);
     point.choices = read_choices(run_dir);
   }
   struct Shared {
+    ResumePoint::Kind kind;
     RunProgress progress;
+    BranchPoint branch;
+    bool is_branch;
     std::int64_t micro_batch;
     bool knows_stop_cost;
-  } shared = {point.progress, point.micro_batch, point.stop_cost.has_value()};
+  } shared = {point.kind,
+              point.progress,
+              point.branch.value_or(BranchPoint{}),
+              point.branch.has_value(),
+              point.micro_batch,
+              point.stop_cost.has_value()};
   static_assert(std::is_trivially_copyable_v<Shared>, "it travels as bytes");
   communicator.broadcast(std::as_writable_bytes(std::span(&shared, 1)), 0);
+  point.kind = shared.kind;
   point.progress = shared.progress;
+  if (shared.is_branch) point.branch = shared.branch;
   point.micro_batch = shared.micro_batch;
   point.knows_stop_cost = shared.knows_stop_cost;
-  point.choices = share_choices(std::move(point.choices), communicator);
+  if (resume) point.choices = share_choices(std::move(point.choices), communicator);
   return point;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "config/branch.h"
 #include "config/deciding_keys.h"
 #include "config/reader.h"
 #include "config/schema.h"
@@ -25,12 +26,15 @@ constexpr std::string_view fixed_keys[] = {
     "optimizer.kind", "optimizer.rate_in_momentum", "optimizer.beta1", "optimizer.beta2", "optimizer.schedule_free",
     "optimizer.other_kind",
     // What the run's steps are counted in.
-    "optimizer.adascale"};
+    "optimizer.adascale", "branch.batch_factor"};
 
 constexpr const char* hint =
     "these stay the same over a run: resume with the experiment.yaml of the run's folder, or start a new run in "
     "another "
     "run.dir";
+constexpr const char* hint_of_branch =
+    "a branch keeps these of the run that it leaves: begin with the experiment.yaml of that run's folder, and give the "
+    "batch as branch.batch_factor";
 
 bool is_fixed(std::string_view key) {
   return std::find(std::begin(fixed_keys), std::end(fixed_keys), key) != std::end(fixed_keys);
@@ -75,19 +79,41 @@ std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& 
   return changes;
 }
 
-void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
+// Both factors count from the run that began by itself, whose schedule a branch of a branch has, too.
+static void check_multiple(const Experiment& source, const Experiment& branch, const std::string& path) {
+  const std::int64_t batch = source.batch.global, own = branch.batch.global;
+  const double factor = branch.branch.batch_factor / source.branch.batch_factor;
+  if (std::abs(static_cast<double>(batch) * factor - static_cast<double>(own)) > 1e-6)
+    throw Error(cat(path, ": batch.global is ", own, ", but ", factor, " x the ", batch, " of that run is ",
+                    static_cast<double>(batch) * factor),
+                "give both: batch.global, and branch.batch_factor, how many times the batch of that run it is");
+}
+
+// `of_branch`: the checkpoint is of the run that the branch leaves.
+static void check_same(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan, bool of_branch) {
   const Experiment before = experiment_of(checkpoint, path);
   const Experiment& now = plan.experiment;
   std::vector<KeyChange> changes = changed_keys(before, now);
+  if (of_branch) {
+    check_multiple(before, now, path);
+    std::erase_if(changes, [](const KeyChange& c) {
+      return section_of(c.key) == "branch" || c.key == "batch.global" || c.key == "batch.largest";
+    });
+  }
   std::vector<KeyChange> refused;
   for (const KeyChange& c : changes) {
     const bool scale = c.key == "data.mean" || c.key == "data.std";
     const bool place_of_average = c.key == "optimizer.momentum" && now.optimizer.schedule_free;
     const bool unit_of_steps = c.key == "learning_rate.base_batch" && now.optimizer.adascale;
     const bool is_scale = scale && !same_input_scale(before.data, now.data, plan.train.image);
-    if (is_fixed(c.key) || place_of_average || unit_of_steps || is_scale) refused.push_back(c);
+    const bool is_beginning = c.key == "branch.from" && is_branch(before) != is_branch(now);
+    const bool course = of_branch && c.key == "batch.schedule";
+    if (is_fixed(c.key) || place_of_average || unit_of_steps || is_scale || is_beginning || course)
+      refused.push_back(c);
   }
-  if (!refused.empty()) throw Error(cat(path, ": the checkpoint is of another experiment: ", list(refused)), hint);
+  const char* what_to_do = of_branch ? hint_of_branch : hint;
+  if (!refused.empty())
+    throw Error(cat(path, ": the checkpoint is of another experiment: ", list(refused)), what_to_do);
   const std::string uuid = checkpoint.texts.at("train_uuid");
   if (uuid != plan.train.dataset_uuid)
     throw Error(cat(path, ": the data set ", plan.train.prefix, " has changed since the checkpoint was made (uuid ",
@@ -98,7 +124,15 @@ void check_belongs(const Checkpoint& checkpoint, const std::string& path, const 
   std::erase_if(changes, [](const KeyChange& c) { return !c.decides_result; });
   throw Error(cat(path, ": the checkpoint is of another model: its tensors have other names or shapes",
                   changes.empty() ? "" : cat("; ", list(changes))),
-              hint);
+              what_to_do);
+}
+
+void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
+  check_same(checkpoint, path, plan, false);
+}
+
+void check_source(const Checkpoint& source, const RunPlan& plan) {
+  check_same(source, cat("branch.from ", plan.experiment.branch.from), plan, true);
 }
 
 std::string changed_rate(const Experiment& before, const RunPlan& plan, const Position& position,
@@ -110,7 +144,7 @@ std::string changed_rate(const Experiment& before, const RunPlan& plan, const Po
   if (!(before.stop == plan.experiment.stop))
     schedule_before.total_steps = total_steps(stop_before, schedule.steps_per_epoch);
   const BatchCourse course_before =
-      batch_course(before.batch, plan.course.epoch_samples, plan.course.keeps_rest, plan.schedule.samples_per_epoch());
+      course_of(before, plan.course.epoch_samples, plan.course.keeps_rest, plan.schedule.samples_per_epoch());
   const auto factor = [&](const BatchCourse& course, std::int64_t step) {
     return course.stage_at(place_of_step(plan.schedule, step)).rate_factor;
   };

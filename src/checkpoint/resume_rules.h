@@ -30,6 +30,9 @@ std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& 
 // values.
 void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan);
 
+// The same of the checkpoint that a branch begins with (branch.from), or of its header.
+void check_source(const Checkpoint& source, const RunPlan& plan);
+
 // A sentence for the user when one of the `finished_steps` updates would have had another learning rate in this run
 // than in the one `before`: the rates before and after the change, with steps counted in the first batch. "" when the
 // course is the same so far. With AdaScale the steps are scale-invariant ones, of which there have been so many.

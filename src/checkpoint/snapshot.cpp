@@ -8,7 +8,9 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "base/version.h"
+#include "checkpoint/branch_point.h"
 #include "checkpoint/resume_rules.h"
+#include "config/branch.h"
 #include "config/reader.h"
 #include "optim/learning_rate.h"
 
@@ -185,6 +187,7 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
   c.numbers = {{"samples", static_cast<double>(progress.position.samples)},
                {"epoch", static_cast<double>(progress.position.epoch)},
                {"offset", static_cast<double>(progress.position.offset)},
+               {"epoch_span", static_cast<double>(plan.schedule.samples_per_epoch())},
                {"before_epoch", static_cast<double>(progress.before.epoch)},
                {"before_offset", static_cast<double>(progress.before.offset)},
                {"batch", 0},  // 0: the first, or by its schedule
@@ -210,6 +213,7 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
                {"lowercase", plan.train.text.lowercase ? 1 : 0}};
   store_noise(c, {});
   if (plan.experiment.optimizer.adascale) store_adascale(c, {});
+  if (is_branch(plan.experiment)) store_branch_point(c, plan.branch);
   return c;
 }
 
@@ -312,9 +316,15 @@ RunProgress progress_of(const Checkpoint& c) {
   return p;
 }
 
+std::int64_t recorded_micro_batch(const Checkpoint& checkpoint) {
+  return static_cast<std::int64_t>(checkpoint.numbers.at("micro_batch"));
+}
+
 // Earlier versions had one batch over the whole run.
 void complete(RunProgress& progress, const RunPlan& plan) {
-  const auto at = [&](std::int64_t step) { return position_at(step, plan.batch.global, plan.samples_per_epoch); };
+  const auto at = [&](std::int64_t step) {
+    return position_at(step, plan.schedule.global_batch, plan.samples_per_epoch);
+  };
   if (progress.position.epoch == unknown_epoch) progress.position = at(progress.position.step);
   if (progress.before.epoch == unknown_epoch)
     progress.before = at(std::max<std::int64_t>(0, progress.position.step - 1));

@@ -45,6 +45,9 @@ std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint);
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator);
 
+// Samples of a device pass, which a run keeps; 0: no run has written the checkpoint.
+std::int64_t recorded_micro_batch(const Checkpoint& checkpoint);
+
 // Checkpoints of earlier versions do not say where they stand in their epoch, or where their last update began;
 // complete() does, from the plan. It also begins a new epoch where this plan's batch is too large for what is left.
 RunProgress progress_of(const Checkpoint& checkpoint);

@@ -13,6 +13,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/kept.h"
 
 namespace ringtrain {
 namespace {
@@ -32,13 +33,15 @@ void publish_copy(const std::string& from, const std::string& to, const Progress
   }
 }
 
-void remove_old(const std::string& run_dir, std::int64_t newest, std::int64_t keep) {
+void remove_old(const std::string& run_dir, const Checkpoint& newest, std::int64_t keep) {
+  const std::vector<std::int64_t> for_ever = kept_steps(newest);
   std::int64_t kept = 0;
   for (const std::int64_t step : checkpoint_steps(run_dir)) {
-    if (step <= newest && kept < keep) {
+    if (step <= newest.step && kept < keep) {
       ++kept;
       continue;
     }
+    if (std::ranges::count(for_ever, step) > 0) continue;
     const std::string path = checkpoint_path(run_dir, step);
     if (::unlink(path.c_str()) != 0) log_warning(path, ": cannot remove the old checkpoint: ", std::strerror(errno));
   }
@@ -70,7 +73,7 @@ CheckpointCost write_all(const std::string& run_dir, std::int64_t keep, const Ch
   const std::string path = checkpoint_path(run_dir, checkpoint.step);
   const CheckpointCost cost = write_timed(path, checkpoint, progress);
   if (best) publish_copy(path, run_dir + "/checkpoints/best.h5", progress);
-  remove_old(run_dir, checkpoint.step, keep);
+  remove_old(run_dir, checkpoint, keep);
   return cost;
 }
 

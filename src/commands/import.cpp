@@ -1,6 +1,7 @@
 // `ringtrain import`: weights that were trained elsewhere become a run at step 0.
 #include <filesystem>
 
+#include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/table.h"
@@ -8,6 +9,7 @@
 #include "checkpoint/snapshot.h"
 #include "checkpoint/weights_file.h"
 #include "commands/commands.h"
+#include "config/branch.h"
 #include "config/reader.h"
 #include "run/folder.h"
 #include "run/plan.h"
@@ -17,6 +19,10 @@ namespace ringtrain {
 int import_weights(const ImportArguments& arguments) {
   const ExperimentArguments& source = arguments.experiment;
   const Experiment experiment = read_experiment(source.path, source.overrides);
+  if (is_branch(experiment))
+    throw Error(
+        cat("branch.from is ", experiment.branch.from, ", and weights are imported: a run begins with one of them"),
+        "leave out branch.*");
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
   const RunPlan plan = make_run_plan(experiment, read_dataset_index(experiment.data.train), nullptr, 1, *backend);
 

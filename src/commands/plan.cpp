@@ -3,6 +3,8 @@
 
 #include <cstdio>
 
+#include "checkpoint/branch_point.h"
+#include "checkpoint/resume_rules.h"
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "run/course.h"
@@ -19,9 +21,12 @@ int plan(const PlanArguments& arguments) {
   const int threads = experiment.run.threads > 0 ? static_cast<int>(experiment.run.threads) : arguments.threads;
   const Machine machine = make_planning_machine(threads, arguments.device);
   Backend* backend = machine.backend.get();
+  const std::optional<Checkpoint> source = planned_source(experiment);
   const RunPlan p =
       make_run_plan(experiment, train_index, experiment.data.validation.empty() ? nullptr : &validation_index,
-                    static_cast<int>(arguments.ranks), *backend);
+                    static_cast<int>(arguments.ranks), *backend, source ? recorded_micro_batch(*source) : 0,
+                    source ? std::optional(branch_point_at(*source)) : std::nullopt);
+  if (source) check_source(*source, p);
   const std::vector<MemoryItem> memory = rank_memory(p, *backend);
   const std::string course = describe_batch_course(p);
   std::printf("%s\n%s\n%s%s%s\n%s\n%s", to_yaml(experiment).c_str(),

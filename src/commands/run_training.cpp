@@ -15,15 +15,19 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/version.h"
+#include "checkpoint/branch_point.h"
 #include "checkpoint/resume_point.h"
 #include "checkpoint/resume_rules.h"
 #include "commands/commands.h"
 #include "commands/training_run.h"
+#include "config/branch.h"
 #include "config/reader.h"
+#include "config/run_point.h"
 #include "run/adascale_plan.h"
 #include "run/energy.h"
 #include "run/library_versions.h"
 #include "run/machine.h"
+#include "run/points.h"
 #include "run/record.h"
 
 namespace ringtrain {
@@ -43,10 +47,11 @@ PlannedRun agree_on_plan(const Experiment& experiment, const TrainingData& data,
   PlannedRun planned;
   machine.agree_on_fusions([&] {
     planned.plan = make_run_plan(experiment, data.train, data.validation ? &*data.validation : nullptr, ranks,
-                                 *machine.backend, from.micro_batch);
+                                 *machine.backend, from.micro_batch, from.branch);
     planned.memory = rank_memory(planned.plan, *machine.backend);
   });
-  if (from.checkpoint) check_belongs(*from.checkpoint, from.path, planned.plan);
+  if (from.checkpoint && from.kind == ResumePoint::Kind::source) check_source(*from.checkpoint, planned.plan);
+  if (from.checkpoint && from.kind == ResumePoint::Kind::own) check_belongs(*from.checkpoint, from.path, planned.plan);
   complete(from.progress, planned.plan);
   return planned;
 }
@@ -59,6 +64,19 @@ struct StartFacts {
   int threads;
   const PlannedRun& planned;
 };
+
+BranchRecord branch_record(const RunPlan& plan) {
+  const BranchConfig& branch = plan.experiment.branch;
+  const Position& at = plan.branch.position;
+  return {.from = branch.from,
+          .run = run_of_source(branch.from),
+          .step = at.step,
+          .samples = at.samples,
+          .epoch = plan.schedule.epochs(at),
+          .batch_factor = branch.batch_factor,
+          .rate_factor = branch.rate_factor,
+          .source = source_text(plan.branch)};
+}
 
 RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
   const RunPlan& plan = start.planned.plan;
@@ -89,6 +107,7 @@ RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
     r.validation_samples = samples_per_epoch(plan.validation, plan.validation_loader);
   }
   r.parameters = plan.parameters.count();
+  if (is_branch(plan.experiment)) r.branch = branch_record(plan);
   for (const MemoryItem& item : start.planned.memory) r.memory_bytes.emplace_back(item.what, item.bytes);
   return r;
 }
@@ -122,8 +141,8 @@ LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, c
   const std::optional<Experiment> last = experiment_of_last_start(run_dir);
   std::vector<KeyChange> since_last;
   if (last) since_last = changed_keys(*last, plan.experiment);
-  if (!from.checkpoint) {
-    log_info("no checkpoint in this folder: starting at step 0");
+  if (from.kind != ResumePoint::Kind::own) {
+    log_info("no checkpoint in this folder: starting at step ", from.progress.position.step);
     for (const KeyChange& change : since_last) log_info("changed since the last start: ", to_string(change));
     return LaterRecords::keep;
   }
@@ -172,6 +191,11 @@ LaterRecords open_folder(const std::string& run_dir, const StartFacts& start, co
   const bool more = has_steps_left(plan, from.progress);
   write_info_line(describe_run(plan, start.machine.backend->describe(), start.planned.memory));
   log_info("run folder: ", run_dir);
+  if (from.kind == ResumePoint::Kind::source) {
+    log_info("branch of ", describe_branch(plan));
+    if (!made_on_this_machine(*from.checkpoint, start))
+      log_info("that run trained on another machine or number of ranks or threads: the branch goes on within rounding");
+  }
   const LaterRecords later = start.request.resume ? describe_resume(from, start, run_dir, more) : LaterRecords::drop;
   record_start(run_dir, run_record(start, step));
   if (more && start.machine.device) write_choices(run_dir, start.machine.choices());
@@ -297,7 +321,7 @@ void GroupTraining::prepare() {
   folder_ = request_.folder;
   if (root_ && request_.resume && folder_ == nullptr)
     folder_ = &own_folder_.emplace(run_folder_path(experiment, true), true);
-  if (request_.resume) from_ = shared_resume_point(run_dir(), *machine_.host, watchdog_);
+  from_ = shared_resume_point(experiment, request_.resume, run_dir(), *machine_.host, watchdog_);
 
   complete_machine(machine_, experiment, request_.group, threads_, from_.choices, request_.devices);
   machine_.take_choices(from_.checkpoint ? from_.checkpoint->text_or("fusions", "") : "", from_.choices);

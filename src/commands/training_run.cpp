@@ -8,8 +8,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "checkpoint/kept.h"
 #include "commands/commands.h"
 #include "run/adascale_plan.h"
+#include "run/points.h"
 #include "run/stop_time.h"
 
 namespace ringtrain {
@@ -22,11 +24,16 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
       watchdog_(watchdog),
       threads_(threads),
       progress_(from.progress),
+      begins_(from.kind == ResumePoint::Kind::beginning),
       loader_(make_dataset(plan.train), for_rank(plan.train_loader, communicator_.rank())),
       trainer_(plan, *machine.backend, communicator_, watchdog, loader_) {
   if (plan.has_validation) evaluator_ = std::make_unique<Evaluator>(plan, *machine.backend, communicator_, watchdog);
   if (plan.norm_samples > 0)
     norms_ = std::make_unique<NormRecomputation>(plan, *machine.backend, communicator_, watchdog);
+  if (from.checkpoint && from.kind == ResumePoint::Kind::own) {
+    kept_ = kept_steps(*from.checkpoint);
+    note_kept();
+  }
   load_trainer(from.checkpoint.get(), trainer_, plan, progress_, communicator_);
   if (communicator_.rank() == 0) {
     writer_ = std::make_unique<CheckpointWriter>(run_dir, plan.experiment.checkpoint.keep);
@@ -48,6 +55,7 @@ int TrainingRun::run() {
   if (stop && recorder_) recorder_->note(cat("nothing to do: the run has its ", progress_.position.step, " steps"));
   // A signal leaves no time for an evaluation that is due at its step, nor for statistics of batch norm: the resumed
   // run makes up for them.
+  if (begins_ && reaches_kept_point(plan_, progress_.before, progress_.position)) save(false);  // the initial weights
   if (progress_.position.step > 0) {
     const bool lacks_norms = stop && norms_ && progress_.norms_step != progress_.position.step;
     const bool improved = evaluation_due(stop) && evaluate(stop);
@@ -112,8 +120,13 @@ void TrainingRun::prepare_to_leave() {
   hold_signals();
 }
 
+bool TrainingRun::paused() const {
+  return pause_samples_ > 0 && progress_.position.samples >= pause_samples_ &&
+         !has_all_steps(plan_, progress_.position, progress_.scale_invariant_steps);
+}
+
 bool TrainingRun::at_last_step() const {
-  return has_all_steps(plan_, progress_.position, progress_.scale_invariant_steps);
+  return paused() || has_all_steps(plan_, progress_.position, progress_.scale_invariant_steps);
 }
 
 // Whether one should happen at this step and has not yet.
@@ -125,6 +138,7 @@ bool TrainingRun::evaluation_due(bool at_end) const {
 
 bool TrainingRun::checkpoint_due() const {
   const CheckpointConfig& c = plan_.experiment.checkpoint;
+  if (reaches_kept_point(plan_, progress_.before, progress_.position)) return true;
   return due(c.every_epochs, c.every_steps, plan_, progress_.before, progress_.position);
 }
 
@@ -239,9 +253,17 @@ Checkpoint TrainingRun::snapshot() {
   const std::span<const float> norms = norms_are_measured() ? norms_->values() : std::span<const float>{};
   Checkpoint c = take_snapshot(trainer_, plan_, progress_, communicator_, norms);
   c.numbers["threads"] = threads_;
+  set_kept_steps(c, kept_);
   c.texts["machine"] = machine_.identity();
   c.texts["fusions"] = machine_.fusion_choices();
   return c;
+}
+
+// Where this step's checkpoint is one that stays for ever.
+void TrainingRun::note_kept() {
+  const std::int64_t step = progress_.position.step;
+  if (reaches_kept_point(plan_, progress_.before, progress_.position) && std::ranges::count(kept_, step) == 0)
+    kept_.push_back(step);
 }
 
 // Measures what a checkpoint costs here, before the first one is needed.
@@ -268,6 +290,7 @@ void TrainingRun::save(bool best) {
   if (!leaving_ && !measure_norms()) prepare_to_leave();
   progress_.norms_step = norms_are_measured() ? measured_step_ : -1;
   progress_.elapsed_seconds = now_seconds() - begin_;
+  note_kept();
   Checkpoint checkpoint = snapshot();
   if (writer_) {
     recorder_->flush();

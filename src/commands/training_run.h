@@ -28,8 +28,12 @@ class TrainingRun {
   TrainingRun(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine, int threads,
               LaterRecords later, Watchdog& watchdog);
 
+  // Before run(): it also ends, to be gone on with, at the first step with so many samples; 0: it does not.
+  void pause_after(std::int64_t samples) { pause_samples_ = samples; }
   // Collective: trains until the run stops, with a checkpoint. Returns the exit code.
   int run();
+  // Whether it has stopped there, before its end.
+  bool paused() const;
 
   const RunProgress& progress() const { return progress_; }
   // On rank 0. Measured by this start, or by an earlier one where this one has written or trained nothing.
@@ -54,6 +58,7 @@ class TrainingRun {
   bool measure_norms();
   std::optional<Evaluation> run_evaluation();
   bool evaluate(bool& stop);
+  void note_kept();
   Checkpoint snapshot();
   StopCost try_save(const std::string& run_dir);
   void finish_writing();
@@ -65,6 +70,8 @@ class TrainingRun {
   Watchdog& watchdog_;
   int threads_;
   RunProgress progress_;
+  std::vector<std::int64_t> kept_;  // steps of the checkpoints that stay for ever
+  bool begins_;                     // with fresh weights
   Loader loader_;
   Trainer trainer_;
   std::unique_ptr<Evaluator> evaluator_;      // null: no validation data
@@ -74,6 +81,7 @@ class TrainingRun {
   double begin_ = 0, last_save_ = 0, step_begin_ = 0;
   double waited_seconds_ = 0, step_seconds_ = 0;
   std::int64_t steps_ = 0;
+  std::int64_t pause_samples_ = 0;
   std::int64_t measured_step_ = -1;  // that norms_ has measured last
   bool leaving_ = false;             // a signal asked for it
   StopCost stop_cost_;               // on rank 0: as known at the start

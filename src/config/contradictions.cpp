@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
+#include "config/branch.h"
 #include "config/schema.h"
 
 namespace ringtrain {
@@ -343,6 +344,7 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
   if (auto contradiction = adascale_contradiction(e)) return contradiction;
   if (auto contradiction = muon_contradiction(e)) return contradiction;
   if (auto contradiction = batch_course_contradiction(e)) return contradiction;
+  if (auto contradiction = branch_contradiction(e)) return contradiction;
   if (e.optimizer.nesterov && e.optimizer.momentum == 0)
     return {{{"optimizer.nesterov", "optimizer.momentum"},
              "optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"}};
@@ -360,9 +362,9 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
   if (!e.run.dir.empty() && !e.run.id.empty())
     return {
         {{"run.dir", "run.id"}, cat(state("run.dir", e), " and ", state("run.id", e), ", expected only one of them")}};
-  if (auto contradiction = learning_rate_contradiction(e)) return contradiction;
+  if (auto contradiction = learning_rate_contradiction(source_experiment(e))) return contradiction;
   const StopConfig& stop = e.stop;
-  if (stop.epochs == 0 && stop.steps == 0 && stop.seconds == 0 && stop.target_metric.empty())
+  if (stop.epochs == 0 && stop.steps == 0 && stop.seconds == 0 && stop.target_metric.empty() && e.branch.samples == 0)
     return {{{"stop.epochs", "stop.steps", "stop.seconds", "stop.target_metric"},
              "nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or stop.target_metric"}};
   if (stop.target_metric.empty() && stop.target_value > 0)

@@ -3,6 +3,8 @@
 namespace ringtrain {
 
 bool decides_what_is_learned(const Field& field, const Experiment& e) {
+  if (section_of(field.key) == "branch" && e.branch.from.empty())
+    return false;  // the ids of runs that begin by themselves
   if (!field.how_it_runs_) return true;
   const bool follows = e.batch.follow_noise > 0;
   if (field.key == "noise.small_batch") return follows || e.optimizer.adascale;

@@ -15,6 +15,13 @@ struct EpochFactor {
   bool operator==(const EpochFactor&) const = default;
 };
 
+// A place in a run: after so many epochs, a fraction allowed, or after so many steps.
+struct RunPoint {
+  double at = 0;
+  bool in_steps = false;
+  bool operator==(const RunPoint&) const = default;
+};
+
 struct ModelConfig {
   std::string kind = "char_lstm";  // char_lstm | resnet | alexnet | cnn
   std::int64_t hidden = 128;       // char_lstm: units per layer
@@ -133,6 +140,14 @@ struct NoiseConfig {
   bool operator==(const NoiseConfig&) const = default;
 };
 
+struct BranchConfig {
+  std::string from;          // a checkpoint of another run; empty: the run begins by itself
+  double batch_factor = 1;   // of every batch on the run's course
+  double rate_factor = 1;    // of the learning rate
+  std::int64_t samples = 0;  // after which it ends; 0: as stop says
+  bool operator==(const BranchConfig&) const = default;
+};
+
 struct StopConfig {
   double epochs = 0;
   std::int64_t steps = 0;
@@ -156,6 +171,7 @@ struct CheckpointConfig {
   std::int64_t every_steps = 0;
   double every_seconds = 0;
   std::int64_t keep = 2;
+  std::vector<RunPoint> keep_at;  // what keep does not remove
   bool best = true;
   bool operator==(const CheckpointConfig&) const = default;
 };
@@ -199,6 +215,7 @@ struct Experiment {
   OptimizerConfig optimizer;
   LearningRateConfig learning_rate;
   NoiseConfig noise;
+  BranchConfig branch;
   StopConfig stop;
   EvaluateConfig evaluate;
   CheckpointConfig checkpoint;

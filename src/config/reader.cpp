@@ -13,6 +13,7 @@
 #include "config/contradictions.h"
 #include "config/draft.h"
 #include "config/retired_keys.h"
+#include "config/run_point.h"
 #include "config/schema.h"
 #include "config/yaml_document.h"
 #include "config/yaml_mistakes.h"
@@ -118,6 +119,16 @@ void assign(const Field& field, const Value& value, Experiment& experiment) {
           !assign_number(item.items[1], pair.factor) || pair.epoch < 0 || !field.range_.holds(pair.factor))
         refuse(item, cat("item ", (*pairs)->size() + 1, " "));
       (*pairs)->push_back(pair);
+    }
+    return;
+  }
+  if (auto* points = std::get_if<std::vector<RunPoint>*>(&member)) {
+    if (value.kind != Value::Kind::list) refuse(value, "");
+    (*points)->clear();
+    for (const Value& item : value.items) {
+      const auto point = item.kind == Value::Kind::scalar && !item.quoted ? parse_run_point(item.text) : std::nullopt;
+      if (!point) refuse(item, cat("item ", (*points)->size() + 1, " "));
+      (*points)->push_back(*point);
     }
     return;
   }

@@ -273,6 +273,20 @@ std::vector<Field> make_schema() {
              "of parameter (weight, bias, norm; in metrics.jsonl, too) or each tensor. Changes no weight but in rounding, "
              "where training follows the noise."),
 
+    FIELD(branch.from).how_it_runs().also({"init_from", "initial_checkpoint", "pretrained", "load"})
+      .means("A checkpoint of another run, as a file or as RUN@POINT, the folder and a place that checkpoint.keep_at has: "
+             "results/names/parent@2, results/names/parent@500steps. This run goes on from its weights, optimizer "
+             "state and place in the data, into a folder of its own. Model, data, seed and optimizer are that run's. "
+             "Once it has a checkpoint of its own, it resumes from that. \"\": the run begins by itself."),
+    FIELD(branch.batch_factor).above(0, 1e6)
+      .means("k: how many times the batch of that run batch.global is (and batch.largest, where it is given)."),
+    FIELD(branch.rate_factor).above(0, 1e6)
+      .means("The learning rate is that run's, as a function of the samples seen, times this: sqrt k for Adam, k for SGD "
+             "(Merrill et al. 2025)."),
+    FIELD(branch.samples).unit("samples").from(0, 1e15)
+      .means("It ends after so many of its own, in whole steps, rounded up; stop.epochs and stop.steps then only say how long "
+             "the learning rate's schedule is. 0: it ends as stop.* says, where that run would."),
+
     FIELD(stop.epochs).unit("epochs").from(0, epoch_limit).also({"epochs", "num_epochs", "max_epochs"})
       .means("Passes over the training data, a fraction allowed. 0: no such limit."),
     FIELD(stop.steps).unit("steps").from(0, step_limit).also({"steps", "max_steps", "iterations"})
@@ -304,6 +318,9 @@ std::vector<Field> make_schema() {
     FIELD(checkpoint.every_seconds).how_it_runs().unit("seconds").from(0, second_limit)
       .means("By rank 0's clock, beside the others. 0: off."),
     FIELD(checkpoint.keep).how_it_runs().unit("files").from(1, 1e6).means("How many stay: the newest."),
+    FIELD(checkpoint.keep_at).how_it_runs().also({"keep_every", "save_at", "milestones_to_keep"})
+      .means("One is written and stays for ever at the first step at or after each of these places: epochs as numbers, or "
+             "steps: [0.5, 2, 500 steps]. 0: the initial weights."),
     FIELD(checkpoint.best).how_it_runs().means("Whether the one with the lowest validation loss stays too."),
 
     FIELD(machine.device).how_it_runs().words({"auto", "cpu", "cuda"}).also({"gpu", "cuda"})
@@ -371,7 +388,8 @@ bool is_list(const Field& field) {
   const Member member = field.member(experiment);
   return std::holds_alternative<std::vector<double>*>(member) ||
          std::holds_alternative<std::vector<std::string>*>(member) ||
-         std::holds_alternative<std::vector<EpochFactor>*>(member);
+         std::holds_alternative<std::vector<EpochFactor>*>(member) ||
+         std::holds_alternative<std::vector<RunPoint>*>(member);
 }
 
 const std::vector<std::string_view>& sections() {

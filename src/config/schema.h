@@ -14,7 +14,7 @@ namespace ringtrain {
 
 // A field's place in an Experiment; the pointer's type is the field's type.
 using Member = std::variant<std::string*, bool*, std::int64_t*, std::uint64_t*, double*, std::vector<double>*,
-                            std::vector<std::string>*, std::vector<EpochFactor>*>;
+                            std::vector<std::string>*, std::vector<EpochFactor>*, std::vector<RunPoint>*>;
 
 struct Range {
   double low = std::numeric_limits<double>::lowest(), high = std::numeric_limits<double>::max();

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "config/reader.h"
+#include "config/run_point.h"
 #include "config/schema.h"
 
 namespace ringtrain {
@@ -26,6 +27,7 @@ constexpr SectionText section_texts[] = {
      "The gradient noise scale tr(Sigma) / |G|^2, the batch at which a step's noise is as large as its gradient "
      "(McCandlish "
      "et al. 2018). In metrics.jsonl and in the run's summary."},
+    {"branch", "The run goes on from a checkpoint of another run, with a multiple of its batch."},
     {"stop", "The run ends at the first limit that it reaches; one must be given."},
     {"evaluate", "How often the validation data is looked at; always at the end of the run too."},
     {"checkpoint", "How often the run is saved, to be resumed from; always at the end of the run too."},
@@ -97,6 +99,7 @@ std::string_view type_text(const Field& field) {
   if (std::holds_alternative<double*>(member)) return "number";
   if (std::holds_alternative<std::vector<double>*>(member)) return "list of numbers";
   if (std::holds_alternative<std::vector<EpochFactor>*>(member)) return "list of pairs";
+  if (std::holds_alternative<std::vector<RunPoint>*>(member)) return "list of places";
   return "integer";
 }
 
@@ -120,6 +123,8 @@ std::string expected(const Field& field) {
   if (std::holds_alternative<std::vector<EpochFactor>*>(member))
     return cat("a list of pairs such as [[0, 1], [30, 0.1]], each an epoch of at least 0 and a number",
                range_text(field.range_, false));
+  if (std::holds_alternative<std::vector<RunPoint>*>(member))
+    return cat("a list such as [0.5, 2, 500 steps], each ", expected_run_point);
   return "a list of numbers such as [30, 60, 80], each" + range_text(field.range_, false);
 }
 
@@ -140,6 +145,11 @@ std::string value_text(const Field& field, const Experiment& experiment) {
       std::vector<std::string> texts;
       for (const auto& [epoch, factor] : *pairs)
         texts.push_back(cat("[", number_text(epoch), ", ", number_text(factor), "]"));
+      return "[" + join(texts, ", ") + "]";
+    }
+    std::string operator()(const std::vector<RunPoint>* points) const {
+      std::vector<std::string> texts;
+      for (const RunPoint& point : *points) texts.push_back(to_string(point));
       return "[" + join(texts, ", ") + "]";
     }
     std::string operator()(const std::vector<std::string>* words) const {

@@ -33,6 +33,7 @@ double schedule_steps(const RunPlan& plan, const Position& position, double scal
 
 bool has_all_steps(const RunPlan& plan, const Position& position, double scale_invariant_steps) {
   if (is_over(plan, position)) return true;
+  if (plan.experiment.branch.samples > 0) return false;
   const auto end = static_cast<double>(plan.base_schedule.total_steps);
   return plan.adascale_times > 0 && end > 0 && scale_invariant_steps >= end;
 }

@@ -8,7 +8,9 @@
 
 #include "base/error.h"
 #include "base/table.h"
+#include "config/branch.h"
 #include "run/adascale_plan.h"
+#include "run/points.h"
 
 namespace ringtrain {
 namespace {
@@ -21,15 +23,23 @@ std::int64_t last_step_of_epochs(const RunPlan& plan) {
 }
 
 bool has_end(const RunPlan& plan) {
-  return plan.experiment.stop.epochs > 0 || plan.experiment.stop.steps > 0;
+  return plan.experiment.stop.epochs > 0 || plan.experiment.stop.steps > 0 || plan.experiment.branch.samples > 0;
+}
+
+// Of a branch that ends by samples of its own.
+std::int64_t samples_left(const RunPlan& plan, const Position& p) {
+  return plan.branch.position.samples + plan.experiment.branch.samples - p.samples;
 }
 
 // Whole epochs with one batch that begin at `p`, before `next` and the end of the run.
-std::int64_t whole_epochs(const RunPlan& plan, const Position& p, const BatchStage* next, std::int64_t updates) {
+std::int64_t whole_epochs(const RunPlan& plan, const Position& p, const BatchStage* next, std::int64_t updates,
+                          std::int64_t samples) {
   if (p.offset > 0) return 0;
   std::int64_t epochs = INT64_MAX;
   const StopConfig& stop = plan.experiment.stop;
   if (next != nullptr) epochs = next->epoch - p.epoch;
+  if (plan.experiment.branch.samples > 0)
+    return std::max<std::int64_t>(0, std::min(epochs, samples_left(plan, p) / samples));
   if (stop.epochs > 0) epochs = std::min(epochs, last_step_of_epochs(plan) / plan.schedule.steps_per_epoch - p.epoch);
   if (stop.steps > 0) epochs = std::min(epochs, (stop.steps - p.step) / updates);
   return std::max<std::int64_t>(0, epochs);
@@ -45,7 +55,7 @@ std::optional<Position> end_of_batch(const RunPlan& plan, const BatchCourse& cou
   const std::int64_t samples = course.keeps_rest ? course.epoch_samples : whole * stage->batch;
   Position p = position;
   while (!is_over(plan, p) && &course.stage_at(p) == stage) {
-    const std::int64_t epochs = whole_epochs(plan, p, next, updates);
+    const std::int64_t epochs = whole_epochs(plan, p, next, updates, samples);
     p = epochs > 0 ? Position{p.step + epochs * updates, p.samples + epochs * samples, p.epoch + epochs, 0}
                    : course.after(p);
   }
@@ -54,7 +64,7 @@ std::optional<Position> end_of_batch(const RunPlan& plan, const BatchCourse& cou
 
 // Where the run ends on this course; nothing: not known.
 std::optional<Position> end_of_run(const RunPlan& plan, const BatchCourse& course) {
-  std::optional<Position> p = Position{};
+  std::optional<Position> p = course.settled(plan.branch.position);
   while (p && !is_over(plan, *p)) p = end_of_batch(plan, course, *p);
   return p;
 }
@@ -86,6 +96,55 @@ std::string describe_following(const RunPlan& plan) {
   return t.str();
 }
 
+// Of a run that begins by itself.
+void plan_own_course(RunPlan& plan) {
+  const Experiment& e = plan.experiment;
+  const bool keeps_rest = plan.course.keeps_rest;
+  if (e.batch.follow_noise > 0) {
+    plan.schedule.total_steps = last_step_of_epochs(plan);
+    plan.updates = e.stop.epochs > 0 ? 0 : e.stop.steps;
+  } else if (has_end(plan) && (keeps_rest || plan.course.stages.size() > 1)) {
+    const Position end = *end_of_run(plan, plan.course);
+    plan.updates = end.step;
+    plan.schedule.total_steps = std::llround(plan.schedule.steps(end));
+    if (e.stop.epochs > 0) plan.schedule.total_steps = std::min(plan.schedule.total_steps, last_step_of_epochs(plan));
+  }
+}
+
+// The schedule is that of the run which the branch leaves, measured by its batch; batches and rate are multiplied.
+void plan_branch(RunPlan& plan) {
+  RunPlan source = plan;
+  source.experiment = source_experiment(plan.experiment);
+  source.branch = {};
+  source.batch = resized(plan.batch, source.experiment.batch.global);
+  LoaderPlan& loader = source.train_loader;  // only the steps of an epoch are asked for, on one rank
+  loader.global_batch = loader.rows = loader.micro_batch = source.batch.global;
+  source.batches = batches_on_course(source.experiment.batch);
+  plan_course(source);
+  plan.schedule = source.schedule;
+  plan.course =
+      course_of(plan.experiment, plan.samples_per_epoch, source.course.keeps_rest, plan.schedule.samples_per_epoch());
+  plan.train_loader.course = plan.course;
+  Position& begin = plan.branch.position;
+  // The run is not there yet.
+  if (const auto from = parse_run_and_point(plan.experiment.branch.from); from && plan.branch.source == 0)
+    begin = position_of(from->point, source).value_or(Position{});
+  if (begin.epoch < 0) begin = position_at(begin.step, source.batch.global, plan.samples_per_epoch);
+  begin = plan.course.settled(begin);
+  const BranchConfig& branch = plan.experiment.branch;
+  const std::string& schedule = plan.experiment.learning_rate.schedule;
+  const double end = plan.schedule.steps(begin) +
+                     static_cast<double>(branch.samples) / static_cast<double>(plan.schedule.global_batch);
+  const auto last = static_cast<double>(plan.schedule.total_steps);
+  if ((schedule == "cosine" || schedule == "polynomial") && end > last + 1)
+    throw Error(cat("branch.samples is ", branch.samples, ", but the schedule, ", schedule,
+                    ", of the run that it leaves ", "at step ", begin.step, " ends ",
+                    std::llround((last - plan.schedule.steps(begin)) * static_cast<double>(plan.schedule.global_batch)),
+                    " samples behind that, expected no more"),
+                "branch from an earlier checkpoint, or for fewer samples");
+  if (has_end(plan) && plan.experiment.batch.follow_noise == 0) plan.updates = end_of_run(plan, plan.course)->step;
+}
+
 }  // namespace
 
 void plan_course(RunPlan& plan) {
@@ -97,6 +156,7 @@ void plan_course(RunPlan& plan) {
     throw Error(cat(plan.train.prefix, ": an epoch has only ", plan.samples_per_epoch,
                     " samples, but the batch may grow to ", plan.batches.back()),
                 "set batch.largest to what an epoch holds, or less");
+  if (is_branch(e)) return plan_branch(plan);
   plan.schedule.global_batch = plan.batch.global;
   plan.schedule.steps_per_epoch = steps;
   if (keeps_rest && plan.samples_per_epoch % plan.batch.global != 0) plan.schedule.whole_epoch = plan.samples_per_epoch;
@@ -104,15 +164,7 @@ void plan_course(RunPlan& plan) {
   plan.train_loader.course = plan.course;
   plan.schedule.total_steps = total_steps(e.stop, steps);
   plan.updates = plan.schedule.total_steps;
-  if (e.batch.follow_noise > 0) {
-    plan.schedule.total_steps = last_step_of_epochs(plan);
-    plan.updates = e.stop.epochs > 0 ? 0 : e.stop.steps;
-  } else if (has_end(plan) && (keeps_rest || plan.course.stages.size() > 1)) {
-    const Position end = *end_of_run(plan, plan.course);
-    plan.updates = end.step;
-    plan.schedule.total_steps = std::llround(plan.schedule.steps(end));
-    if (e.stop.epochs > 0) plan.schedule.total_steps = std::min(plan.schedule.total_steps, last_step_of_epochs(plan));
-  }
+  plan_own_course(plan);
 }
 
 double rate_at(const RunPlan& plan, const Position& position) {
@@ -126,6 +178,12 @@ Position place_of_step(const ScheduleContext& schedule, std::int64_t step) {
 
 bool is_over(const RunPlan& plan, const Position& position) {
   const StopConfig& stop = plan.experiment.stop;
+  const BranchConfig& branch = plan.experiment.branch;
+  if (branch.samples > 0) return samples_left(plan, position) <= 0;
+  // Where the run that it leaves ends: updates of another batch are another count.
+  if (is_branch(plan.experiment) && branch.batch_factor != 1)
+    return plan.schedule.total_steps > 0 &&
+           plan.schedule.steps(position) >= static_cast<double>(plan.schedule.total_steps) - 1e-9;
   return (stop.steps > 0 && position.step >= stop.steps) ||
          (stop.epochs > 0 && plan.adascale_times == 0 &&
           plan.schedule.steps(position) >= static_cast<double>(last_step_of_epochs(plan)));
@@ -136,7 +194,7 @@ std::string describe_batch_course(const RunPlan& plan) {
   if (plan.course.stages.size() == 1) return "";
   Table t;
   t.section("course of the batch");
-  std::optional<Position> begin = Position{};
+  std::optional<Position> begin = plan.branch.position;
   while (begin && !is_over(plan, *begin)) {
     const std::optional<Position> end = end_of_batch(plan, plan.course, *begin);
     t.row(cat("from epoch ", number(plan.schedule.epochs(*begin))),
@@ -152,7 +210,13 @@ std::string describe_learning_rate(const RunPlan& plan) {
   const ScheduleContext& schedule = rate_schedule(plan);
   t.section(plan.adascale_times > 0 ? "learning rate without AdaScale's gain, by scale-invariant steps"
                                     : "learning rate");
+  const double begin = plan.schedule.steps(plan.branch.position);
+  if (is_branch(plan.experiment))
+    t.row(cat("step ", plan.branch.position.step, " (epoch ", number(plan.schedule.epochs(plan.branch.position)), ")"),
+          cat(number(rate_at(plan, plan.branch.position)),
+              "  where the branch begins; steps below as of the run that it ", "leaves"));
   for (const LearningRateCorner& c : learning_rate_corners(plan.experiment.learning_rate, schedule)) {
+    if (static_cast<double>(c.step) <= begin && is_branch(plan.experiment)) continue;
     const BatchStage& stage = plan.course.stage_at(place_of_step(plan.schedule, c.step));
     t.row(cat("step ", c.step, " (epoch ",
               number(static_cast<double>(c.step) / static_cast<double>(schedule.steps_per_epoch)), ")"),

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/fnv.h"
 #include "base/table.h"
+#include "config/branch.h"
 #include "config/deciding_keys.h"
 #include "config/schema.h"
 #include "models/models.h"
@@ -14,6 +15,7 @@
 #include "run/adascale_plan.h"
 #include "run/course.h"
 #include "run/norm_plan.h"
+#include "run/points.h"
 
 namespace ringtrain {
 
@@ -178,15 +180,18 @@ RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& t
 }
 
 RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
-                      int ranks, Backend& backend, std::int64_t recorded_micro_batch) {
+                      int ranks, Backend& backend, std::int64_t recorded_micro_batch,
+                      const std::optional<BranchPoint>& branch) {
   const NoiseConfig& noise = experiment.noise;
   RunPlan p = make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, noise.small_batch,
                         experiment.batch);
+  if (branch) p.branch = *branch;
   check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   p.samples_per_epoch = samples_per_epoch(train, p.train_loader);
   plan_norms(p);
   p.measures_noise = noise.every_steps > 0 && p.batch.small_batch < p.batches.back();
-  p.noise_half_life = static_cast<double>(noise.half_life > 0 ? noise.half_life : 100 * p.batch.global);
+  p.noise_half_life =
+      static_cast<double>(noise.half_life > 0 ? noise.half_life : 100 * source_experiment(experiment).batch.global);
   p.patience = experiment.batch.patience > 0 ? experiment.batch.patience : std::llround(p.noise_half_life);
   plan_course(p);
   if (experiment.optimizer.adascale) measure_by_base_batch(p);
@@ -219,6 +224,7 @@ std::string experiment_id(const RunPlan& plan) {
   text += cat("data.train=", plan.train.dataset_uuid, " ", plan.train.split, "\n");
   if (plan.has_validation)
     text += cat("data.validation=", plan.validation.dataset_uuid, " ", plan.validation.split, "\n");
+  if (is_branch(plan.experiment)) text += cat("branch.from=", plan.branch.source, "\n");
   char digits[17];
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(fnv1a(text)));
   return digits;
@@ -421,11 +427,13 @@ std::string describe_precision(const Experiment& e) {
                  : cat(", loss scale ", number(s.initial), s.growth_steps > 0 ? ", dynamic" : ", static"));
 }
 
-// At the end of an epoch, with the first batch.
-std::string describe_rest(const RunPlan& plan) {
+// With the first batch.
+std::string describe_epoch(const RunPlan& plan) {
   const std::int64_t rest = plan.samples_per_epoch % plan.batch.global;
-  if (!plan.course.keeps_rest) return cat(rest, " samples of each epoch's order are dropped");
-  return rest == 0 ? "all samples count" : cat("the last one has the ", rest, " samples that are left");
+  const bool last = plan.course.keeps_rest && rest > 0;
+  const std::string steps = with_thousands(plan.samples_per_epoch / plan.batch.global + (last ? 1 : 0)) + " steps; ";
+  if (!plan.course.keeps_rest) return cat(steps, rest, " samples of each epoch's order are dropped");
+  return steps + (last ? cat("the last one has the ", rest, " samples that are left") : "all samples count");
 }
 
 bool data_is_here(const RunPlan& plan) {
@@ -434,15 +442,16 @@ bool data_is_here(const RunPlan& plan) {
 
 std::string describe_stop(const RunPlan& plan) {
   const StopConfig& s = plan.experiment.stop;
-  std::string text;
+  std::string text = is_branch(plan.experiment) ? describe_branch_stop(plan) : "";
   const auto part = [&](const std::string& t) { text += (text.empty() ? "" : " or ") + t; };
-  if (plan.adascale_times > 0 && plan.base_schedule.total_steps > 0) part(describe_adascale_stop(plan));
+  const bool by_stop = !is_branch(plan.experiment);
+  if (by_stop && plan.adascale_times > 0 && plan.base_schedule.total_steps > 0) part(describe_adascale_stop(plan));
   const double epochs =
       static_cast<double>(plan.schedule.total_steps) / static_cast<double>(plan.schedule.steps_per_epoch);
   const std::string steps = cat(with_thousands(plan.updates), " steps");
-  if (plan.updates > 0)
+  if (by_stop && plan.updates > 0)
     part(plan.schedule.total_steps > 0 ? cat("after ", steps, " (", number(epochs), " epochs)") : "after " + steps);
-  else if (plan.schedule.total_steps > 0)  // and the batch follows the noise
+  else if (by_stop && plan.schedule.total_steps > 0)  // and the batch follows the noise
     part(cat("after ", number(epochs), " epochs", s.steps > 0 ? cat(" or ", with_thousands(s.steps), " steps") : ""));
   if (s.seconds > 0) part(cat("after ", number(s.seconds), " s"));
   if (!s.target_metric.empty()) part(cat(s.target_metric, " reaches ", number(s.target_value)));
@@ -466,11 +475,13 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
     t.row("validation", describe_data(plan.validation, samples_per_epoch(plan.validation, plan.validation_loader)));
   if (plan.train.is_image()) t.row("images", describe_images(e.data));
   t.row("batch", to_string(plan.batch));
-  t.row("epoch", cat(with_thousands(plan.schedule.steps_per_epoch), " steps; ", describe_rest(plan)));
+  t.row("epoch", describe_epoch(plan));
+  if (is_branch(e)) t.row("branch", describe_branch(plan));
   t.row("optimizer", describe_optimizer(e));
   t.row("noise scale", describe_noise(plan));
   if (e.evaluate.norm_statistics != "running") t.row("batch norm", describe_norm_statistics(e));
   t.row("stop", describe_stop(plan));
+  if (!e.checkpoint.keep_at.empty()) t.row("kept for ever", describe_kept(plan));
   t.row("machine", cat(plan.batch.ranks, plan.batch.ranks == 1 ? " rank" : " ranks", ", each: ", backend));
   t.row("precision", describe_precision(e));
   t.row("memory", cat(device > 0 ? cat(readable_bytes(static_cast<double>(device)), " of the GPU and ") : "",

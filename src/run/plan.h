@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,12 @@
 
 namespace ringtrain {
 
+// Where a branch leaves the run that it goes on from (branch.from).
+struct BranchPoint {
+  Position position;         // an epoch below 0: the checkpoint of an earlier version does not say
+  std::uint64_t source = 0;  // a hash of that run's deciding keys, its data and the place; 0: not known
+};
+
 struct RunPlan {
   Experiment experiment;
   DatasetIndex train, validation;
@@ -27,10 +34,11 @@ struct RunPlan {
   std::int64_t norm_group = 0;        // samples that batch norm normalises together; 0: the model has none
   BatchCourse course;                 // of the batch over the run; where it follows the noise, its beginning
   std::vector<std::int64_t> batches;  // that the run may have, in increasing order
-  ScheduleContext schedule;
-  double adascale_times = 0;      // AdaScale's S = batch.global / learning_rate.base_batch; 0: it is off
-  ScheduleContext base_schedule;  // AdaScale's: of steps of base_batch
-  std::int64_t updates = 0;       // of the whole run by stop.epochs and stop.steps; 0: not known
+  BranchPoint branch;                 // a branch's; else the beginning of the data
+  ScheduleContext schedule;           // of a branch: that of the run that it leaves
+  double adascale_times = 0;          // AdaScale's S = batch.global / learning_rate.base_batch; 0: it is off
+  ScheduleContext base_schedule;      // AdaScale's: of steps of base_batch
+  std::int64_t updates = 0;           // of the whole run by stop.epochs and stop.steps; 0: not known
   std::int64_t samples_per_epoch = 0;
   LoaderPlan train_loader, validation_loader;  // of rank 0; for_rank() gives the others
   std::int64_t norm_samples = 0;  // on which batch norm's statistics are recomputed for evaluations; 0: they are not
@@ -42,9 +50,11 @@ struct RunPlan {
 };
 
 // `recorded_micro_batch` (0: none) is kept where batch.micro is auto and it still divides the rank's rows. Throws Error
-// for every contradiction between experiment, data and ranks.
+// for every contradiction between experiment, data and ranks. `branch`: where a branch begins; without it at the
+// beginning of the data.
 RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
-                      int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
+                      int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0,
+                      const std::optional<BranchPoint>& branch = std::nullopt);
 
 // The same without what only training needs: the learning rate, and samples enough for a step.
 RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,

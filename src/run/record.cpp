@@ -74,6 +74,17 @@ Json dataset_to_json(const std::string& name, const std::string& uuid, std::int6
   return {{"path", name}, {"uuid", uuid}, {"samples", samples}};
 }
 
+Json branch_to_json(const BranchRecord& branch) {
+  return {{"from", branch.from},
+          {"run", branch.run},
+          {"step", branch.step},
+          {"samples", branch.samples},
+          {"epoch", branch.epoch},
+          {"batch_factor", branch.batch_factor},
+          {"rate_factor", branch.rate_factor},
+          {"source", branch.source}};
+}
+
 Json start_to_json(const RunRecord& record) {
   Json json;
   json["started"] = utc_time();
@@ -94,6 +105,7 @@ Json start_to_json(const RunRecord& record) {
   if (record.batch.global != 0) json["batch"] = batch_to_json(record.batch);
   put(json, "steps_per_epoch", record.steps_per_epoch);
   put(json, "total_steps", record.total_steps);
+  if (record.branch) json["branch"] = branch_to_json(*record.branch);
   json["resumed_from_step"] = record.resumed_from_step;
   if (!record.train_dataset.empty()) {
     json["train"] = dataset_to_json(record.train_dataset, record.train_uuid, record.train_samples);

@@ -14,6 +14,15 @@
 
 namespace ringtrain {
 
+// Of a branch: the run that it leaves, and where.
+struct BranchRecord {
+  std::string from, run;  // branch.from, and the folder of that run
+  std::int64_t step = 0, samples = 0;
+  double epoch = 0;
+  double batch_factor = 1, rate_factor = 1;
+  std::string source;  // BranchPoint::source, 16 hexadecimal digits
+};
+
 // One start of the program. What is empty, or 0 where that says nothing, is left out of the file.
 struct RunRecord {
   std::string name;  // of the experiment
@@ -31,6 +40,7 @@ struct RunRecord {
   std::string train_dataset, train_uuid, validation_dataset, validation_uuid;
   std::int64_t train_samples = 0, validation_samples = 0;
   std::int64_t parameters = 0;
+  std::optional<BranchRecord> branch;
   std::vector<std::pair<std::string, std::int64_t>> memory_bytes;  // what -> bytes per rank, in table order
 };
 

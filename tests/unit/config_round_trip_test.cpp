@@ -27,6 +27,8 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
       {"optimizer.kind=lars", "optimizer.trust_coefficient=0.02", "optimizer.lars_form=mlperf",
        "optimizer.no_trust=[norm]", "optimizer.record_trust_every_steps=10"},
       {"optimizer.kind=lamb", "optimizer.trust_undecayed=true", "optimizer.clip_value=5"},
+      {"branch.from=a b@2", "branch.batch_factor=2", "branch.rate_factor=1.4142135623730951", "branch.samples=1000",
+       "checkpoint.keep_at=[0, 2.5, 500 steps]"},
       {"optimizer.kind=rmsprop_to_sgd", "optimizer.transition_center=8.5", "optimizer.transition_length=4"},
       {"optimizer.kind=adamw",
        "optimizer.beta1=0.8",

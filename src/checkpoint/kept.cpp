@@ -1,0 +1,99 @@
+#include "checkpoint/kept.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr const char* kept_text = "kept_steps";
+
+struct Place {
+  std::int64_t step = 0;
+  double epochs = -1;         // below 0: an earlier version wrote it
+  double epochs_before = -1;  // of the last update
+};
+
+// Epochs as RunPlan::schedule counts them.
+Place place_of(const Checkpoint& c) {
+  Place place{c.step};
+  const double span = c.number_or("epoch_span", 0);
+  const auto epochs = [&](const char* epoch, const char* offset) {
+    const double part = c.number_or(offset, 0);
+    return c.number_or(epoch, -1) + (part > 0 ? part / span : 0);
+  };
+  if (!c.numbers.contains("epoch") ||
+      (span == 0 && (c.number_or("offset", 0) > 0 || c.number_or("before_offset", 0) > 0)))
+    return place;
+  place.epochs = epochs("epoch", "offset");
+  place.epochs_before = c.step > 0 ? epochs("before_epoch", "before_offset") : -1;
+  return place;
+}
+
+bool is_at(const Place& place, const RunPoint& point) {
+  constexpr double rounding = 1e-9;
+  if (point.in_steps || (point.at == 0 && place.step == 0)) return static_cast<double>(place.step) == point.at;
+  return place.epochs >= 0 && place.epochs + rounding >= point.at && place.epochs_before + rounding < point.at;
+}
+
+std::string described(const Place& place) {
+  char text[48];
+  std::snprintf(text, sizeof text, " (epoch %.6g)", place.epochs);
+  return cat("step ", place.step, place.epochs >= 0 ? text : "");
+}
+
+}  // namespace
+
+std::vector<std::int64_t> kept_steps(const Checkpoint& checkpoint) {
+  std::vector<std::int64_t> steps;
+  std::istringstream text(checkpoint.text_or(kept_text, ""));
+  for (std::int64_t step = 0; text >> step;) steps.push_back(step);
+  return steps;
+}
+
+void set_kept_steps(Checkpoint& checkpoint, const std::vector<std::int64_t>& steps) {
+  std::string text;
+  for (const std::int64_t step : steps) text += cat(text.empty() ? "" : " ", step);
+  if (!text.empty()) checkpoint.texts[kept_text] = text;
+}
+
+std::string checkpoint_at(const std::string& run_dir, const RunPoint& point) {
+  std::string there;
+  std::vector<std::int64_t> steps = checkpoint_steps(run_dir);
+  std::ranges::reverse(steps);
+  for (const std::int64_t step : steps) {
+    const std::string path = checkpoint_path(run_dir, step);
+    try {
+      const Place place = place_of(read_checkpoint_header(path));
+      if (is_at(place, point)) return path;
+      there += cat(there.empty() ? "" : ", ", described(place));
+    } catch (const Error& error) {
+      log_warning("checkpoint passed over: ", error.what());
+    }
+  }
+  const std::string name = cat(to_string(point), point.in_steps ? "" : point.at == 1 ? " epoch" : " epochs");
+  throw Error(
+      cat(run_dir, ": no checkpoint was kept at ", name, there.empty() ? ", nor anywhere else" : "; there are ", there),
+      cat("train with checkpoint.keep_at: [", to_string(point), "], or branch where there is one"));
+}
+
+std::string source_checkpoint(const std::string& from) {
+  constexpr const char* what_to_do = "train that run first, with checkpoint.keep_at";
+  if (const auto source = parse_run_and_point(from)) {
+    if (!std::filesystem::is_directory(source->run))
+      throw Error(cat("branch.from is ", from, ", but there is no run ", source->run), what_to_do);
+    return checkpoint_at(source->run, source->point);
+  }
+  if (!std::filesystem::exists(from))
+    throw Error(cat("branch.from is ", from, ", but there is no such checkpoint"),
+                "give a checkpoint file, or RUN@POINT as results/names/parent@2");
+  return from;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,31 @@
+// A place in a run, as users write it: 2, 0.5 epochs, 500 steps.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "config/experiment.h"
+
+namespace ringtrain {
+
+inline constexpr std::string_view expected_run_point =
+    "a number of epochs of at least 0, or whole steps as in 500 steps";
+
+// A number alone counts epochs. Nothing where the text is no such place.
+std::optional<RunPoint> parse_run_point(std::string_view text);
+
+std::string to_string(const RunPoint& point);     // "2", "500 steps"
+std::string compact_text(const RunPoint& point);  // "2", "500steps": of a folder's name
+
+// branch.from as RUN@POINT: results/names/parent@2, results/names/parent@500steps.
+struct RunAndPoint {
+  std::string run;  // its folder
+  RunPoint point;
+};
+// Nothing where the text is a file's path.
+std::optional<RunAndPoint> parse_run_and_point(std::string_view text);
+// Of either form: results/names/parent, also of results/names/parent/checkpoints/step-000000500.h5.
+std::string run_of_source(const std::string& from);
+
+}  // namespace ringtrain
