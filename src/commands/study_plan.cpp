@@ -8,6 +8,7 @@
 #include "base/table.h"
 #include "commands/commands.h"
 #include "commands/planned_trials.h"
+#include "study/search.h"
 
 namespace ringtrain {
 namespace {
@@ -90,8 +91,8 @@ void print_study(const Study& study, const Trials& trials) {
         cat(trials.list.size(), trials.list.size() == trials.choices ? "" : cat(" of ", trials.choices, " choices"),
             trials.left_out == 0 ? "" : cat("; ", trials.left_out, " left out by conditions"),
             twice == 0 ? "" : cat("; ", twice, " the same as another, run once")));
-  if (study.search == Search::halving) t.row("search", "halving: most trials end early");
   std::printf("%s\n", t.str().c_str());
+  if (study.search == Search::halving) std::printf("%s\n", describe_rungs(study, trials).c_str());
 }
 
 void print_trials(const std::vector<PlannedTrial>& planned) {
@@ -162,6 +163,7 @@ int plan_study(const StudyArguments& arguments) {
   for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
   const Trials trials = make_trials(study);
   const std::vector<Trial> taken = taken_trials(study, trials, arguments);
+  if (study.search == Search::halving) rungs_of(study, trials);  // throws
   TrialPlanner planner(arguments.threads, arguments.device);
   std::vector<PlannedTrial> planned = plan_all(study, taken, planner);
   const TimeExpectation times(measured_runs(study_folder(study)), preflight);

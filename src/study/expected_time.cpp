@@ -26,7 +26,8 @@ std::optional<MeasuredRun> measured_run(const fs::path& folder) {
     run.trial = folder.filename().string();
     run.ranks = start.at("ranks").get<std::int64_t>();
     run.global_batch = start.at("batch").at("global").get<std::int64_t>();
-    const double samples = start.at("final_step").get<double>() * static_cast<double>(run.global_batch);
+    const double before = start.contains("branch") ? start.at("branch").at("step").get<double>() : 0;
+    const double samples = (start.at("final_step").get<double>() - before) * static_cast<double>(run.global_batch);
     run.seconds_per_sample = start.at("elapsed_seconds").get<double>() / samples;
     run.model = model_keys(read_experiment((folder / "experiment.yaml").string(), {}));
     if (!(samples > 0 && run.seconds_per_sample > 0)) return std::nullopt;

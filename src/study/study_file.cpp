@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -13,13 +14,14 @@
 #include "config/schema.h"
 #include "config/yaml_document.h"
 #include "config/yaml_mistakes.h"
+#include "study/branch_trials.h"
 #include "study/entries.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr std::string_view study_keys[] = {"name",  "experiment",      "seed",   "vary",  "draws", "repeat",
-                                           "rules", "ranks_per_trial", "search", "limits"};
+constexpr std::string_view study_keys[] = {"name",  "experiment",      "seed",   "vary",   "draws",  "repeat",
+                                           "rules", "ranks_per_trial", "search", "limits", "branch", "budget"};
 // Folders of results/ that are kept with the program.
 constexpr std::string_view kept_names[] = {"bench", "reference", "reporting", "studies"};
 constexpr double most_points = 10000;
@@ -37,7 +39,9 @@ class StudyReader {
   void claim(const std::string& key, const std::string& place);
 
   void read_name(const Entry& entry);
-  ExperimentDraft base_of(const Entry& entry);
+  ExperimentDraft base_of(const std::map<std::string, Entry>& given);
+  std::string experiment_path(const Entry& entry) const;
+  void read_branch();
   void read_vary(const Entry& entry);
   void read_values(const Entry& entry);
   void read_group(const Entry& entry);
@@ -49,12 +53,15 @@ class StudyReader {
   void check_names(const Expression& expression) const;
   TextPlace text_place(const YAML::Node& node) const;
   void read_limits(const Entry& entry);
+  void read_search(const std::map<std::string, Entry>& given);
+  void read_budget(const Entry& entry);
   void imply_rule();
 
   const std::string& yaml_;
   const std::string& path_;
   const std::vector<std::string>& overrides_;
   Study* study_ = nullptr;
+  std::optional<BranchTrials> branch_;
   std::map<std::string, std::string> claimed_;  // key -> where it is set
 };
 
@@ -98,14 +105,17 @@ Study StudyReader::read() {
     }
     given.emplace(entry.key, entry);
   }
+  if (given.contains("branch")) branch_.emplace(given.at("branch"), path_);
   for (const char* key : {"name", "experiment"})
-    if (!given.contains(key)) throw Error(cat(path_, ":1:1: ", key, " is missing, expected ", key, ": and a value"));
+    if (!given.contains(key) && !(branch_ && key == std::string("experiment")))
+      throw Error(cat(path_, ":1:1: ", key, " is missing, expected ", key, ": and a value"));
 
-  Study study(base_of(given.at("experiment")));
+  Study study(base_of(given));
   study.path = path_;
   study.overrides = overrides_;
   study_ = &study;
-  study.experiment = given.at("experiment").node.Scalar();
+  study.experiment = given.contains("experiment") ? given.at("experiment").node.Scalar() : branch_->experiment();
+  if (branch_) read_branch();
   const auto with = [&](const char* key, void (StudyReader::*read_entry)(const Entry&)) {
     if (given.contains(key)) (this->*read_entry)(given.at(key));
   };
@@ -117,8 +127,7 @@ Study StudyReader::read() {
   with("repeat", &StudyReader::read_repeat);
   with("limits", &StudyReader::read_limits);
   with("rules", &StudyReader::read_rules);
-  if (given.contains("search"))
-    study.search = word_of(given.at("search"), {"all", "halving"}) == "halving" ? Search::halving : Search::all;
+  read_search(given);
   if (!study.draws.keys.empty() && study.draws.count == 0)
     throw Error(cat(study.draws.keys[0].place, study.draws.keys[0].key, " is drawn, but draws is not given"),
                 "draws: {count: 16, sequence: sobol}");
@@ -134,7 +143,7 @@ void StudyReader::read_name(const Entry& entry) {
   study_->name = name;
 }
 
-ExperimentDraft StudyReader::base_of(const Entry& entry) {
+std::string StudyReader::experiment_path(const Entry& entry) const {
   namespace fs = std::filesystem;
   if (!entry.node.IsScalar() || entry.node.Scalar().empty()) refuse(entry, "the path of an experiment file");
   const std::string& given = entry.node.Scalar();
@@ -143,12 +152,33 @@ ExperimentDraft StudyReader::base_of(const Entry& entry) {
     throw Error(cat(entry.place, "there is no experiment file ", beside, fs::path(given).is_absolute() ? "" : ", nor ",
                     fs::path(given).is_absolute() ? "" : given),
                 "The path is taken from the study's folder, or else from the working directory.");
-  ExperimentDraft base(fs::exists(beside) ? beside : given);
+  return fs::exists(beside) ? beside : given;
+}
+
+ExperimentDraft StudyReader::base_of(const std::map<std::string, Entry>& given) {
+  const auto experiment = given.find("experiment");
+  if (experiment == given.end()) branch_->expect_run();
+  ExperimentDraft base(experiment != given.end() ? experiment_path(experiment->second) : branch_->experiment());
   for (const std::string& text : overrides_) {
     base.apply_override(text);
     claimed_.emplace(text.substr(0, text.find('=')), "by the command line");
   }
   return base;
+}
+
+// The first axis: one case for each point and multiple of the batch.
+void StudyReader::read_branch() {
+  for (const std::string& text : branch_->overrides()) {
+    const std::string key = text.substr(0, text.find('='));
+    if (claimed_.contains(key)) continue;
+    const Field& field = *find_field(key);
+    if (value_text(field, study_->base.values()) == value_text(field, Experiment())) continue;
+    study_->base.apply_override(text);
+    study_->overrides.push_back(text);
+  }
+  Axis axis = branch_->axis(study_->base.values());
+  for (const Setting& setting : axis.choices.front().settings) claim(setting.key, setting.place);
+  study_->axes.push_back(std::move(axis));
 }
 
 void StudyReader::read_vary(const Entry& entry) {
@@ -286,6 +316,11 @@ void StudyReader::read_draws(const Entry& entry) {
 
 void StudyReader::read_repeat(const Entry& entry) {
   claim("seed", entry.key_place);
+  if (branch_)
+    throw Error(cat(entry.key_place,
+                    "repeat beside branch: a branch keeps the seed of its run, from which the order of "
+                    "the samples follows"),
+                "Train the run with several seeds, and give each a study of branches.");
   if (!entry.node.IsSequence()) {
     const std::int64_t times = integer_of(entry, 1, most_points);
     for (std::int64_t i = 0; i < times; ++i)
@@ -370,11 +405,51 @@ void StudyReader::read_limits(const Entry& entry) {
                   "Known here: epochs, samples, target, seconds");
     }
   }
+  if (branch_ && limits.ends_by_count())
+    throw Error(cat(entry.key_place, "limits by epochs or samples beside branch, expected branch.samples alone"));
   for (const Setting& setting : limits.settings) claim(setting.key, setting.place);
   // What ends by count replaces both of the experiment's counts.
   if (limits.ends_by_count()) claim("stop.steps", entry.key_place);
   if (limits.samples > 0 && std::ranges::count(limits.settings, "stop.epochs", &Setting::key) == 0)
     claim("stop.epochs", entry.key_place);
+}
+
+void StudyReader::read_search(const std::map<std::string, Entry>& given) {
+  if (given.contains("search"))
+    study_->search = word_of(given.at("search"), {"all", "halving"}) == "halving" ? Search::halving : Search::all;
+  if (given.contains("budget")) read_budget(given.at("budget"));
+}
+
+// {samples: 3000000, factor: 3, first: 100000}
+void StudyReader::read_budget(const Entry& entry) {
+  constexpr std::string_view known[] = {"samples", "factor", "first"};
+  if (study_->search != Search::halving)
+    throw Error(cat(entry.key_place, "budget without search: halving"), "limits: {samples: ...} ends every trial");
+  if (branch_) throw Error(cat(entry.key_place, "budget beside branch, expected all branches to run to their end"));
+  HalvingBudget& budget = study_->budget;
+  for (const Entry& part : entries(entry.node, path_, "budget", "{samples: 3000000, factor: 3}")) {
+    if (part.key == "samples")
+      budget.samples = integer_of(part, 1, 1e15);
+    else if (part.key == "factor")
+      budget.factor = integer_of(part, 2, 1000);
+    else if (part.key == "first")
+      budget.first = integer_of(part, 1, 1e15);
+    else
+      throw Error(cat(part.key_place, "unknown key ", shown(part.key), nearest_word(part.key, known)),
+                  "Known here: samples, factor, first");
+  }
+  if (budget.samples == 0)
+    throw Error(cat(entry.place, "budget has no samples, expected those of a trial that is never left behind"));
+  if (budget.first >= budget.samples)
+    throw Error(cat(entry.place, "budget.first is ", budget.first, " and budget.samples ", budget.samples,
+                    ", expected less in the first rung"));
+  Limits& limits = study_->limits;
+  if (limits.ends_by_count())
+    throw Error(cat(entry.key_place, "budget beside limits by epochs or samples, expected budget.samples alone"));
+  limits.samples = budget.samples;
+  limits.samples_place = entry.place;
+  claim("stop.steps", entry.key_place);
+  claim("stop.epochs", entry.key_place);
 }
 
 // batch_per_rank and ranks make the batch where nothing else does.

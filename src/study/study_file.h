@@ -9,6 +9,7 @@
 
 #include "config/draft.h"
 #include "study/expression.h"
+#include "study/halving.h"
 #include "study/vary.h"
 
 namespace ringtrain {
@@ -44,6 +45,7 @@ struct Study {
   std::vector<Rule> rules;
   std::vector<Comparison> conditions;  // trials that do not fulfil all of them are left out
   Search search = Search::all;
+  HalvingBudget budget;  // of halving; no samples: not given
   Limits limits;
 
   bool sets(std::string_view key) const;  // an axis, a draw or a rule does, in some trial at least

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "checkpoint/branch_point.h"
+#include "checkpoint/resume_rules.h"
+#include "config/branch.h"
 #include "optim/learning_rate.h"
 #include "run/adascale_plan.h"
+#include "run/course.h"
 #include "run/plan.h"
 #include "run/planned_index.h"
 
@@ -28,7 +32,11 @@ TrialPlan TrialPlanner::plan(const Trial& trial) {
   const DatasetIndex* validation =
       e.data.validation.empty() ? nullptr : &index(e, e.data.validation, e.data.validation_samples);
   const int threads = e.run.threads > 0 ? static_cast<int>(e.run.threads) : threads_;
-  const RunPlan p = make_run_plan(e, train, validation, static_cast<int>(trial.ranks), backend(threads));
+  const std::optional<Checkpoint> source = planned_source(e);
+  const RunPlan p = make_run_plan(e, train, validation, static_cast<int>(trial.ranks), backend(threads),
+                                  source ? recorded_micro_batch(*source) : 0,
+                                  source ? std::optional(branch_point_at(*source)) : std::nullopt);
+  if (source) check_source(*source, p);
 
   TrialPlan plan;
   plan.batch = p.batch;
@@ -39,6 +47,13 @@ TrialPlan TrialPlanner::plan(const Trial& trial) {
   if (e.data.last_batch == "smaller" && plan.steps_per_epoch > 0)  // whole epochs, and whole batches behind them
     plan.samples =
         plan.steps / plan.steps_per_epoch * p.samples_per_epoch + plan.steps % plan.steps_per_epoch * p.batch.global;
+  if (is_branch(e)) {
+    plan.steps = p.updates > 0 ? p.updates - p.branch.position.step : 0;
+    plan.samples = plan.steps * p.batch.global;
+    plan.peak_rate = rate_at(p, p.branch.position);
+    plan.experiment_id = experiment_id(p);
+    return plan;
+  }
   for (const LearningRateCorner& corner : learning_rate_corners(e.learning_rate, rate_schedule(p)))
     plan.peak_rate = std::max(plan.peak_rate, corner.rate);
   plan.experiment_id = experiment_id(p);

@@ -18,7 +18,7 @@ struct TrialPlan {
   std::int64_t steps_per_epoch = 0;
   std::int64_t steps = 0;    // 0: it does not end by a count, or AdaScale decides
   std::int64_t samples = 0;  // of these steps
-  double peak_rate = 0;
+  double peak_rate = 0;      // of a branch: the one that it begins with
   std::int64_t parameters = 0;
   std::string experiment_id;
 };

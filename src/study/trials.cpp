@@ -66,6 +66,12 @@ class TrialMaker {
     }
   }
 
+  std::string point_name(const std::vector<Setting>& drawn_and_seed, const TrialKeys& keys) const {
+    std::vector<Setting> drawn = drawn_and_seed;
+    std::erase_if(drawn, [](const Setting& setting) { return setting.key == "seed"; });
+    return trial_name(study_, taken_, drawn, keys);
+  }
+
   void add(const std::vector<Setting>& drawn_and_seed) {
     ++trials_.choices;
     TrialKeys keys(study_);
@@ -74,6 +80,7 @@ class TrialMaker {
     for (const Setting& setting : drawn_and_seed) keys.set(setting);
     Trial trial;
     trial.name = trial_name(study_, taken_, drawn_and_seed, keys);
+    trial.point = point_name(drawn_and_seed, keys);
     try {
       keys.apply_rules();
       if (!keys.fulfils(study_.conditions)) {

@@ -13,6 +13,7 @@ struct Trial {
   // Usable as a folder. It says in what the trial differs from the experiment's file, rules and limits apart, so it
   // stays as it is when the study gets more values, keys or seeds: "ranks-4_global-16384_seed-2".
   std::string name;
+  std::string point;                   // the name without its seed
   std::vector<std::string> also;       // names of other choices that make the same trial
   std::vector<std::string> overrides;  // of the experiment's file: what is varied, rules, limits; "key=value"
   std::int64_t ranks = 1;

@@ -72,6 +72,78 @@ TEST_F(StudyFile, AllKeysAreRead) {
   EXPECT_FALSE(study.sets("model.hidden"));
 }
 
+TEST_F(StudyFile, ABranchIsAnAxisOfPointsAndBatches) {
+  const Study study =
+      read("branch: {from: results/s/parent, at: [0.5, 20 steps], batch: [x1, 4], samples: 100, rate: sqrt}\n");
+  ASSERT_EQ(study.axes.size(), 1u);
+  const Axis& axis = study.axes[0];
+  EXPECT_EQ(axis.name, "at");
+  std::vector<std::string> names;
+  for (const Choice& choice : axis.choices) names.push_back(choice.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"0.5_x1", "0.5_x4", "20steps_x1", "20steps_x4"}));
+  std::string text;
+  for (const Setting& setting : axis.choices[3].settings) text += setting.key + "=" + setting.value + " ";
+  EXPECT_EQ(text,
+            "branch.from=results/s/parent@20steps batch.global=256 branch.batch_factor=4 branch.rate_factor=2 "
+            "branch.samples=100 ");
+  // Without the word by the optimizer, as Merrill et al.: k for SGD, sqrt k for Adam.
+  const auto factor = [&](const std::vector<std::string>& overrides) {
+    return read("branch: {from: r, at: 1, batch: x4, samples: 100}\n", overrides).axes[0].choices[0].settings[3].value;
+  };
+  EXPECT_EQ(factor({}), "2");
+  EXPECT_EQ(factor({"optimizer.kind=sgd"}), "4");
+}
+
+TEST_F(StudyFile, ABranchTakesTheExperimentOfItsRun) {
+  std::filesystem::create_directories(folder_ / "run");
+  std::ofstream(path("run/experiment.yaml")) << good << "run: {dir: run}\ncheckpoint: {keep_at: [1]}\n";
+  const std::string text = "name: s\nbranch: {from: run, at: [1], batch: [x1], samples: 64}\n";
+  const std::string message = message_of([&] { parse_study(text, path("s.yaml"), {}); });
+  expect_contains(message, "s.yaml:2:26: ");
+  expect_contains(message,
+                  "run: no checkpoint was kept at 1 epoch, nor anywhere else [train with checkpoint.keep_at: [1]");
+  expect_contains(message_of([&] {
+                    parse_study("name: s\nbranch: {from: elsewhere, at: 1, batch: x1, samples: 9}\n", "s.yaml", {});
+                  }),
+                  "s.yaml:2:16: there is no run in elsewhere, expected it, or its experiment: [The folder");
+}
+
+TEST_F(StudyFile, ABudgetIsTheLengthOfEveryTrial) {
+  const Study study = read("search: halving\nbudget: {samples: 6400, factor: 2, first: 640}\n");
+  EXPECT_EQ(study.budget.samples, 6400);
+  EXPECT_EQ(study.budget.factor, 2);
+  EXPECT_EQ(study.budget.first, 640);
+  EXPECT_EQ(study.limits.samples, 6400);
+}
+
+TEST_F(StudyFile, WhatABranchAndABudgetCannotBeIsNamedWithItsPlace) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"branch: {from: r, at: [1], batch: [x1]}\n", "s.yaml:3:9: branch has no samples, expected all but rate"},
+      {"branch: {form: r}\n", "s.yaml:3:10: unknown key 'form'; did you mean 'from'?"},
+      {"branch: {from: r, at: [1, soon], batch: [x1], samples: 9}\n",
+       "s.yaml:3:27: at is 'soon', expected a number of epochs"},
+      {"branch: {from: r, at: [1, 1.0], batch: [x1], samples: 9}\n",
+       "s.yaml:3:27: at is '1.0', expected each point once"},
+      {"branch: {from: r, at: [1], batch: [x1, y2], samples: 9}\n", "s.yaml:3:40: batch is 'y2', expected multiples"},
+      {"branch: {from: r, at: [1], batch: [x1, 1], samples: 9}\n",
+       "s.yaml:3:40: batch is '1', expected each multiple once"},
+      {"branch: {from: r, at: [1], batch: [x1], samples: 9, rate: cubic}\n",
+       "s.yaml:3:59: rate is 'cubic', expected one of sqrt"},
+      {"branch: {from: r, at: [1], batch: [x1], samples: 9}\nrepeat: 2\n", "s.yaml:4:1: repeat beside branch"},
+      {"branch: {from: r, at: [1], batch: [x1], samples: 9}\nlimits: {epochs: 2}\n",
+       "s.yaml:4:1: limits by epochs or samples beside branch"},
+      {"branch: {from: r, at: [1], batch: [x1], samples: 9}\nvary: {batch.global: [64]}\n",
+       "batch.global is already set at line 3"},
+      {"budget: {samples: 9}\n", "s.yaml:3:1: budget without search: halving"},
+      {"search: halving\nbudget: {factor: 2}\n", "s.yaml:4:9: budget has no samples"},
+      {"search: halving\nbudget: {samples: 9, factor: 1}\n", "s.yaml:4:30: factor is '1', expected an integer from 2"},
+      {"search: halving\nbudget: {samples: 9, first: 9}\n", "s.yaml:4:9: budget.first is 9 and budget.samples 9"},
+      {"search: halving\nbudget: {sample: 9}\n", "s.yaml:4:10: unknown key 'sample'; did you mean 'samples'?"},
+      {"search: halving\nbudget: {samples: 9}\nlimits: {samples: 9}\n", "s.yaml:4:1: budget beside limits"},
+  };
+  for (const auto& [rest, expected] : cases) expect_contains(refusal(rest), expected);
+}
+
 TEST_F(StudyFile, TheExperimentLiesBesideTheStudyOrInTheWorkingDirectory) {
   EXPECT_EQ(read("").base.values().batch.global, 64);
   EXPECT_EQ(read("", {"batch.global=128"}).base.values().batch.global, 128);

@@ -11,6 +11,7 @@
 #include "bench/experiment_keys.h"
 #include "config/reader.h"
 #include "study/expected_time.h"
+#include "study/search.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {
@@ -60,6 +61,35 @@ TEST(StudyPlan, EveryTrialOfEveryStudyInTheRepositoryIsPlanned) {
   }
   EXPECT_EQ(counts["pet_names_grid"], 27u);
   EXPECT_EQ(counts["goyal_sweep"], 40u);
+  EXPECT_EQ(counts["imagenet_branches"], 35u);
+  EXPECT_EQ(counts["imagenet_lars_halving"], 27u);
+}
+
+TEST(StudyPlan, BranchesTakeTheSameSamplesInFewerStepsAtTheLinearRate) {
+  TrialPlanner p = planner();
+  std::map<std::string, TrialPlan> plans;
+  for (const Trial& trial : make_trials(read_study((studies() / "imagenet_branches.yaml").string(), {})).list)
+    plans[trial.name] = p.plan(trial);
+  for (const auto& [k, name] : {std::pair(1, "ranks-8_at-1_x1"), {4, "ranks-8_at-1_x4"}, {64, "ranks-8_at-1_x64"}}) {
+    ASSERT_TRUE(plans.contains(name));
+    EXPECT_EQ(plans[name].steps, 2560 / k);
+    EXPECT_EQ(plans[name].samples, 655360);
+    EXPECT_EQ(plans[name].batch.global, 256 * k);
+    EXPECT_NEAR(plans[name].peak_rate, 0.1 * k, 1e-12);
+  }
+  EXPECT_NEAR(plans["ranks-8_at-50_x4"].peak_rate, 0.04, 1e-12);  // behind the first milestone, epoch 30
+}
+
+TEST(StudyPlan, RungsOfTheSearchAreShown) {
+  const Study study = read_study((studies() / "imagenet_lars_halving.yaml").string(), {});
+  const Trials trials = make_trials(study);
+  EXPECT_EQ(rungs_of(study, trials), (std::vector<Rung>{{27, 1896297}, {9, 5688889}, {3, 17066667}, {1, 51200000}}));
+  const std::string text = describe_rungs(study, trials);
+  for (const char* part : {"27 points to 1,896,297 samples; the best 9 go on",
+                           "3 points to 17,066,667 samples, 11,377,778 more; "
+                           "the best 1 goes on",
+                           "11.1 %"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 
 TEST(StudyPlan, TheGridOfThePetNamesIsTheTalks) {

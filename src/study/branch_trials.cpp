@@ -1,0 +1,145 @@
+#include "study/branch_trials.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "base/error.h"
+#include "base/utf8.h"
+#include "checkpoint/kept.h"
+#include "config/nearest_key.h"
+#include "config/run_point.h"
+#include "config/yaml_document.h"
+
+namespace ringtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* example = "{from: results/names/parent, at: [1, 2], batch: [x1, x2, x4], samples: 100000}";
+constexpr std::string_view known[] = {"from", "at", "batch", "samples", "rate"};
+
+// x4 or 4
+std::optional<double> factor_of(std::string_view text) {
+  if (text.starts_with('x')) text.remove_prefix(1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() || !(value > 0 && value <= 1e6))
+    return std::nullopt;
+  return value;
+}
+
+// What is no whole number is refused with the key that it is set to.
+std::string whole_text(std::int64_t batch, double factor) {
+  const double value = static_cast<double>(batch) * factor;
+  return shortest(std::abs(value - std::round(value)) < 1e-6 ? std::round(value) : value);
+}
+
+// What is given as a list, or as one of its items.
+std::vector<Entry> items(const Entry& entry, const std::string& path) {
+  if (!entry.node.IsSequence()) return {entry};
+  std::vector<Entry> list;
+  for (const YAML::Node& item : entry.node)
+    list.push_back({entry.key, item, entry.key_place, yaml_place(path, item.Mark())});
+  return list;
+}
+
+}  // namespace
+
+BranchTrials::BranchTrials(const Entry& branch, const std::string& path) : path_(path), place_(branch.place) {
+  std::map<std::string, Entry> given;
+  for (const Entry& part : entries(branch.node, path, "branch", example)) {
+    if (std::ranges::count(known, std::string_view(part.key)) == 0)
+      throw Error(cat(part.key_place, "unknown key ", shown(part.key), nearest_word(part.key, known)),
+                  "Known here: from, at, batch, samples, rate");
+    given.emplace(part.key, part);
+  }
+  for (const char* key : {"from", "at", "batch", "samples"})
+    if (!given.contains(key))
+      throw Error(cat(branch.place, "branch has no ", key, ", expected all but rate"), cat("branch: ", example));
+  read_run(given.at("from"));
+  read_points(given.at("at"));
+  read_batches(given.at("batch"));
+  samples_ = {"branch.samples", std::to_string(integer_of(given.at("samples"), 1, 1e15)), given.at("samples").place};
+  if (given.contains("rate")) rate_ = word_of(given.at("rate"), {"sqrt", "linear"});
+}
+
+// From the study's folder, or else from the working directory.
+void BranchTrials::read_run(const Entry& entry) {
+  const std::string given = entry.node.IsScalar() ? entry.node.Scalar() : "";
+  if (given.empty()) refuse(entry, "the folder of a run, as results/names/parent");
+  const std::string beside = (fs::path(path_).parent_path() / given).lexically_normal().string();
+  run_ = fs::is_directory(beside) ? beside : given;
+  while (run_.size() > 1 && run_.back() == '/') run_.pop_back();
+  is_there_ = fs::exists(experiment());
+  run_place_ = entry.place;
+}
+
+void BranchTrials::read_points(const Entry& entry) {
+  for (const Entry& item : items(entry, path_)) {
+    const auto point =
+        item.node.IsScalar() && item.node.Tag() != "!" ? parse_run_point(item.node.Scalar()) : std::nullopt;
+    if (!point) refuse(item, std::string(expected_run_point));
+    if (std::ranges::count(points_, *point, &Point::point) > 0) refuse(item, "each point once");
+    points_.push_back({*point, item});
+  }
+  if (points_.empty()) throw Error(cat(entry.place, "at is an empty list, expected points such as [1, 500 steps]"));
+}
+
+void BranchTrials::read_batches(const Entry& entry) {
+  for (const Entry& item : items(entry, path_)) {
+    const auto factor = item.node.IsScalar() && item.node.Tag() != "!" ? factor_of(item.node.Scalar()) : std::nullopt;
+    if (!factor) refuse(item, "multiples of the run's batch such as [x1, x2, x4]");
+    if (std::ranges::count(factors_, *factor, &std::pair<std::string, double>::second) > 0)
+      refuse(item, "each multiple once");
+    factors_.emplace_back("x" + shortest(*factor), *factor);
+  }
+  if (factors_.empty()) throw Error(cat(entry.place, "batch is an empty list, expected multiples such as [x1, x2]"));
+}
+
+std::string BranchTrials::experiment() const {
+  return run_ + "/experiment.yaml";
+}
+
+void BranchTrials::expect_run() const {
+  if (is_there_) return;
+  throw Error(cat(run_place_, "there is no run in ", run_, fs::is_directory(run_) ? ": it has no experiment.yaml" : "",
+                  ", expected it, or its experiment:"),
+              "The folder is taken from the study's, or else from the working directory. Train the run first, with "
+              "checkpoint.keep_at.");
+}
+
+std::vector<std::string> BranchTrials::overrides() const {
+  return {"run.dir=", "run.id=", "checkpoint.keep_at=[]"};
+}
+
+Axis BranchTrials::axis(const Experiment& experiment) const {
+  const std::string& kind = experiment.optimizer.kind;
+  const bool linear = rate_.empty() ? kind == "sgd" || kind == "lars" : rate_ == "linear";
+  Axis axis{"at", true, {}};
+  for (const Point& at : points_) {
+    try {
+      if (is_there_) checkpoint_at(run_, at.point);
+    } catch (const Error& e) {
+      throw Error(at.entry.place + e.what(), e.hint(), e.where());
+    }
+    for (const auto& [name, factor] : factors_) {
+      Choice choice{cat(compact_text(at.point), "_", name), {}};
+      const auto set = [&](const char* key, const std::string& value) {
+        choice.settings.push_back({key, value, key == std::string("branch.from") ? at.entry.place : place_});
+      };
+      set("branch.from", cat(run_, "@", compact_text(at.point)));
+      set("batch.global", whole_text(experiment.batch.global, factor));
+      if (experiment.batch.largest > 0) set("batch.largest", whole_text(experiment.batch.largest, factor));
+      set("branch.batch_factor", shortest(factor * experiment.branch.batch_factor));
+      set("branch.rate_factor", shortest((linear ? factor : std::sqrt(factor)) * experiment.branch.rate_factor));
+      choice.settings.push_back(samples_);
+      axis.choices.push_back(std::move(choice));
+    }
+  }
+  return axis;
+}
+
+}  // namespace ringtrain

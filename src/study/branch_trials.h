@@ -1,0 +1,47 @@
+// branch: of a study file. Trials that go on from checkpoints of a run with multiples of its batch (Merrill et al.
+// 2025, "Critical Batch Size Revisited", arXiv:2505.23971, section 3.1).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/draft.h"
+#include "study/entries.h"
+#include "study/vary.h"
+
+namespace ringtrain {
+
+// branch: {from: RUN, at: [2, 500 steps], batch: [x1, x2, x4], samples: 100000, rate: sqrt}
+class BranchTrials {
+ public:
+  // `path`: of the study. Throws Error that names file, line and column: for unknown or missing keys, and values that
+  // are none.
+  BranchTrials(const Entry& branch, const std::string& path);
+
+  void expect_run() const;                     // throws Error where the run is not there
+  std::string experiment() const;              // the run's own experiment.yaml
+  std::vector<std::string> overrides() const;  // of that file, which name the run's folder
+
+  // "at": one case for each point and batch, called 2_x4 or 500steps_x4, with the keys branch.*. The rate's factor is k
+  // for SGD and LARS, sqrt k for the others, unless the study says. Throws Error where the run is there, but kept no
+  // checkpoint at a point.
+  Axis axis(const Experiment& experiment) const;
+
+ private:
+  struct Point {
+    RunPoint point;
+    Entry entry;
+  };
+  void read_run(const Entry& entry);
+  void read_points(const Entry& entry);
+  void read_batches(const Entry& entry);
+
+  std::string path_, run_, run_place_;
+  bool is_there_ = false;
+  std::vector<Point> points_;
+  std::vector<std::pair<std::string, double>> factors_;  // as they are written, "x4"
+  Setting samples_;
+  std::string rate_, place_;
+};
+
+}  // namespace ringtrain

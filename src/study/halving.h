@@ -1,0 +1,41 @@
+// search: halving. Successive halving (Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and
+// Hyperparameter Optimization", arXiv:1502.07943, as SuccessiveHalvingSearchCV of Dask-ML has it): all points begin,
+// and at the end of each rung the best 1 / factor of them go on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ringtrain {
+
+struct HalvingBudget {
+  std::int64_t samples = 0;  // of a trial that is never left behind: the length of its learning-rate schedule, too
+  std::int64_t factor = 3;   // Dask-ML's aggressiveness
+  std::int64_t first = 0;    // samples of the first rung; 0: samples / factor^s of s + 1 rungs
+};
+
+struct Rung {
+  std::int64_t points = 0;   // that run in it
+  std::int64_t samples = 0;  // of each, counted from its beginning
+  bool operator==(const Rung&) const = default;
+};
+
+// Of `points` (at least 1), with eta = factor: rung i = 0, 1, ..., s = floor(log_eta points) has floor(points / eta^i).
+//   first = 0: it ends at ceil(samples / eta^(s - i)).
+//   else:      at first eta^i; the last one, where that is `samples` or more or one point is left, at `samples`.
+std::vector<Rung> halving_rungs(std::int64_t points, const HalvingBudget& budget);
+
+// Samples of all points together.
+double samples_of(const std::vector<Rung>& rungs);
+
+struct RungLoss {
+  std::string point;
+  double loss = 0;  // validation loss at the rung's end; not finite: diverged, failed or never evaluated
+};
+
+// The `count` points with the lowest losses, the lowest first; equal ones in the order of their names. Those whose loss
+// is not finite are never among them, so there may be fewer.
+std::vector<std::string> promoted(std::vector<RungLoss> losses, std::int64_t count);
+
+}  // namespace ringtrain

@@ -1,0 +1,62 @@
+#include "study/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/table.h"
+
+namespace ringtrain {
+namespace {
+
+std::string plural(std::int64_t count, const char* noun) {
+  return cat(with_thousands(count), " ", noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::vector<std::string> points_of(const Trials& trials) {
+  std::vector<std::string> points;
+  for (const Trial& trial : trials.list)
+    if (std::ranges::count(points, trial.point) == 0) points.push_back(trial.point);
+  return points;
+}
+
+std::vector<Rung> rungs_of(const Study& study, const Trials& trials) {
+  if (study.budget.samples == 0)
+    throw Error(cat(study.path, ": search: halving without a budget, expected budget: {samples: ...}"),
+                "These are the samples of a trial that is never left behind; factor (3) and first are optional.");
+  for (const Trial& trial : trials.list)
+    if (trial.experiment.data.validation.empty())
+      throw Error(cat(study.path, ": search: halving, but trial ", trial.name,
+                      " has no data.validation, expected it: ", "the validation loss decides who goes on"));
+  return halving_rungs(std::ssize(points_of(trials)), study.budget);
+}
+
+std::string describe_rungs(const Study& study, const Trials& trials) {
+  const std::vector<Rung> rungs = rungs_of(study, trials);
+  const auto seeds = static_cast<std::int64_t>(std::max<std::size_t>(1, study.seeds.size()));
+  Table t;
+  t.section("search: halving");
+  std::int64_t before = 0;
+  for (std::size_t i = 0; i < rungs.size(); ++i) {
+    const Rung& rung = rungs[i];
+    t.row(cat("rung ", i + 1), cat(plural(rung.points, "point"), seeds > 1 ? cat(" x ", seeds, " seeds") : "", " to ",
+                                   with_thousands(rung.samples), " samples",
+                                   before > 0 ? cat(", ", with_thousands(rung.samples - before), " more") : "",
+                                   i + 1 < rungs.size() ? cat("; the best ", rungs[i + 1].points,
+                                                              rungs[i + 1].points == 1 ? " goes" : " go", " on")
+                                                        : ""));
+    before = rung.samples;
+  }
+  const double all = static_cast<double>(rungs.front().points) * static_cast<double>(rungs.back().samples);
+  const double halving = samples_of(rungs), times = static_cast<double>(seeds);
+  char share[32];
+  std::snprintf(share, sizeof share, "%.3g %%", 100 * halving / all);
+  t.row("together", cat(with_thousands(std::llround(halving * times)), " samples, ", share, " of the ",
+                        with_thousands(std::llround(all * times)), " of all points to their end"));
+  return t.str();
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,21 @@
+// What a study's search makes of its trials: which rungs, and what that comes to.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "study/halving.h"
+#include "study/trials.h"
+
+namespace ringtrain {
+
+// The points of the trials, in their order: trials that differ in nothing but the seed are one.
+std::vector<std::string> points_of(const Trials& trials);
+
+// Of search: halving. Throws Error where the study has no budget, or an experiment without validation data.
+std::vector<Rung> rungs_of(const Study& study, const Trials& trials);
+
+// Each rung with its points and samples, and what is saved.
+std::string describe_rungs(const Study& study, const Trials& trials);
+
+}  // namespace ringtrain
