@@ -201,7 +201,6 @@ def figure(points, parents):
     style.legend(axes[0], below=-0.25)
     style.legend(axes[1], below=-0.25)
     drawing.set_size_inches(5.4, 8)
-    drawing.subplots_adjust(hspace=0.65)
     return Figure(
         "branches",
         TITLE,

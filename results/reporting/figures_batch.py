@@ -32,10 +32,15 @@ def spread_row(point):
     }
 
 
-def draw_points(axis, index, name, points):
+def sideways(index, count):
+    """A factor of the batch that sets lines with the same batches apart, so that none hides another."""
+    return 1.09 ** (index - (count - 1) / 2)
+
+
+def draw_points(axis, index, name, points, shift=1.0):
     if not points:
         return
-    x = [p.batch for p in points]
+    x = [shift * p.batch for p in points]
     axis.errorbar(
         x, [p.mean for p in points], yerr=[p.deviation or 0 for p in points], capsize=3, label=name, **style.line(index)
     )
@@ -51,12 +56,13 @@ def outcome(cells, measure, rows):
     drawing, axes = style.panels(2 if published else 1, shared=False)
     table = []
     for index, (family, points) in enumerate(lines.items()):
+        shift = sideways(index, len(lines))
         for cell in grouping.families(cells)[family]:
             values = list(cell.by_seed(measure.of).values())
             axes[0].plot(
-                [cell.batch] * len(values), values, linestyle="", marker=".", color=style.COLOURS[index % 7], alpha=0.35
+                [shift * cell.batch] * len(values), values, linestyle="", marker=".", color=style.COLOURS[index % 7], alpha=0.35
             )
-        draw_points(axes[0], index, grouping.label(family), points)
+        draw_points(axes[0], index, grouping.label(family), points, shift)
         table += [spread_row(p) for p in points]
     axes[0].set_ylabel(measure.axis)
     style.batch_axis(axes[0], [cell.batch for cell in cells])
@@ -68,6 +74,8 @@ def outcome(cells, measure, rows):
         "At each batch the rate with the best mean over its seeds; bars are one standard deviation over seeds, pale dots "
         "all other rates and seeds."
     )
+    if len(lines) > 1:
+        note += " Points of the same batch stand side by side."
     if published:
         note += " Below: ResNet-50 on ImageNet as published. The data differ unless a verdict says otherwise; compare the shape."
     return Figure("outcome_vs_batch", title, drawing, table, note, tuning_warnings(lines, "finished"))

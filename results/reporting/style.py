@@ -80,7 +80,9 @@ def line(index, **more):
 
 def panels(count=1, height=3.3, shared=True):
     """(drawing, list of axes), one below another."""
-    drawing, axes = pyplot.subplots(count, 1, squeeze=False, sharex=shared, figsize=(5.4, 0.5 + height * count))
+    drawing, axes = pyplot.subplots(
+        count, 1, squeeze=False, sharex=shared, figsize=(5.4, 0.5 + height * count), layout="constrained"
+    )
     return drawing, list(axes[:, 0])
 
 
