@@ -259,15 +259,23 @@ void report(TrainingRun& run, int code, const std::string& run_dir, const Traini
   const RunProgress& p = run.progress();
   record_stop_cost(run_dir, run.stop_cost());
   const std::optional<NoiseSummary> noise = run.noise_summary();
-  record_outcome(run_dir, code == 0 ? "finished" : "stopped by " + stop_cause(), p, "", noise, energy);
-  if (requested_signal() != 0 && code != 0) log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
-  log_info(code == 0 ? "finished" : "stopped on request, with a checkpoint", " after step ", p.position.step, " and ",
-           std::llround(p.elapsed_seconds), " s",
+  const std::string paused = cat("paused after ", p.position.samples, " samples");
+  record_outcome(run_dir,
+                 code == 0                 ? "finished"
+                 : code == training_paused ? paused
+                                           : "stopped by " + stop_cause(),
+                 p, "", noise, energy);
+  if (requested_signal() != 0 && code == exit_checkpointed)
+    log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
+  log_info(code == 0                 ? "finished"
+           : code == training_paused ? "paused, with a checkpoint,"
+                                     : "stopped on request, with a checkpoint",
+           " after step ", p.position.step, " and ", std::llround(p.elapsed_seconds), " s",
            p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
   log_summary(run);
   if (noise) write_info_line(describe(*noise));
   log_info("run folder: ", run_dir);
-  if (code != 0) log_info("continue with: ", continuation(request, run_dir));
+  if (code == exit_checkpointed) log_info("continue with: ", continuation(request, run_dir));
 }
 
 // What a start has written that failed before the run began: it must not stand in the way of the next try.
@@ -347,7 +355,9 @@ void GroupTraining::open() {
 }
 
 int GroupTraining::train() {
-  const int code = run_->run();
+  run_->pause_after(request_.pause_samples);
+  int code = run_->run();
+  if (code == 0 && run_->paused()) code = training_paused;
   if (root_) report(*run_, code, run_dir(), request_, energy());
   machine_.host->barrier();
   return code;

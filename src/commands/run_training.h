@@ -1,6 +1,7 @@
 // One run on the ranks of a group, from its start to its end: what `train` and the trials of a study share.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -21,10 +22,15 @@ struct TrainingRequest {
   bool resume = false;
   const RunFolder* folder = nullptr;     // on rank 0 of a study's trial: locked already; null: the run's own
   const NodeDevices* devices = nullptr;  // of a trial; null: the group is the whole job
+  std::int64_t pause_samples = 0;        // TrainingRun::pause_after()
 };
 
-// Collective over the group. Returns the exit code: 0 or exit_checkpointed. After an error, which is thrown on every
-// rank of the group, nothing of the run is under way any more; where the group fails alone it is not to be used again.
+// What run_training() returns where the run has paused before its end.
+inline constexpr int training_paused = -1;
+
+// Collective over the group. Returns the exit code, 0 or exit_checkpointed, or training_paused. After an error, which
+// is thrown on every rank of the group, nothing of the run is under way any more; where the group fails alone it is not
+// to be used again.
 int run_training(const TrainingRequest& request);
 
 }  // namespace ringtrain

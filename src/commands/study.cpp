@@ -12,10 +12,13 @@
 #include "base/fnv.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "checkpoint/kept.h"
 #include "commands/planned_trials.h"
 #include "commands/study_job.h"
+#include "config/branch.h"
 #include "config/yaml_document.h"
 #include "run/start.h"
+#include "study/search.h"
 
 namespace ringtrain {
 namespace {
@@ -94,9 +97,6 @@ void name_job(StudyWork& work, const Session& session) {
 // On rank 0.
 StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   const Study study = read_study(arguments.study.path, arguments.study.overrides);
-  if (study.search == Search::halving)
-    throw Error(cat(study.path, ": search: halving runs no trials yet, expected search: all"),
-                "--plan shows its trials");
   std::vector<Preflight> preflight;
   for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
   const Trials trials = make_trials(study);
@@ -105,6 +105,14 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   StudyWork work;
   work.folder = study_folder(study);
   work.facts = {study.name, study.experiment, study.path, read_yaml_text(study.path, "study"), build_commit()};
+  for (const Trial& trial : trials.list) work.points.push_back(trial.point);
+  if (study.search == Search::halving) {
+    work.rungs = rungs_of(study, trials);
+    work.facts.search = search_json(study, trials);
+    SearchCourse(work.rungs, work.points, work.folder);  // throws where the folder has another search's rungs
+  }
+  for (const Trial& trial : taken)
+    if (is_branch(trial.experiment)) source_checkpoint(trial.experiment.branch.from);  // throws where it is not there
   work.trials = records_of(trials);
   check_folder(work.folder, arguments.resume);
   for (const Trial& trial : taken) check_same_result(work.folder, trial);

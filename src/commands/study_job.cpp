@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -23,13 +24,14 @@ namespace ringtrain {
 namespace {
 
 constexpr int kExitFailed = 1, kExitDead = 86;
-constexpr double kLookSeconds = 0.5;    // between two looks at who is still there
-constexpr double kSureSeconds = 2;      // that a rank has to be missing at the end
-constexpr double kFarewellSeconds = 5;  // that the last rank waits for the others
+constexpr double kLookSeconds = 0.5;             // between two looks at who is still there
+constexpr unsigned kRungMicroseconds = 100'000;  // between two looks whether a rung has ended
+constexpr double kSureSeconds = 2;               // that a rank has to be missing at the end
+constexpr double kFarewellSeconds = 5;           // that the last rank waits for the others
 
 // What a rank says of a trial that it took part in: one of these and, behind the first line, hint, place and text.
-constexpr const char *kFinished = "finished", *kStopped = "stopped", *kDiverged = "diverged", *kFailed = "failed",
-                     *kOtherFailed = "another rank failed";
+constexpr const char *kFinished = "finished", *kPaused = "paused", *kStopped = "stopped", *kDiverged = "diverged",
+                     *kFailed = "failed", *kOtherFailed = "another rank failed";
 
 std::string said_of(const char* word, const std::exception& error) {
   const auto* own = dynamic_cast<const Error*>(&error);
@@ -84,6 +86,7 @@ StudyJob::StudyJob(const Session& session, StudyWork work, std::vector<std::stri
       roster_(work_.folder + "/.ranks", work_.number, session.rank(), session.size()),
       devices_(devices_of_node(work_, session.job())),
       over_(work_.queue.size(), 0) {
+  if (!work_.rungs.empty()) search_.emplace(work_.rungs, work_.points, work_.folder);
   session_.job().meet();  // everyone is in the roster
   watch_ranks_of(session_.job());
   std::optional<StudyRecord> shown;
@@ -108,6 +111,7 @@ int StudyJob::run() {
   int code = 0;
   if (session_.rank() == 0) {
     bury_dead();
+    leave_behind();
     record_.write();
     code = exit_code(stopped);
     if (code == 0 && troubled) code = kExitFailed;
@@ -130,20 +134,26 @@ void StudyJob::work_in_groups(const RankGroup& ranks, std::size_t size) {
 bool StudyJob::work_off(const RankGroup& group) {
   for (;;) {
     std::optional<Taken> taken;
-    std::string offer;  // of rank 0: the trial's place in the queue, and whether it goes on
+    std::string offer;  // of rank 0: the trial's place in the queue, until when, and whether it goes on
     if (group.rank() == 0 && requested_signal() == 0) taken = take(group.size());
-    if (taken) offer = cat(taken->queued, ' ', taken->resume);
+    if (taken) offer = cat(taken->queued, ' ', taken->pause, ' ', taken->resume);
+    if (!taken && group.rank() == 0 && search_ && !search_->is_over()) offer = "wait";
     std::vector<std::string> said = group.gather(requested_signal() != 0 ? "stop" : offer);
     if (std::ranges::count(said, "stop") > 0) return false;
     if (said[0].empty()) return true;
+    if (said[0] == "wait") {  // for the end of the rung, which others work on
+      ::usleep(kRungMicroseconds);
+      continue;
+    }
     const std::size_t queued = std::stoul(said[0]);
+    const std::int64_t pause = std::stoll(said[0].substr(said[0].find(' ')));
     if (taken) begin(*taken);
     const std::string folder = cat(work_.folder, "/", work_.trials[work_.queue[queued].place].name);
     {
       const RankGroup ranks = *group.split(0);
       watch_ranks_of(ranks);
-      said = group.gather(
-          train(ranks, work_.queue[queued], folder, said[0].ends_with('1'), taken ? taken->folder.get() : nullptr));
+      said = group.gather(train(ranks, work_.queue[queued], folder, said[0].ends_with('1'),
+                                taken ? taken->folder.get() : nullptr, pause));
     }
     if (taken) conclude(*taken, said);
   }
@@ -153,20 +163,63 @@ bool StudyJob::work_off(const RankGroup& group) {
 bool StudyJob::is_over(const TrialRecord& record, std::size_t place) const {
   if (record.is_over()) return true;
   if (record.state == TrialState::failed) return record.starts != work_.trials[place].starts;
-  return record.state == TrialState::waiting && record.job == work_.job;  // was stopped
+  return record.state == TrialState::waiting && record.job == work_.job && !record.paused;  // was stopped
+}
+
+// A failed trial is out of its rung where this job has tried it.
+TrialStanding StudyJob::standing(const TrialRecord& record) const {
+  TrialStanding standing;
+  const auto started = std::ranges::find(work_.trials, record.name, &TrialRecord::name)->starts;
+  if (record.state == TrialState::finished) standing.state = TrialStanding::State::finished;
+  if (record.state == TrialState::diverged || (record.state == TrialState::failed && record.starts != started))
+    standing.state = TrialStanding::State::ended;
+  const bool evaluated = record.outcome && (record.paused || record.state == TrialState::finished);
+  standing.samples = evaluated ? record.outcome->samples : 0;
+  standing.loss = evaluated ? record.outcome->validation_loss.value_or(std::nan("")) : std::nan("");
+  return standing;
+}
+
+void StudyJob::follow_search() {
+  bury_dead();
+  record_.look();
+  std::vector<TrialStanding> standings;
+  for (const TrialRecord& record : record_.trials()) standings.push_back(standing(record));
+  search_->update(standings);
+}
+
+// At the end: trials that wait behind a rung that others have left.
+void StudyJob::leave_behind() {
+  if (!search_) return;
+  follow_search();
+  for (std::size_t i = 0; i < work_.trials.size(); ++i) {
+    TrialRecord r = work_.trials[i];
+    const std::string folder = record_.folder_of(r);
+    const auto is_left = [&] { return read_trial_record(folder, r) && r.paused && search_->is_left_behind(i); };
+    if (!is_left()) continue;
+    const std::unique_ptr<RunFolder> lock = RunFolder::claim(folder);
+    if (!lock || !is_left()) continue;
+    r.state = TrialState::finished;
+    r.paused = false;
+    r.left_behind = true;
+    write_trial_record(folder, r);
+  }
 }
 
 std::optional<StudyJob::Taken> StudyJob::take(std::int64_t ranks) {
+  if (search_) follow_search();
   for (std::size_t q = 0; q < work_.queue.size(); ++q) {
     const std::size_t place = work_.queue[q].place;
     if (over_[q] || work_.trials[place].ranks != ranks) continue;
-    Taken taken{q, work_.trials[place], nullptr, false};
+    Taken taken{q, 0, work_.trials[place], nullptr, false};
     const std::string folder = record_.folder_of(taken.record);
     try {
       const auto look = [&] {
         read_trial_record(folder, taken.record);
         over_[q] = is_over(taken.record, place);
-        return !over_[q];
+        if (over_[q] || !search_) return !over_[q];
+        const auto task = search_->task(place, standing(taken.record));
+        taken.pause = task.value_or(0);
+        return task.has_value();
       };
       if (!look()) continue;
       taken.folder = RunFolder::claim(folder);
@@ -187,6 +240,8 @@ void StudyJob::begin(Taken& taken) {
   TrialRecord& r = taken.record;
   r.state = TrialState::running;
   r.job = work_.job;
+  r.paused = false;
+  if (search_) r.rung = static_cast<std::int64_t>(search_->rung_of(work_.queue[taken.queued].place));
   ++r.starts;
   r.error = r.hint = r.thrown_at = "";
   write_trial_record(record_.folder_of(r), r);
@@ -195,7 +250,7 @@ void StudyJob::begin(Taken& taken) {
 
 // What this rank says of the run, as conclude() reads it.
 std::string StudyJob::train(const RankGroup& ranks, const QueuedTrial& trial, const std::string& folder, bool resume,
-                            const RunFolder* locked) {
+                            const RunFolder* locked, std::int64_t pause) {
   struct OwnLog {
     OwnLog(const RankGroup& group, const std::string& path) {
       set_log_rank(group.rank(), group.host());
@@ -226,8 +281,9 @@ std::string StudyJob::train(const RankGroup& ranks, const QueuedTrial& trial, co
                                    .command_line = command_line_,
                                    .resume = resume,
                                    .folder = locked,
-                                   .devices = devices_ ? &*devices_ : nullptr});
-    return code == exit_checkpointed ? kStopped : kFinished;
+                                   .devices = devices_ ? &*devices_ : nullptr,
+                                   .pause_samples = pause});
+    return code == exit_checkpointed ? kStopped : code == training_paused ? kPaused : kFinished;
   } catch (const Diverged& error) {
     return say(kDiverged, error);
   } catch (const GroupFailed& error) {
@@ -247,7 +303,13 @@ void StudyJob::conclude(Taken& taken, const std::vector<std::string>& said) try 
   r.outcome = read_outcome(folder);
   r.state = r.outcome->ran_away ? TrialState::diverged : TrialState::finished;
   if (r.outcome->ran_away) r.outcome->outcome = "finished, with a training loss above that of its first step";
-  if (first(kStopped) != said.end()) r.state = TrialState::waiting;
+  r.paused = r.state == TrialState::finished && first(kPaused) != said.end();
+  const bool stopped = first(kStopped) != said.end();
+  if (r.state == TrialState::finished && !stopped && search_) {
+    r.rung_losses.resize(static_cast<std::size_t>(std::max<std::int64_t>(1, r.rung)), std::nan(""));
+    r.rung_losses.back() = r.outcome->validation_loss.value_or(std::nan(""));
+  }
+  if (r.paused || stopped) r.state = TrialState::waiting;
   for (const char* word : {kOtherFailed, kFailed, kDiverged}) {
     const auto error = first(word);
     if (error == said.end()) continue;
@@ -258,7 +320,7 @@ void StudyJob::conclude(Taken& taken, const std::vector<std::string>& said) try 
     r.error = cat("error: ", error->substr(std::min(text, error->size())));
     r.outcome->outcome = r.error;
   }
-  over_[taken.queued] = true;
+  over_[taken.queued] = !r.paused;
   write_trial_record(folder, r);
   write_study();
   taken.folder.reset();

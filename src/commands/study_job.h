@@ -10,6 +10,7 @@
 #include "cluster/roster.h"
 #include "cluster/session.h"
 #include "run/folder.h"
+#include "study/search_course.h"
 #include "study/study_work.h"
 
 namespace ringtrain {
@@ -32,6 +33,7 @@ class StudyJob {
  private:
   struct Taken {
     std::size_t queued = 0;  // in the queue
+    std::int64_t pause = 0;  // samples at which a search's rung ends; 0: the trial's end
     TrialRecord record;
     std::unique_ptr<RunFolder> folder;
     bool resume = false;
@@ -41,9 +43,12 @@ class StudyJob {
   bool work_off(const RankGroup& group);
   bool is_over(const TrialRecord& record, std::size_t place) const;
   std::optional<Taken> take(std::int64_t ranks);
+  TrialStanding standing(const TrialRecord& record) const;
+  void follow_search();
+  void leave_behind();
   void begin(Taken& taken);
   std::string train(const RankGroup& ranks, const QueuedTrial& trial, const std::string& folder, bool resume,
-                    const RunFolder* locked);
+                    const RunFolder* locked, std::int64_t pause);
   void conclude(Taken& taken, const std::vector<std::string>& said);
   void bury_dead();
   void write_study();
@@ -59,8 +64,9 @@ class StudyJob {
   StudyRecord record_;
   Roster roster_;
   std::optional<NodeDevices> devices_;
-  std::vector<char> over_;             // by place in the queue, as far as this rank knows
-  std::vector<std::string> troubles_;  // what kept this rank from working on a trial
+  std::optional<SearchCourse> search_;  // of search: halving
+  std::vector<char> over_;              // by place in the queue, as far as this rank knows
+  std::vector<std::string> troubles_;   // what kept this rank from working on a trial
   std::unique_ptr<class StudyPulse> pulse_;
 };
 

@@ -210,13 +210,19 @@ std::string describe_learning_rate(const RunPlan& plan) {
   const ScheduleContext& schedule = rate_schedule(plan);
   t.section(plan.adascale_times > 0 ? "learning rate without AdaScale's gain, by scale-invariant steps"
                                     : "learning rate");
-  const double begin = plan.schedule.steps(plan.branch.position);
-  if (is_branch(plan.experiment))
+  double begin = -1, end = 1e300;  // of a branch: what it does not see is left out
+  if (is_branch(plan.experiment)) {
+    begin = plan.schedule.steps(plan.branch.position);
     t.row(cat("step ", plan.branch.position.step, " (epoch ", number(plan.schedule.epochs(plan.branch.position)), ")"),
-          cat(number(rate_at(plan, plan.branch.position)),
-              "  where the branch begins; steps below as of the run that it ", "leaves"));
+          cat(number(rate_at(plan, plan.branch.position)), "  where the branch begins"));
+    if (plan.updates > 0) {
+      end = plan.schedule.steps(*end_of_run(plan, plan.course));
+      t.row("until epoch", cat(number(end / static_cast<double>(schedule.steps_per_epoch)),
+                               "; other steps as the run that it leaves counts them"));
+    }
+  }
   for (const LearningRateCorner& c : learning_rate_corners(plan.experiment.learning_rate, schedule)) {
-    if (static_cast<double>(c.step) <= begin && is_branch(plan.experiment)) continue;
+    if (static_cast<double>(c.step) <= begin || static_cast<double>(c.step) > end) continue;
     const BatchStage& stage = plan.course.stage_at(place_of_step(plan.schedule, c.step));
     t.row(cat("step ", c.step, " (epoch ",
               number(static_cast<double>(c.step) / static_cast<double>(schedule.steps_per_epoch)), ")"),

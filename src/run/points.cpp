@@ -73,7 +73,9 @@ std::string describe_kept(const RunPlan& plan) {
     const std::optional<Position> position = position_of(point, plan);
     const std::string name = cat(to_string(point), point.in_steps ? "" : point.at == 1 ? " epoch" : " epochs");
     text += cat(text.empty() ? "" : "; ", name, ": ");
-    if (!position)
+    if (is_behind(point, plan, plan.branch.position) && plan.branch.position.step > 0)
+      text += "before the branch";
+    else if (!position)
       text += "as the noise has it";
     else if (position->step > plan.branch.position.step && plan.updates > 0 && position->step > plan.updates)
       text += "behind the end of the run";

@@ -31,7 +31,22 @@ std::vector<Rung> rungs_of(const Study& study, const Trials& trials) {
     if (trial.experiment.data.validation.empty())
       throw Error(cat(study.path, ": search: halving, but trial ", trial.name,
                       " has no data.validation, expected it: ", "the validation loss decides who goes on"));
+  for (const Trial& trial : trials.list)
+    if (trial.ranks != trials.list.front().ranks)
+      throw Error(cat(study.path, ": search: halving over trials of ", trials.list.front().ranks, " and ", trial.ranks,
+                      " ranks, expected one number of ranks: their losses are the same"),
+                  "search: all compares numbers of ranks");
   return halving_rungs(std::ssize(points_of(trials)), study.budget);
+}
+
+std::string search_json(const Study& study, const Trials& trials) {
+  const auto seeds = static_cast<std::int64_t>(std::max<std::size_t>(1, study.seeds.size()));
+  std::string rungs;
+  std::size_t number = 0;
+  for (const Rung& rung : rungs_of(study, trials))
+    rungs += cat(rungs.empty() ? "" : ", ", "{\"rung\": ", ++number, ", \"samples\": ", rung.samples,
+                 ", \"trials\": ", rung.points * seeds, "}");
+  return cat("{\"kind\": \"halving\", \"factor\": ", study.budget.factor, ", \"rungs\": [", rungs, "]}");
 }
 
 std::string describe_rungs(const Study& study, const Trials& trials) {

@@ -15,6 +15,9 @@ std::vector<std::string> points_of(const Trials& trials);
 // Of search: halving. Throws Error where the study has no budget, or an experiment without validation data.
 std::vector<Rung> rungs_of(const Study& study, const Trials& trials);
 
+// For study.json: {"kind": "halving", "factor": 3, "rungs": [{"rung": 1, "samples": 1000, "trials": 9}, ...]}.
+std::string search_json(const Study& study, const Trials& trials);
+
 // Each rung with its points and samples, and what is saved.
 std::string describe_rungs(const Study& study, const Trials& trials);
 

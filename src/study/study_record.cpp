@@ -77,6 +77,7 @@ void StudyRecord::write() {
   for (const TrialState state :
        {TrialState::waiting, TrialState::running, TrialState::finished, TrialState::failed, TrialState::diverged})
     json["counts"][to_string(state)] = count(state);
+  if (!facts_.search.empty()) json["search"] = Json::parse(facts_.search);
   json["trials"] = Json::array();
   for (const TrialRecord& trial : trials_) json["trials"].push_back(Json::parse(to_json(trial)));
   json["text"] = facts_.text;

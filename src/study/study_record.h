@@ -13,6 +13,7 @@ namespace ringtrain {
 struct StudyFacts {
   std::string name, experiment, file, text;  // the path of the study's file, and what it says
   std::string commit;                        // of the program
+  std::string search = "";                   // of search: halving, as JSON; "": every trial runs to its end
 };
 
 class StudyRecord {

@@ -46,18 +46,22 @@ std::string from_hex(const std::string& text) {
 }  // namespace
 
 std::string StudyWork::serialize() const {
-  Json json = {
-      {"folder", to_hex(folder)},
-      {"facts", {to_hex(facts.name), to_hex(facts.experiment), to_hex(facts.file), to_hex(facts.text), facts.commit}},
-      {"knows_seconds", knows_seconds},
-      {"job", job},
-      {"number", number},
-      {"trials", Json::array()},
-      {"queue", Json::array()},
-      {"indices", Json::object()}};
+  Json json = {{"folder", to_hex(folder)},
+               {"facts",
+                {to_hex(facts.name), to_hex(facts.experiment), to_hex(facts.file), to_hex(facts.text), facts.commit,
+                 to_hex(facts.search)}},
+               {"knows_seconds", knows_seconds},
+               {"job", job},
+               {"number", number},
+               {"trials", Json::array()},
+               {"queue", Json::array()},
+               {"indices", Json::object()}};
   for (const TrialRecord& t : trials)
     json["trials"].push_back({t.name, t.also, to_hex(t.overrides), t.ranks, t.seed, t.starts});
   for (const QueuedTrial& q : queue) json["queue"].push_back({q.place, to_hex(q.experiment), q.seconds});
+  json["points"] = points;
+  json["rungs"] = Json::array();
+  for (const Rung& rung : rungs) json["rungs"].push_back({rung.points, rung.samples});
   for (const auto& [prefix, index] : indices) json["indices"][to_hex(prefix)] = to_hex(index.serialize());
   return json.dump();
 }
@@ -67,7 +71,8 @@ StudyWork StudyWork::deserialize(const std::string& text) {
   StudyWork work;
   work.folder = from_hex(json.at("folder"));
   const Json& facts = json.at("facts");
-  work.facts = {from_hex(facts[0]), from_hex(facts[1]), from_hex(facts[2]), from_hex(facts[3]), facts[4]};
+  work.facts = {from_hex(facts[0]), from_hex(facts[1]), from_hex(facts[2]),
+                from_hex(facts[3]), facts[4],           from_hex(facts[5])};
   work.knows_seconds = json.at("knows_seconds");
   work.job = json.at("job");
   work.number = json.at("number");
@@ -81,6 +86,8 @@ StudyWork StudyWork::deserialize(const std::string& text) {
     record.starts = t[5];
     work.trials.push_back(std::move(record));
   }
+  work.points = json.at("points").get<std::vector<std::string>>();
+  for (const Json& rung : json.at("rungs")) work.rungs.push_back({rung[0], rung[1]});
   for (const Json& q : json.at("queue")) work.queue.push_back({q[0], from_hex(q[1]), q[2]});
   for (const auto& [prefix, index] : json.at("indices").items())
     work.indices.emplace(from_hex(prefix), DatasetIndex::deserialize(from_hex(index)));

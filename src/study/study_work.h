@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "study/halving.h"
 #include "study/study_file.h"
 #include "study/study_record.h"
 #include "study/trials.h"
@@ -30,6 +31,8 @@ struct StudyWork {
   std::string job;                              // a name that no other job has
   std::uint32_t number = 0;                     // of this job, in the roster's file
   std::map<std::string, DatasetIndex> indices;  // by prefix
+  std::vector<Rung> rungs;                      // of search: halving; empty: every trial runs to its end
+  std::vector<std::string> points;              // of each trial, for the rungs
 
   std::string serialize() const;
   static StudyWork deserialize(const std::string& text);

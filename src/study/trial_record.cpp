@@ -150,6 +150,10 @@ std::string to_json(const TrialRecord& r) {
   if (!r.job.empty()) json["job"] = r.job;
   if (!r.updated.empty()) json["updated"] = r.updated;
   if (r.outcome) json["outcome"] = to_json(*r.outcome);
+  if (r.rung > 0) json["rung"] = r.rung;
+  for (const double loss : r.rung_losses) json["rung_losses"].push_back(std::isfinite(loss) ? Json(loss) : Json());
+  if (r.paused) json["paused"] = true;
+  if (r.rung > 0) json["left_behind"] = r.left_behind;
   if (!r.error.empty()) json["error"] = r.error;
   if (!r.hint.empty()) json["hint"] = r.hint;
   if (!r.thrown_at.empty()) json["thrown_at"] = r.thrown_at;
@@ -175,7 +179,15 @@ bool read_trial_record(const std::string& folder, TrialRecord& record) {
   r.starts = 0;
   r.job = r.updated = r.error = r.hint = r.thrown_at = "";
   r.outcome.reset();
+  r.rung = 0;
+  r.paused = r.left_behind = false;
   take(json, "starts", r.starts);
+  take(json, "rung", r.rung);
+  r.rung_losses.clear();
+  if (const auto losses = json.find("rung_losses"); losses != json.end())
+    for (const Json& loss : *losses) r.rung_losses.push_back(loss.is_number() ? loss.get<double>() : std::nan(""));
+  take(json, "paused", r.paused);
+  take(json, "left_behind", r.left_behind);
   take(json, "job", r.job);
   take(json, "updated", r.updated);
   take(json, "error", r.error);

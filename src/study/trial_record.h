@@ -11,9 +11,9 @@
 
 namespace ringtrain {
 
-// waiting: has not begun, or was asked to stop and goes on with --resume. running: some job works on it, or was killed
-// while it did (then the folder's lock is free). diverged: loss or gradient were no longer finite, or the run finished
-// with a training loss above that of its first step. failed: any other error.
+// waiting: has not begun, was asked to stop and goes on with --resume, or is at the end of a search's rung. running:
+// some job works on it, or was killed while it did (then the folder's lock is free). diverged: loss or gradient were no
+// longer finite, or the run finished with a training loss above that of its first step. failed: any other error.
 enum class TrialState { waiting, running, finished, failed, diverged };
 inline constexpr const char* trial_states[] = {"waiting", "running", "finished", "failed", "diverged"};
 inline const char* to_string(TrialState state) {
@@ -47,6 +47,10 @@ struct TrialRecord {
   std::string job;                      // that took it last
   std::string updated;                  // UTC
   std::optional<TrialOutcome> outcome;  // none: it has not begun
+  std::int64_t rung = 0;                // of search: halving: the last that it belongs to, from 1; 0: no search
+  std::vector<double> rung_losses;      // its validation loss at the end of each; NaN: none
+  bool paused = false;                  // waiting at the end of that rung, evaluated
+  bool left_behind = false;             // there, for good: others went on
   std::string error, hint, thrown_at;   // of the newest start; "": none
   bool is_over() const { return state == TrialState::finished || state == TrialState::diverged; }
 };

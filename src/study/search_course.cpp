@@ -1,0 +1,148 @@
+#include "study/search_course.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace ringtrain {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr double no_loss = std::numeric_limits<double>::quiet_NaN();
+
+// The mean over the seeds; none where one of them has none.
+std::map<std::string, double> mean_losses(const std::map<std::string, std::vector<double>>& all) {
+  std::map<std::string, double> means;
+  for (const auto& [point, losses] : all) {
+    double sum = 0;
+    for (const double loss : losses) sum += std::isfinite(loss) ? loss : no_loss;
+    means[point] = sum / static_cast<double>(losses.size());
+  }
+  return means;
+}
+
+}  // namespace
+
+SearchCourse::SearchCourse(std::vector<Rung> rungs, std::vector<std::string> points, std::string folder)
+    : rungs_(std::move(rungs)), points_(std::move(points)), folder_(std::move(folder)) {
+  while (read_decision()) {
+  }
+}
+
+std::string SearchCourse::path_of(std::size_t rung) const {
+  return cat(folder_, "/rung-", rung + 1, ".json");
+}
+
+std::int64_t SearchCourse::end_of(std::size_t rung) const {
+  return rung + 1 == rungs_.size() ? 0 : rungs_[rung].samples;
+}
+
+// Of the current rung, where it has been decided: the next one is then the current one.
+bool SearchCourse::read_decision() {
+  const std::size_t rung = decided_.size();
+  const std::string path = path_of(rung);
+  std::ifstream file(path);
+  if (!file || rung + 1 >= rungs_.size()) return false;
+  try {
+    const Json json = Json::parse(file);
+    Decision decision;
+    for (const auto& [point, loss] : json.at("losses").items())
+      decision.losses[point] = loss.is_number() ? loss.get<double>() : no_loss;
+    decision.promoted = json.at("promoted").get<std::vector<std::string>>();
+    if (json.at("samples").get<std::int64_t>() != rungs_[rung].samples ||
+        std::ssize(decision.losses) != rungs_[rung].points)
+      throw Error(cat(path, ": ", decision.losses.size(), " points to ", json.at("samples").get<std::int64_t>(),
+                      " samples were compared, but this study has ", rungs_[rung].points, " to ", rungs_[rung].samples),
+                  "the points and the budget of a search stay as they are: give the study another name");
+    decided_.push_back(std::move(decision));
+  } catch (const Json::exception& error) {
+    throw Error(cat(path, ": cannot be read: ", error.what()), "move it away: the rung is then decided again");
+  }
+  return true;
+}
+
+// Whoever links it first has decided.
+void SearchCourse::write_decision(const Decision& decision) const {
+  const std::size_t rung = decided_.size();
+  Json losses = Json::object();
+  for (const auto& [point, loss] : decision.losses) losses[point] = std::isfinite(loss) ? Json(loss) : Json();
+  const Json json = {
+      {"rung", rung + 1}, {"samples", rungs_[rung].samples}, {"losses", losses}, {"promoted", decision.promoted}};
+  const std::string path = path_of(rung), own = cat(path, ".", ::getpid());
+  write_file_atomically(own, json.dump(2) + "\n");
+  const bool linked = ::link(own.c_str(), path.c_str()) == 0 || errno == EEXIST;
+  if (!linked && std::rename(own.c_str(), path.c_str()) == 0) return;  // a file system without links
+  const int reason = errno;
+  ::unlink(own.c_str());
+  if (!linked)
+    throw Error(cat(path, ": cannot write who goes on: ", std::strerror(reason)), "make the study's folder writable");
+}
+
+bool SearchCourse::belongs(std::size_t trial, std::size_t rung) const {
+  return rung == 0 || (rung <= decided_.size() && std::ranges::count(decided_[rung - 1].promoted, points_[trial]) > 0);
+}
+
+bool SearchCourse::is_done(std::size_t trial, const TrialStanding& standing) const {
+  if (standing.state != TrialStanding::State::going) return true;
+  const std::int64_t end = end_of(rung_of(trial) - 1);
+  return end > 0 && standing.samples >= end;
+}
+
+void SearchCourse::update(const std::vector<TrialStanding>& standings) {
+  while (true) {
+    while (read_decision()) {  // another job's
+    }
+    const std::size_t rung = decided_.size();
+    std::map<std::string, std::vector<double>> losses;
+    for (std::size_t i = 0; i < points_.size(); ++i) {
+      if (!belongs(i, rung)) continue;
+      if (!is_done(i, standings[i])) return;
+      const bool ended = standings[i].state == TrialStanding::State::ended;
+      losses[points_[i]].push_back(ended ? no_loss : standings[i].loss);
+    }
+    if (rung + 1 == rungs_.size() || losses.empty()) {
+      over_ = true;
+      return;
+    }
+    Decision decision{mean_losses(losses), {}};
+    std::vector<RungLoss> list;
+    for (const auto& [point, loss] : decision.losses) list.push_back({point, loss});
+    decision.promoted = promoted(std::move(list), rungs_[rung + 1].points);
+    write_decision(decision);
+  }
+}
+
+std::optional<std::int64_t> SearchCourse::task(std::size_t trial, const TrialStanding& standing) const {
+  if (is_left_behind(trial) || is_done(trial, standing)) return std::nullopt;
+  return end_of(rung_of(trial) - 1);
+}
+
+std::size_t SearchCourse::rung_of(std::size_t trial) const {
+  std::size_t rung = 0;
+  while (rung < decided_.size() && belongs(trial, rung + 1)) ++rung;
+  return rung + 1;
+}
+
+bool SearchCourse::is_left_behind(std::size_t trial) const {
+  return rung_of(trial) <= decided_.size();
+}
+
+std::vector<double> SearchCourse::losses_of(std::size_t trial) const {
+  std::vector<double> losses;
+  for (std::size_t rung = 0; rung < decided_.size() && belongs(trial, rung); ++rung)
+    losses.push_back(decided_[rung].losses.at(points_[trial]));
+  return losses;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,63 @@
+// A search while it runs: which trials may run now, until when, and who goes on.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "study/halving.h"
+
+namespace ringtrain {
+
+// How far a trial has come, as its folder says.
+struct TrialStanding {
+  enum class State { going, finished, ended } state = State::going;  // ended: failed or diverged
+  std::int64_t samples = 0;                                          // at its newest checkpoint
+  double loss = 0;  // validation loss there; not finite: it has not been evaluated
+};
+
+// Of search: halving. What has been decided lies in the study's folder, <folder>/rung-1.json and so on, one file for
+// each rung, which is written once: a search that goes on after a kill has the same promotions, and so have several
+// jobs that work on it.
+class SearchCourse {
+ public:
+  // `points`: of each trial. Throws Error where the folder's rungs are of another search.
+  SearchCourse(std::vector<Rung> rungs, std::vector<std::string> points, std::string folder);
+
+  const std::vector<Rung>& rungs() const { return rungs_; }
+
+  // `standings`: of all trials, in their order. Where all trials of a rung have come to its end, decides who goes on.
+  // Safe in several jobs at once. Throws Error.
+  void update(const std::vector<TrialStanding>& standings);
+
+  // What a trial is to do now: train until so many samples, 0: to its end. Nothing: it has come to the end of its rung,
+  // and the others have not, or it was left behind.
+  std::optional<std::int64_t> task(std::size_t trial, const TrialStanding& standing) const;
+
+  bool is_over() const { return over_; }                   // nothing is left to do
+  std::size_t rung_of(std::size_t trial) const;            // the last that it belongs to, from 1
+  bool is_left_behind(std::size_t trial) const;            // a later rung has begun without it
+  std::vector<double> losses_of(std::size_t trial) const;  // of its point, at the end of each decided rung
+
+ private:
+  struct Decision {
+    std::map<std::string, double> losses;  // of its points; NaN: none
+    std::vector<std::string> promoted;
+  };
+  std::string path_of(std::size_t rung) const;
+  bool read_decision();
+  void write_decision(const Decision& decision) const;
+  bool belongs(std::size_t trial, std::size_t rung) const;
+  bool is_done(std::size_t trial, const TrialStanding& standing) const;
+  std::int64_t end_of(std::size_t rung) const;
+
+  std::vector<Rung> rungs_;
+  std::vector<std::string> points_;
+  std::string folder_;
+  std::vector<Decision> decided_;  // of the rungs before the current one
+  bool over_ = false;
+};
+
+}  // namespace ringtrain

@@ -1,0 +1,123 @@
+"""Studies that go on from a run, and studies that search: `branch` and `search: halving`, run."""
+import json
+import shutil
+import time
+
+import pytest
+
+from conftest import arrays, checkpoints, evaluations, steps
+
+HALVING = """name: search
+experiment: {experiment}
+vary: {{learning_rate.base: [0.0003, 0.002, 0.012, 0.07]}}
+search: halving
+budget: {{samples: 1280, factor: 2}}
+"""
+
+
+def run_study(workshop, text, *words, ranks=2, code=0, **changes):
+    path = workshop.folder / "study.yaml"
+    if not path.exists():
+        path.write_text(text.format(experiment=workshop.experiment(**changes)))
+    result = workshop.run("study", path, *words, ranks=ranks, cwd=workshop.folder, timeout=120)
+    assert result.code == code, result
+    return result
+
+
+def trials(folder):
+    study = json.loads((folder / "study.json").read_text())
+    return study, {trial["name"]: trial for trial in study["trials"]}
+
+
+def decisions(folder):
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("rung-*.json"))]
+
+
+def test_a_search_promotes_the_best_and_leaves_the_others_behind(workshop):
+    run_study(workshop, HALVING, stop__steps=0)
+    folder = workshop.folder / "results" / "search"
+    study, by_name = trials(folder)
+    assert [(r["trials"], r["samples"]) for r in study["search"]["rungs"]] == [(4, 320), (2, 640), (1, 1280)]
+    assert {t["state"] for t in by_name.values()} == {"finished"}
+    for number, decided in enumerate(decisions(folder), 1):
+        order = sorted(decided["losses"], key=lambda name: decided["losses"][name])
+        assert decided["promoted"] == order[:len(order) // 2]
+        for name, loss in decided["losses"].items():
+            end = next(e for e in evaluations(folder / name) if e["samples"] == decided["samples"])
+            assert end["validation_loss"] == loss and by_name[name]["rung_losses"][number - 1] == loss
+    rungs = sorted(t["rung"] for t in by_name.values())
+    assert rungs == [1, 1, 2, 3]
+    for name, trial in by_name.items():
+        assert steps(folder / name)[-1]["samples"] == (320, 640, 1280)[trial["rung"] - 1]
+        assert trial["left_behind"] == (trial["rung"] < 3)
+    # The one at the end is the run that it would have been alone: its schedule is that of the whole budget.
+    best = next(name for name, t in by_name.items() if t["rung"] == 3)
+    overrides = by_name[best]["overrides"]
+    alone = workshop.train("alone", stop__steps=40, learning_rate__base=overrides.get("learning_rate.base", 0.01))
+    assert [(r["step"], r["loss"], r["lr"]) for r in steps(alone)] == [(r["step"], r["loss"], r["lr"])
+                                                                       for r in steps(folder / best)]
+
+
+def test_a_killed_search_goes_on_with_the_same_promotions(workshop):
+    run_study(workshop, HALVING, stop__steps=0)
+    folder = workshop.folder / "results" / "search"
+    whole = workshop.folder / "whole"
+    folder.rename(whole)
+    path = workshop.folder / "study.yaml"
+    words = []
+    for seconds in (1.2, 1.8, 2.4):
+        job = workshop.start("study", path, *words, ranks=2, cwd=workshop.folder,
+                             env={"OMPI_MCA_orte_tmpdir_base": str(workshop.folder)})
+        time.sleep(seconds)
+        job.kill()
+        words = ["--resume"]
+    run_study(workshop, HALVING, "--resume")
+    assert decisions(folder) == decisions(whole)
+    _, expected = trials(whole)
+    _, found = trials(folder)
+    for name in expected:
+        assert found[name]["rung"] == expected[name]["rung"] and found[name]["rung_losses"] == expected[name]["rung_losses"]
+        a, b = arrays(checkpoints(folder / name)[-1]), arrays(checkpoints(whole / name)[-1])
+        assert all(a[array].tobytes() == b[array].tobytes() for array in a) and a.keys() == b.keys()
+    again = run_study(workshop, HALVING, "--resume")
+    assert "4 finished" in again.err + again.out, again
+
+
+def test_a_diverged_trial_is_never_promoted(workshop):
+    run_study(workshop, HALVING.replace("0.07]", "100000]"), stop__steps=0)
+    _, by_name = trials(workshop.folder / "results" / "search")
+    lost = next(t for name, t in by_name.items() if "100000" in name)
+    assert lost["state"] == "diverged" and lost["rung"] == 1, lost
+
+
+BRANCHES = """name: branches
+branch: {{from: parent, at: [20 steps], batch: [x1, x2], samples: 320, rate: linear}}
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_study_of_branches(workshop, ranks):
+    parent = workshop.train("parent", ranks=ranks, stop__steps=30, checkpoint={"keep_at": ["20 steps"]}, model__dropout=0.3)
+    result = run_study(workshop, BRANCHES + f"ranks_per_trial: {ranks}\n", ranks=2)
+    folder = workshop.folder / "results" / "branches"
+    study, by_name = trials(folder)
+    one, two = (folder / next(n for n in by_name if n.endswith(k)) for k in ("_x1", "_x2"))
+    assert [r["loss"] for r in steps(one)] == [r["loss"] for r in steps(parent)][20:], result
+    assert [r["global_batch"] for r in steps(two)] == [64] * 5
+    record = json.loads((two / "run.json").read_text())["starts"][0]
+    assert record["branch"]["rate_factor"] == 2 and record["branch"]["run"] == str(parent)
+
+
+def test_a_study_of_branches_needs_its_run(workshop):
+    result = run_study(workshop, BRANCHES, ranks=1, code=1)
+    assert result.err.count("ringtrain: error") == 1 and "study.yaml:2:16: there is no run in parent" in result.err, result
+    path = workshop.folder / "study.yaml"
+    path.write_text(path.read_text() + f"experiment: {workshop.experiment(stop__epochs=9)}\n")
+    result = workshop.run("study", path, "--plan", ranks=0, cwd=workshop.folder)
+    assert result.code == 0 and "at-20steps_x2" in result.out, result
+    result = workshop.run("study", path, ranks=2, cwd=workshop.folder)
+    assert result.code == 1 and result.err.count("ringtrain: error") == 1 and "there is no run parent" in result.err, result
+    shutil.rmtree(workshop.folder / "results", ignore_errors=True)
+    workshop.train("parent", stop__steps=22)
+    result = workshop.run("study", path, "--plan", ranks=0, cwd=workshop.folder)
+    assert result.code == 1 and "no checkpoint was kept at 20 steps" in result.err and "checkpoint.keep_at: [20 steps]" in result.err
