@@ -154,3 +154,51 @@ stage() {
   "${per_node[@]}" "$root/slurm/stage.sh" "$1" "$place" "$SCRATCH_KEEP_FREE_GB" >&2 || return
   echo "$place/$(basename "$1")"
 }
+
+# What fails because the job is being ended is no error. (With a time of grace Slurm tells the steps, and not this script.)
+unless_asked() {
+  if [ $asked = no ] && [ "$(why_stopped)" = limit ]; then leave "$1"; fi
+  asked=yes
+}
+
+# Ends the script after the ranks have ended with `code` (unstarted: they were not begun), or has Slurm queue the job
+# again. The script says: `before`, what newest_point printed before the ranks began (the same after: no step was made);
+# stopped_words, next_words and by_hand, which print what there is, where it goes on, and how by hand; `log`.
+what_next() {
+  local why node_lost=no
+  case $code in
+    0) say "finished"; leave 0 ;;
+    85) say "$(stopped_words)" ;;
+    unstarted) say "asked to stop before the training began" ;;
+    *)
+      say "ended with exit code $code; the whole log is $log"
+      # Often the ranks, or srun, miss a node long before Slurm does.
+      if [ $asked = yes ] || nodes_answer; then leave "$code"; fi
+      say "not every node of the job answers any more, so that this was no error of the run"
+      node_lost=yes
+      ;;
+  esac
+  why=$(why_stopped)
+  if [ "$why" = requeued ]; then
+    say "Slurm queues the job again"
+  elif [ -n "$chain" ]; then
+    if [ -n "$(squeue -h --user="$(id -un)" --name="$chain" --states=PENDING -o %i)" ]; then
+      say "the next job of the chain goes on; all of it ends with: scancel --name=$chain"
+    else
+      say "this was the last job of the chain. $(by_hand)"
+    fi
+  elif [ "$why" = cancelled ]; then
+    say "cancelled: not queued again. $(by_hand)"
+  elif [ "$why" = limit ] && [ $node_lost = no ] && [ "$(newest_point)" = "$before" ]; then
+    fail "no step was made since the last start: a queue again would not end. Is --time longer than start-up, one step and the lead time of --signal?"
+  elif [ "$restart" -ge "$MAX_REQUEUES" ]; then
+    say "queued again $restart times, which is MAX_REQUEUES of $site: that is enough. $(by_hand)"
+  else
+    say "queued again; $(next_words)"
+    # Where the site lets jobs be requeued, Slurm ends this script now.
+    trap - TERM
+    scontrol requeue "$job" && sleep 60
+    say "not queued again after all: slurm/chain.sh does without. $(by_hand)"
+  fi
+  exit 85
+}

@@ -82,9 +82,10 @@ class Run:
 
     @property
     def ran_away(self):
-        """Whether the last twentieth of the steps had a higher loss than the first step."""
+        """Whether the last twentieth of the steps had a higher loss than the first step; fewer than 20 say nothing. As
+        src/study/trial_record.cpp decides."""
         losses = self.column("loss")
-        return len(losses) > 1 and not numpy.mean(losses[-max(1, len(losses) // 20) :]) <= losses[0]
+        return len(losses) >= 20 and not numpy.mean(losses[-(len(losses) // 20) :]) <= losses[0]
 
     @property
     def state(self):

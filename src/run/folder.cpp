@@ -161,8 +161,16 @@ void remove_unless_used(const std::string& path) {
 
 }  // namespace
 
+bool is_kept_name(std::string_view name) {
+  return name == "bench" || name == "reference" || name == "reporting" || name == "studies";
+}
+
 std::string run_folder_path(const Experiment& experiment, bool resume) {
   if (!experiment.run.dir.empty()) return experiment.run.dir;
+  if (is_kept_name(experiment.name))
+    throw Error(cat("name is '", experiment.name, "', expected another name: results/", experiment.name,
+                    " belongs to the program"),
+                "change name, or say with run.dir where the run goes");
   const fs::path folder = fs::path("results") / experiment.name;
   if (!experiment.run.id.empty()) {
     if (experiment.run.id == "latest") throw Error("run.id: 'latest' is the name of the link to the newest run");

@@ -3,14 +3,18 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "config/experiment.h"
 
 namespace ringtrain {
 
+// Whether results/<name> is a folder of the program, which no experiment or study may write into.
+bool is_kept_name(std::string_view name);
+
 // Where the run lives: run.dir, or results/<name>/<run.id or the time as 20261121-103059>; with `resume` and neither
 // given, the folder that results/<name>/latest points to. A folder named by the time is made here (-2, -3, ... when
-// another job started in the same second), so that no two runs get the same one.
+// another job started in the same second), so that no two runs get the same one. Throws Error where the name is kept.
 std::string run_folder_path(const Experiment& experiment, bool resume);
 
 // Makes the folder, probes that it can be written, and checks: a new run needs an absent or empty folder, `resume` an

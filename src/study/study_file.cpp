@@ -14,6 +14,7 @@
 #include "config/schema.h"
 #include "config/yaml_document.h"
 #include "config/yaml_mistakes.h"
+#include "run/folder.h"
 #include "study/branch_trials.h"
 #include "study/entries.h"
 
@@ -22,8 +23,6 @@ namespace {
 
 constexpr std::string_view study_keys[] = {"name",  "experiment",      "seed",   "vary",   "draws",  "repeat",
                                            "rules", "ranks_per_trial", "search", "limits", "branch", "budget"};
-// Folders of results/ that are kept with the program.
-constexpr std::string_view kept_names[] = {"bench", "reference", "reporting", "studies"};
 constexpr double most_points = 10000;
 
 class StudyReader {
@@ -138,7 +137,7 @@ Study StudyReader::read() {
 void StudyReader::read_name(const Entry& entry) {
   const std::string& name = entry.node.IsScalar() ? entry.node.Scalar() : "";
   if (!is_folder_name(name)) refuse(entry, "at most 100 letters, digits, '.', '_' and '-' that do not start with '.'");
-  if (std::ranges::count(kept_names, std::string_view(name)) > 0)
+  if (is_kept_name(name))
     refuse(entry, "another name: results/" + name + " belongs to the program");
   study_->name = name;
 }

@@ -16,6 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::size_t steps_to_judge = 20;  // fewer say nothing about where a run goes
+
 template <class T>
 void take(const Json& json, const char* key, T& value) {
   if (const auto found = json.find(key); found != json.end()) try {
@@ -96,8 +98,8 @@ void read_metrics(const std::string& folder, TrialOutcome& o) {
     o.accuracy = number(line, "accuracy");
     losses.push_back(o.loss.value_or(std::nan("")));
   }
-  if (losses.size() < 2) return;
-  const std::size_t last = std::max<std::size_t>(1, losses.size() / 20);
+  if (losses.size() < steps_to_judge) return;
+  const std::size_t last = losses.size() / 20;
   double sum = 0;
   for (std::size_t i = losses.size() - last; i < losses.size(); ++i) sum += losses[i];
   o.ran_away = !(sum / static_cast<double>(last) <= losses.front());

@@ -4,8 +4,8 @@ import os
 import signal
 import time
 
+import h5py
 import pytest
-import yaml
 
 from conftest import ROOT, assert_same_bits, checkpoints, last_step, steps
 
@@ -86,3 +86,195 @@ def test_trials_equal_single_runs_bit_for_bit(workshop):
     study.run(ranks=3)
     for name in study.assert_all_finished_in_one_start():
         study.assert_same_as_alone(name)
+
+
+def damaged_copy(workshop):
+    """The training data with a byte of its last shard's tokens changed: an error that no plan sees."""
+    for path in workshop.data.parent.glob(f"{workshop.data.name}-train-*.h5"):
+        text = bytearray(path.read_bytes())
+        with h5py.File(path) as file:
+            at = file["tokens"].id.get_offset()
+        text[at] ^= 1
+        (workshop.folder / path.name.replace(workshop.data.name, "damaged")).write_bytes(text)
+    return workshop.folder / "damaged-train"
+
+
+CASES = """ranks_per_trial: [1, 2]
+vary:
+  case:
+    good: {{seed: 1}}
+    damaged: {{seed: 2, data.train: {damaged}}}
+    wild: {{seed: 3, optimizer.kind: sgd, optimizer.momentum: 0, optimizer.weight_decay: 1000, learning_rate.base: 1.0e+6}}
+    other: {{seed: 4}}
+"""
+
+
+def test_an_error_and_a_divergence_end_their_trials_and_nothing_else(workshop):
+    study = Study(workshop, CASES.format(damaged=damaged_copy(workshop)))
+    result = study.run(ranks=3, code=1)
+    trials = study.listed()
+    assert sorted(t["state"] for t in trials.values()) == ["diverged"] * 2 + ["failed"] * 2 + ["finished"] * 4, trials
+    for name, trial in trials.items():
+        if "damaged" in name:
+            assert trial["state"] == "failed" and "CRC" in trial["error"], trial
+            assert f"{name}: failed, error: " in result.out, result
+        if "wild" in name:
+            assert trial["state"] == "diverged" and trial["error"].startswith("error: step "), trial
+        if trial["state"] == "finished":
+            study.assert_same_as_alone(name)
+    # Those that failed are tried again, the others stay as they are.
+    for path in workshop.data.parent.glob(f"{workshop.data.name}-train-*.h5"):
+        (workshop.folder / path.name.replace(workshop.data.name, "damaged")).write_bytes(path.read_bytes())
+    study.run("--resume", ranks=3)
+    again = study.listed()
+    for name, trial in again.items():
+        assert trial["starts"] == (2 if "damaged" in name else 1), trial
+        assert trial["state"] == ("diverged" if "wild" in name else "finished"), trial
+        if "damaged" in name:
+            study.assert_same_as_alone(name)
+
+
+def kill_rank_of(job, study, name, victim):
+    """kill -9 of the rank that leads the trial (0) or works with it (1), once there is a checkpoint."""
+    job.wait_for_step(study.folder / name, 12)
+    while not checkpoints(study.folder / name):
+        time.sleep(0.05)
+    leader = json.loads((study.folder / name / "run.json").read_text())["starts"][-1]["process_id"]
+    ranks = {pid: rank for rank, pid in job.ranks().items()}
+    rank = ranks[leader] + victim
+    os.kill(job.ranks()[rank], signal.SIGKILL)
+    return rank
+
+
+TWO_GROUPS = """ranks_per_trial: 2
+vary:
+  case:
+    long: {seed: 1, stop.steps: 1000000000}
+    short: {seed: 2}
+    next: {seed: 3}
+    last: {seed: 4}
+"""
+LONG = "ranks-2_case-long"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_ends_its_group_where_the_launcher_allows_it(workshop, victim):
+    study = Study(workshop, TWO_GROUPS, stop__steps=200, checkpoint__every_steps=10)
+    job = study.start(ranks=4, env={"OMPI_MCA_orte_enable_recovery": "1"})
+    kill_rank_of(job, study, LONG, victim)
+    result = job.wait(40)
+    assert result.code != 0, result
+    states = study.states()
+    assert states.pop(LONG) == "failed" and set(states.values()) == {"finished"}, (states, result)
+    assert f"{LONG}: failed" in result.out and "has died" in result.text, result
+    for name in states:
+        study.assert_same_as_alone(name)
+    # It goes on where it stood.
+    again = study.start("--resume", ranks=2)
+    before = last_step(study.folder / LONG)
+    again.wait_for_step(study.folder / LONG, before + 3)
+    assert "resuming after step" in (study.folder / LONG / "log.txt").read_text()
+    again.kill()
+
+
+def test_a_killed_rank_ends_the_job_elsewhere(workshop):
+    study = Study(workshop, TWO_GROUPS, stop__steps=10**8, checkpoint__every_steps=10)
+    job = study.start(ranks=4)
+    start = time.monotonic()
+    kill_rank_of(job, study, LONG, 1)
+    result = job.wait(30)
+    assert result.code != 0 and time.monotonic() - start < 25, result
+
+
+def test_a_job_that_is_killed_twice_loses_nothing(workshop):
+    study = Study(workshop, "ranks_per_trial: [1, 2]\nrepeat: 3\n", stop__steps=150, checkpoint__every_steps=10)
+    for start in range(2):
+        job = study.start(*(["--resume"] if start else []), ranks=3)
+        deadline, finished = time.monotonic() + 30, -1
+        while time.monotonic() < deadline and finished <= start:
+            finished = sum(json.loads(path.read_text())["state"] == "finished"
+                           for path in study.folder.glob("*/trial.json"))
+            time.sleep(0.02)
+        job.kill()
+        assert finished > start and "running" in {json.loads(p.read_text())["state"] for p in study.folder.glob("*/trial.json")}
+    done = {name: trial["starts"] for name, trial in study.listed().items() if trial["state"] == "finished"}
+    again = study.run("--resume", ranks=3)
+    trials = study.listed()
+    assert {t["state"] for t in trials.values()} == {"finished"}, again
+    assert all(trials[name]["starts"] == starts for name, starts in done.items()), "finished trials were begun again"
+    assert any(t["starts"] > 1 for t in trials.values())
+    for name in trials:
+        study.assert_same_as_alone(name)
+    study.run("--resume", ranks=2)
+    assert study.listed() == trials, "there was nothing left to do"
+
+
+@pytest.mark.parametrize("target", ["every rank", "one rank"])
+def test_a_signal_ends_every_trial_with_a_checkpoint_and_resume_goes_on(workshop, target):
+    study = Study(workshop, "repeat: 4\n", stop__steps=ENDLESS, checkpoint__every_epochs=0)
+    job = study.start(ranks=2)
+    names = ["unchanged", "seed-2"]
+    for name in names:
+        job.wait_for_step(study.folder / name, 3)
+    for rank in (0, 1) if target == "every rank" else (1,):
+        os.kill(job.ranks()[rank], signal.SIGTERM)
+    result = job.wait(30)
+    assert result.code == 85 and "--resume" in result.out, result
+    assert set(study.states().values()) == {"waiting"}
+    for name in names:
+        assert checkpoints(study.folder / name)[-1].name == f"step-{last_step(study.folder / name):09d}.h5"
+    assert not (study.folder / "seed-3").exists(), "no trial begins after the signal"
+    again = study.start("--resume", ranks=2)
+    for name in names:
+        again.wait_for_step(study.folder / name, last_step(study.folder / name) + 2)
+        assert "resuming after step" in (study.folder / name / "log.txt").read_text()
+    again.kill()
+
+
+def test_two_jobs_share_a_study(workshop):
+    study = Study(workshop, "ranks_per_trial: [1, 2]\nrepeat: 4\n", stop__steps=60)
+    jobs = [study.start("--resume", ranks=2) for _ in range(2)]
+    for job in jobs:
+        assert job.wait(60).code == 0, job.result(None)
+    trials = study.assert_all_finished_in_one_start()
+    assert len(trials) == 8 and len({t["job"] for t in trials.values()}) == 2, "one of the jobs had nothing to do"
+
+
+def test_shares_of_an_array_are_all_of_the_study(workshop):
+    study = Study(workshop, "repeat: 7\n", stop__steps=3)
+    seen = 0
+    for k in range(3):
+        study.run("--resume", "--index", f"{k}/3", ranks=2)
+        finished = list(study.states().values()).count("finished")
+        assert finished - seen in (2, 3)
+        seen = finished
+    assert len(study.assert_all_finished_in_one_start()) == 7
+
+
+def test_what_has_begun_is_not_begun_again_without_being_asked(workshop):
+    study = Study(workshop, "repeat: 2\n", stop__steps=3)
+    study.run()
+    before = study.listed()
+    result = study.run(code=1)
+    assert "2 trials have begun" in result.err and "--resume" in result.err, result
+    # study.json can be made again of the trials' own files.
+    (study.folder / "study.json").unlink()
+    study.run("--resume")
+    assert study.listed() == before
+    # Another experiment of the same name.
+    result = study.run("--resume", "learning_rate.base=0.02", code=1)
+    assert "learning_rate.base is 0.02, was 0.01" in result.err and "remove" in result.err, result
+    assert study.listed() == before
+    # What decides speed only may change.
+    study.run("--resume", "run.log_every_steps=1")
+    assert study.listed() == before
+
+
+def test_a_study_that_cannot_run_here_begins_nothing(workshop):
+    study = Study(workshop, "ranks_per_trial: [1, 4]\n")
+    result = study.run(ranks=2, code=1)
+    assert "trial ranks-4 needs 4 ranks, and this job has 2" in result.err and "mpirun -n 4" in result.err, result
+    assert result.err.count("ringtrain: error") == 1 and not study.folder.exists(), result
+    for name in "bench", "reference", "reporting", "studies":
+        study = Study(workshop, "repeat: 2\n", name=name)
+        assert f"name is '{name}'" in study.run(code=1).err

@@ -1,0 +1,74 @@
+"""study.sbatch on a real Slurm: one allocation or an array, signals, and a rank that dies."""
+import json
+import os
+import signal
+
+from cluster import SCRIPTS, Job, e2e
+from conftest import together
+
+EXPERIMENT = {**e2e.EXPERIMENT, "stop": {"steps": 400}, "checkpoint": {"every_epochs": 0}}
+
+
+def write_study(shop, text):
+    data = {"data": {"train": f"{shop.data}-train", "validation": f"{shop.data}-validation"}}
+    (shop.folder / "experiment.yaml").write_text(e2e.yaml.safe_dump({**EXPERIMENT, **data}))
+    path = shop.folder / "study.yaml"
+    path.write_text(f"name: small\nexperiment: experiment.yaml\n{text}")
+    return path
+
+
+def trials(shop):
+    listed = json.loads((shop.folder / "results" / "small" / "study.json").read_text())["trials"]
+    return {trial["name"]: trial for trial in listed}
+
+
+def states(shop):
+    return [trial["state"] for trial in trials(shop).values()]
+
+
+@together
+def test_a_study_that_is_signalled_is_queued_again_and_every_trial_goes_on(shop, whole):
+    path = write_study(shop, "ranks_per_trial: 2\nrepeat: 4\n")
+    job = shop.submit(SCRIPTS / "study.sbatch", path, options=["--nodes=2"])
+    first = shop.folder / "results" / "small" / "ranks-2"
+    job.wait_for_step(first, 3)
+    job.ask_for_checkpoint()
+    job.wait()
+    assert job.restarts() == 1 and "every trial that was running has a checkpoint" in job.output(), job.told()
+    assert states(shop) == ["finished"] * 4, job.told()
+    assert e2e.steps(first)[-1]["step"] == 400 == len(e2e.steps(first)), job.told()
+    assert "resuming after step" in (first / "log.txt").read_text()
+
+
+@together
+def test_the_tasks_of_an_array_share_a_study(shop, whole):
+    path = write_study(shop, "repeat: 6\n")
+    array = shop.submit(SCRIPTS / "study.sbatch", path, options=["--nodes=1", "--ntasks-per-node=1", "--array=3-5"])
+    for number in 3, 4, 5:
+        Job(shop.cluster, f"{array.id}_{number}", shop.folder).wait()
+    assert states(shop) == ["finished"] * 6 and all(t["starts"] == 1 for t in trials(shop).values()), array.told()
+    assert len({t["job"] for t in trials(shop).values()}) == 3
+
+
+@together
+def test_after_a_rank_has_died_another_job_goes_on(shop, whole):
+    # Slurm's PMIx ends the step where a process is lost, in spite of --kill-on-bad-exit=0.
+    path = write_study(shop, "ranks_per_trial: 2\nrepeat: 3\n")
+    job = shop.submit(SCRIPTS / "study.sbatch", path, options=["--nodes=1", "--ntasks-per-node=4"])
+    victim = shop.folder / "results" / "small" / "ranks-2"
+    job.wait_for_step(victim, 3)
+    os.kill(json.loads((victim / "run.json").read_text())["starts"][-1]["process_id"], signal.SIGKILL)
+    job.wait("FAILED")
+    assert job.restarts() == 0 and "ended with exit code" in job.output(), job.told()
+    other = shop.submit(SCRIPTS / "study.sbatch", path, "--resume", options=["--nodes=1"]).wait()
+    assert states(shop) == ["finished"] * 3 and trials(shop)["ranks-2"]["starts"] == 2, other.told()
+
+
+@together
+def test_a_bad_study_is_told_before_anything_starts(shop, whole):
+    job = shop.submit(SCRIPTS / "study.sbatch", write_study(shop, "vary: {batch.globl: [1]}\n"), options=["--nodes=1"])
+    assert "did you mean" in job.wait("FAILED").output() and job.restarts() == 0, job.told()
+    gaps = shop.submit(SCRIPTS / "study.sbatch", write_study(shop, "repeat: 2\n"),
+                       options=["--nodes=1", "--array=1,2,7"])
+    assert "the array has gaps" in Job(shop.cluster, f"{gaps.id}_7", shop.folder).wait("FAILED").output()
+    assert not (shop.folder / "results").exists()
