@@ -97,10 +97,10 @@ struct StudyArguments {
   bool plan_only = false;
   bool resume = false;
   std::vector<std::string> command_line;  // for the record
-  std::int64_t share = 0, shares = 0;  // --index: which trials; 0 shares: all
-  std::vector<std::string> preflight;  // files that say how long a step takes
-  int threads = 1;                     // per rank, where run.threads leaves the choice to the machine
-  std::string device;                  // as of PlanArguments
+  std::int64_t share = 0, shares = 0;     // --index: which trials; 0 shares: all
+  std::vector<std::string> preflight;     // files that say how long a step takes
+  int threads = 1;                        // per rank, where run.threads leaves the choice to the machine
+  std::string device;                     // as of PlanArguments
 };
 // Checks every trial of a study and says what it comes to. One process.
 int plan_study(const StudyArguments& arguments);
