@@ -82,10 +82,13 @@ class Run:
 
     @property
     def ran_away(self):
-        """Whether the last twentieth of the steps had a higher loss than the first step; fewer than 20 say nothing. As
-        src/study/trial_record.cpp decides."""
+        """Whether the last twentieth of the steps had a higher loss than the first step; of fewer than 20 steps, twice as
+        high. As src/study/trial_record.cpp decides."""
         losses = self.column("loss")
-        return len(losses) >= 20 and not numpy.mean(losses[-(len(losses) // 20) :]) <= losses[0]
+        if len(losses) < 2:
+            return False
+        bound = losses[0] * (2 if len(losses) < 20 else 1)
+        return not numpy.mean(losses[-max(1, len(losses) // 20) :]) <= bound
 
     @property
     def state(self):

@@ -16,7 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t steps_to_judge = 20;  // fewer say nothing about where a run goes
+// In a run of fewer steps a higher loss may be chance, where it is not twice as high.
+constexpr std::size_t steps_to_judge = 20;
 
 template <class T>
 void take(const Json& json, const char* key, T& value) {
@@ -98,11 +99,12 @@ void read_metrics(const std::string& folder, TrialOutcome& o) {
     o.accuracy = number(line, "accuracy");
     losses.push_back(o.loss.value_or(std::nan("")));
   }
-  if (losses.size() < steps_to_judge) return;
-  const std::size_t last = losses.size() / 20;
+  if (losses.size() < 2) return;
+  const std::size_t last = std::max<std::size_t>(1, losses.size() / 20);
+  const double bound = losses.front() * (losses.size() < steps_to_judge ? 2 : 1);
   double sum = 0;
   for (std::size_t i = losses.size() - last; i < losses.size(); ++i) sum += losses[i];
-  o.ran_away = !(sum / static_cast<double>(last) <= losses.front());
+  o.ran_away = !(sum / static_cast<double>(last) <= bound);
 }
 
 Json value_of(const Field& field, const Experiment& experiment) {
