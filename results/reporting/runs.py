@@ -82,12 +82,12 @@ class Run:
 
     @property
     def ran_away(self):
-        """Whether the last twentieth of the steps had a higher loss than the first step; of fewer than 20 steps, twice as
-        high. As src/study/trial_record.cpp decides."""
+        """Whether the last twentieth of the steps had a higher loss than the first step; of fewer than 20 steps, or where
+        the first one is not step 1 (a branch), twice as high. As src/study/trial_record.cpp decides."""
         losses = self.column("loss")
         if len(losses) < 2:
             return False
-        bound = losses[0] * (2 if len(losses) < 20 else 1)
+        bound = losses[0] * (2 if len(losses) < 20 or self.column("step")[0] > 1 else 1)
         return not numpy.mean(losses[-max(1, len(losses) // 20) :]) <= bound
 
     @property

@@ -16,7 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// In a run of fewer steps a higher loss may be chance, where it is not twice as high.
+// In a run of fewer steps, and in one that began with trained weights (a branch), a higher loss may be chance, where it
+// is not twice as high.
 constexpr std::size_t steps_to_judge = 20;
 
 template <class T>
@@ -85,6 +86,7 @@ void add_evaluation(const Json& line, TrialOutcome& o) {
 void read_metrics(const std::string& folder, TrialOutcome& o) {
   std::ifstream in(folder + "/metrics.jsonl", std::ios::binary);
   std::vector<double> losses;
+  std::int64_t first_step = 0;
   for (std::string text; std::getline(in, text);) {
     const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!line.is_object()) continue;  // cut off by a kill
@@ -97,11 +99,12 @@ void read_metrics(const std::string& folder, TrialOutcome& o) {
     take(line, "elapsed_seconds", o.elapsed_seconds);
     o.loss = number(line, "loss");
     o.accuracy = number(line, "accuracy");
+    if (losses.empty()) first_step = o.final_step;
     losses.push_back(o.loss.value_or(std::nan("")));
   }
   if (losses.size() < 2) return;
   const std::size_t last = std::max<std::size_t>(1, losses.size() / 20);
-  const double bound = losses.front() * (losses.size() < steps_to_judge ? 2 : 1);
+  const double bound = losses.front() * (losses.size() < steps_to_judge || first_step > 1 ? 2 : 1);
   double sum = 0;
   for (std::size_t i = losses.size() - last; i < losses.size(); ++i) sum += losses[i];
   o.ran_away = !(sum / static_cast<double>(last) <= bound);

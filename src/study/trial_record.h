@@ -29,7 +29,8 @@ struct TrialOutcome {
   std::optional<double> validation_loss, validation_accuracy;            // of the last evaluation
   std::optional<double> best_validation_loss, best_validation_accuracy;  // of all evaluations
   std::optional<std::int64_t> best_step;                                 // that with the best loss
-  // The last twentieth of the steps had a higher mean loss than the first step; of fewer than 20 steps, twice as high.
+  // The last twentieth of the steps had a higher mean loss than the first step; of fewer than 20 steps, or where the
+  // first one is not step 1 (a branch), twice as high.
   bool ran_away = false;
 };
 // Reads run.json and metrics.jsonl; what is missing or broken in them is left out.

@@ -190,6 +190,18 @@ def test_a_run_that_ends_worse_than_it_began_has_diverged_and_sets_no_target(tmp
     assert items(tmp_path / "grid")["outcome_vs_batch"].rows[0]["max"] < 45
 
 
+@pytest.mark.parametrize("loss, state", [(1.05, "finished"), (2.1, "diverged")])
+def test_a_branch_has_diverged_where_its_loss_is_twice_that_of_its_first_step(tmp_path, loss, state):
+    folder = made_runs.write(tmp_path / "branch", 64)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [{**line, "step": line["step"] + 500} for line in lines if "loss" in line]
+    assert len(lines) >= 20
+    for line in lines:
+        line["loss"] = 1.0 if line is lines[0] else loss
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert runs.read_all([tmp_path])[0].state == state
+
+
 def test_figures_without_data_are_left_out_and_named(tmp_path):
     made_runs.write(tmp_path / "one" / "run", 64, image=False)
     found = items(tmp_path / "one")
