@@ -7,7 +7,7 @@ import time
 import h5py
 import pytest
 
-from conftest import ROOT, assert_same_bits, checkpoints, last_step, steps
+from conftest import ROOT, assert_same_bits, checkpoints, evaluations, last_step, steps
 
 ENDLESS = 10**9
 STATES = ("waiting", "running", "finished", "failed", "diverged")
@@ -63,6 +63,9 @@ class Study:
         done = self.workshop.run("train", self.experiment, *words, f"run.dir={place}", ranks=trial["ranks"])
         assert done.code == 0, done
         assert_same_bits(self.folder / name, place)
+        # A run in parts may have evaluations at the ends of its parts, too.
+        parts, whole = ({e["step"]: e["validation_loss"] for e in evaluations(run)} for run in (self.folder / name, place))
+        assert whole and whole == {step: parts.get(step) for step in whole}
 
 
 MIXED = "ranks_per_trial: [1, 2]\nvary: {batch.global: [32, 64]}\nrepeat: 2\n"
