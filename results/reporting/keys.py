@@ -121,8 +121,9 @@ def parse_override(word):
 
 def peak_rate(config):
     """The rate after warm-up: base x its scaling to the batch (src/config/schema.cpp, learning_rate.scaling); NaN where
-    the base is not known."""
+    the base is not known. A branch has that of the run that it left, times branch.rate_factor (src/config/branch.cpp)."""
     base, reference = config.get("learning_rate.base", math.nan), config.get("learning_rate.base_batch", 0)
-    times = config.get("batch.global", 0) / reference if reference else 1.0
+    batch = config.get("batch.global", 0) / config.get("branch.batch_factor", 1)
+    times = batch / reference if reference else 1.0
     scaling = {"linear": times, "sqrt": times**0.5, "legw": times**0.5}
-    return base * scaling.get(config.get("learning_rate.scaling", "none"), 1.0)
+    return base * scaling.get(config.get("learning_rate.scaling", "none"), 1.0) * config.get("branch.rate_factor", 1)

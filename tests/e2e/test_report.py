@@ -16,7 +16,7 @@ from conftest import ROOT
 
 sys.path[:0] = [str(ROOT / "results"), str(ROOT / "tests" / "golden")]
 import make_report  # noqa: E402
-from reporting import cells, measures, page, runs, sections, style  # noqa: E402
+from reporting import cells, keys, measures, page, runs, sections, style  # noqa: E402
 
 FIGURES = {
     "outcome_vs_batch",
@@ -200,6 +200,13 @@ def test_a_branch_has_diverged_where_its_loss_is_twice_that_of_its_first_step(tm
         line["loss"] = 1.0 if line is lines[0] else loss
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert runs.read_all([tmp_path])[0].state == state
+
+
+def test_the_peak_rate_of_a_branch_is_that_of_its_run_times_its_factor():
+    config = {"batch.global": 1024, "learning_rate.base": 0.01, "learning_rate.base_batch": 64, "learning_rate.scaling": "linear"}
+    assert keys.peak_rate(config) == pytest.approx(0.16)
+    branch = {**config, "branch.batch_factor": 4, "branch.rate_factor": 2}
+    assert keys.peak_rate(branch) == pytest.approx(0.01 * (256 / 64) * 2)
 
 
 def test_figures_without_data_are_left_out_and_named(tmp_path):
