@@ -134,7 +134,10 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   name_job(work, session);
   std::error_code code;
   std::filesystem::create_directories(work.folder, code);
-  if (code) throw Error(cat(work.folder, ": cannot make the study's folder: ", code.message()));
+  if (code)
+    throw Error(
+        cat(work.folder, ": cannot make the study's folder: ", code.message()),
+        "results/ is made in the working directory: start the study where a folder of that name can be written to");
   return work;
 }
 

@@ -139,7 +139,8 @@ void plan_branch(RunPlan& plan) {
   if ((schedule == "cosine" || schedule == "polynomial") && end > last + 1)
     throw Error(cat("branch.samples is ", branch.samples, ", but the schedule, ", schedule,
                     ", of the run that it leaves ", "at step ", begin.step, " ends ",
-                    std::llround((last - plan.schedule.steps(begin)) * static_cast<double>(plan.schedule.global_batch)),
+                    std::llround(std::max(0.0, last - plan.schedule.steps(begin)) *
+                                 static_cast<double>(plan.schedule.global_batch)),
                     " samples behind that, expected no more"),
                 "branch from an earlier checkpoint, or for fewer samples");
   if (has_end(plan) && plan.experiment.batch.follow_noise == 0) plan.updates = end_of_run(plan, plan.course)->step;

@@ -204,6 +204,11 @@ TEST(Branch, RefusesWhatContradictsIt) {
         plan_of({"branch.from=run@9", "branch.samples=5000", "learning_rate.schedule=cosine"}, point_at_step({}, 135));
       }).find("ends 960 samples behind that, expected no more"),
       std::string::npos);
+  EXPECT_NE(
+      message_of([] {
+        plan_of({"branch.from=run@50", "branch.samples=1", "learning_rate.schedule=cosine"}, point_at_step({}, 700));
+      }).find("ends 0 samples behind that, expected no more"),
+      std::string::npos);
 }
 
 }  // namespace
