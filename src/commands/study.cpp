@@ -6,6 +6,8 @@
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -74,17 +76,49 @@ std::vector<TrialRecord> records_of(const Trials& trials) {
   return records;
 }
 
-// Data sets are read here, once for the whole job.
-void read_indices(const std::vector<Trial>& trials, StudyWork& work, TrialPlanner& planner) {
-  for (const Trial& trial : trials)
+bool is_over(const StudyWork& work, const Trial& trial) {
+  const auto record = std::ranges::find(work.trials, trial.name, &TrialRecord::name);
+  return record != work.trials.end() && record->is_over();
+}
+
+// Data sets are read here, once for the whole job. Returns the trials that can begin: those without data will fail, and
+// leave the others alone. Throws Error where there is no data for any.
+std::vector<Trial> read_indices(const std::vector<Trial>& trials, StudyWork& work, TrialPlanner& planner) {
+  std::set<std::string> missing;  // prefixes
+  std::vector<Trial> ready;
+  std::optional<Error> first;
+  for (const Trial& trial : trials) {
+    if (is_over(work, trial)) continue;
+    bool has_data = true;
     for (const std::string& prefix : {trial.experiment.data.train, trial.experiment.data.validation}) {
       if (prefix.empty() || work.indices.contains(prefix)) continue;
+      if (missing.contains(prefix)) has_data = false;
+      if (!has_data) break;
       try {
         planner.give(work.indices.emplace(prefix, read_dataset_index(prefix)).first->second);
       } catch (const Error& e) {
-        throw Error(cat("trial ", trial.name, ": ", e.what()), e.hint(), e.where());
+        log_warning("trials of ", prefix, " will fail: ", e.what());
+        missing.insert(prefix);
+        has_data = false;
+        if (!first) first.emplace(cat("trial ", trial.name, ": ", e.what()), e.hint(), e.where());
       }
     }
+    if (has_data) ready.push_back(trial);
+  }
+  if (ready.empty() && first) throw *first;
+  return ready;
+}
+
+// In the order of `taken`; those that are not in `ready` are not planned.
+std::vector<PlannedTrial> plan_ready(const Study& study, const std::vector<Trial>& taken,
+                                     const std::vector<Trial>& ready, TrialPlanner& planner) {
+  const std::vector<PlannedTrial> planned = plan_all(study, ready, planner);
+  std::vector<PlannedTrial> all;
+  for (const Trial& trial : taken) {
+    const auto found = std::ranges::find(planned, trial.name, [](const PlannedTrial& p) { return p.trial->name; });
+    all.push_back({&trial, found == planned.end() ? TrialPlan() : found->plan, std::nullopt});
+  }
+  return all;
 }
 
 void name_job(StudyWork& work, const Session& session) {
@@ -119,10 +153,11 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   for (TrialRecord& record : work.trials) read_trial_record(cat(work.folder, "/", record.name), record);
 
   TrialPlanner planner(session.available_threads(), arguments.device);
-  read_indices(taken, work, planner);
-  std::vector<PlannedTrial> planned = plan_all(study, taken, planner);
+  const std::vector<Trial> ready = read_indices(taken, work, planner);
+  std::vector<PlannedTrial> planned = plan_ready(study, taken, ready, planner);
   const TimeExpectation times(measured_runs(work.folder), preflight);
-  for (PlannedTrial& p : planned) p.time = times.of(*p.trial, p.plan);
+  for (PlannedTrial& p : planned)
+    if (p.plan.batch.ranks > 0) p.time = times.of(*p.trial, p.plan);
   const std::vector<double> expected = expected_seconds(planned, work.knows_seconds);
   for (std::size_t i = 0; i < taken.size(); ++i) {
     const auto record = std::ranges::find(work.trials, taken[i].name, &TrialRecord::name);

@@ -269,9 +269,13 @@ std::string StudyJob::train(const RankGroup& ranks, const QueuedTrial& trial, co
   };
   try {
     const Experiment experiment = parse_experiment(trial.experiment, folder, {});
-    const auto data = [&](Communicator&) {
-      TrainingData found{work_.indices.at(experiment.data.train), std::nullopt};
-      if (!experiment.data.validation.empty()) found.validation = work_.indices.at(experiment.data.validation);
+    const auto data = [&](Communicator& communicator) {
+      const auto train = work_.indices.find(experiment.data.train);
+      const auto validation = work_.indices.find(experiment.data.validation);
+      if (train == work_.indices.end() || (validation == work_.indices.end() && !experiment.data.validation.empty()))
+        return shared_data(experiment, communicator);  // which could not be read when the job began
+      TrainingData found{train->second, std::nullopt};
+      if (!experiment.data.validation.empty()) found.validation = validation->second;
       return found;
     };
     const int code = run_training({.session = session_,

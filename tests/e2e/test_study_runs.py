@@ -137,6 +137,28 @@ def test_an_error_and_a_divergence_end_their_trials_and_nothing_else(workshop):
             study.assert_same_as_alone(name)
 
 
+def test_a_trial_without_data_fails_and_leaves_the_others_alone(workshop):
+    there, missing = workshop.folder / "mine-train", workshop.folder / "later-train"
+    for path in workshop.data.parent.glob(f"{workshop.data.name}-train-*.h5"):
+        (workshop.folder / path.name.replace(workshop.data.name, "mine")).write_bytes(path.read_bytes())
+    study = Study(workshop, f"ranks_per_trial: 2\nvary: {{data.train: [{there}, {missing}]}}\nrepeat: 2\n")
+    result = study.run(ranks=2, code=1)
+    assert f"trials of {missing} will fail" in result.out + result.err, result
+    states = study.states()
+    assert sorted(states.values()) == ["failed"] * 2 + ["finished"] * 2, states
+    for name, trial in study.listed().items():
+        if trial["state"] == "failed":
+            assert "later-train" in trial["error"] and "hint" in trial, trial
+    # What has finished needs its data no more.
+    for path in workshop.folder.glob("mine-train-*.h5"):
+        path.rename(workshop.folder / path.name.replace("mine", "later"))
+    study.run("--resume", ranks=2)
+    assert set(study.states().values()) == {"finished"}
+    lost = Study(workshop, f"vary: {{data.train: [{there}, nowhere]}}\n", name="lost")
+    result = lost.run(code=1)
+    assert result.err.count("ringtrain: error") == 1 and "no data set at" in result.err and not lost.folder.exists(), result
+
+
 def kill_rank_of(job, study, name, victim):
     """kill -9 of the rank that leads the trial (0) or works with it (1), once there is a checkpoint."""
     job.wait_for_step(study.folder / name, 12)
