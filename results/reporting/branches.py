@@ -198,8 +198,8 @@ def figure(points, parents):
     axes[1].axhline(TOLERANCE, color=style.GREY, linewidth=1, linestyle=":", label=f"tolerance, {TOLERANCE:g} nats")
     axes[1].set_ylabel("loss above that of the\nsmallest batch (nats)")
     style.batch_axis(axes[1], batches)
-    style.legend(axes[0], below=-0.25)
-    style.legend(axes[1], below=-0.25)
+    style.legend(axes[0], below=0.62)
+    style.legend(axes[1], below=0.62)
     drawing.set_size_inches(5.4, 8)
     return Figure(
         "branches",

@@ -91,7 +91,7 @@ def losses(cells, value_of):
     axes[1].set_xlabel("epoch")
     for axis in axes:
         limit_losses(axis)
-    style.legend(axes[0] if not validation else axes[1], below=-0.25)
+    style.legend(axes[0] if not validation else axes[1], below=0.62)
     return Figure(
         "losses",
         title,
@@ -277,7 +277,7 @@ def published_noise(cells, made, rows):
     axis.set_yticks(range(len(entries)), names, fontsize=9)
     axis.invert_yaxis()
     axis.set_xlabel("samples (Billion Word: tokens)")
-    style.legend(axis, below=-0.65 / height)
+    style.legend(axis, below=0.65)
     table = [
         {
             "what": name,

@@ -164,7 +164,7 @@ def against_ranks(cells):
     for axis in axes:
         from_zero(axis)
     rank_axis(axes[2], [r["ranks"] for rows in lines.values() for r in rows])
-    style.legend(axes[2], below=-0.28)
+    style.legend(axes[2], below=0.7)
     return Figure(
         "speed_vs_ranks",
         title,
@@ -206,7 +206,7 @@ def against_batch(cells):
     for axis in axes:
         from_zero(axis)
     style.batch_axis(axes[1], [r["batch"] for rows in lines.values() for r in rows])
-    style.legend(axes[1], below=-0.25)
+    style.legend(axes[1], below=0.62)
     return Figure(
         "speed_vs_batch",
         title,
@@ -275,7 +275,7 @@ def step_parts(cells):
     axis.set_xlabel("share of a step (%)")
     axis.set_xlim(0, 100)
     axis.grid(False)
-    style.legend(axis, below=-0.6 / height)
+    style.legend(axis, below=0.6)
     note = "Means over the steps, the first tenth left out; the milliseconds beside each bar are a whole step."
     return Figure(
         "step_parts", title, drawing, bars, note + (f" The first 24 of {len(bars)}." if len(bars) > 24 else "")

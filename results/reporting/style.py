@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot, ticker  # noqa: E402
+from matplotlib import pyplot, ticker, transforms  # noqa: E402
 
 # Okabe and Ito 2008: told apart by colour-blind readers; the first ones differ in grey, too.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"]
@@ -79,9 +79,14 @@ def line(index, **more):
 
 
 def panels(count=1, height=3.3, shared=True):
-    """(drawing, list of axes), one below another."""
+    """(drawing, list of axes), one below another, with room for the legends between them."""
     drawing, axes = pyplot.subplots(
-        count, 1, squeeze=False, sharex=shared, figsize=(5.4, 0.5 + height * count), layout="constrained"
+        count,
+        1,
+        squeeze=False,
+        sharex=shared,
+        figsize=(5.4, 0.5 + height * count),
+        layout="constrained" if count > 1 else None,
     )
     return drawing, list(axes[:, 0])
 
@@ -132,7 +137,8 @@ def wrapped(text, width):
     return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)) or text
 
 
-def legend(axis, columns=3, **more):
+def legend(axis, columns=3, below=0.5, **more):
+    """Inches below the axis, where the axis may still shrink to make room for it."""
     handles, labels = axis.get_legend_handles_labels()
     labels = [wrapped(label, LEGEND_WIDTH) for label in labels]
     if len(labels) > 12:
@@ -143,7 +149,8 @@ def legend(axis, columns=3, **more):
             handles,
             labels,
             loc="upper left",
-            bbox_to_anchor=(0, more.pop("below", -0.2)),
+            bbox_to_anchor=(0, 0),
+            bbox_transform=axis.transAxes + transforms.ScaledTranslation(0, -below, axis.figure.dpi_scale_trans),
             frameon=False,
             ncol=max(1, min(columns, len(labels), 62 // (longest + 7))),
             borderaxespad=0,
