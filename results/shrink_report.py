@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a report's files smaller, so that it can be kept in git: results/shrink_report.py results/studies/NAME
 
-SVG, in the page and beside it: coordinates of two digits after the point, no line ends or comments. PNG: 64 colours. CSV stays as it is.
+An SVG, in the page or in a file, keeps two digits after the point of its coordinates, and no line ends or comments. A PNG keeps 64 colours. A CSV stays as it is.
 """
 
 import re

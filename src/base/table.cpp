@@ -61,4 +61,20 @@ std::string readable_bytes(double bytes) {
   return text;
 }
 
+std::string counted(long long count, const std::string& noun) {
+  return with_thousands(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+std::string with_digits(double value, int digits) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*g", digits, value);
+  return text;
+}
+
 }  // namespace ringtrain

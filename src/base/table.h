@@ -27,5 +27,11 @@ std::size_t display_width(const std::string& text);
 // 1234567 -> "1,234,567"; 1536 -> "1.5 KiB".
 std::string with_thousands(long long value);
 std::string readable_bytes(double bytes);
+// (1, "trial") -> "1 trial"; (1200, "trial") -> "1,200 trials".
+std::string counted(long long count, const std::string& noun);
+// "a, b, c".
+std::string joined(const std::vector<std::string>& words);
+// Significant digits: (0.123456, 3) -> "0.123".
+std::string with_digits(double value, int digits = 6);
 
 }  // namespace ringtrain

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/table.h"
 
 namespace ringtrain {
 namespace {
@@ -43,9 +43,7 @@ bool is_at(const Place& place, const RunPoint& point) {
 }
 
 std::string described(const Place& place) {
-  char text[48];
-  std::snprintf(text, sizeof text, " (epoch %.6g)", place.epochs);
-  return cat("step ", place.step, place.epochs >= 0 ? text : "");
+  return cat("step ", place.step, place.epochs >= 0 ? cat(" (epoch ", with_digits(place.epochs), ")") : "");
 }
 
 }  // namespace
@@ -77,9 +75,8 @@ std::string checkpoint_at(const std::string& run_dir, const RunPoint& point) {
       log_warning("checkpoint passed over: ", error.what());
     }
   }
-  const std::string name = cat(to_string(point), point.in_steps ? "" : point.at == 1 ? " epoch" : " epochs");
   throw Error(
-      cat(run_dir, ": no checkpoint was kept at ", name, there.empty() ? ", nor anywhere else" : "; there are ", there),
+      cat(run_dir, ": no checkpoint was kept at ", with_unit(point), there.empty() ? ", nor anywhere else" : "; there are ", there),
       cat("train with checkpoint.keep_at: [", to_string(point), "], or branch where there is one"));
 }
 

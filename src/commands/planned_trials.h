@@ -17,10 +17,12 @@ struct PlannedTrial {
   std::optional<ExpectedTime> time;
 };
 
-// Every trial is planned before anything is said; an error names the first that cannot be, and how many others.
-std::vector<PlannedTrial> plan_all(const Study& study, const std::vector<Trial>& trials, TrialPlanner& planner);
+// The places of the trials of --index K/N; all without it. Throws Error with search: halving.
+std::vector<std::size_t> taken_places(const Study& study, const Trials& trials, const StudyArguments& arguments);
 
-// The trials of --index K/N; all without it.
-std::vector<Trial> taken_trials(const Study& study, const Trials& trials, const StudyArguments& arguments);
+// Of the trials at `places`, in that order. Every one is planned before anything is said; an Error names the first that
+// cannot be, and how many others.
+std::vector<PlannedTrial> plan_all(const Study& study, const Trials& trials, const std::vector<std::size_t>& places,
+                                   TrialPlanner& planner);
 
 }  // namespace ringtrain

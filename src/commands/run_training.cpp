@@ -340,7 +340,7 @@ void GroupTraining::prepare() {
 
 void GroupTraining::open() {
   if (root_ && folder_ == nullptr) folder_ = &own_folder_.emplace(run_folder_path(request_.experiment, false), false);
-  // The counters are the node's: what trials beside this one draw would be in them, too.
+  // The counters count for the whole node, so what other trials on it draw would be counted, too.
   if (root_ && request_.group.node_size() == request_.session.node_size()) energy_.emplace();
   LaterRecords later = LaterRecords::drop;
   if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_);

@@ -76,19 +76,16 @@ std::vector<TrialRecord> records_of(const Trials& trials) {
   return records;
 }
 
-bool is_over(const StudyWork& work, const Trial& trial) {
-  const auto record = std::ranges::find(work.trials, trial.name, &TrialRecord::name);
-  return record != work.trials.end() && record->is_over();
-}
-
-// Data sets are read here, once for the whole job. Returns the trials that can begin: those without data will fail, and
-// leave the others alone. Throws Error where there is no data for any.
-std::vector<Trial> read_indices(const std::vector<Trial>& trials, StudyWork& work, TrialPlanner& planner) {
+// Data sets are read here, once for the whole job. Returns the places of those trials that can begin: those without
+// data will fail, and leave the others alone. Throws Error where there is no data for any.
+std::vector<std::size_t> read_indices(const Trials& trials, const std::vector<std::size_t>& taken, StudyWork& work,
+                                      TrialPlanner& planner) {
   std::set<std::string> missing;  // prefixes
-  std::vector<Trial> ready;
+  std::vector<std::size_t> ready;
   std::optional<Error> first;
-  for (const Trial& trial : trials) {
-    if (is_over(work, trial)) continue;
+  for (const std::size_t place : taken) {
+    if (work.trials[place].is_over()) continue;
+    const Trial& trial = trials.list[place];
     bool has_data = true;
     for (const std::string& prefix : {trial.experiment.data.train, trial.experiment.data.validation}) {
       if (prefix.empty() || work.indices.contains(prefix)) continue;
@@ -103,20 +100,22 @@ std::vector<Trial> read_indices(const std::vector<Trial>& trials, StudyWork& wor
         if (!first) first.emplace(cat("trial ", trial.name, ": ", e.what()), e.hint(), e.where());
       }
     }
-    if (has_data) ready.push_back(trial);
+    if (has_data) ready.push_back(place);
   }
   if (ready.empty() && first) throw *first;
   return ready;
 }
 
-// In the order of `taken`; those that are not in `ready` are not planned.
-std::vector<PlannedTrial> plan_ready(const Study& study, const std::vector<Trial>& taken,
-                                     const std::vector<Trial>& ready, TrialPlanner& planner) {
-  const std::vector<PlannedTrial> planned = plan_all(study, ready, planner);
+// In the order of `taken`, of which `ready` is a part in the same order; the others are not planned.
+std::vector<PlannedTrial> plan_ready(const Study& study, const Trials& trials, const std::vector<std::size_t>& taken,
+                                     const std::vector<std::size_t>& ready, TrialPlanner& planner) {
+  const std::vector<PlannedTrial> planned = plan_all(study, trials, ready, planner);
   std::vector<PlannedTrial> all;
-  for (const Trial& trial : taken) {
-    const auto found = std::ranges::find(planned, trial.name, [](const PlannedTrial& p) { return p.trial->name; });
-    all.push_back({&trial, found == planned.end() ? TrialPlan() : found->plan, std::nullopt});
+  auto next = planned.begin();
+  for (const std::size_t place : taken) {
+    const Trial& trial = trials.list[place];
+    const bool is_ready = next != planned.end() && next->trial == &trial;
+    all.push_back(is_ready ? *next++ : PlannedTrial{&trial, {}, std::nullopt});
   }
   return all;
 }
@@ -134,7 +133,7 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   std::vector<Preflight> preflight;
   for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
   const Trials trials = make_trials(study);
-  const std::vector<Trial> taken = taken_trials(study, trials, arguments);
+  const std::vector<std::size_t> taken = taken_places(study, trials, arguments);
 
   StudyWork work;
   work.folder = study_folder(study);
@@ -145,25 +144,26 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
     work.facts.search = search_json(study, trials);
     SearchCourse(work.rungs, work.points, work.folder);  // throws where the folder has another search's rungs
   }
-  for (const Trial& trial : taken)
-    if (is_branch(trial.experiment)) source_checkpoint(trial.experiment.branch.from);  // throws where it is not there
   work.trials = records_of(trials);
   check_folder(work.folder, arguments.resume);
-  for (const Trial& trial : taken) check_same_result(work.folder, trial);
+  for (const std::size_t place : taken) check_same_result(work.folder, trials.list[place]);
   for (TrialRecord& record : work.trials) read_trial_record(cat(work.folder, "/", record.name), record);
+  for (const std::size_t place : taken) {
+    const Experiment& e = trials.list[place].experiment;
+    if (is_branch(e) && !work.trials[place].is_over()) source_checkpoint(e.branch.from);  // throws where it is not there
+  }
 
   TrialPlanner planner(session.available_threads(), arguments.device);
-  const std::vector<Trial> ready = read_indices(taken, work, planner);
-  std::vector<PlannedTrial> planned = plan_ready(study, taken, ready, planner);
+  const std::vector<std::size_t> ready = read_indices(trials, taken, work, planner);
+  std::vector<PlannedTrial> planned = plan_ready(study, trials, taken, ready, planner);
   const TimeExpectation times(measured_runs(work.folder), preflight);
   for (PlannedTrial& p : planned)
     if (p.plan.batch.ranks > 0) p.time = times.of(*p.trial, p.plan);
   const std::vector<double> expected = expected_seconds(planned, work.knows_seconds);
-  for (std::size_t i = 0; i < taken.size(); ++i) {
-    const auto record = std::ranges::find(work.trials, taken[i].name, &TrialRecord::name);
-    work.queue.push_back({static_cast<std::size_t>(record - work.trials.begin()),
-                          to_yaml(experiment_in(work.folder, taken[i])), expected[i]});
-  }
+  for (std::size_t i = 0; i < taken.size(); ++i)
+    work.queue.push_back({taken[i], to_yaml(experiment_in(work.folder, *planned[i].trial)), expected[i]});
+  work.asks_for_gpus =
+      std::ranges::any_of(planned, [](const PlannedTrial& p) { return p.trial->experiment.machine.device != "cpu"; });
   check_ranks(planned, work, session);
   std::ranges::stable_sort(work.queue, std::ranges::greater(), &QueuedTrial::seconds);
   name_job(work, session);

@@ -29,7 +29,7 @@ constexpr unsigned kRungMicroseconds = 100'000;  // between two looks whether a 
 constexpr double kSureSeconds = 2;               // that a rank has to be missing at the end
 constexpr double kFarewellSeconds = 5;           // that the last rank waits for the others
 
-// What a rank says of a trial that it took part in: one of these and, behind the first line, hint, place and text.
+// What a rank says of a trial that it took part in: one of these and, after the first line, hint, place and text.
 constexpr const char *kFinished = "finished", *kPaused = "paused", *kStopped = "stopped", *kDiverged = "diverged",
                      *kFailed = "failed", *kOtherFailed = "another rank failed";
 
@@ -57,10 +57,7 @@ std::vector<int> sizes_of(const StudyWork& work) {
 }
 
 std::optional<NodeDevices> devices_of_node(const StudyWork& work, const RankGroup& job) {
-  bool any_gpu = false;
-  for (const QueuedTrial& q : work.queue)
-    any_gpu = any_gpu || parse_experiment(q.experiment, work.facts.file, {}).machine.device != "cpu";
-  if (!any_gpu) return std::nullopt;
+  if (!work.asks_for_gpus) return std::nullopt;
   return gather_devices(job, cuda::visible_uuids());
 }
 
@@ -166,10 +163,15 @@ bool StudyJob::is_over(const TrialRecord& record, std::size_t place) const {
   return record.state == TrialState::waiting && record.job == work_.job && !record.paused;  // was stopped
 }
 
+// As its folder says; its group may be dead (bury_dead()).
+bool StudyJob::is_running_here(const TrialRecord& record) const {
+  return record.state == TrialState::running && record.job == work_.job;
+}
+
 // A failed trial is out of its rung where this job has tried it.
-TrialStanding StudyJob::standing(const TrialRecord& record) const {
+TrialStanding StudyJob::standing(const TrialRecord& record, std::size_t place) const {
   TrialStanding standing;
-  const auto started = std::ranges::find(work_.trials, record.name, &TrialRecord::name)->starts;
+  const std::int64_t started = work_.trials[place].starts;  // when this job began
   if (record.state == TrialState::finished) standing.state = TrialStanding::State::finished;
   if (record.state == TrialState::diverged || (record.state == TrialState::failed && record.starts != started))
     standing.state = TrialStanding::State::ended;
@@ -183,21 +185,20 @@ void StudyJob::follow_search() {
   bury_dead();
   record_.look();
   std::vector<TrialStanding> standings;
-  for (const TrialRecord& record : record_.trials()) standings.push_back(standing(record));
+  for (std::size_t i = 0; i < work_.trials.size(); ++i) standings.push_back(standing(record_.trials()[i], i));
   search_->update(standings);
 }
 
-// At the end: trials that wait behind a rung that others have left.
+// At the end: trials that wait at the end of a rung that others have left.
 void StudyJob::leave_behind() {
   if (!search_) return;
   follow_search();
   for (std::size_t i = 0; i < work_.trials.size(); ++i) {
     TrialRecord r = work_.trials[i];
     const std::string folder = record_.folder_of(r);
-    const auto is_left = [&] { return read_trial_record(folder, r) && r.paused && search_->is_left_behind(i); };
-    if (!is_left()) continue;
-    const std::unique_ptr<RunFolder> lock = RunFolder::claim(folder);
-    if (!lock || !is_left()) continue;
+    const auto lock = RunFolder::claim_where(
+        folder, [&] { return read_trial_record(folder, r) && r.paused && search_->is_left_behind(i); });
+    if (!lock) continue;
     r.state = TrialState::finished;
     r.paused = false;
     r.left_behind = true;
@@ -216,21 +217,18 @@ std::optional<StudyJob::Taken> StudyJob::take(std::int64_t ranks) {
       const auto look = [&] {
         read_trial_record(folder, taken.record);
         over_[q] = is_over(taken.record, place);
-        if (over_[q] || !search_) return !over_[q];
-        const auto task = search_->task(place, standing(taken.record));
+        if (over_[q] || is_running_here(taken.record)) return false;
+        if (!search_) return true;
+        const auto task = search_->task(place, standing(taken.record, place));
         taken.pause = task.value_or(0);
         return task.has_value();
       };
-      if (!look()) continue;
-      taken.folder = RunFolder::claim(folder);
-      if (!taken.folder || !look()) continue;
-      if (taken.record.state == TrialState::running && taken.record.job == work_.job) continue;  // bury_dead()
+      taken.folder = RunFolder::claim_where(folder, look);
+      if (!taken.folder) continue;
       taken.resume = std::ifstream(folder + "/run.json").good();
       return taken;
     } catch (const std::exception& error) {
-      over_[q] = true;
-      troubles_.push_back(cat(taken.record.name, ": ", error.what()));
-      log_warning("trial ", troubles_.back());
+      give_up(q, error);
     }
   }
   return std::nullopt;
@@ -329,22 +327,26 @@ void StudyJob::conclude(Taken& taken, const std::vector<std::string>& said) try 
   write_study();
   taken.folder.reset();
 } catch (const std::exception& error) {
-  over_[taken.queued] = true;
-  troubles_.push_back(cat(taken.record.name, ": ", error.what()));
+  give_up(taken.queued, error);
+}
+
+// This rank cannot work on the trial: its folder cannot be read or written.
+void StudyJob::give_up(std::size_t queued, const std::exception& error) {
+  over_[queued] = true;
+  troubles_.push_back(cat(work_.trials[work_.queue[queued].place].name, ": ", error.what()));
   log_warning("trial ", troubles_.back());
 }
 
 // Trials that this job has begun and whose ranks are gone without a word.
 void StudyJob::bury_dead() {
+  record_.look();
   for (const QueuedTrial& q : work_.queue) {
-    TrialRecord r = work_.trials[q.place];
+    TrialRecord r = record_.trials()[q.place];
+    if (!is_running_here(r)) continue;
     const std::string folder = record_.folder_of(r);
-    const auto is_dead = [&] {
-      return read_trial_record(folder, r) && r.state == TrialState::running && r.job == work_.job;
-    };
-    if (!is_dead()) continue;
-    const std::unique_ptr<RunFolder> lock = RunFolder::claim(folder);
-    if (!lock || !is_dead()) continue;
+    const auto lock =
+        RunFolder::claim_where(folder, [&] { return read_trial_record(folder, r) && is_running_here(r); });
+    if (!lock) continue;
     r.state = TrialState::failed;
     r.outcome = read_outcome(folder);
     r.error = r.outcome->outcome = "error: a rank of its group has died";
@@ -403,20 +405,16 @@ void StudyJob::say_how_it_ended(int code) {
 bool StudyJob::wait_for_all() {
   const RankGroup& job = session_.job();
   job.set_lookout(nullptr);
-  double looked = 0, missing_since = 0;
+  double looked = 0, complete = now_seconds();  // when no rank was missing
   const auto look = [&] {
     ::usleep(10'000);
     const double now = now_seconds();
     if (now - looked < kLookSeconds) return;
     looked = now;
-    bool missing = !roster_.any_at_work();
-    if (missing) {
-      missing = false;
-      for (int r = 0; r < session_.size(); ++r) missing = missing || !roster_.is_alive(r);
-    }
-    if (!missing) missing_since = now;
-    if (missing_since > 0 && now - missing_since > kSureSeconds) throw RanksAreMissing();
-    if (missing_since == 0) missing_since = now;
+    bool all_live = true;
+    for (int r = 0; r < session_.size(); ++r) all_live = all_live && roster_.is_alive(r);
+    if (all_live || roster_.any_at_work()) complete = now;
+    if (now - complete > kSureSeconds) throw RanksAreMissing();
   };
   try {
     job.meet(look);

@@ -42,14 +42,16 @@ class StudyJob {
   void work_in_groups(const RankGroup& ranks, std::size_t size);
   bool work_off(const RankGroup& group);
   bool is_over(const TrialRecord& record, std::size_t place) const;
+  bool is_running_here(const TrialRecord& record) const;
   std::optional<Taken> take(std::int64_t ranks);
-  TrialStanding standing(const TrialRecord& record) const;
+  TrialStanding standing(const TrialRecord& record, std::size_t place) const;
   void follow_search();
   void leave_behind();
   void begin(Taken& taken);
   std::string train(const RankGroup& ranks, const QueuedTrial& trial, const std::string& folder, bool resume,
                     const RunFolder* locked, std::int64_t pause);
   void conclude(Taken& taken, const std::vector<std::string>& said);
+  void give_up(std::size_t queued, const std::exception& error);
   void bury_dead();
   void write_study();
   void watch_ranks_of(const RankGroup& group) const;

@@ -13,16 +13,6 @@
 namespace ringtrain {
 namespace {
 
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += cat(text.empty() ? "" : ", ", word);
-  return text;
-}
-
-std::string counted(std::size_t count, const std::string& noun) {
-  return cat(with_thousands(static_cast<long long>(count)), " ", noun, count == 1 ? "" : "s");
-}
-
 std::string readable_time(double seconds) {
   char text[40];
   if (seconds < 120)
@@ -34,41 +24,11 @@ std::string readable_time(double seconds) {
   return text;
 }
 
-std::string shown_number(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
-}
-
-}  // namespace
-
-std::vector<PlannedTrial> plan_all(const Study& study, const std::vector<Trial>& trials, TrialPlanner& planner) {
-  std::vector<PlannedTrial> planned;
-  std::vector<std::string> failed;
-  std::optional<Error> first;
-  for (const Trial& trial : trials) try {
-      planned.push_back({&trial, planner.plan(trial), std::nullopt});
-    } catch (const Error& e) {
-      failed.push_back(trial.name);
-      if (!first) first = e;
-    }
-  if (!first) return planned;
-  std::string others;
-  if (failed.size() > 1)
-    others = cat(" (and ", counted(failed.size() - 1, "more trial"), ": ",
-                 join({failed.begin() + 1,
-                       failed.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(5, failed.size()))}),
-                 failed.size() > 5 ? ", ..." : "", ")");
-  throw Error(cat(study.path, ": trial ", failed[0], ": ", first->what(), others), first->hint(), first->where());
-}
-
-namespace {
-
 std::string described(const Axis& axis) {
   std::vector<std::string> words;
   for (const Choice& choice : axis.choices)
     words.push_back(axis.is_group ? choice.name : choice.settings.front().value);
-  return join(words);
+  return joined(words);
 }
 
 void print_study(const Study& study, const Trials& trials) {
@@ -82,7 +42,7 @@ void print_study(const Study& study, const Trials& trials) {
   if (!study.seeds.empty()) {
     std::vector<std::string> seeds;
     for (const Setting& seed : study.seeds) seeds.push_back(seed.value);
-    t.row("seed", join(seeds));
+    t.row("seed", joined(seeds));
   }
   for (const Rule& rule : study.rules) t.row(rule.key, cat("= ", rule.expression.text()));
   for (const Comparison& condition : study.conditions) t.row("only where", condition.text());
@@ -105,7 +65,7 @@ void print_trials(const std::vector<PlannedTrial>& planned) {
     const bool counted_steps = p.plan.steps > 0;
     std::printf("%-*s %6lld %10s %12s %10s %10s  %s\n", w, p.trial->name.c_str(),
                 static_cast<long long>(p.trial->ranks), counted_steps ? with_thousands(p.plan.steps).c_str() : "-",
-                counted_steps ? with_thousands(p.plan.samples).c_str() : "-", shown_number(p.plan.peak_rate).c_str(),
+                counted_steps ? with_thousands(p.plan.samples).c_str() : "-", with_digits(p.plan.peak_rate, 4).c_str(),
                 p.time ? readable_time(p.time->seconds).c_str() : "-", to_string(p.plan.batch).c_str());
     for (const std::string& also : p.trial->also) std::printf("%-*s  = %s\n", w, "", also.c_str());
   }
@@ -147,25 +107,15 @@ void print_sums(const Study& study, const std::vector<PlannedTrial>& planned, bo
 
 }  // namespace
 
-std::vector<Trial> taken_trials(const Study& study, const Trials& trials, const StudyArguments& arguments) {
-  if (arguments.shares == 0) return trials.list;
-  if (study.search == Search::halving)
-    throw Error(cat("--index with search: halving in ", study.path, ": trials that are compared belong into one job"),
-                "leave out --index");
-  std::vector<Trial> taken;
-  for (const std::size_t i : share_of(trials, arguments.share, arguments.shares)) taken.push_back(trials.list[i]);
-  return taken;
-}
-
 int plan_study(const StudyArguments& arguments) {
   const Study study = read_study(arguments.study.path, arguments.study.overrides);
   std::vector<Preflight> preflight;
   for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
   const Trials trials = make_trials(study);
-  const std::vector<Trial> taken = taken_trials(study, trials, arguments);
+  const std::vector<std::size_t> taken = taken_places(study, trials, arguments);
   if (study.search == Search::halving) rungs_of(study, trials);  // throws
   TrialPlanner planner(arguments.threads, arguments.device);
-  std::vector<PlannedTrial> planned = plan_all(study, taken, planner);
+  std::vector<PlannedTrial> planned = plan_all(study, trials, taken, planner);
   const TimeExpectation times(measured_runs(study_folder(study)), preflight);
   for (PlannedTrial& p : planned) p.time = times.of(*p.trial, p.plan);
 

@@ -14,7 +14,7 @@ BatchStage stage_of(const BatchConfig& batch, const EpochFactor& change, std::in
   const double wanted = scheduled_batch(batch, change), epoch = std::floor(change.epoch);
   BatchStage stage;
   stage.epoch = static_cast<std::int64_t>(epoch);
-  // A fraction such as 0.3 is not exact: what is meant is the sample, not the one behind it.
+  // A fraction such as 0.3 is not exact: what is meant is the sample, not the one after it.
   stage.offset = static_cast<std::int64_t>(std::ceil((change.epoch - epoch) * static_cast<double>(epoch_span) - 1e-6));
   stage.batch = std::llround(wanted);
   if (batch.largest > 0 && wanted > static_cast<double>(batch.largest)) {
@@ -40,6 +40,21 @@ std::int64_t BatchCourse::samples_at(const Position& position) const {
 Position BatchCourse::after(const Position& position) const {
   const std::int64_t samples = samples_at(position);
   return settled({position.step + 1, position.samples + samples, position.epoch, position.offset + samples});
+}
+
+std::int64_t BatchCourse::updates_of_epoch(const Position& position) const {
+  const std::int64_t batch = batch_at(position);
+  return epoch_samples / batch + (keeps_rest && epoch_samples % batch > 0 ? 1 : 0);
+}
+
+std::int64_t BatchCourse::samples_of_epoch(const Position& position) const {
+  const std::int64_t batch = batch_at(position);
+  return keeps_rest ? epoch_samples : epoch_samples / batch * batch;
+}
+
+Position BatchCourse::after_epochs(const Position& position, std::int64_t epochs) const {
+  return {position.step + epochs * updates_of_epoch(position), position.samples + epochs * samples_of_epoch(position),
+          position.epoch + epochs, 0};
 }
 
 Position BatchCourse::settled(const Position& position) const {

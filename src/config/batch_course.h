@@ -9,7 +9,7 @@
 
 namespace ringtrain {
 
-// From the first update on that begins at this place of the data or behind it.
+// From the first update on that begins at this place of the data or after it.
 struct BatchStage {
   std::int64_t epoch = 0, offset = 0;  // as Position's
   std::int64_t batch = 0;              // samples of an update
@@ -29,6 +29,11 @@ struct BatchCourse {
   std::int64_t samples_at(const Position& position) const;
   // After that update.
   Position after(const Position& position) const;
+  // After `epochs` whole epochs with the batch of `position`, which begins one.
+  Position after_epochs(const Position& position, std::int64_t epochs) const;
+  // Of such an epoch.
+  std::int64_t updates_of_epoch(const Position& position) const;
+  std::int64_t samples_of_epoch(const Position& position) const;
   // The same position, or the next epoch's beginning where no update can begin any more.
   Position settled(const Position& position) const;
   bool operator==(const BatchCourse&) const = default;

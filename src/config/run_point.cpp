@@ -28,6 +28,10 @@ std::string to_string(const RunPoint& point) {
   return std::string(text, end) + (point.in_steps ? point.at == 1 ? " step" : " steps" : "");
 }
 
+std::string with_unit(const RunPoint& point) {
+  return to_string(point) + (point.in_steps ? "" : point.at == 1 ? " epoch" : " epochs");
+}
+
 std::string compact_text(const RunPoint& point) {
   std::string text = to_string(point);
   std::erase(text, ' ');

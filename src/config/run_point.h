@@ -16,6 +16,7 @@ inline constexpr std::string_view expected_run_point =
 std::optional<RunPoint> parse_run_point(std::string_view text);
 
 std::string to_string(const RunPoint& point);     // "2", "500 steps"
+std::string with_unit(const RunPoint& point);     // "2 epochs", "500 steps"
 std::string compact_text(const RunPoint& point);  // "2", "500steps": of a folder's name
 
 // branch.from as RUN@POINT: results/names/parent@2, results/names/parent@500steps.

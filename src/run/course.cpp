@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <optional>
 
 #include "base/error.h"
@@ -32,16 +31,15 @@ std::int64_t samples_left(const RunPlan& plan, const Position& p) {
 }
 
 // Whole epochs with one batch that begin at `p`, before `next` and the end of the run.
-std::int64_t whole_epochs(const RunPlan& plan, const Position& p, const BatchStage* next, std::int64_t updates,
-                          std::int64_t samples) {
+std::int64_t whole_epochs(const RunPlan& plan, const BatchCourse& course, const Position& p, const BatchStage* next) {
   if (p.offset > 0) return 0;
   std::int64_t epochs = INT64_MAX;
   const StopConfig& stop = plan.experiment.stop;
   if (next != nullptr) epochs = next->epoch - p.epoch;
   if (plan.experiment.branch.samples > 0)
-    return std::max<std::int64_t>(0, std::min(epochs, samples_left(plan, p) / samples));
+    return std::max<std::int64_t>(0, std::min(epochs, samples_left(plan, p) / course.samples_of_epoch(p)));
   if (stop.epochs > 0) epochs = std::min(epochs, last_step_of_epochs(plan) / plan.schedule.steps_per_epoch - p.epoch);
-  if (stop.steps > 0) epochs = std::min(epochs, (stop.steps - p.step) / updates);
+  if (stop.steps > 0) epochs = std::min(epochs, (stop.steps - p.step) / course.updates_of_epoch(p));
   return std::max<std::int64_t>(0, epochs);
 }
 
@@ -50,14 +48,10 @@ std::optional<Position> end_of_batch(const RunPlan& plan, const BatchCourse& cou
   const BatchStage* stage = &course.stage_at(position);
   const BatchStage* next = stage == &course.stages.back() ? nullptr : stage + 1;
   if (next == nullptr && !has_end(plan)) return std::nullopt;
-  const std::int64_t whole = course.epoch_samples / stage->batch, rest = course.epoch_samples % stage->batch;
-  const std::int64_t updates = whole + (course.keeps_rest && rest > 0 ? 1 : 0);  // of an epoch
-  const std::int64_t samples = course.keeps_rest ? course.epoch_samples : whole * stage->batch;
   Position p = position;
   while (!is_over(plan, p) && &course.stage_at(p) == stage) {
-    const std::int64_t epochs = whole_epochs(plan, p, next, updates, samples);
-    p = epochs > 0 ? Position{p.step + epochs * updates, p.samples + epochs * samples, p.epoch + epochs, 0}
-                   : course.after(p);
+    const std::int64_t epochs = whole_epochs(plan, course, p, next);
+    p = epochs > 0 ? course.after_epochs(p, epochs) : course.after(p);
   }
   return p;
 }
@@ -67,12 +61,6 @@ std::optional<Position> end_of_run(const RunPlan& plan, const BatchCourse& cours
   std::optional<Position> p = course.settled(plan.branch.position);
   while (p && !is_over(plan, *p)) p = end_of_batch(plan, course, *p);
   return p;
-}
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
 }
 
 std::string describe_batch(const RunPlan& plan, std::int64_t batch) {
@@ -85,7 +73,7 @@ std::string describe_following(const RunPlan& plan) {
   Table t;
   t.section("course of the batch");
   for (const std::int64_t b : plan.batches) t.row(b == batch.global ? "first" : "doubled", describe_batch(plan, b));
-  t.row("doubles", cat("when it has been below ", number(batch.follow_noise), " x the noise scale's lower bound for ",
+  t.row("doubles", cat("when it has been below ", with_digits(batch.follow_noise), " x the noise scale's lower bound for ",
                        with_thousands(plan.patience), " samples"));
   const auto steps_at = [&](std::int64_t b) {
     return end_of_run(plan, constant_course(b, plan.samples_per_epoch, plan.course.keeps_rest))->step;
@@ -198,8 +186,8 @@ std::string describe_batch_course(const RunPlan& plan) {
   std::optional<Position> begin = plan.branch.position;
   while (begin && !is_over(plan, *begin)) {
     const std::optional<Position> end = end_of_batch(plan, plan.course, *begin);
-    t.row(cat("from epoch ", number(plan.schedule.epochs(*begin))),
-          cat(describe_batch(plan, plan.course.batch_at(*begin)), ", rate ", number(rate_at(plan, *begin)),
+    t.row(cat("from epoch ", with_digits(plan.schedule.epochs(*begin))),
+          cat(describe_batch(plan, plan.course.batch_at(*begin)), ", rate ", with_digits(rate_at(plan, *begin)),
               end ? cat(", ", with_thousands(end->step - begin->step), " steps") : std::string()));
     begin = end;
   }
@@ -214,11 +202,11 @@ std::string describe_learning_rate(const RunPlan& plan) {
   double begin = -1, end = 1e300;  // of a branch: what it does not see is left out
   if (is_branch(plan.experiment)) {
     begin = plan.schedule.steps(plan.branch.position);
-    t.row(cat("step ", plan.branch.position.step, " (epoch ", number(plan.schedule.epochs(plan.branch.position)), ")"),
-          cat(number(rate_at(plan, plan.branch.position)), "  where the branch begins"));
+    t.row(cat("step ", plan.branch.position.step, " (epoch ", with_digits(plan.schedule.epochs(plan.branch.position)), ")"),
+          cat(with_digits(rate_at(plan, plan.branch.position)), "  where the branch begins"));
     if (plan.updates > 0) {
       end = plan.schedule.steps(*end_of_run(plan, plan.course));
-      t.row("until epoch", cat(number(end / static_cast<double>(schedule.steps_per_epoch)),
+      t.row("until epoch", cat(with_digits(end / static_cast<double>(schedule.steps_per_epoch)),
                                "; other steps as the run that it leaves counts them"));
     }
   }
@@ -226,8 +214,8 @@ std::string describe_learning_rate(const RunPlan& plan) {
     if (static_cast<double>(c.step) <= begin || static_cast<double>(c.step) > end) continue;
     const BatchStage& stage = plan.course.stage_at(place_of_step(plan.schedule, c.step));
     t.row(cat("step ", c.step, " (epoch ",
-              number(static_cast<double>(c.step) / static_cast<double>(schedule.steps_per_epoch)), ")"),
-          cat(number(c.rate * stage.rate_factor), "  ", c.what));
+              with_digits(static_cast<double>(c.step) / static_cast<double>(schedule.steps_per_epoch)), ")"),
+          cat(with_digits(c.rate * stage.rate_factor), "  ", c.what));
   }
   return t.str();
 }

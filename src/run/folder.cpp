@@ -209,6 +209,12 @@ std::unique_ptr<RunFolder> RunFolder::claim(const std::string& path) {
   }
 }
 
+std::unique_ptr<RunFolder> RunFolder::claim_where(const std::string& path, const std::function<bool()>& look) {
+  if (!look()) return nullptr;
+  std::unique_ptr<RunFolder> folder = claim(path);
+  return folder && look() ? std::move(folder) : nullptr;
+}
+
 RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   const bool resume = contents != Contents::of_a_new_run;

@@ -1,6 +1,7 @@
 // The run's own folder: results/<name>/<id>/ or run.dir. Rank 0 only.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,6 +29,9 @@ class RunFolder {
   // A study's trial: its folder is made where it is missing, and may hold an earlier start. Null: another process has
   // the lock.
   static std::unique_ptr<RunFolder> claim(const std::string& path);
+  // The same where `look` says yes, before and after the lock was taken: another process may have had it in between.
+  // Null where it says no.
+  static std::unique_ptr<RunFolder> claim_where(const std::string& path, const std::function<bool()>& look);
   ~RunFolder();  // releases the lock
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;

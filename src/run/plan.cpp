@@ -329,12 +329,6 @@ bool due(double every_epochs, std::int64_t every_steps, const RunPlan& plan, con
 
 namespace {
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
-}
-
 std::string describe_data(const DatasetIndex& index, std::int64_t samples) {
   return cat(
       index.prefix, ": ", with_thousands(samples), " samples in ", index.shards.size(),
@@ -355,20 +349,20 @@ std::string describe_images(const DataConfig& data) {
 std::string describe_model(const RunPlan& plan) {
   const ModelConfig& m = plan.experiment.model;
   std::string text = m.kind;
-  if (m.kind == "char_lstm") text += cat(" ", m.layers, " x ", m.hidden, ", dropout ", number(m.dropout));
+  if (m.kind == "char_lstm") text += cat(" ", m.layers, " x ", m.hidden, ", dropout ", with_digits(m.dropout));
   if (m.kind == "resnet")
     text += cat("-", m.depth, m.width == 64 ? "" : cat(", width ", m.width), ", stem ", m.stem,
                 m.stride_in == "1x1" ? ", stride in the first 1x1" : "", m.zero_gamma ? ", zero gamma" : "");
-  if (m.kind == "alexnet") text += cat(", dropout ", number(m.dropout));
+  if (m.kind == "alexnet") text += cat(", dropout ", with_digits(m.dropout));
   if (m.initial != "he") text += cat(", initial weights ", m.initial, m.initial_range > 0 ? " +-" : "");
-  if (m.initial_range > 0) text += number(m.initial_range);
-  if (m.forget_bias != 0) text += cat(", forget bias ", number(m.forget_bias));
+  if (m.initial_range > 0) text += with_digits(m.initial_range);
+  if (m.forget_bias != 0) text += cat(", forget bias ", with_digits(m.forget_bias));
   if (plan.train.is_image()) text += cat(", ", plan.experiment.data.image_size, " px");
   if (plan.norm_group > 0) text += cat(", batch norm over ", plan.norm_group);
   if (plan.experiment.loss.label_smoothing > 0)
-    text += cat(", label smoothing ", number(plan.experiment.loss.label_smoothing));
+    text += cat(", label smoothing ", with_digits(plan.experiment.loss.label_smoothing));
   return cat(text, ", ", with_thousands(plan.parameters.count()), " parameters, ",
-             number(static_cast<double>(plan.graph.forward_flops_per_sample()) / 2e9), " GMAC forward");
+             with_digits(static_cast<double>(plan.graph.forward_flops_per_sample()) / 2e9), " GMAC forward");
 }
 
 // " but not on norm and bias"
@@ -383,28 +377,28 @@ std::string describe_optimizer(const Experiment& e) {
   std::string text = cat(o.schedule_free ? "schedule-free " : "", o.kind);
   const bool adam = o.kind == "adam" || o.kind == "adamw" || o.kind == "lamb";
   if (o.kind == "lars")
-    text += cat(" (", o.lars_form, "), trust coefficient ", number(o.trust_coefficient), but_not_on(o.no_trust));
+    text += cat(" (", o.lars_form, "), trust coefficient ", with_digits(o.trust_coefficient), but_not_on(o.no_trust));
   if (o.kind == "sgd" || o.kind == "lars" || o.kind == "rmsprop_to_sgd")
-    text += cat(", momentum ", number(o.momentum), o.nesterov ? " (Nesterov)" : "",
+    text += cat(", momentum ", with_digits(o.momentum), o.nesterov ? " (Nesterov)" : "",
                 o.rate_in_momentum ? ", rate in the buffer" : "", o.momentum_correction ? ", corrected" : "");
-  if (adam) text += cat(", betas ", number(o.beta1), " ", number(o.beta2), ", epsilon ", number(o.epsilon));
+  if (adam) text += cat(", betas ", with_digits(o.beta1), " ", with_digits(o.beta2), ", epsilon ", with_digits(o.epsilon));
   if (o.kind == "muon")
-    text += cat(" (", o.muon_rate, "), momentum ", number(o.momentum), ", ", o.other_kind, " x ", number(o.other_rate),
+    text += cat(" (", o.muon_rate, "), momentum ", with_digits(o.momentum), ", ", o.other_kind, " x ", with_digits(o.other_rate),
                 " for the rest");
   if (o.kind == "muon" && o.other_kind == "adamw")
-    text += cat(": betas ", number(o.beta1), " ", number(o.beta2), ", epsilon ", number(o.epsilon));
+    text += cat(": betas ", with_digits(o.beta1), " ", with_digits(o.beta2), ", epsilon ", with_digits(o.epsilon));
   if (o.kind == "rmsprop" || o.kind == "rmsprop_to_sgd")
-    text += cat(", mean square's decay ", number(o.beta2), ", epsilon ", number(o.epsilon));
+    text += cat(", mean square's decay ", with_digits(o.beta2), ", epsilon ", with_digits(o.epsilon));
   if (o.kind == "rmsprop_to_sgd")
-    text += cat(", half SGD at epoch ", number(o.transition_center), ", within ", number(o.transition_length));
+    text += cat(", half SGD at epoch ", with_digits(o.transition_center), ", within ", with_digits(o.transition_length));
   if (o.adascale)
     text += cat(", AdaScale at ",
-                number(static_cast<double>(e.batch.global) / static_cast<double>(e.learning_rate.base_batch)),
+                with_digits(static_cast<double>(e.batch.global) / static_cast<double>(e.learning_rate.base_batch)),
                 " x base_batch ", e.learning_rate.base_batch);
-  if (o.weight_decay > 0) text += cat(", weight decay ", number(o.weight_decay), but_not_on(o.no_decay));
+  if (o.weight_decay > 0) text += cat(", weight decay ", with_digits(o.weight_decay), but_not_on(o.no_decay));
   if (o.kind == "lamb" && o.trust_undecayed) text += ", trust ratios on everything";
-  if (o.clip_value > 0) text += cat(", elements cut to +-", number(o.clip_value));
-  if (o.clip_norm > 0) text += cat(", clipped to norm ", number(o.clip_norm));
+  if (o.clip_value > 0) text += cat(", elements cut to +-", with_digits(o.clip_value));
+  if (o.clip_norm > 0) text += cat(", clipped to norm ", with_digits(o.clip_norm));
   return text;
 }
 
@@ -424,7 +418,7 @@ std::string describe_precision(const Experiment& e) {
   return cat(e.precision, ", fp32 weights",
              e.precision == "bf16"
                  ? ""
-                 : cat(", loss scale ", number(s.initial), s.growth_steps > 0 ? ", dynamic" : ", static"));
+                 : cat(", loss scale ", with_digits(s.initial), s.growth_steps > 0 ? ", dynamic" : ", static"));
 }
 
 // With the first batch.
@@ -450,11 +444,11 @@ std::string describe_stop(const RunPlan& plan) {
       static_cast<double>(plan.schedule.total_steps) / static_cast<double>(plan.schedule.steps_per_epoch);
   const std::string steps = cat(with_thousands(plan.updates), " steps");
   if (by_stop && plan.updates > 0)
-    part(plan.schedule.total_steps > 0 ? cat("after ", steps, " (", number(epochs), " epochs)") : "after " + steps);
+    part(plan.schedule.total_steps > 0 ? cat("after ", steps, " (", with_digits(epochs), " epochs)") : "after " + steps);
   else if (by_stop && plan.schedule.total_steps > 0)  // and the batch follows the noise
-    part(cat("after ", number(epochs), " epochs", s.steps > 0 ? cat(" or ", with_thousands(s.steps), " steps") : ""));
-  if (s.seconds > 0) part(cat("after ", number(s.seconds), " s"));
-  if (!s.target_metric.empty()) part(cat(s.target_metric, " reaches ", number(s.target_value)));
+    part(cat("after ", with_digits(epochs), " epochs", s.steps > 0 ? cat(" or ", with_thousands(s.steps), " steps") : ""));
+  if (s.seconds > 0) part(cat("after ", with_digits(s.seconds), " s"));
+  if (!s.target_metric.empty()) part(cat(s.target_metric, " reaches ", with_digits(s.target_value)));
   return text;
 }
 

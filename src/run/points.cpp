@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 
 #include "base/error.h"
 #include "base/table.h"
@@ -13,37 +12,32 @@
 namespace ringtrain {
 namespace {
 
-// Epochs such as 0.3 are not exact: what is meant is the step, not the one behind it.
-bool is_behind(const RunPoint& point, const RunPlan& plan, const Position& position) {
+// Epochs such as 0.3 are not exact: what is meant is the step, not the one after it.
+bool has_passed(const RunPoint& point, const RunPlan& plan, const Position& position) {
   if (point.in_steps) return static_cast<double>(position.step) >= point.at;
   return plan.schedule.steps(position) + 1e-6 >= point.at * static_cast<double>(plan.schedule.steps_per_epoch);
 }
 
 // Whole epochs from `p` on that have one batch and end before the point.
-std::int64_t epochs_before(const RunPoint& point, const RunPlan& plan, const Position& p, std::int64_t updates) {
+std::int64_t epochs_before(const RunPoint& point, const RunPlan& plan, const Position& p) {
   if (p.offset > 0) return 0;
+  const auto updates = static_cast<double>(plan.course.updates_of_epoch(p));
   const BatchStage* stage = &plan.course.stage_at(p);
-  double epochs = point.in_steps ? (point.at - static_cast<double>(p.step)) / static_cast<double>(updates)
+  double epochs = point.in_steps ? (point.at - static_cast<double>(p.step)) / updates
                                  : point.at - static_cast<double>(p.epoch);
   if (stage != &plan.course.stages.back()) epochs = std::min(epochs, static_cast<double>((stage + 1)->epoch - p.epoch));
   return std::max<std::int64_t>(0, static_cast<std::int64_t>(std::floor(epochs)) - 1);
 }
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
-}
-
 std::string place(const RunPlan& plan, const Position& position) {
-  return cat("step ", with_thousands(position.step), " (epoch ", number(plan.schedule.epochs(position)), ")");
+  return cat("step ", with_thousands(position.step), " (epoch ", with_digits(plan.schedule.epochs(position)), ")");
 }
 
 }  // namespace
 
 bool reaches(const RunPoint& point, const RunPlan& plan, const Position& before, const Position& position) {
   if (point.in_steps) return static_cast<double>(position.step) == point.at;  // a checkpoint keeps no step of `before`
-  return is_behind(point, plan, position) && !is_behind(point, plan, before);
+  return has_passed(point, plan, position) && !has_passed(point, plan, before);
 }
 
 bool reaches_kept_point(const RunPlan& plan, const Position& before, const Position& position) {
@@ -54,15 +48,11 @@ bool reaches_kept_point(const RunPlan& plan, const Position& before, const Posit
 
 std::optional<Position> position_of(const RunPoint& point, const RunPlan& plan) {
   Position p = plan.branch.position;
-  if (is_behind(point, plan, p)) return p;
+  if (has_passed(point, plan, p)) return p;
   if (plan.experiment.batch.follow_noise > 0) return std::nullopt;
-  while (!is_behind(point, plan, p)) {
-    const std::int64_t batch = plan.course.batch_at(p), whole = plan.course.epoch_samples / batch;
-    const bool rest = plan.course.keeps_rest && plan.course.epoch_samples % batch > 0;
-    const std::int64_t updates = whole + (rest ? 1 : 0), epochs = epochs_before(point, plan, p, updates);
-    const std::int64_t samples = rest ? plan.course.epoch_samples : whole * batch;
-    p = epochs > 0 ? Position{p.step + epochs * updates, p.samples + epochs * samples, p.epoch + epochs, 0}
-                   : plan.course.after(p);
+  while (!has_passed(point, plan, p)) {
+    const std::int64_t epochs = epochs_before(point, plan, p);
+    p = epochs > 0 ? plan.course.after_epochs(p, epochs) : plan.course.after(p);
   }
   return p;
 }
@@ -71,9 +61,8 @@ std::string describe_kept(const RunPlan& plan) {
   std::string text;
   for (const RunPoint& point : plan.experiment.checkpoint.keep_at) {
     const std::optional<Position> position = position_of(point, plan);
-    const std::string name = cat(to_string(point), point.in_steps ? "" : point.at == 1 ? " epoch" : " epochs");
-    text += cat(text.empty() ? "" : "; ", name, ": ");
-    if (is_behind(point, plan, plan.branch.position) && plan.branch.position.step > 0)
+    text += cat(text.empty() ? "" : "; ", with_unit(point), ": ");
+    if (has_passed(point, plan, plan.branch.position) && plan.branch.position.step > 0)
       text += "before the branch";
     else if (!position)
       text += "as the noise has it";
@@ -89,7 +78,7 @@ std::string describe_branch(const RunPlan& plan) {
   const BranchConfig& branch = plan.experiment.branch;
   return cat(branch.from, plan.branch.source == 0 ? " (which is not there yet)" : "", ", left after ",
              place(plan, plan.branch.position), " and ", with_thousands(plan.branch.position.samples),
-             " samples: ", number(branch.batch_factor), " x its batch, ", number(branch.rate_factor), " x its rate",
+             " samples: ", with_digits(branch.batch_factor), " x its batch, ", with_digits(branch.rate_factor), " x its rate",
              branch.samples > 0 ? cat(", for ", with_thousands(branch.samples), " samples") : "");
 }
 

@@ -9,7 +9,7 @@
 
 namespace ringtrain {
 
-// Whether the update from `before` to `position` is the first one that ends at the point or behind it. The same on any
+// Whether the update from `before` to `position` is the first one that ends at the point or after it. The same on any
 // number of ranks: both are counted in updates and samples of the whole batch.
 bool reaches(const RunPoint& point, const RunPlan& plan, const Position& before, const Position& position);
 
@@ -17,7 +17,7 @@ bool reaches(const RunPoint& point, const RunPlan& plan, const Position& before,
 bool reaches_kept_point(const RunPlan& plan, const Position& before, const Position& position);
 
 // Where it will be reached, whether or not the run ends before. Nothing where the batch follows the noise and the point
-// is behind the beginning.
+// is after the beginning.
 std::optional<Position> position_of(const RunPoint& point, const RunPlan& plan);
 
 // checkpoint.keep_at, each with its step.

@@ -2,24 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <set>
 
 #include "base/error.h"
 #include "base/table.h"
 
 namespace ringtrain {
-namespace {
-
-std::string plural(std::int64_t count, const char* noun) {
-  return cat(with_thousands(count), " ", noun, count == 1 ? "" : "s");
-}
-
-}  // namespace
-
 std::vector<std::string> points_of(const Trials& trials) {
   std::vector<std::string> points;
+  std::set<std::string> seen;
   for (const Trial& trial : trials.list)
-    if (std::ranges::count(points, trial.point) == 0) points.push_back(trial.point);
+    if (seen.insert(trial.point).second) points.push_back(trial.point);
   return points;
 }
 
@@ -57,7 +50,7 @@ std::string describe_rungs(const Study& study, const Trials& trials) {
   std::int64_t before = 0;
   for (std::size_t i = 0; i < rungs.size(); ++i) {
     const Rung& rung = rungs[i];
-    t.row(cat("rung ", i + 1), cat(plural(rung.points, "point"), seeds > 1 ? cat(" x ", seeds, " seeds") : "", " to ",
+    t.row(cat("rung ", i + 1), cat(counted(rung.points, "point"), seeds > 1 ? cat(" x ", seeds, " seeds") : "", " to ",
                                    with_thousands(rung.samples), " samples",
                                    before > 0 ? cat(", ", with_thousands(rung.samples - before), " more") : "",
                                    i + 1 < rungs.size() ? cat("; the best ", rungs[i + 1].points,
@@ -67,9 +60,7 @@ std::string describe_rungs(const Study& study, const Trials& trials) {
   }
   const double all = static_cast<double>(rungs.front().points) * static_cast<double>(rungs.back().samples);
   const double halving = samples_of(rungs), times = static_cast<double>(seeds);
-  char share[32];
-  std::snprintf(share, sizeof share, "%.3g %%", 100 * halving / all);
-  t.row("together", cat(with_thousands(std::llround(halving * times)), " samples, ", share, " of the ",
+  t.row("together", cat(with_thousands(std::llround(halving * times)), " samples, ", with_digits(100 * halving / all, 3), " % of the ",
                         with_thousands(std::llround(all * times)), " of all points to their end"));
   return t.str();
 }

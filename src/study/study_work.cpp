@@ -51,6 +51,7 @@ std::string StudyWork::serialize() const {
                 {to_hex(facts.name), to_hex(facts.experiment), to_hex(facts.file), to_hex(facts.text), facts.commit,
                  to_hex(facts.search)}},
                {"knows_seconds", knows_seconds},
+               {"asks_for_gpus", asks_for_gpus},
                {"job", job},
                {"number", number},
                {"trials", Json::array()},
@@ -74,6 +75,7 @@ StudyWork StudyWork::deserialize(const std::string& text) {
   work.facts = {from_hex(facts[0]), from_hex(facts[1]), from_hex(facts[2]),
                 from_hex(facts[3]), facts[4],           from_hex(facts[5])};
   work.knows_seconds = json.at("knows_seconds");
+  work.asks_for_gpus = json.at("asks_for_gpus");
   work.job = json.at("job");
   work.number = json.at("number");
   for (const Json& t : json.at("trials")) {

@@ -28,6 +28,7 @@ struct StudyWork {
   std::vector<TrialRecord> trials;  // all of the study, as they stood at the start
   std::vector<QueuedTrial> queue;   // longest first, so that the last ones to end are short
   bool knows_seconds = false;
+  bool asks_for_gpus = false;  // some trial of the queue may run on GPUs
   std::string job;                              // a name that no other job has
   std::uint32_t number = 0;                     // of this job, in the roster's file
   std::map<std::string, DatasetIndex> indices;  // by prefix

@@ -18,7 +18,7 @@ namespace ringtrain {
 class SmallBatchNorms {
  public:
   // Measures elements [0, trained) of the gradient. `bucket_elements`: of the buckets that are summed over the ranks.
-  // `per_step`: small batches of this rank in a step. `total_at` (0: none): the element of the gradient, behind all
+  // `per_step`: small batches of this rank in a step. `total_at` (0: none): the element of the gradient, after all
   // that the passes write, that shall hold the sum too, so that the last bucket sums it over the ranks. `tensors`:
   // ascending ranges that are to be told apart; none: a bucket is measured as a whole.
   SmallBatchNorms(Backend& backend, std::int64_t trained, std::int64_t bucket_elements, std::int64_t per_step,

@@ -119,6 +119,19 @@ TEST_F(RunFolderTest, AnEmptyFolderServesBothKindsOfStart) {
   EXPECT_EQ(message_of([] { RunFolder("a", true); }), "(no error)");
 }
 
+TEST_F(RunFolderTest, AClaimLooksAgainWhenItHasTheLock) {
+  int looks = 0;
+  EXPECT_NE(RunFolder::claim_where("trial", [&] { return ++looks <= 2; }), nullptr);
+  EXPECT_EQ(looks, 2);
+  looks = 0;
+  EXPECT_EQ(RunFolder::claim_where("trial", [&] { return ++looks == 1; }), nullptr) << "another one was faster";
+  EXPECT_NE(RunFolder::claim("trial"), nullptr) << "and the lock is free again";
+  EXPECT_EQ(RunFolder::claim_where("other", [] { return false; }), nullptr);
+  EXPECT_FALSE(fs::exists("other")) << "nothing is locked where nothing is to be done";
+  const auto held = RunFolder::claim("trial");
+  EXPECT_EQ(RunFolder::claim_where("trial", [] { return true; }), nullptr);
+}
+
 TEST_F(RunFolderTest, ResumeWantsAnEarlierRun) {
   expect_contains(message_of([] { RunFolder("none", true); }), "none: no such run folder to resume");
   EXPECT_FALSE(fs::exists("none"));
@@ -344,6 +357,11 @@ TEST(Table, ValuesStartInOneColumnWhateverTheAlphabet) {
   EXPECT_EQ(with_thousands(123456), "123,456");
   EXPECT_EQ(readable_bytes(1536), "1.5 KiB");
   EXPECT_EQ(readable_bytes(12), "12 B");
+  EXPECT_EQ(counted(1, "trial"), "1 trial");
+  EXPECT_EQ(counted(1200, "trial"), "1,200 trials");
+  EXPECT_EQ(joined({"a", "b"}), "a, b");
+  EXPECT_EQ(with_digits(0.123456, 3), "0.123");
+  EXPECT_EQ(with_digits(1e6), "1e+06");
 }
 
 }  // namespace

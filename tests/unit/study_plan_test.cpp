@@ -79,7 +79,7 @@ TEST(StudyPlan, BranchesTakeTheSameSamplesInFewerStepsAtTheLinearRate) {
     EXPECT_EQ(plans[name].batch.global, 256 * k);
     EXPECT_NEAR(plans[name].peak_rate, 0.1 * k, 1e-12);
   }
-  EXPECT_NEAR(plans["ranks-8_at-50_x4"].peak_rate, 0.04, 1e-12);  // behind the first milestone, epoch 30
+  EXPECT_NEAR(plans["ranks-8_at-50_x4"].peak_rate, 0.04, 1e-12);  // after the first milestone, epoch 30
 }
 
 TEST(StudyPlan, RungsOfTheSearchAreShown) {
