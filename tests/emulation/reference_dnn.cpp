@@ -77,12 +77,9 @@ class Reference {
     Values x = read(DnnRole::x, inputs());
     if (op_.prologue != Prologue::none) {
       const Values scale = read(DnnRole::scale, op_.c), bias = read(DnnRole::bias, op_.c);
-      Values shortcut;
-      if (op_.prologue == Prologue::scale_bias_add_relu) shortcut = read(DnnRole::shortcut, inputs());
       for (std::size_t i = 0; i < x.size(); ++i) {
         const std::size_t c = i % static_cast<std::size_t>(op_.c);
-        const float sum = x[i] * scale[c] + bias[c] + (shortcut.empty() ? 0.0f : shortcut[i]);
-        x[i] = round_to(op_.type, std::max(sum, 0.0f));
+        x[i] = round_to(op_.type, std::max(x[i] * scale[c] + bias[c], 0.0f));
       }
     }
     return operand(std::move(x));
@@ -200,9 +197,8 @@ class Reference {
       }
     }
     const double factor = has(DnnRole::alpha) ? static_cast<double>(alpha_) : 1.0;
-    Values dw(total.size(), 0.0f);
-    if (op_.accumulate) dw = read(DnnRole::dw, weights());
-    for (std::size_t i = 0; i < dw.size(); ++i) dw[i] = static_cast<float>(dw[i] + factor * total[i]);
+    Values dw(total.size());
+    for (std::size_t i = 0; i < dw.size(); ++i) dw[i] = static_cast<float>(factor * total[i]);
     write(DnnRole::dw, dw);
   }
 
@@ -220,7 +216,6 @@ class Reference {
     Values bias(static_cast<std::size_t>(n), 0.0f);
     if (op_.epilogue == Epilogue::bias) bias = read(DnnRole::bias, n);
     Values y(static_cast<std::size_t>(m * n), 0.0f);
-    if (op_.accumulate) y = read(DnnRole::y, m * n);
 #pragma omp parallel for if (op_.flops() > few)
     for (std::int64_t i = 0; i < m; ++i) {
       Values row(bias);

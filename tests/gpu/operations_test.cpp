@@ -82,7 +82,7 @@ Outcome compare(const DnnOperation& op) {
     }
     const std::int64_t bytes = tensors[t].elements() * bytes_of(tensors[t].type);
     std::vector<std::byte>& host = expected.emplace_back(static_cast<std::size_t>(bytes), std::byte{0xff});
-    if (!tensors[t].output || op.accumulate) {
+    if (!tensors[t].output) {
       std::vector<float> values = values_of(op, tensors[t], random_key(t + 1, RandomPurpose::sampling));
       store(tensors[t].type, host.data(), values);
     }
@@ -112,7 +112,6 @@ Outcome compare(const DnnOperation& op) {
     const double difference = difference_of(a, b, tolerance(op));
     if (!(difference <= outcome.difference)) outcome.difference = difference;  // NaN stays
   }
-  if (op.accumulate) return outcome;
   for (int repetition = 0; repetition < 3; ++repetition) {
     device.run(*plan, on_gpu, workspace.data(), stream);
     for (std::size_t t = 0; t < tensors.size(); ++t)
@@ -149,7 +148,7 @@ std::vector<DnnOperation> operations_of_both_models(Precision precision, std::in
 }
 
 bool is_plain(const DnnOperation& op) {
-  return op.prologue == Prologue::none && op.epilogue == Epilogue::none && !op.accumulate && !op.specialised;
+  return op.prologue == Prologue::none && op.epilogue == Epilogue::none && !op.specialised;
 }
 
 class GpuOperations : public testing::TestWithParam<Precision> {};

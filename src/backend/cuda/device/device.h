@@ -77,6 +77,11 @@ class Device {
   // A cuDNN plan for this operation, or null when there is none: `why` then says so in cuDNN's words. Plans of equal
   // operations are made once.
   virtual const DnnPlan* plan(const DnnOperation& operation, std::string* why = nullptr) = 0;
+  // Builds plans of these operations, on several host threads where that helps; plan() finds them afterwards.
+  virtual void prepare(std::span<const DnnOperation> /*operations*/) {}
+  // Times up to `most` of cuDNN's plans of the operation and keeps the fastest for plan(). Returns the seconds of
+  // device time that this took: 0 where the device cannot time, or where the answer is kept from before.
+  virtual double tune(const DnnOperation& /*operation*/, int /*most*/) { return 0; }
   // All plans so far, and what was refused: for other ranks with the same kind of GPU, and for a resumed run. plan()
   // then takes what fits instead of asking cuDNN.
   virtual std::string packed_plans() { return {}; }

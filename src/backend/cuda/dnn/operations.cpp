@@ -15,7 +15,7 @@ using Dimensions = std::vector<std::int64_t>;
 
 // Names in keys, in the order of the enumerators.
 constexpr std::array<const char*, 4> kind_names = {"conv", "dgrad", "wgrad", "matmul"};
-constexpr std::array<const char*, 3> prologue_names = {"", "scale_bias_relu", "scale_bias_add_relu"};
+constexpr std::array<const char*, 2> prologue_names = {"", "scale_bias_relu"};
 constexpr std::array<const char*, 7> epilogue_names = {
     "", "sums", "add", "relu_sums", "relu_sums_output", "add_relu_sums", "bias"};
 
@@ -83,7 +83,6 @@ class Tensors {
     const Type type = o_.specialised ? o_.type : Type::fp32;
     add(channels(DnnRole::scale, type, o_.c));
     add(channels(DnnRole::bias, type, o_.c));
-    if (o_.prologue == Prologue::scale_bias_add_relu) add(in(DnnRole::shortcut));
   }
 
   void convolution() {
@@ -113,8 +112,8 @@ class Tensors {
     add(in(DnnRole::x));
     add(out(DnnRole::dy));
     prologue();
-    // cuDNN writes fp32 from 16-bit inputs only behind one more operation: this factor, or the addition.
-    if (o_.type != o_.result && !o_.accumulate) add({DnnRole::alpha, Type::fp32, {1, 1, 1, 1}, {1, 1, 1, 1}});
+    // cuDNN writes fp32 from 16-bit inputs only behind one more operation: this factor.
+    if (o_.type != o_.result) add({DnnRole::alpha, Type::fp32, {1, 1, 1, 1}, {1, 1, 1, 1}});
     add(weight(DnnRole::dw, o_.result, true));
   }
   void matmul() {
@@ -142,7 +141,6 @@ void parse_part(const std::string& part, const std::string& key, DnnOperation& o
   if (part[0] == '+') {
     if (const int p = find_name(prologue_names, name); p > 0) return void(o.prologue = static_cast<Prologue>(p));
     if (const int e = find_name(epilogue_names, name); e > 0) return void(o.epilogue = static_cast<Epilogue>(e));
-    if (name == "accumulate") return void(o.accumulate = true);
     if (name == "specialised") return void(o.specialised = true);
   } else if (part[0] == '>') {
     for (const Type t : {Type::fp32, Type::bf16, Type::fp16})
@@ -193,7 +191,6 @@ std::string DnnOperation::key() const {
   }
   if (prologue != Prologue::none) text += cat(" +", prologue_names[static_cast<std::size_t>(prologue)]);
   if (epilogue != Epilogue::none) text += cat(" +", epilogue_names[static_cast<std::size_t>(epilogue)]);
-  if (accumulate) text += " +accumulate";
   if (specialised) text += " +specialised";
   return text;
 }

@@ -21,8 +21,7 @@ enum class DnnKind {
 
 enum class Prologue {
   none,
-  scale_bias_relu,      // of x, per channel: relu(scale x + bias)
-  scale_bias_add_relu,  // relu(scale x + bias + shortcut)
+  scale_bias_relu,  // of x, per channel: relu(scale x + bias)
 };
 
 enum class Epilogue {
@@ -46,14 +45,14 @@ enum class DnnRole {
   dw,  // result of weight_gradient, fp32
   scale,
   bias,        // per channel of x, fp32 (in the prologue of a specialised operation: its own type)
-  shortcut,    // added in a prologue or in an epilogue
+  shortcut,    // added in an epilogue
   norm_input,  // the epilogue's x
   output,      // the epilogue's y (add_relu_sums), or what relu_sums_output writes
   sum,
   sum_other,  // fp32 per channel
   a,
   b,     // of matmul
-  alpha  // fp32 scalar on the host, passed by value: factor of a 16-bit weight gradient that is set, not added
+  alpha  // fp32 scalar on the host, passed by value: factor of an fp32 weight gradient from 16-bit inputs
 };
 
 struct DnnTensor {
@@ -76,7 +75,6 @@ struct DnnOperation {
   Type result = Type::fp32;                            // of y (matmul), of dw
   Prologue prologue = Prologue::none;
   Epilogue epilogue = Epilogue::none;
-  bool accumulate = false;   // weight_gradient, matmul with fp32 result: added to what dw (y) holds
   bool specialised = false;  // asks for the engines made for exactly this fusion (fp16: genstats and its kin)
 
   bool operator==(const DnnOperation&) const = default;

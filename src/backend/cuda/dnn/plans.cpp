@@ -26,8 +26,7 @@ struct DnnPlanner::Target {
 
 namespace {
 
-constexpr std::int64_t accumulator_id = 1000;  // of the tensor that is added; dw's own address is given
-constexpr std::int64_t most_attempts = 16;     // of the plans that one heuristic proposes
+constexpr std::int64_t most_attempts = 16;   // of the plans that one heuristic proposes
 constexpr std::size_t ordered_sums = 91100;  // the first cuDNN whose sums in an epilogue can be asked for in one order
 
 fe::DataType_t data_type(Type type) {
@@ -90,8 +89,6 @@ class GraphBuilder {
         .set_stride(t.strides)
         .set_data_type(data_type(t.type));
   }
-  // What the result holds before.
-  Tensor accumulator(DnnRole role) { return g_.tensor(attributes(find(role, true)).set_uid(accumulator_id)); }
 
   Tensor pointwise(Pointwise mode, const Tensor& a, const Tensor& b) {
     return g_.pointwise(a, b, fe::graph::Pointwise_attributes().set_mode(mode));
@@ -130,9 +127,7 @@ class GraphBuilder {
 
   Tensor prologue(Tensor x) {
     if (o_.prologue == Prologue::none) return x;
-    x = scale_bias(x);
-    if (o_.prologue == Prologue::scale_bias_add_relu) x = add(x, input(DnnRole::shortcut));
-    x = relu(x);
+    x = relu(scale_bias(x));
     x->set_data_type(data_type(o_.type));
     return x;
   }
@@ -184,10 +179,7 @@ class GraphBuilder {
     Tensor dw = g_.conv_wgrad(input(DnnRole::dy), x, geometry<fe::graph::Conv_wgrad_attributes>());
     const DnnTensor& shape = tensors_[find(DnnRole::dw, true)];
     dw->set_dim(shape.dimensions).set_stride(shape.strides);
-    if (o_.accumulate)
-      dw = add(dw, accumulator(DnnRole::dw));
-    else if (o_.type != o_.result)
-      dw = multiply(dw, input(DnnRole::alpha));
+    if (o_.type != o_.result) dw = multiply(dw, input(DnnRole::alpha));
     result(dw, DnnRole::dw);
   }
 
@@ -221,11 +213,10 @@ class GraphBuilder {
 
   void matmul() {
     const bool full_fp32 = o_.type == Type::fp32 && o_.math == Math::fp32;
-    if (full_fp32 && o_.epilogue == Epilogue::none && !o_.accumulate) return matmul_as_convolution();
+    if (full_fp32 && o_.epilogue == Epilogue::none) return matmul_as_convolution();
     const Tensor a = input(DnnRole::a);
     Tensor y = g_.matmul(a, input(DnnRole::b), fe::graph::Matmul_attributes());
     if (o_.epilogue == Epilogue::bias) y = add(y, input(DnnRole::bias));
-    if (o_.accumulate) y = add(y, accumulator(DnnRole::y));
     result(y, DnnRole::y);
   }
 
@@ -282,13 +273,11 @@ CudnnPlan::CudnnPlan(DnnOperation operation, std::shared_ptr<Graph> graph, std::
 CudnnPlan::~CudnnPlan() = default;
 
 void CudnnPlan::execute(void* cudnn_handle, std::span<void* const> tensors, void* workspace) const {
-  // In the order of the identifiers; the accumulator's is the largest.
+  // In the order of the identifiers.
   void* addresses[16];
   std::copy(tensors.begin(), tensors.end(), addresses);
-  std::size_t count = tensors.size();
-  if (operation_.accumulate) addresses[count++] = tensors.back();  // dw or y, which stand last
   check(graph_->graph.execute_plan_at_index(static_cast<cudnnHandle_t>(cudnn_handle), addresses,
-                                            static_cast<int>(count), workspace, index_),
+                                            static_cast<int>(tensors.size()), workspace, index_),
         cat("cuDNN could not run '", operation_.key(), "'"));
 }
 
