@@ -31,59 +31,58 @@ DnnOperation ConvolutionLayer::operation(DnnKind kind, bool by_group) const {
           .padding = node_.padding};
 }
 // A fused norm has one group per launch.
-DnnOperation ConvolutionLayer::forward_operation(const ConvolutionWay& way, SumsWay sums) const {
-  const bool fused_sums = sums != SumsWay::separate;
-  DnnOperation o = operation(DnnKind::convolution, fused_sums || way.prologue != Prologue::none);
-  o.prologue = way.prologue;
+DnnOperation ConvolutionLayer::forward_operation(const ConvolutionPlan& plan) const {
+  const bool fused_sums = plan.sums != SumsWay::separate;
+  DnnOperation o = operation(DnnKind::convolution, fused_sums || plan.way.prologue != Prologue::none);
+  o.prologue = plan.way.prologue;
   o.epilogue = fused_sums ? Epilogue::sums : Epilogue::none;
-  o.specialised = sums == SumsWay::specialised;
+  o.specialised = plan.sums == SumsWay::specialised;
   return o;
 }
-DnnOperation ConvolutionLayer::data_operation(const ConvolutionWay& way) const {
-  DnnOperation o = operation(DnnKind::data_gradient, way.brings_sums());
-  o.epilogue = way.data_epilogue;
+DnnOperation ConvolutionLayer::data_operation(const ConvolutionPlan& plan) const {
+  DnnOperation o = operation(DnnKind::data_gradient, plan.way.brings_sums());
+  o.epilogue = plan.way.data_epilogue;
   return o;
 }
-DnnOperation ConvolutionLayer::weight_operation(const ConvolutionWay& way) const {
+DnnOperation ConvolutionLayer::weight_operation(const ConvolutionPlan& plan) const {
   DnnOperation o = operation(DnnKind::weight_gradient, false);
-  o.prologue = way.weight_prologue;
-  if (way.weight_prologue == Prologue::none) o.result = weight_gradient_type_;
-  o.specialised = way.weight_prologue != Prologue::none;
-  return o;
-}
-DnnOperation ConvolutionLayer::weight_operation(Type result) const {
-  DnnOperation o = operation(DnnKind::weight_gradient, false);
-  o.result = result;
+  o.prologue = plan.way.weight_prologue;
+  if (o.prologue == Prologue::none) o.result = plan.weight_gradient;
+  o.specialised = o.prologue != Prologue::none;
   return o;
 }
 
 bool ConvolutionLayer::plain_plans_exist() const {
-  const bool forward = c_.device->plan(forward_operation({}, SumsWay::separate)) != nullptr;
+  const bool forward = c_.device->plan(forward_operation({})) != nullptr;
   if (!c_.training || !forward) return forward;
   return c_.device->plan(weight_operation({})) != nullptr &&
          (!x_.needs_gradient || c_.device->plan(data_operation({})) != nullptr);
 }
 
-void ConvolutionLayer::choose() {
-  layout_ = {.outer = node_.output,
-             .inner = node_.input,
-             .taps = node_.kernel * node_.kernel,
-             .padded_outer = y_.width,
-             .padded_inner = x_.width};
-  weight_ = c_.weights->add(parameter_, layout_);
+void ConvolutionLayer::choose(FusionTable& fusions, Choices& choices) const {
   if (!c_.training) return;
-  weight_gradient_type_ = choose_weight_gradient_type(c_, *this, name_);
-  if (x_.needs_gradient) {
-    way_ = choose_convolution_way(c_, *this, name_, x_, y_);
-    x_.stored = way_.prologue == Prologue::none;
-    x_.sums_come = way_.brings_sums();
-  }
-  if (y_.statistics != nullptr) {
-    sums_ = choose_sums_way(c_, *this, name_, way_, y_);
-    if (sums_ != SumsWay::separate) y_.statistics->take_sums_of_convolution();
-  }
-  for (const DnnOperation& o : {forward_operation(way_, sums_), weight_operation(way_)})
-    if (wants_factors_as_type(o)) x_.norm->norm().write_factors_as_type();
+  ConvolutionPlan plan;
+  plan.weight_gradient = choose_weight_gradient_type(fusions, c_, *this, name_);
+  if (x_.needs_gradient) plan.way = choose_convolution_way(fusions, c_, *this, name_, plan, x_, y_);
+  if (y_.statistics != nullptr) plan.sums = choose_sums_way(fusions, c_, *this, name_, plan, y_);
+  take(plan, choices);
+}
+
+void ConvolutionLayer::take(const ConvolutionPlan& plan, Choices& choices) const {
+  choices.convolutions[*this] = plan;
+  if (x_.needs_gradient)
+    choices.values[x_] = {.stored = plan.way.prologue == Prologue::none, .sums_come = plan.way.brings_sums()};
+  if (y_.statistics != nullptr) choices.norms[*y_.statistics].sums_come = plan.sums != SumsWay::separate;
+  for (const DnnOperation& o : {forward_operation(plan), weight_operation(plan)})
+    if (wants_factors_as_type(o)) choices.norms[x_.norm->norm()].factors_as_type = true;
+}
+
+TensorLayout ConvolutionLayer::layout() const {
+  return {.outer = node_.output,
+          .inner = node_.input,
+          .taps = node_.kernel * node_.kernel,
+          .padded_outer = y_.width,
+          .padded_inner = x_.width};
 }
 
 Operand ConvolutionLayer::of_values(DnnRole role, Storage storage, const Value& shape, const DnnOperation& o,
@@ -98,81 +97,88 @@ bool ConvolutionLayer::wants_factors_as_type(const DnnOperation& o) const {
          });
 }
 // The affine form of the norm that makes x, per channel and group.
-void ConvolutionLayer::add_factors(std::vector<Operand>& operands, const DnnOperation& o) const {
+void ConvolutionLayer::add_factors(Emission& e, std::vector<Operand>& operands, const DnnOperation& o) const {
   const NormStatistics& norm = x_.norm->norm();
   const bool as_type = wants_factors_as_type(o);
   const std::int64_t row = x_.width * bytes_of(as_type ? c_.type : Type::fp32);
-  operands.push_back({DnnRole::scale, as_type ? norm.scale_as_type() : norm.scale(), row});
-  operands.push_back({DnnRole::bias, as_type ? norm.bias_as_type() : norm.bias(), row});
+  operands.push_back({DnnRole::scale, as_type ? norm.scale_as_type(e) : norm.scale(e), row});
+  operands.push_back({DnnRole::bias, as_type ? norm.bias_as_type(e) : norm.bias(e), row});
 }
 
-void ConvolutionLayer::forward() {
-  y_.data = c_.buffer(y_.name, c_.bytes(y_));
-  const DnnOperation o = forward_operation(way_, sums_);
-  std::vector<Operand> operands = {{DnnRole::w, weight_}, of_values(DnnRole::y, y_.data, y_, o, true)};
-  if (way_.prologue == Prologue::none) {
-    operands.push_back(of_values(DnnRole::x, x_.data, x_, o));
+void ConvolutionLayer::forward(Emission& e) const {
+  const ConvolutionPlan& plan = e.choices().convolutions[*this];
+  const DnnOperation o = forward_operation(plan);
+  const Storage y = e[y_].data = e.buffer(y_.name, c_.bytes(y_));
+  std::vector<Operand> operands = {{DnnRole::w, e.weight(parameter_, layout())}, of_values(DnnRole::y, y, y_, o, true)};
+  if (plan.way.prologue == Prologue::none) {
+    operands.push_back(of_values(DnnRole::x, e[x_].data, x_, o));
   } else {
-    operands.push_back(of_values(DnnRole::x, x_.norm->norm().x().data, x_, o));
-    add_factors(operands, o);
+    operands.push_back(of_values(DnnRole::x, e[x_.norm->norm().x()].data, x_, o));
+    add_factors(e, operands, o);
   }
-  if (sums_ != SumsWay::separate) {
-    const Storage sums = y_.statistics->make_sums(1);
+  if (plan.sums != SumsWay::separate) {
+    const Storage sums = y_.statistics->make_sums(e, 1);
     const std::int64_t row = y_.width * bytes_of(Type::fp32);
     operands.push_back({DnnRole::sum, {sums, 0}, 2 * row, true});
     operands.push_back({DnnRole::sum_other, {sums, row}, 2 * row, true});
   }
-  c_.operation(name_, o, launches(o), std::move(operands));
+  e.operation(name_, o, launches(o), operands);
 }
 
-void ConvolutionLayer::backward() {
-  const Storage dy = y_.gradient;
+void ConvolutionLayer::backward(Emission& e) const {
+  const ConvolutionWay& way = e.choices().convolutions[*this].way;
+  const Storage dy = e[y_].gradient;
   // What the prologue made on the way has to lie in memory for the weight gradient.
-  Storage input = x_.data;
-  if (way_.weight_prologue != Prologue::none)
-    input = x_.norm->norm().x().data;
-  else if (!x_.stored)
-    input = c_.buffer(x_.name, c_.bytes(x_));
-  if (x_.needs_gradient) data_gradient(dy, input);
-  if (way_.makes_input_again()) x_.norm->apply(x_.name, input, -1);
-  weight_gradient(dy, input);
+  Storage input = e[x_].data;
+  if (way.weight_prologue != Prologue::none)
+    input = e[x_.norm->norm().x()].data;
+  else if (way.prologue != Prologue::none)
+    input = e.buffer(x_.name, c_.bytes(x_));
+  if (x_.needs_gradient) data_gradient(e, dy, input);
+  if (way.makes_input_again()) x_.norm->apply(e, x_.name, input, -1);
+  weight_gradient(e, dy, input);
 }
 
-void ConvolutionLayer::data_gradient(Storage dy, Storage again) {
-  const DnnOperation o = data_operation(way_);
-  const Storage dx = c_.buffer(x_.name + " gradient", c_.bytes(x_));
-  std::vector<Operand> operands = {
-      of_values(DnnRole::dy, dy, y_, o), {DnnRole::w, weight_}, of_values(DnnRole::dx, dx, x_, o, true)};
-  if (way_.adds()) operands.push_back(of_values(DnnRole::shortcut, x_.gradient, x_, o));
-  if (way_.brings_sums()) {
+void ConvolutionLayer::data_gradient(Emission& e, Storage dy, Storage again) const {
+  const ConvolutionPlan& plan = e.choices().convolutions[*this];
+  const ConvolutionWay& way = plan.way;
+  const DnnOperation o = data_operation(plan);
+  const Storage dx = e.buffer(x_.name + " gradient", c_.bytes(x_));
+  ValueStorages& x = e[x_];
+  std::vector<Operand> operands = {of_values(DnnRole::dy, dy, y_, o),
+                                   {DnnRole::w, e.weight(parameter_, layout())},
+                                   of_values(DnnRole::dx, dx, x_, o, true)};
+  if (way.adds()) operands.push_back(of_values(DnnRole::shortcut, x.gradient, x_, o));
+  if (way.brings_sums()) {
     const NormStatistics& norm = x_.norm->norm();
     const std::int64_t row = norm.row_bytes();
-    x_.sums = c_.buffer(norm.name() + " gradient's sums", c_.groups() * 2 * row);
-    operands.push_back(of_values(DnnRole::norm_input, norm.x().data, x_, o));
-    operands.push_back({DnnRole::sum, {x_.sums, 0}, 2 * row, true});
-    operands.push_back({DnnRole::sum_other, {x_.sums, row}, 2 * row, true});
-    if (way_.data_epilogue == Epilogue::add_relu_sums)
-      operands.push_back(of_values(DnnRole::output, x_.data, x_, o));
+    x.sums = e.buffer(norm.name() + " gradient's sums", c_.groups() * 2 * row);
+    operands.push_back(of_values(DnnRole::norm_input, e[norm.x()].data, x_, o));
+    operands.push_back({DnnRole::sum, {x.sums, 0}, 2 * row, true});
+    operands.push_back({DnnRole::sum_other, {x.sums, row}, 2 * row, true});
+    if (way.data_epilogue == Epilogue::add_relu_sums)
+      operands.push_back(of_values(DnnRole::output, x.data, x_, o));
     else
-      add_factors(operands, o);
-    if (way_.data_epilogue == Epilogue::relu_sums_output)
+      add_factors(e, operands, o);
+    if (way.data_epilogue == Epilogue::relu_sums_output)
       operands.push_back(of_values(DnnRole::output, again, x_, o, true));
   }
-  c_.operation(name_ + " data gradient", o, launches(o), std::move(operands));
-  if (way_.adds())
-    x_.gradient = dx;
+  e.operation(name_ + " data gradient", o, launches(o), operands);
+  if (way.adds())
+    x.gradient = dx;
   else
-    c_.send_gradient(x_, dx);
+    e.send_gradient(x_, dx);
 }
 
-void ConvolutionLayer::weight_gradient(Storage dy, Storage input) {
-  const DnnOperation o = weight_operation(way_);
-  const Tensor dw = c_.home->add(parameter_, layout_, o.result);
+void ConvolutionLayer::weight_gradient(Emission& e, Storage dy, Storage input) const {
+  const ConvolutionPlan& plan = e.choices().convolutions[*this];
+  const DnnOperation o = weight_operation(plan);
+  const Tensor dw = e.home().add(parameter_, layout(), o.result);
   std::vector<Operand> operands = {
       of_values(DnnRole::x, input, x_, o), of_values(DnnRole::dy, dy, y_, o), {DnnRole::dw, dw, 0, true}};
-  if (way_.weight_prologue != Prologue::none) add_factors(operands, o);
-  c_.operation(name_ + " weight gradient", o, 1, std::move(operands));
-  c_.home->added();
+  if (plan.way.weight_prologue != Prologue::none) add_factors(e, operands, o);
+  e.operation(name_ + " weight gradient", o, 1, operands);
+  e.home().added();
 }
 
 }  // namespace ringtrain::cuda

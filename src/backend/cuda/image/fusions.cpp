@@ -23,7 +23,7 @@ std::vector<ConvolutionWay> ways_behind_norm(bool one_group) {
   return ways;
 }
 
-// The input's other consumers have sent their gradients before.
+// The input's other readers have sent their gradients before.
 std::vector<ConvolutionWay> ways_to_add(bool brings_sums) {
   std::vector<ConvolutionWay> ways;
   if (brings_sums)
@@ -35,9 +35,9 @@ std::vector<ConvolutionWay> ways_to_add(bool brings_sums) {
 
 std::vector<ConvolutionWay> possible_ways(const ImageContext& context, const ConvolutionLayer& layer, const Value& x) {
   std::vector<ConvolutionWay> ways;
-  const bool last = x.first_consumer == &layer;
-  if (x.consumers == 1 && x.norm != nullptr && !x.norm->adds()) ways = ways_behind_norm(context.groups() == 1);
-  if (x.consumers > 1 && last) ways = ways_to_add(x.norm != nullptr && !x.norm->adds_norm());
+  const bool last = x.first_reader == &layer;
+  if (x.readers == 1 && x.norm != nullptr && !x.norm->adds()) ways = ways_behind_norm(context.groups() == 1);
+  if (x.readers > 1 && last) ways = ways_to_add(x.norm != nullptr && !x.norm->adds_norm());
   // cuDNN 9 proposes sums behind a data gradient with a stride, and compiles none on any GPU, after seconds of trying.
   if (layer.stride() > 1) std::erase_if(ways, [](const ConvolutionWay& way) { return way.brings_sums(); });
   ways.push_back({});
@@ -50,7 +50,7 @@ struct Rest {
   bool applies = false, sums = false, adds = false;
 };
 Rest rest_of(const ConvolutionWay& way, const Value& x) {
-  const bool normalised = x.norm != nullptr, shared = x.consumers > 1;
+  const bool normalised = x.norm != nullptr, shared = x.readers > 1;
   Rest rest;
   rest.applies = normalised && !shared && (way.prologue == Prologue::none || way.makes_input_again());
   rest.sums = normalised && !way.brings_sums();
@@ -65,29 +65,33 @@ Rest rest_of(const ConvolutionWay& way, const Value& x) {
 
 }  // namespace
 
-Type choose_weight_gradient_type(const ImageContext& context, const ConvolutionLayer& layer, const std::string& name) {
+Type choose_weight_gradient_type(FusionTable& fusions, const ImageContext& context, const ConvolutionLayer& layer,
+                                 const std::string& name) {
   if (context.type == Type::fp32) return Type::fp32;
   FusionSite site{.name = name + " weight gradient", .ways = {}};
   const Type types[] = {context.type, Type::fp32};
   for (const Type type : types) {
-    const DnnOperation product = layer.weight_operation(type);
+    const DnnOperation product = layer.weight_operation({.weight_gradient = type});
     const auto parts = [&context, product] { return std::vector<TrialPart>{operation_trial(context, product)}; };
     site.ways.push_back({.name = cat("in ", type_name(type)),
                          .operations = {product},
                          .bytes = static_cast<double>(product.k * product.c * product.r * product.r * bytes_of(type)),
                          .trial = trial(parts)});
   }
-  return types[context.fusions->choose(*context.device, site)];
+  return types[fusions.choose(*context.device, site)];
 }
 
-ConvolutionWay choose_convolution_way(const ImageContext& context, const ConvolutionLayer& layer,
-                                      const std::string& name, const Value& x, const Value& y) {
+ConvolutionWay choose_convolution_way(FusionTable& fusions, const ImageContext& context, const ConvolutionLayer& layer,
+                                      const std::string& name, const ConvolutionPlan& plan, const Value& x,
+                                      const Value& y) {
   const std::vector<ConvolutionWay> ways = possible_ways(context, layer, x);
   if (ways.size() == 1) return ways.front();
   FusionSite site{.name = name + " input", .ways = {}};
   for (const ConvolutionWay& way : ways) {
-    const std::vector<DnnOperation> products = {layer.forward_operation(way, SumsWay::separate),
-                                                layer.data_operation(way), layer.weight_operation(way)};
+    ConvolutionPlan with = plan;
+    with.way = way;
+    const std::vector<DnnOperation> products = {layer.forward_operation(with), layer.data_operation(with),
+                                                layer.weight_operation(with)};
     const Rest rest = rest_of(way, x);
     const double bytes =
         (3 + rest.maps) * static_cast<double>(context.bytes(x)) + 3 * static_cast<double>(context.bytes(y));
@@ -101,11 +105,11 @@ ConvolutionWay choose_convolution_way(const ImageContext& context, const Convolu
     };
     site.ways.push_back({.name = way.name, .operations = products, .bytes = bytes, .trial = trial(parts)});
   }
-  return ways[context.fusions->choose(*context.device, site)];
+  return ways[fusions.choose(*context.device, site)];
 }
 
-SumsWay choose_sums_way(const ImageContext& context, const ConvolutionLayer& layer, const std::string& name,
-                        const ConvolutionWay& way, const Value& y) {
+SumsWay choose_sums_way(FusionTable& fusions, const ImageContext& context, const ConvolutionLayer& layer,
+                        const std::string& name, const ConvolutionPlan& plan, const Value& y) {
   struct Named {
     SumsWay way;
     const char* name;
@@ -116,7 +120,9 @@ SumsWay choose_sums_way(const ImageContext& context, const ConvolutionLayer& lay
   ways.push_back({SumsWay::separate, "separate"});
   FusionSite site{.name = name + " statistics", .ways = {}};
   for (const Named& sums : ways) {
-    const DnnOperation forward = layer.forward_operation(way, sums.way);
+    ConvolutionPlan with = plan;
+    with.sums = sums.way;
+    const DnnOperation forward = layer.forward_operation(with);
     const bool separate = sums.way == SumsWay::separate;
     const auto parts = [&context, &y, forward, separate] {
       std::vector<TrialPart> all = {operation_trial(context, forward)};
@@ -128,7 +134,7 @@ SumsWay choose_sums_way(const ImageContext& context, const ConvolutionLayer& lay
                          .bytes = static_cast<double>(context.bytes(y)) * (separate ? 2 : 1),
                          .trial = trial(parts)});
   }
-  return ways[context.fusions->choose(*context.device, site)].way;
+  return ways[fusions.choose(*context.device, site)].way;
 }
 
 }  // namespace ringtrain::cuda

@@ -110,9 +110,12 @@ class Joiner {
   void append(int i, const BatchNorm& node) {
     result_.norms.push_back(std::make_unique<NormStatistics>(context_, node, value(input(i))));
     statistics_[at(i)] = result_.norms.back().get();
-    if (consumer_that_is<Relu>(i) < 0 && consumer_that_is<Add>(i) < 0) apply(i, {.norm = statistics_[at(i)]});
+    if (consumer_that_is<Relu>(i) < 0 && consumer_that_is<Add>(i) < 0) apply(i, i, {});
   }
-  void apply(int last, NormLayer::Parts parts) {
+  // `norm` is a node, `parts` say what is added; `last` is the node whose value it makes.
+  void apply(int norm, int last, NormLayer::Parts parts) {
+    parts.norm = statistics_[at(norm)];
+    parts.x = &value(input(norm));
     parts.relu = as<Relu>(last) != nullptr;
     keep<NormLayer>(parts, make(last, parts.norm->name() + (parts.relu ? " relu" : "")));
   }
@@ -120,31 +123,33 @@ class Joiner {
   void append(int i, const Relu&) {
     const int x = input(i);
     if (value_[at(i)] != nullptr) return;  // with a bias
-    if (as<BatchNorm>(x) != nullptr && consumer(x) == i) return apply(i, {.norm = statistics_[at(x)]});
+    if (as<BatchNorm>(x) != nullptr && consumer(x) == i) return apply(x, i, {});
     if (as<Add>(x) != nullptr && consumer(x) == i && add_norm(x, i)) return;
     keep<ActivationLayer>("", true, value(x), make(i, cat("relu ", i)));
   }
 
   void append(int i, const Add&) {
-    const bool takes_norm = norm_of(i, 0) != nullptr || norm_of(i, 1) != nullptr;
+    const bool takes_norm = norm_of(i, 0) >= 0 || norm_of(i, 1) >= 0;
     if (takes_norm && consumer_that_is<Relu>(i) >= 0) return;  // with the ReLU
     if (takes_norm && add_norm(i, i)) return;
     Value &a = value(input(i, 0)), &b = value(input(i, 1));
     keep<AddLayer>(a, b, make(i, cat("sum ", i)));
   }
 
-  // The norm that makes an operand, if nobody else reads it.
-  NormStatistics* norm_of(int add, std::size_t which) const {
+  // The norm that makes an operand, if nobody else reads it; or -1.
+  int norm_of(int add, std::size_t which) const {
     const int from = input(add, which);
-    return as<BatchNorm>(from) != nullptr && consumer(from) == add ? statistics_[at(from)] : nullptr;
+    return as<BatchNorm>(from) != nullptr && consumer(from) == add ? from : -1;
   }
   // The addition `node` with the ReLU `last` behind it (or itself); false when no operand is a norm.
   bool add_norm(int node, int last) {
-    std::size_t first = norm_of(node, 0) != nullptr ? 0 : 1;
-    NormStatistics *norm = norm_of(node, first), *other_norm = norm_of(node, 1 - first);
-    if (norm == nullptr) return false;
-    Value& other = other_norm != nullptr ? other_norm->x() : value(input(node, 1 - first));
-    apply(last, {.norm = norm, .other = &other, .other_norm = other_norm});
+    const std::size_t first = norm_of(node, 0) >= 0 ? 0 : 1;
+    const int norm = norm_of(node, first), other = norm_of(node, 1 - first);
+    if (norm < 0) return false;
+    if (other >= 0)
+      apply(norm, last, {.other = &value(input(other)), .other_norm = statistics_[at(other)]});
+    else
+      apply(norm, last, {.other = &value(input(node, 1 - first))});
     return true;
   }
 

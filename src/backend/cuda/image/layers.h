@@ -1,7 +1,7 @@
 // The layers beside convolution and norm: pixels, bias and ReLU, pooling, vectors, the loss.
 #pragma once
 
-#include "backend/cuda/image/layer.h"
+#include "backend/cuda/image/emission.h"
 #include "nn/graph.h"
 
 namespace ringtrain::cuda {
@@ -10,104 +10,101 @@ namespace ringtrain::cuda {
 class PixelLayer : public ImageLayer {
  public:
   PixelLayer(const ImageContext& context, const ImageInput& node, Value& y) : ImageLayer(context), node_(node), y_(y) {}
-  void forward() override;
-  void backward() override {}
+  void forward(Emission& e) const override;
+  void backward(Emission&) const override {}
 
  private:
   ImageInput node_;
-  Value& y_;
+  const Value& y_;
 };
 
 // y = x [+ bias per channel] [, ReLU]; over x when nobody else reads it.
 class ActivationLayer : public ImageLayer {
  public:
   ActivationLayer(const ImageContext& context, const std::string& bias, bool relu, Value& x, Value& y);
-  void forward() override;
-  void backward() override;
+  void forward(Emission& e) const override;
+  void backward(Emission& e) const override;
 
  private:
   const Parameter* parameter_;  // null: no bias
-  Tensor bias_;
   bool relu_;
-  Value &x_, &y_;
-  Storage mask_ = -1;
+  const Value &x_, &y_;
 };
 
 class AddLayer : public ImageLayer {
  public:
   AddLayer(const ImageContext& context, Value& a, Value& b, Value& y);
-  void forward() override;
-  void backward() override;
+  void forward(Emission& e) const override;
+  void backward(Emission& e) const override;
 
  private:
-  Value &a_, &b_, &y_;
+  const Value &a_, &b_, &y_;
 };
 
 class PoolLayer : public ImageLayer {
  public:
   PoolLayer(const ImageContext& context, const MaxPool& node, Value& x, Value& y);
   PoolLayer(const ImageContext& context, const GlobalAveragePool& node, Value& x, Value& y);
-  void forward() override;
-  void backward() override;
+  void forward(Emission& e) const override;
+  void backward(Emission& e) const override;
 
  private:
-  PoolArguments arguments(const void* x, void* y) const;
+  PoolArguments arguments(const Emission& e, Storage x, Storage y, Storage places) const;
   bool average_;
   MaxPool node_;
-  Value &x_, &y_;
-  Storage places_ = -1;
+  const Value &x_, &y_;
 };
 
 class FlattenLayer : public ImageLayer {
  public:
   FlattenLayer(const ImageContext& context, Value& x, Value& y);
-  void forward() override;
-  void backward() override;
+  void forward(Emission& e) const override;
+  void backward(Emission& e) const override;
 
  private:
-  KernelLaunch reorder(Storage from, Storage to, bool inverse) const;
-  Value &x_, &y_;
+  KernelLaunch reorder(const Emission& e, Storage from, Storage to, bool inverse) const;
+  const Value &x_, &y_;
 };
 
 class DropoutLayer : public ImageLayer {
  public:
   DropoutLayer(const ImageContext& context, const Dropout& node, Value& x, Value& y);
-  void forward() override;
-  void backward() override;
+  void forward(Emission& e) const override;
+  void backward(Emission& e) const override;
 
  private:
-  KernelLaunch drop(Storage from, Storage to) const;
+  KernelLaunch drop(const Emission& e, Storage from, Storage to) const;
   Dropout node_;
-  Value &x_, &y_;
+  const Value &x_, &y_;
 };
 
 // y = x W^T, without the bias.
 class DenseLayer : public ImageLayer {
  public:
   DenseLayer(const ImageContext& context, const Dense& node, Value& x, Value& y);
-  void forward() override;
-  void backward() override;
+  void forward(Emission& e) const override;
+  void backward(Emission& e) const override;
 
  private:
+  TensorLayout layout() const;
   DnnOperation product(std::int64_t m, std::int64_t k, std::int64_t n, Type result) const;
   std::string name_;
   const Parameter& parameter_;
-  TensorLayout layout_;
-  Tensor weight_;
-  Value &x_, &y_;
+  const Dense node_;
+  const Value &x_, &y_;
 };
 
 // Sums and, in training, the gradient of the logits.
 class LossLayer : public ImageLayer {
  public:
   LossLayer(const ImageContext& context, const CrossEntropy& node, Value& logits);
-  void forward() override;
-  void backward() override {}
-  LogitsPlace logits() const { return {logits_.data, node_.classes, logits_.width}; }
+  void forward(Emission& e) const override;
+  void backward(Emission&) const override {}
+  LogitsPlace logits(Emission& e) const { return {e[logits_].data, node_.classes, logits_.width}; }
 
  private:
   CrossEntropy node_;
-  Value& logits_;
+  const Value& logits_;
 };
 
 }  // namespace ringtrain::cuda

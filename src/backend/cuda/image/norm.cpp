@@ -7,211 +7,234 @@ NormStatistics::NormStatistics(const ImageContext& context, const BatchNorm& nod
       x_(x),
       name_(node.weight.substr(0, node.weight.rfind('.'))),
       epsilon_(static_cast<float>(node.epsilon)),
-      gamma_parameter_(context.parameters->find(node.weight)),
-      beta_parameter_(context.parameters->find(node.bias)) {
-  const auto layout = TensorLayout::vector(node.channels, x.width);
-  gamma_ = c_.vectors->add(gamma_parameter_, layout);
-  beta_ = c_.vectors->add(beta_parameter_, layout);
-  TensorGroup& statistics = c_.measures ? *c_.statistics : *c_.vectors;
-  first_statistic_ = statistics.add(c_.parameters->find(node.running_mean), layout);
-  second_statistic_ = statistics.add(c_.parameters->find(node.running_var), layout);
+      gamma_(context.parameters->find(node.weight)),
+      beta_(context.parameters->find(node.bias)),
+      mean_(context.parameters->find(node.running_mean)),
+      variance_(context.parameters->find(node.running_var)) {
   x.statistics = this;
 }
 
-Storage NormStatistics::make_sums(int blocks) {
-  return sums_ = c_.buffer(name_ + " sums", groups() * blocks * 2 * row_bytes());
+Storage NormStatistics::make_sums(Emission& e, int blocks) const {
+  return e[*this].sums = e.buffer(name_ + " sums", groups() * blocks * 2 * row_bytes());
 }
 
-void NormStatistics::write_factors_as_type() {
-  if (factors_as_type_ >= 0) return;
-  factors_as_type_ = c_.buffer(name_ + " factors as type", 2 * c_.groups() * x_.width * bytes_of(c_.type));
-}
-
-void NormStatistics::from_running_statistics() {
-  factors_ = c_.program->schedule().lasting(name_ + " factors", 4 * row_bytes());
-  const auto issue = [this](Device& device, Stream stream, bool) {
-    device.launch(launch_of(NormInferenceArguments{.gamma = c_.at<float>(gamma_),
-                                                   .beta = c_.at<float>(beta_),
-                                                   .running_mean = c_.at<float>(first_statistic_),
-                                                   .running_var = c_.at<float>(second_statistic_),
-                                                   .scale = c_.at<float>(scale()),
-                                                   .bias = c_.at<float>(bias()),
+void NormStatistics::from_running_statistics(Emission& e) const {
+  const Storage factors = e[*this].factors = e.schedule().lasting(name_ + " factors", 4 * row_bytes());
+  const Tensor gamma = e.vector(gamma_, x_.width), beta = e.vector(beta_, x_.width), mean = e.vector(mean_, x_.width),
+               variance = e.vector(variance_, x_.width), to_scale = scale(e), to_bias = bias(e);
+  const auto issue = [=, this, &e](Device& device, Stream stream, bool) {
+    device.launch(launch_of(NormInferenceArguments{.gamma = e.at<float>(gamma),
+                                                   .beta = e.at<float>(beta),
+                                                   .running_mean = e.at<float>(mean),
+                                                   .running_var = e.at<float>(variance),
+                                                   .scale = e.at<float>(to_scale),
+                                                   .bias = e.at<float>(to_bias),
                                                    .channels = static_cast<int>(x_.width),
                                                    .epsilon = epsilon_}),
                   stream);
   };
-  c_.program->add_weight_command(
-      {.name = name_ + " factors", .uses = {{c_.vectors->storage()}, {factors_, true}}, .issue = issue});
+  e.program().add_weight_command(
+      {.name = name_ + " factors", .uses = {{gamma.storage}, {factors, true}}, .issue = issue});
 }
 
-void NormStatistics::forward() {
-  if (!c_.measures) return from_running_statistics();
-  const auto channels = static_cast<int>(x_.width);
-  const int blocks = convolution_sums_ ? 1 : norm_blocks(rows_per_group(), groups(), channels);
-  if (!convolution_sums_) {
-    make_sums(blocks);
-    c_.kernel(name_ + " sums", {{x_.data}, {sums_, true}}, [=, this](bool) {
-      return launch_of(c_.type, NormSumsArguments{.x = c_.at(x_.data),
-                                                  .partial = c_.at<float>(sums_),
-                                                  .rows_per_group = rows_per_group(),
-                                                  .groups = groups(),
-                                                  .channels = channels,
-                                                  .blocks = blocks});
-    });
-  }
-  factors_ = c_.buffer(name_ + " factors", 4 * groups() * row_bytes());
-  c_.kernel(
-      name_ + " statistics",
-      {{sums_}, {c_.vectors->storage()}, {c_.statistics->storage(), true}, {factors_, true}, {factors_as_type_, true}},
-      [=, this](bool) {
-        const bool as_type = factors_as_type_ >= 0;
-        return launch_of(c_.type, NormFinalizeArguments{.partial = c_.at<float>(sums_),
-                                                        .gamma = c_.at<float>(gamma_),
-                                                        .beta = c_.at<float>(beta_),
-                                                        .mean = c_.at<float>(part(factors_, 0)),
-                                                        .inverse = c_.at<float>(part(factors_, 1)),
-                                                        .scale = c_.at<float>(scale()),
-                                                        .bias = c_.at<float>(bias()),
-                                                        .scale_as_type = as_type ? c_.at(scale_as_type()) : nullptr,
-                                                        .bias_as_type = as_type ? c_.at(bias_as_type()) : nullptr,
-                                                        .mean_statistic = c_.at<float>(first_statistic_),
-                                                        .variance_statistic = c_.at<float>(second_statistic_),
-                                                        .state = c_.program->step_state(),
-                                                        .rows_per_group = rows_per_group(),
-                                                        .groups = groups(),
-                                                        .channels = channels,
-                                                        .blocks = blocks,
-                                                        .epsilon = epsilon_,
-                                                        .accumulate = false,
-                                                        .mean_squares = !c_.training});
-      });
+void NormStatistics::measure(Emission& e, int blocks) const {
+  const Storage x = e[x_].data, sums = make_sums(e, blocks);
+  e.kernel(name_ + " sums", {{x}, {sums, true}}, [=, this, &e](bool) {
+    return launch_of(c_.type, NormSumsArguments{.x = e.at(x),
+                                                .partial = e.at<float>(sums),
+                                                .rows_per_group = rows_per_group(),
+                                                .groups = groups(),
+                                                .channels = static_cast<int>(x_.width),
+                                                .blocks = blocks});
+  });
 }
 
-void NormStatistics::backward(Storage partial, int blocks, int sums_per_block, int which) {
-  slopes_ = c_.buffer(name_ + " gradient's factors", 3 * groups() * row_bytes());
-  c_.kernel(name_ + " gradient's factors", {{partial}, {factors_}, {c_.vectors->storage()}, {slopes_, true}},
-            [=, this](bool accumulate) {
-              return launch_of(NormBackwardFinalizeArguments{.partial = c_.at<float>(partial),
-                                                             .gamma = c_.at<float>(gamma_),
-                                                             .mean = c_.at<float>(part(factors_, 0)),
-                                                             .inverse = c_.at<float>(part(factors_, 1)),
-                                                             .a = c_.at<float>(slope(0)),
-                                                             .b = c_.at<float>(slope(1)),
-                                                             .c = c_.at<float>(slope(2)),
-                                                             .gamma_gradient = c_.program->gradient(gamma_parameter_),
-                                                             .beta_gradient = c_.program->gradient(beta_parameter_),
+void NormStatistics::finalize(Emission& e, int blocks) const {
+  NormStorages& own = e[*this];
+  own.factors = e.buffer(name_ + " factors", 4 * groups() * row_bytes());
+  const bool as_type = e.choices().norms[*this].factors_as_type;
+  if (as_type)
+    own.factors_as_type = e.buffer(name_ + " factors as type", 2 * c_.groups() * x_.width * bytes_of(c_.type));
+  const Storage sums = own.sums, factors = own.factors;
+  const Tensor gamma = e.vector(gamma_, x_.width), beta = e.vector(beta_, x_.width),
+               mean = e.statistic(mean_, x_.width), variance = e.statistic(variance_, x_.width), to_scale = scale(e),
+               to_bias = bias(e), scale_typed = scale_as_type(e), bias_typed = bias_as_type(e);
+  e.kernel(name_ + " statistics",
+           {{sums}, {gamma.storage}, {mean.storage, true}, {factors, true}, {own.factors_as_type, true}},
+           [=, this, &e](bool) {
+             return launch_of(c_.type, NormFinalizeArguments{.partial = e.at<float>(sums),
+                                                             .gamma = e.at<float>(gamma),
+                                                             .beta = e.at<float>(beta),
+                                                             .mean = e.at<float>(part(factors, 0)),
+                                                             .inverse = e.at<float>(part(factors, 1)),
+                                                             .scale = e.at<float>(to_scale),
+                                                             .bias = e.at<float>(to_bias),
+                                                             .scale_as_type = as_type ? e.at(scale_typed) : nullptr,
+                                                             .bias_as_type = as_type ? e.at(bias_typed) : nullptr,
+                                                             .mean_statistic = e.at<float>(mean),
+                                                             .variance_statistic = e.at<float>(variance),
+                                                             .state = e.step_state(),
                                                              .rows_per_group = rows_per_group(),
                                                              .groups = groups(),
                                                              .channels = static_cast<int>(x_.width),
                                                              .blocks = blocks,
-                                                             .sums_per_block = sums_per_block,
-                                                             .which = which,
-                                                             .accumulate = accumulate});
-            },
-            {gamma_parameter_.name, beta_parameter_.name});
+                                                             .epsilon = epsilon_,
+                                                             .accumulate = false,
+                                                             .mean_squares = !c_.training});
+           });
+}
+
+void NormStatistics::forward(Emission& e) const {
+  if (!c_.measures) return from_running_statistics(e);
+  const bool sums_come = e.choices().norms[*this].sums_come;
+  const int blocks = sums_come ? 1 : norm_blocks(rows_per_group(), groups(), static_cast<int>(x_.width));
+  if (!sums_come) measure(e, blocks);
+  finalize(e, blocks);
+}
+
+void NormStatistics::backward(Emission& e, Storage partial, int blocks, int sums_per_block, int which) const {
+  const Storage factors = e[*this].factors,
+                slopes = e[*this].slopes = e.buffer(name_ + " gradient's factors", 3 * groups() * row_bytes());
+  const Tensor gamma = e.vector(gamma_, x_.width);
+  e.kernel(name_ + " gradient's factors", {{partial}, {factors}, {gamma.storage}, {slopes, true}},
+           [=, this, &e](bool accumulate) {
+             return launch_of(NormBackwardFinalizeArguments{.partial = e.at<float>(partial),
+                                                            .gamma = e.at<float>(gamma),
+                                                            .mean = e.at<float>(part(factors, 0)),
+                                                            .inverse = e.at<float>(part(factors, 1)),
+                                                            .a = e.at<float>(part(slopes, 0)),
+                                                            .b = e.at<float>(part(slopes, 1)),
+                                                            .c = e.at<float>(part(slopes, 2)),
+                                                            .gamma_gradient = e.gradient(gamma_),
+                                                            .beta_gradient = e.gradient(beta_),
+                                                            .rows_per_group = rows_per_group(),
+                                                            .groups = groups(),
+                                                            .channels = static_cast<int>(x_.width),
+                                                            .blocks = blocks,
+                                                            .sums_per_block = sums_per_block,
+                                                            .which = which,
+                                                            .accumulate = accumulate});
+           },
+           {gamma_.name, beta_.name});
 }
 
 NormLayer::NormLayer(const ImageContext& context, const Parts& parts, Value& y)
-    : ImageLayer(context), p_(parts), x_(parts.norm->x()), y_(y) {
-  read(x_);
-  if (p_.other != nullptr) read(*p_.other);
-  if (p_.relu) y.norm = this;
+    : ImageLayer(context),
+      norm_(*parts.norm),
+      other_norm_(parts.other_norm),
+      x_(*parts.x),
+      other_(parts.other),
+      y_(y),
+      relu_(parts.relu) {
+  read(*parts.x);
+  if (parts.other != nullptr) read(*parts.other);
+  if (relu_) y.norm = this;
 }
 
-void NormLayer::forward() {
-  p_.norm->forward();
-  if (p_.other_norm != nullptr) p_.other_norm->forward();
-  if (!y_.stored) return;
-  y_.data = c_.buffer(y_.name, c_.bytes(y_));
-  if (c_.training && p_.relu && !y_.sums_come) mask_ = c_.buffer(y_.name + " mask", c_.samples * y_.elements() / 8);
-  apply(y_.name, y_.data, mask_);
+void NormLayer::forward(Emission& e) const {
+  norm_.forward(e);
+  if (adds_norm()) other_norm_->forward(e);
+  const ValueChoice& choice = e.choices().values[y_];
+  if (!choice.stored) return;
+  ValueStorages& y = e[y_];
+  y.data = e.buffer(y_.name, c_.bytes(y_));
+  if (c_.training && relu_ && !choice.sums_come) y.kept = e.buffer(y_.name + " mask", c_.samples * y_.elements() / 8);
+  apply(e, y_.name, y.data, y.kept);
 }
 
-void NormLayer::apply(const std::string& what, Storage to, Storage mask) {
-  const NormStatistics &norm = *p_.norm, *second = p_.other_norm;
-  std::vector<Access> uses = {{x_.data}, {norm.factors()}, {to, true}, {mask, true}};
-  if (p_.other != nullptr) uses.push_back({p_.other->data});
-  if (second != nullptr) uses.push_back({second->factors()});
-  c_.kernel(what, uses, [=, this](bool) {
-    return launch_of(c_.type,
-                     NormApplyArguments{.x = c_.at(x_.data),
-                                        .other = p_.other != nullptr ? c_.at(p_.other->data) : nullptr,
-                                        .scale = c_.at<float>(p_.norm->scale()),
-                                        .bias = c_.at<float>(p_.norm->bias()),
-                                        .other_scale = second != nullptr ? c_.at<float>(second->scale()) : nullptr,
-                                        .other_bias = second != nullptr ? c_.at<float>(second->bias()) : nullptr,
-                                        .y = c_.at(to),
-                                        .mask = c_.at<std::uint8_t>(mask),
-                                        .rows_per_group = p_.norm->rows_per_group(),
-                                        .groups = p_.norm->groups(),
-                                        .channels = static_cast<int>(x_.width),
-                                        .relu = p_.relu});
+void NormLayer::apply(Emission& e, const std::string& what, Storage to, Storage mask) const {
+  const bool second = adds_norm();
+  const Storage x = e[x_].data, other = adds() ? e[*other_].data : -1;
+  const Tensor scale = norm_.scale(e), bias = norm_.bias(e), other_scale = second ? other_norm_->scale(e) : Tensor{},
+               other_bias = second ? other_norm_->bias(e) : Tensor{};
+  e.kernel(what, {{x}, {scale.storage}, {to, true}, {mask, true}, {other}, {other_scale.storage}}, [=, this, &e](bool) {
+    return launch_of(c_.type, NormApplyArguments{.x = e.at(x),
+                                                 .other = e.at(other),
+                                                 .scale = e.at<float>(scale),
+                                                 .bias = e.at<float>(bias),
+                                                 .other_scale = second ? e.at<float>(other_scale) : nullptr,
+                                                 .other_bias = second ? e.at<float>(other_bias) : nullptr,
+                                                 .y = e.at(to),
+                                                 .mask = e.at<std::uint8_t>(mask),
+                                                 .rows_per_group = norm_.rows_per_group(),
+                                                 .groups = norm_.groups(),
+                                                 .channels = static_cast<int>(x_.width),
+                                                 .relu = relu_});
   });
 }
 
 // sum dr, sum dr x and, with a norm on the shortcut, sum dr other.
-Storage NormLayer::measure_gradient(Storage dy, int blocks) {
-  const NormStatistics& norm = *p_.norm;
-  const Storage other = adds_norm() ? p_.other->data : -1;
+Storage NormLayer::measure_gradient(Emission& e, Storage dy, int blocks) const {
+  const std::string name = norm_.name() + " gradient's sums";
   const std::int64_t sums = adds_norm() ? 3 : 2;
-  const Storage partial = c_.buffer(norm.name() + " gradient's sums", norm.groups() * blocks * sums * norm.row_bytes());
-  c_.kernel(norm.name() + " gradient's sums", {{dy}, {x_.data}, {other}, {mask_}, {partial, true}}, [=, this](bool) {
-    return launch_of(c_.type, NormBackwardSumsArguments{.dy = c_.at(dy),
-                                                        .x = c_.at(x_.data),
-                                                        .other = c_.at(other),
-                                                        .mask = c_.at<std::uint8_t>(mask_),
-                                                        .partial = c_.at<float>(partial),
-                                                        .rows_per_group = p_.norm->rows_per_group(),
-                                                        .groups = p_.norm->groups(),
+  const Storage x = e[x_].data, other = adds_norm() ? e[*other_].data : -1, mask = e[y_].kept,
+                partial = e.buffer(name, norm_.groups() * blocks * sums * norm_.row_bytes());
+  e.kernel(name, {{dy}, {x}, {other}, {mask}, {partial, true}}, [=, this, &e](bool) {
+    return launch_of(c_.type, NormBackwardSumsArguments{.dy = e.at(dy),
+                                                        .x = e.at(x),
+                                                        .other = e.at(other),
+                                                        .mask = e.at<std::uint8_t>(mask),
+                                                        .partial = e.at<float>(partial),
+                                                        .rows_per_group = norm_.rows_per_group(),
+                                                        .groups = norm_.groups(),
                                                         .channels = static_cast<int>(x_.width),
                                                         .blocks = blocks});
   });
   return partial;
 }
 
-void NormLayer::backward() {
-  NormStatistics& norm = *p_.norm;
-  const Storage dy = y_.gradient;
+void NormLayer::backward(Emission& e) const {
+  const ValueStorages& y = e[y_];
+  const Storage dy = y.gradient, mask = y.kept;
   // Where a data gradient has brought the sums, dy is behind the ReLU already.
-  const bool measured = y_.sums >= 0;
-  const int blocks = measured ? 1 : norm_blocks(norm.rows_per_group(), norm.groups(), static_cast<int>(x_.width));
-  const Storage partial = measured ? y_.sums : measure_gradient(dy, blocks);
+  const bool measured = y.sums >= 0;
+  const int blocks = measured ? 1 : norm_blocks(norm_.rows_per_group(), norm_.groups(), static_cast<int>(x_.width));
+  const Storage partial = measured ? y.sums : measure_gradient(e, dy, blocks);
   const int sums_per_block = adds_norm() ? 3 : 2;
-  norm.backward(partial, blocks, sums_per_block, 1);
-  if (adds_norm()) p_.other_norm->backward(partial, blocks, sums_per_block, 2);
+  norm_.backward(e, partial, blocks, sums_per_block, 1);
+  if (adds_norm()) other_norm_->backward(e, partial, blocks, sums_per_block, 2);
 
-  const Storage dx = c_.buffer(x_.name + " gradient", c_.bytes(x_));
-  const Storage second = adds_norm() ? p_.other->data : -1;
-  const Storage d_second = adds_norm() ? c_.buffer(p_.other->name + " gradient", c_.bytes(x_)) : -1;
+  const Storage x = e[x_].data, dx = e.buffer(x_.name + " gradient", c_.bytes(x_));
+  const Storage second = adds_norm() ? e[*other_].data : -1;
+  const Storage d_second = adds_norm() ? e.buffer(other_->name + " gradient", c_.bytes(x_)) : -1;
   // The shortcut's gradient is dr; without a mask that is dy itself.
   const Storage dr =
-      adds() && !adds_norm() ? (mask_ >= 0 ? c_.buffer(p_.other->name + " gradient", c_.bytes(x_)) : dy) : -1;
-  std::vector<Access> uses = {{dy}, {x_.data}, {second}, {mask_}, {norm.slopes()}, {dx, true}, {d_second, true}};
-  if (dr != dy) uses.push_back({dr, true});
-  if (adds_norm()) uses.push_back({p_.other_norm->slopes()});
-  c_.kernel(norm.name() + " gradient", uses, [=, this](bool) {
-    const auto factor = [&](const NormStatistics* of, int which) {
-      return of != nullptr ? c_.at<float>(of->slope(which)) : nullptr;
-    };
-    return launch_of(c_.type, NormBackwardApplyArguments{.dy = c_.at(dy),
-                                                         .x = c_.at(x_.data),
-                                                         .other = c_.at(second),
-                                                         .mask = c_.at<std::uint8_t>(mask_),
-                                                         .a = factor(p_.norm, 0),
-                                                         .b = factor(p_.norm, 1),
-                                                         .c = factor(p_.norm, 2),
-                                                         .other_a = factor(p_.other_norm, 0),
-                                                         .other_b = factor(p_.other_norm, 1),
-                                                         .other_c = factor(p_.other_norm, 2),
-                                                         .dx = c_.at(dx),
-                                                         .dr_output = dr != dy ? c_.at(dr) : nullptr,
-                                                         .d_other = c_.at(d_second),
-                                                         .rows_per_group = p_.norm->rows_per_group(),
-                                                         .groups = p_.norm->groups(),
-                                                         .channels = static_cast<int>(x_.width)});
-  });
-  c_.send_gradient(x_, dx);
-  if (adds()) c_.send_gradient(*p_.other, adds_norm() ? d_second : dr);
+      adds() && !adds_norm() ? (mask >= 0 ? e.buffer(other_->name + " gradient", c_.bytes(x_)) : dy) : -1;
+  const Storage dr_output = dr != dy ? dr : -1;
+  const Tensor slopes[] = {norm_.slope(e, 0), norm_.slope(e, 1), norm_.slope(e, 2)};
+  const auto other_slope = [&](int which) { return adds_norm() ? other_norm_->slope(e, which) : Tensor{}; };
+  const Tensor other_slopes[] = {other_slope(0), other_slope(1), other_slope(2)};
+  e.kernel(norm_.name() + " gradient",
+           {{dy},
+            {x},
+            {second},
+            {mask},
+            {slopes[0].storage},
+            {dx, true},
+            {d_second, true},
+            {dr_output, true},
+            {other_slopes[0].storage}},
+           [=, this, &e](bool) {
+             const auto factor = [&](const Tensor& of) { return of.storage >= 0 ? e.at<float>(of) : nullptr; };
+             return launch_of(c_.type, NormBackwardApplyArguments{.dy = e.at(dy),
+                                                                  .x = e.at(x),
+                                                                  .other = e.at(second),
+                                                                  .mask = e.at<std::uint8_t>(mask),
+                                                                  .a = factor(slopes[0]),
+                                                                  .b = factor(slopes[1]),
+                                                                  .c = factor(slopes[2]),
+                                                                  .other_a = factor(other_slopes[0]),
+                                                                  .other_b = factor(other_slopes[1]),
+                                                                  .other_c = factor(other_slopes[2]),
+                                                                  .dx = e.at(dx),
+                                                                  .dr_output = e.at(dr_output),
+                                                                  .d_other = e.at(d_second),
+                                                                  .rows_per_group = norm_.rows_per_group(),
+                                                                  .groups = norm_.groups(),
+                                                                  .channels = static_cast<int>(x_.width)});
+           });
+  e.send_gradient(x_, dx);
+  if (adds()) e.send_gradient(*other_, adds_norm() ? d_second : dr);
 }
 
 }  // namespace ringtrain::cuda

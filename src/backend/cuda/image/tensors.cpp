@@ -5,7 +5,8 @@
 namespace ringtrain::cuda {
 
 Tensor TensorGroup::add(const Parameter& parameter, const TensorLayout& layout) {
-  const Tensor tensor{storage_, elements_ * bytes_of(type_)};
+  const auto [place, added] = known_.try_emplace(parameter.name, Tensor{storage_, elements_ * bytes_of(type_)});
+  if (!added) return place->second;
   places_.push_back({.flat_offset = parameter.offset,
                      .own_offset = elements_,
                      .outer = layout.outer,
@@ -16,7 +17,7 @@ Tensor TensorGroup::add(const Parameter& parameter, const TensorLayout& layout) 
   const std::int64_t own = layout.padded_outer * layout.taps * layout.padded_inner;
   elements_ += round_up(own, Schedule::alignment / bytes_of(type_));
   schedule_.resize(storage_, elements_ * bytes_of(type_));
-  return tensor;
+  return place->second;
 }
 
 GradientsHome::GradientsHome(ProgramBase& program, std::int64_t segment_elements) : program_(program) {

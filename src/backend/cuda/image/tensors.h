@@ -1,19 +1,16 @@
 // Parameters of an image program in its own layout, and their gradients on the way back to the flat vector.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "backend/cuda/program/base.h"
+#include "backend/cuda/program/operation.h"
 #include "nn/parameters.h"
 
 namespace ringtrain::cuda {
-
-// A place in a storage.
-struct Tensor {
-  Storage storage = -1;
-  std::int64_t offset = 0;  // bytes
-};
 
 // Canonical [outer][inner][taps] to own [padded outer][taps][padded inner], padding zero: weights [k][c][r s] to KRSC.
 struct TensorLayout {
@@ -25,6 +22,7 @@ struct TensorLayout {
 class TensorGroup {
  public:
   TensorGroup(Schedule& schedule, Storage storage, Type type) : schedule_(schedule), storage_(storage), type_(type) {}
+  // Where a parameter lies: behind all others when it is asked for the first time.
   Tensor add(const Parameter& parameter, const TensorLayout& layout);
 
   Storage storage() const { return storage_; }
@@ -40,6 +38,7 @@ class TensorGroup {
   std::int64_t elements_ = 0;
   std::vector<TensorPlace> places_;
   std::vector<std::string> names_;  // of the parameters
+  std::map<std::string, Tensor> known_;
 };
 
 // Weight gradients are gathered until they are worth a copy; one launch then takes them to the flat vector.

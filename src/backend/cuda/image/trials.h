@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/image/layer.h"
+#include "backend/cuda/program/base.h"
 
 namespace ringtrain::cuda {
 

@@ -1,0 +1,52 @@
+#include "backend/cuda/image/emission.h"
+
+namespace ringtrain::cuda {
+
+Emission::Emission(const ImageContext& context, const Choices& choices, ProgramBase& program,
+                   std::int64_t segment_elements)
+    : c_(context),
+      choices_(choices),
+      program_(program),
+      schedule_(program.schedule()),
+      weights_(schedule_, schedule_.lasting("weights", 0), context.type),
+      vectors_(schedule_, schedule_.lasting("norms' parameters and biases", 0), Type::fp32),
+      statistics_(schedule_, schedule_.lasting("running statistics of the pass", 0), Type::fp32),
+      home_(program, segment_elements) {}
+
+Tensor Emission::vector(const Parameter& parameter, std::int64_t width) {
+  return vectors_.add(parameter, TensorLayout::vector(parameter.count, width));
+}
+Tensor Emission::statistic(const Parameter& parameter, std::int64_t width) {
+  return statistics_.add(parameter, TensorLayout::vector(parameter.count, width));
+}
+
+void Emission::kernel(std::string name, std::vector<Access> uses, std::function<KernelLaunch(bool accumulate)> launch,
+                      std::vector<std::string> finishes) {
+  schedule_.add({.name = std::move(name),
+                 .uses = std::move(uses),
+                 .issue = [make = std::move(launch)](Device& d, Stream stream,
+                                                     bool accumulate) { d.launch(make(accumulate), stream); },
+                 .finishes = std::move(finishes)});
+}
+
+void Emission::operation(std::string name, const DnnOperation& operation, std::int64_t launches,
+                         const std::vector<Operand>& operands) {
+  add_operation(schedule_, *c_.device, std::move(name), operation, launches, operands);
+}
+
+void Emission::send_gradient(const Value& value, Storage part) {
+  Storage& gradient = values_[value].gradient;
+  if (gradient < 0) {
+    gradient = part;
+    return;
+  }
+  const std::string name = value.name + " gradient, added up";
+  const Storage before = gradient, sum = buffer(name, c_.bytes(value));
+  const std::int64_t count = c_.samples * value.elements();
+  kernel(name, {{before}, {part}, {sum, true}}, [=, this](bool) {
+    return launch_of(c_.type, AddArguments{.a = at(before), .b = at(part), .y = at(sum), .count = count});
+  });
+  gradient = sum;
+}
+
+}  // namespace ringtrain::cuda

@@ -1,0 +1,69 @@
+#include "backend/cuda/program/operation.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+// In the order of the operation's tensors.
+std::vector<Operand> in_order(const std::string& name, const DnnOperation& operation,
+                              const std::vector<Operand>& operands) {
+  std::vector<Operand> ordered;
+  for (const DnnTensor& tensor : operation.tensors()) {
+    if (tensor.role == DnnRole::alpha) {
+      ordered.push_back({DnnRole::alpha, {}});
+      continue;
+    }
+    const auto found = std::find_if(operands.begin(), operands.end(),
+                                    [&](const Operand& operand) { return operand.role == tensor.role; });
+    if (found == operands.end()) throw Error(cat(name, ": ", operation.key(), " wants a tensor that is not given"));
+    ordered.push_back(*found);
+  }
+  return ordered;
+}
+
+double bytes_of_launch(const DnnOperation& operation) {
+  double bytes = 0;
+  for (const DnnTensor& tensor : operation.tensors())
+    bytes += static_cast<double>(tensor.elements() * bytes_of(tensor.type));
+  return bytes;
+}
+
+}  // namespace
+
+void add_operation(Schedule& schedule, Device& device, std::string name, const DnnOperation& operation,
+                   std::int64_t launches, const std::vector<Operand>& operands) {
+  std::string why;
+  const DnnPlan* plan = device.plan(operation, &why);
+  if (plan == nullptr)
+    throw Error(cat(name, ": cuDNN has no plan for ", operation.key(), " on ", device.facts().name, ": ", why),
+                "Try another precision or version of cuDNN; sizes that are multiples of 8 have the most kernels.");
+  schedule.workspace(plan->workspace_bytes());
+  std::vector<Access> uses = {{schedule.workspace(), true}};
+  for (const Operand& operand : operands) uses.push_back({operand.tensor.storage, operand.write});
+  const auto issue = [&schedule, plan, launches, ordered = in_order(name, operation, operands)](Device& d,
+                                                                                                Stream stream, bool) {
+    static float one = 1;
+    std::vector<void*> addresses(ordered.size());
+    for (std::int64_t launch = 0; launch < launches; ++launch) {
+      for (std::size_t i = 0; i < ordered.size(); ++i) {
+        const Operand& operand = ordered[i];
+        addresses[i] = operand.role == DnnRole::alpha ? static_cast<void*>(&one)
+                                                      : schedule.at<char>(operand.tensor.storage) +
+                                                            operand.tensor.offset + launch * operand.step_bytes;
+      }
+      d.run(*plan, addresses, schedule.at(schedule.workspace()), stream);
+    }
+  };
+  const auto times = static_cast<double>(launches);
+  schedule.add({.name = std::move(name),
+                .uses = std::move(uses),
+                .issue = issue,
+                .flops = operation.flops() * times,
+                .bytes = bytes_of_launch(operation) * times});
+}
+
+}  // namespace ringtrain::cuda
