@@ -116,10 +116,16 @@ class CudaDescribedDevice : public CudaDnnPlans {};
 TEST_P(CudaDescribedDevice, APlanComesBackFromItsSerialisedForm) {
   const DeviceDescription description = find_description(GetParam());
   PlanProcess process(description.name, description.json);
-  const DnnOperation operation = parse_operation("conv fp16 n32 c64 56x56 k64 r3 s1 p1 +sums");
-  const PlanAnswer planned = process.plan(operation);
-  ASSERT_TRUE(planned.found) << planned.why;
-  EXPECT_EQ(process.reload(operation), planned);
+  // A run that is resumed loads its plans and writes them down again: twice, with the same bytes.
+  for (const char* key :
+       {"conv fp16 n32 c64 56x56 k64 r3 s1 p1 +sums", "conv fp16 n32 c64 56x56 k64 r3 s1 p1 +sums +specialised",
+        "conv bf16 n32 c64 56x56 k256 r1 s1 p0 +scale_bias_relu", "dgrad bf16 n32 c64 56x56 k256 r1 s1 p0 +relu_sums",
+        "wgrad bf16 n32 c128 28x28 k128 r3 s1 p1", "matmul fp32 m32 n1000 k2048 tb >fp32"}) {
+    const DnnOperation operation = parse_operation(key);
+    const PlanAnswer planned = process.plan(operation);
+    ASSERT_TRUE(planned.found) << key << ": " << planned.why;
+    EXPECT_EQ(process.reload(operation), planned) << key;
+  }
 }
 
 // Blocks that add to one sum by turns leave their turn in memory; atomic additions, in any order, want none.

@@ -30,7 +30,9 @@ class PlanProcess {
   const std::string& cudnn_version();
   // A crash is an answer, too: refused, with the signal's name. Throws Error after 300 s without one.
   PlanAnswer plan(const DnnOperation& operation) { return answer_to("plan", operation); }
-  PlanAnswer reload(const DnnOperation& operation) { return answer_to("reload", operation); }  // serialised and loaded
+  PlanAnswer reload(const DnnOperation& operation) {
+    return answer_to("reload", operation);
+  }  // serialised and loaded, twice
   std::uint64_t hash(const DnnOperation& operation);
 
  private:

@@ -24,8 +24,8 @@ PlanAnswer parse_answer(const std::string& line);  // throws Error
 // Argument of the executable that makes it this process.
 inline constexpr const char* planner_command = "cudnn-planner";
 // Serves standard input and output until the end of the input. The first line is the device's description, answered by
-// "ready VERSION"; then "plan KEY" and "reload KEY" (the plan as it comes back from its serialised form)
-// are answered by to_line(), "hash KEY" by graph_hash(), each also by "error\tWHAT\tHINT".
+// "ready VERSION"; then "plan KEY" and "reload KEY" (the plan as it comes back from its serialised form,
+// written and loaded twice) are answered by to_line(), "hash KEY" by graph_hash(), each also by "error\tWHAT\tHINT".
 int run_planner();
 
 }  // namespace ringtrain::cuda

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
@@ -16,7 +17,20 @@ using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
 using Pointwise = fe::PointwiseMode_t;
 
+namespace {
+
+// The device destroys its recorded graphs before its plans, so they need no references to them. Without those a launch
+// is quicker, and no call goes through a second copy of CUDA's runtime. Older front ends know no such references.
+template <class Graph>
+void keep_no_references(Graph& graph) {
+  if constexpr (requires { graph.get_cuda_graph_retention(); })
+    graph.set_cuda_graph_retention(decltype(graph.get_cuda_graph_retention())::NONE);
+}
+
+}  // namespace
+
 struct CudnnPlan::Graph {
+  Graph() { keep_no_references(graph); }
   fe::graph::Graph graph;
 };
 struct DnnPlanner::Target {
@@ -256,6 +270,15 @@ bool was_filtered(const std::string& message) {
   return message.find("Deselecting execution plan") != std::string::npos;
 }
 
+// execute() gives one address per tensor of the operation, in the order of the identifiers 1, 2, ...: the plan must ask
+// for exactly these. Throws Error.
+void check_tensors(const DnnOperation& operation, const nlohmann::json& plan) {
+  std::set<std::int64_t> asked = plan.at("variant_pack_uids").get<std::set<std::int64_t>>(), given;
+  for (std::size_t i = 1; i <= operation.tensors().size(); ++i) given.insert(static_cast<std::int64_t>(i));
+  if (asked != given || !plan.at("pass_by_values").empty() || !plan.at("workspace_modifications").empty())
+    throw Error(cat("a kept plan of '", operation.key(), "' asks for other tensors"));
+}
+
 // cuDNN's reason is not the last in a chain of refusals, but the longest of them says most.
 void remember(std::string& reason, const std::string& next) {
   if (next.size() > reason.size()) reason = next;
@@ -276,13 +299,14 @@ void CudnnPlan::execute(void* cudnn_handle, std::span<void* const> tensors, void
   // In the order of the identifiers.
   void* addresses[16];
   std::copy(tensors.begin(), tensors.end(), addresses);
-  check(graph_->graph.execute_plan_at_index(static_cast<cudnnHandle_t>(cudnn_handle), addresses,
-                                            static_cast<int>(tensors.size()), workspace, index_),
-        cat("cuDNN could not run '", operation_.key(), "'"));
+  const fe::error_t error = graph_->graph.execute_plan_at_index(static_cast<cudnnHandle_t>(cudnn_handle), addresses,
+                                                                static_cast<int>(tensors.size()), workspace, index_);
+  if (error.is_bad()) check(error, cat("cuDNN could not run '", operation_.key(), "'"));
 }
 
 // Engine, line end, workspace, line end, cuDNN's bytes.
 std::vector<std::uint8_t> CudnnPlan::serialise() const {
+  if (!loaded_from_.empty()) return loaded_from_;  // a loaded graph has no list of plans to choose from
   std::vector<std::uint8_t> plan;
   const auto what = cat("cuDNN could not serialise the plan of '", operation_.key(), "'");
   check(graph_->graph.build_plan_at_index(index_), what);  // it is built: this makes it the one that is written
@@ -383,14 +407,20 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, std::
   const std::vector<std::uint8_t> plan(workspace_end + 1, bytes.end());
   auto graph = std::make_shared<CudnnPlan::Graph>();
   try {
+    check_tensors(operation, nlohmann::json::from_ubjson(plan));
     fe::error_t error;
     if (target_->description) {
       graph->graph.set_device_properties(target_->description);
       error = graph->graph.deserialize(plan);
     } else {
-      error = graph->graph.deserialize(target_->handle, plan);
+      // Without the front end's warm-up: it records a graph in our stream, and runs nothing of a plan without tensors.
+      error = graph->graph.deserialize(target_->handle, plan, false, false);
     }
-    if (error.is_good()) return std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, 0, workspace, engine));
+    if (error.is_good()) {
+      std::unique_ptr<CudnnPlan> loaded(new CudnnPlan(operation, graph, 0, workspace, engine));
+      loaded->loaded_from_.assign(bytes.begin(), bytes.end());
+      return loaded;
+    }
     if (why != nullptr) *why = in_one_line(error.err_msg);
   } catch (const std::exception& e) {  // of the JSON inside
     if (why != nullptr) *why = in_one_line(e.what());

@@ -22,7 +22,8 @@ class CudnnPlan : public DnnPlan {
 
   // In the handle's stream; may be captured. `tensors` as Device::run's, `workspace` 256-byte aligned.
   void execute(void* cudnn_handle, std::span<void* const> tensors, void* workspace) const;
-  // For a cache, a broadcast or a run's folder; 0.1 to 0.3 MB. Holds for this cuDNN version and GPU.
+  // For a cache, a broadcast or a run's folder; 0.1 to 0.3 MB. Holds for this cuDNN version and GPU. A plan that was
+  // loaded gives the bytes that it was loaded from.
   std::vector<std::uint8_t> serialise() const;
 
  private:
@@ -35,6 +36,7 @@ class CudnnPlan : public DnnPlan {
   std::int64_t index_ = 0;  // of the plan among the graph's
   std::int64_t workspace_bytes_ = 0;
   std::string engine_;
+  std::vector<std::uint8_t> loaded_from_;  // empty: it was built here
 };
 
 class DnnPlanner {

@@ -74,10 +74,10 @@ class RuntimeDevice : public Device {
   // Errors were reported by the call that met them; at the end there is nobody left to tell.
   ~RuntimeDevice() override {
     cudaDeviceSynchronize();
+    for (const auto graph : graphs_) cudaGraphExecDestroy(graph);  // they launch kernels that the plans hold
     rnn_plans_.clear();
     plans_.reset();
     if (cudnn_ != nullptr) cudnn().destroy(cudnn_);
-    for (const auto graph : graphs_) cudaGraphExecDestroy(graph);
     for (const auto event : events_) cudaEventDestroy(event);
     for (const auto& [memory, bytes] : memory_) cudaFree(memory);
     for (void* memory : host_memory_) cudaFreeHost(memory);
