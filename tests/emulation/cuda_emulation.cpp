@@ -143,6 +143,7 @@ struct Scheduler {
 };
 
 thread_local Scheduler scheduler;
+thread_local std::uint64_t blocks_begun = 0;  // by this thread, in all launches
 
 void wait(State state) {
   if (scheduler.current == nullptr)
@@ -160,6 +161,12 @@ void fiber_loop() {
 }
 
 }  // namespace
+
+void poison_once_per_block(std::uint64_t& of_block, void* memory, std::size_t bytes) {
+  if (of_block == blocks_begun) return;
+  of_block = blocks_begun;
+  std::memset(memory, 0xff, bytes);
+}
 
 void block_barrier() {
   wait(State::at_block_barrier);
@@ -183,6 +190,7 @@ void run_grid(const Index& grid, unsigned threads, bool barriers, bool backwards
   const std::uint64_t blocks = std::uint64_t{grid.x} * grid.y * grid.z;
   for (std::uint64_t i = 0; i < blocks; ++i) {
     const std::uint64_t block = backwards ? blocks - 1 - i : i;
+    ++blocks_begun;
     blockIdx = {static_cast<unsigned>(block % grid.x), static_cast<unsigned>(block / grid.x % grid.y),
                 static_cast<unsigned>(block / grid.x / grid.y)};
     if (barriers) {

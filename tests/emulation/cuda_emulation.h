@@ -11,7 +11,11 @@
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __shared__ static thread_local
+// In place of __shared__, which kernels do not write themselves: what a block has not written holds NaNs.
+#define RINGTRAIN_SHARED(type, name, ...)                \
+  static thread_local type name __VA_ARGS__;             \
+  static thread_local std::uint64_t name##_of_block = 0; \
+  ::ringtrain::cuda::emulated::poison_once_per_block(name##_of_block, static_cast<void*>(&name), sizeof name)
 
 namespace ringtrain::cuda::emulated {
 
@@ -24,6 +28,10 @@ inline constinit thread_local Index threadIdx, blockIdx, blockDim, gridDim;
 void block_barrier();
 // Until all threads of the warp are here: what lane (own ^ distance) gave.
 std::uint64_t exchange(std::uint64_t value, int distance);
+
+// Fills a block's memory with 0xff (NaN in every type) when the first of its threads comes to the declaration, so that
+// nobody reads what an earlier block left. `of_block`: of the variable, 0 at first.
+void poison_once_per_block(std::uint64_t& of_block, void* memory, std::size_t bytes);
 
 inline void __syncthreads() {
   block_barrier();

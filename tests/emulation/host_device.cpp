@@ -41,6 +41,13 @@ std::vector<std::byte> bytes_of_values(const Values&... values) {
   return result;
 }
 
+// Of HostDeviceOptions::times.
+double model_seconds(const std::vector<Region>& regions, double operations) {
+  double bytes = 0;
+  for (const Region& region : regions) bytes += static_cast<double>(region.bytes);
+  return 3e-6 + std::max(bytes / 4e12, operations / 5e14);
+}
+
 std::int64_t some_workspace(const std::string& key) {
   return static_cast<std::int64_t>(64 * (1 + std::hash<std::string>()(key) % 97));
 }
@@ -81,6 +88,7 @@ HostDevice::~HostDevice() {
 // ---- Memory --------------------------------------------------------------------------------------------------------
 
 void* HostDevice::allocate(std::int64_t bytes, const std::string& what) {
+  check_usable();
   forbid_in_capture("an allocation");
   if (bytes <= 0) throw Error(cat(what, ": an allocation of ", bytes, " bytes"));
   if (allocated_ + bytes > options_.memory_bytes)
@@ -99,8 +107,10 @@ void HostDevice::release(void* memory) {
   forbid_in_capture("a release");
   const auto at = allocations_.find(number(memory));
   if (at == allocations_.end()) throw Error("release of memory that is not allocated");
-  finish_all();  // as cudaFree does
-  check_guards();
+  if (broken_.empty()) {  // else the error was thrown; a destructor may be giving back what the device had
+    finish_all();         // as cudaFree does
+    check_guards();
+  }
   races_.forget(memory, at->second.bytes);
   allocated_ -= at->second.bytes;
   allocations_.erase(at);
@@ -108,15 +118,16 @@ void HostDevice::release(void* memory) {
 }
 
 void* HostDevice::allocate_host(std::int64_t bytes) {
+  check_usable();
   const std::int64_t rounded = std::max<std::int64_t>((bytes + 255) / 256 * 256, 256);
   void* memory = std::aligned_alloc(256, static_cast<std::size_t>(rounded));
-  std::memset(memory, 0, static_cast<std::size_t>(rounded));
+  std::memset(memory, unreadable, static_cast<std::size_t>(rounded));  // cudaHostAlloc promises nothing
   host_allocations_[number(memory)] = bytes;
   return memory;
 }
 
 void HostDevice::release_host(void* memory) {
-  finish_all();
+  if (broken_.empty()) finish_all();
   if (host_allocations_.erase(number(memory)) == 0) throw Error("release of host memory that is not allocated");
   std::free(memory);
 }
@@ -126,7 +137,7 @@ void HostDevice::pin(void* memory, std::int64_t bytes) {
 }
 
 void HostDevice::unpin(void* memory) {
-  finish_all();
+  if (broken_.empty()) finish_all();
   if (pinned_.erase(number(memory)) == 0) throw Error("memory is unpinned that was not pinned");
 }
 
@@ -139,11 +150,17 @@ bool HostDevice::owned(const Region& region) const {
   return inside(allocations_, region.begin, region.bytes, [](const Allocation& a) { return a.bytes; });
 }
 
-void HostDevice::check_addresses(const Call& call) const {
+void HostDevice::check_addresses(const Call& call) {
   for (const Region& region : call.regions)
-    if (!owned(region) && !pinned(region.begin, region.bytes))
-      throw Error(cat(call.name, ": illegal address, ", region.bytes, " bytes at ", region.begin, " to ",
-                      region.write ? "write" : "read", " lie in no allocation"));
+    if (!owned(region) && !pinned(region.begin, region.bytes)) {
+      broken_ = cat(call.name, ": illegal address, ", region.bytes, " bytes at ", region.begin, " to ",
+                    region.write ? "write" : "read", " lie in no allocation");
+      throw Error(broken_);
+    }
+}
+
+void HostDevice::check_usable() const {
+  if (!broken_.empty()) throw Error(cat("the device is unusable since an earlier error: ", broken_));
 }
 
 void HostDevice::check_guards() const {
@@ -191,17 +208,20 @@ void HostDevice::forbid_in_capture(const char* what) const {
 }
 
 Stream HostDevice::make_stream(bool) {
+  check_usable();
   queues_.add_stream();
   clocks_.emplace_back();
   return {clocks_.size()};
 }
 
 Event HostDevice::make_event() {
+  check_usable();
   events_.emplace_back();
   return {events_.size()};
 }
 
 void HostDevice::record(Event event, Stream stream) {
+  check_usable();
   const std::size_t s = index(stream);
   if (capturing_ && s == capture_stream_) throw Error("an event is recorded in a stream that is being captured");
   Call call{Call::Kind::record, s, "record", {}, {}, event.handle};
@@ -212,6 +232,7 @@ void HostDevice::record(Event event, Stream stream) {
 }
 
 void HostDevice::wait(Stream stream, Event event) {
+  check_usable();
   const std::size_t s = index(stream);
   if (capturing_ && s == capture_stream_) throw Error("a stream that is being captured waits for an event");
   Call call{Call::Kind::wait, s, "wait", {}, {}, event.handle};
@@ -227,6 +248,7 @@ void HostDevice::wait(Stream stream, Event event) {
 }
 
 bool HostDevice::done(Event event) {
+  check_usable();
   forbid_in_capture("a query of an event");
   const EventState& e = state(event);
   if (e.latest != nullptr && !e.latest->happened) queues_.advance(*e.latest);
@@ -254,10 +276,17 @@ void HostDevice::enqueue(std::size_t s, const std::vector<Node>& nodes) {
       const std::string race = races_.access(s, clock, node.name, node.regions);
       if (!race.empty()) throw Error(cat("race: ", race));
     }
-    if (options_.isolate_commands)
-      queues_.give(s, [this, node] { run_isolated(node); });
-    else
-      queues_.give(s, node.work);
+    queues_.give(s, [this, node] { run(node); });
+  }
+}
+
+void HostDevice::run(const Node& node) {
+  check_usable();
+  try {
+    options_.isolate_commands ? run_isolated(node) : node.work();
+  } catch (const std::exception& error) {
+    if (node.of_device) broken_ = error.what();
+    throw;
   }
 }
 
@@ -296,9 +325,11 @@ void HostDevice::run_isolated(const Node& node) const {
 }
 
 void HostDevice::give(Call call, std::function<void()> work) {
+  check_usable();
   if (lost(call)) return;
   check_addresses(call);
-  Node node{call.name, call.regions, std::move(work)};
+  if (call.seconds == 0) call.seconds = model_seconds(call.regions, 0);
+  Node node{call.name, call.regions, std::move(work), call.kind != Call::Kind::other};
   if (capturing_ && call.stream == capture_stream_) {
     call.captured = true;
     capture_.calls.push_back(std::move(call));
@@ -306,6 +337,7 @@ void HostDevice::give(Call call, std::function<void()> work) {
     return;
   }
   const std::size_t stream = call.stream;
+  seconds_ += call.seconds;
   calls_.push_back(std::move(call));
   enqueue(stream, {node});
 }
@@ -370,6 +402,7 @@ const DnnPlan* HostDevice::plan(const DnnOperation& operation, std::string* why)
 void HostDevice::run(const DnnPlan& plan, std::span<void* const> tensors, void* workspace, Stream stream) {
   const DnnOperation& op = plan.operation();
   Call call{Call::Kind::dnn, index(stream), op.key(), {}, regions_of(op, tensors)};
+  call.seconds = model_seconds(call.regions, op.flops());
   const std::int64_t bytes = plan.workspace_bytes();
   call.regions.push_back({workspace, bytes, true});
   const std::vector<DnnTensor> described = op.tensors();
@@ -422,6 +455,7 @@ void HostDevice::run_backward(const RnnPlan& plan, const RnnBackward& a, Stream 
 // ---- Graphs ---------------------------------------------------------------------------------------------------------
 
 void HostDevice::begin_capture(Stream stream) {
+  check_usable();
   forbid_in_capture("a capture");
   capture_stream_ = index(stream);
   calls_.push_back({Call::Kind::begin_capture, capture_stream_, "begin capture", {}, {}});
@@ -430,6 +464,7 @@ void HostDevice::begin_capture(Stream stream) {
 }
 
 CapturedGraph HostDevice::end_capture(Stream stream) {
+  check_usable();
   if (!capturing_ || index(stream) != capture_stream_) throw Error("the end of a capture that was not begun");
   capturing_ = false;
   const std::uintptr_t handle = graphs_.size() + 1;
@@ -439,6 +474,7 @@ CapturedGraph HostDevice::end_capture(Stream stream) {
 }
 
 void HostDevice::launch(CapturedGraph graph, Stream stream) {
+  check_usable();
   const auto found = graphs_.find(graph.handle);
   if (found == graphs_.end()) throw Error("a graph that was not captured");
   const std::size_t s = index(stream);
@@ -446,7 +482,19 @@ void HostDevice::launch(CapturedGraph graph, Stream stream) {
   Call call{Call::Kind::graph, s, "graph", {}, {}, graph.handle};
   if (lost(call)) return;
   calls_.push_back(std::move(call));
+  for (const Call& inside_graph : found->second.calls) seconds_ += inside_graph.seconds;
   enqueue(s, found->second.nodes);
+}
+
+double HostDevice::time(const std::function<void(Stream)>& work, int) {
+  check_usable();
+  forbid_in_capture("timing");
+  if (!options_.times) return -1;
+  finish_all();
+  const double before = seconds_;
+  work(compute_stream());
+  finish_all();
+  return seconds_ - before;
 }
 
 std::vector<Call> HostDevice::flat_calls() const {

@@ -173,6 +173,26 @@ TEST(CudaEmulation, LanesExchangeWithTheirPartnersOnly) {
   });
 }
 
+// A block finds no other block's values, nor those of an earlier launch.
+TEST(CudaEmulation, SharedMemoryHoldsNoNumbersUntilTheBlockWritesIt) {
+  for (const bool barriers : {false, true}) {
+    int read_too_early = 0, lost = 0;
+    for (int launch = 0; launch < 2; ++launch)
+      emulated::run_grid({3, 1, 1}, 64, barriers, false, [&] {
+        RINGTRAIN_SHARED(float, values, [64]);
+        RINGTRAIN_SHARED(unsigned, whole, );
+        const unsigned t = emulated::threadIdx.x;
+        read_too_early += std::isnan(values[t]) && (t > 0 || whole == ~0u);
+        values[t] = 1;
+        whole = t;
+        if (barriers) emulated::block_barrier();
+        lost += values[t] != 1 || (barriers && whole != 63);
+      });
+    EXPECT_EQ(read_too_early, 2 * 3 * 64);
+    EXPECT_EQ(lost, 0);
+  }
+}
+
 TEST(CudaEmulation, WhatWouldHangOnAGpuIsAnError) {
   const auto run = [](const std::function<void()>& body) {
     return message([&] { emulated::run_grid({1, 1, 1}, 64, true, false, body); });

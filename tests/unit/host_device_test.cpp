@@ -121,7 +121,7 @@ TEST(HostDevice, WhatTheHostHasWaitedForIsOrdered) {
 TEST(HostDevice, WorkRunsOnlyWhenTheHostWaits) {
   TwoStreams s({Kind::latest});
   s.give();
-  EXPECT_EQ(s.result[0], 0);
+  EXPECT_TRUE(std::isnan(s.result[0])) << "as it was allocated";
   int polls = 0;
   s.device.synchronize(s.end, [&] { ++polls; });
   EXPECT_GT(polls, 1);
@@ -229,14 +229,104 @@ TEST(HostDevice, NewMemoryIsZeroAndPoisonedMemoryIsNoNumber) {
 TEST(HostDevice, FindsAddressesThatNobodyAllocatedAndWritesBehindTheEnd) {
   HostDevice device({.memory_bytes = 1000});
   auto* memory = static_cast<char*>(device.allocate(100, "small"));
-  EXPECT_THROW(device.zero(memory, 101, device.compute_stream()), Error);
-  EXPECT_THROW(device.zero(memory - 1, 4, device.compute_stream()), Error);
   EXPECT_THROW(device.allocate(901, "too much"), Error);
+  for (const int shift : {-1, 97}) {
+    HostDevice other;
+    auto* const at = static_cast<char*>(other.allocate(100, "small")) + shift;
+    EXPECT_THROW(other.zero(at, 4, other.compute_stream()), Error);
+  }
   device.check_guards();
   memory[100] = 0;
   EXPECT_THROW(device.check_guards(), Error);
   memory[100] = static_cast<char>(0xff);
   device.check_guards();
+}
+
+// As CUDA's sticky errors: nothing works until the device is made anew, and destructors may still give memory back.
+TEST(HostDevice, AfterAnErrorOfACommandEveryCallFailsWithItsWords) {
+  const auto every_call_fails = [](HostDevice& device, void* memory, Event event, const std::string& words) {
+    const Stream stream = device.compute_stream();
+    const DnnOperation op = {.kind = DnnKind::matmul, .n = 1, .k = 1, .m = 1};
+    const DnnPlan* plan = device.plan(op);
+    const std::vector<void*> tensors(op.tensors().size(), memory);
+    const std::function<void()> calls[] = {[&] { device.allocate(4, "x"); },
+                                           [&] { device.allocate_host(4); },
+                                           [&] { device.make_stream(false); },
+                                           [&] { device.make_event(); },
+                                           [&] { device.record(event, stream); },
+                                           [&] { device.wait(stream, event); },
+                                           [&] { device.done(event); },
+                                           [&] { device.synchronize(event, {}); },
+                                           [&] { device.zero(memory, 4, stream); },
+                                           [&] { device.copy(memory, memory, 4, CopyKind::on_device, stream); },
+                                           [&] { device.run(*plan, tensors, memory, stream); },
+                                           [&] { device.time([](Stream) {}, 1); },
+                                           [&] { device.begin_capture(stream); }};
+    for (const auto& call : calls) try {
+        call();
+        ADD_FAILURE() << "call " << &call - calls << " went through";
+      } catch (const Error& e) {
+        EXPECT_NE(std::string(e.what()).find("the device is unusable since an earlier error"), std::string::npos);
+        EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+      }
+    device.release(memory);
+  };
+  {
+    HostDevice device;
+    void* memory = device.allocate(100, "small");
+    const Event event = device.make_event();
+    EXPECT_THROW(device.zero(memory, 101, device.compute_stream()), Error);
+    every_call_fails(device, memory, event, "illegal address");
+  }
+  {
+    // A kernel that ends badly is noticed when it runs.
+    HostDevice device({.order = {Kind::latest}});
+    void* memory = device.allocate(1024, "memory");
+    const Event event = device.make_event();
+    AddArguments add{};
+    add.a = add.b = add.y = memory;
+    add.count = 8;
+    KernelLaunch launch = launch_of(Type::fp32, add);
+    launch.shape.block = 33;  // no whole warps
+    device.launch(launch, device.compute_stream());
+    device.record(event, device.compute_stream());
+    EXPECT_THROW(device.synchronize(event, {}), Error);
+    every_call_fails(device, memory, event, "not whole warps");
+  }
+}
+
+TEST(HostDevice, PageLockedMemoryComesWithoutZeros) {
+  HostDevice device;
+  auto* const memory = static_cast<float*>(device.allocate_host(40));
+  EXPECT_TRUE(std::isnan(memory[0]) && std::isnan(memory[9]));
+  device.release_host(memory);
+}
+
+// 3 us a command, and the longer of bytes at 4 TB/s and operations at 500 TFlop/s; the work runs.
+TEST(HostDevice, TimesByItsModelWhereItIsAsked) {
+  HostDevice untimed;
+  EXPECT_EQ(untimed.time([](Stream) { FAIL() << "nothing to run"; }, 3), -1);
+  HostDevice device({.order = {Kind::latest}, .isolate_commands = true, .times = true});
+  constexpr std::int64_t bytes = 4'000'000;
+  auto* const memory = static_cast<std::byte*>(device.allocate(bytes, "memory"));
+  device.zero(memory, bytes, device.compute_stream());
+  const double seconds = device.time(
+      [&](Stream stream) {
+        device.zero(memory, bytes, stream);
+        device.copy(memory, memory + bytes / 2, bytes / 2, CopyKind::on_device, stream);
+      },
+      5);
+  EXPECT_NEAR(seconds, 2 * (3e-6 + 1e-6), 1e-12);
+  const DnnOperation op = {.kind = DnnKind::matmul, .n = 300, .k = 300, .m = 300};
+  const DnnPlan* plan = device.plan(op);
+  const std::int64_t matrix = 300 * 300 * 4;
+  const std::vector<void*> tensors = {memory, memory + matrix, memory + 2 * matrix};
+  const double of_product =
+      device.time([&](Stream stream) { device.run(*plan, tensors, memory + 3 * matrix, stream); }, 1);
+  EXPECT_NEAR(of_product, 3e-6 + std::max(3.0 * matrix / 4e12, 2.0 * 300 * 300 * 300 / 5e14), 1e-12);
+  device.begin_capture(device.compute_stream());
+  EXPECT_THROW(device.time([](Stream) {}, 1), Error);
+  device.end_capture(device.compute_stream());
 }
 
 TEST(HostDevice, AnIsolatedCommandSeesOnlyItsRegionsAndWritesOnlyThere) {

@@ -81,7 +81,7 @@ __device__ __forceinline__ void column_sums_rows(const ColumnSumsArguments& a, f
 
 template <class T>
 __global__ void __launch_bounds__(column_sum_threads) column_sums(ColumnSumsArguments a) {
-  __shared__ float shared[column_sum_threads / 32][8];
+  RINGTRAIN_SHARED(float, shared, [column_sum_threads / 32][8]);
   float sums[8] = {};
   if (a.stride % 8 == 0 && aligned(a.x) && octet_size(static_cast<int>(blockIdx.x), a.columns) == 8)
     column_sums_rows<T, true>(a, sums);

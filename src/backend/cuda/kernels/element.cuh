@@ -11,6 +11,8 @@
 #define RINGTRAIN_KERNEL_SPACE on_device
 #define RINGTRAIN_UNROLL _Pragma("unroll")
 #define RINGTRAIN_UNROLL_FOUR _Pragma("unroll 4")
+// A block's memory: RINGTRAIN_SHARED(float, sums, [32][8]). The emulation fills it with NaNs at a block's first touch.
+#define RINGTRAIN_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 #else
 // Whoever compiles kernels as C++ has defined CUDA's words before (tests/emulation/cuda_emulation.h).
 #include "base/small_floats.h"

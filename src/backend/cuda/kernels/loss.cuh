@@ -79,8 +79,8 @@ __device__ __forceinline__ BlockSums block_sums(const BlockSums& mine, BlockSums
 
 template <class T>
 __global__ void __launch_bounds__(tile_threads, 4) cross_entropy(CrossEntropyArguments a) {
-  __shared__ BlockSums shared[tile_threads / 32];
-  __shared__ bool last;
+  RINGTRAIN_SHARED(BlockSums, shared, [tile_threads / 32]);
+  RINGTRAIN_SHARED(bool, last, );
   const auto lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t rows = a.samples * a.length, warps = tile_threads / 32;
   BlockSums sums{0, 0, 0, 0};  // of this warp's rows, in its first lane

@@ -53,7 +53,7 @@ __device__ __forceinline__ void norm_sums_rows(const NormSumsArguments& a, float
 
 template <class T>
 __global__ void __launch_bounds__(tile_threads, 3) norm_sums(NormSumsArguments a) {
-  __shared__ float shared[16 * tile_threads];
+  RINGTRAIN_SHARED(float, shared, [16 * tile_threads]);
   float sums[16] = {};
   if (a.channels % 8 == 0 && aligned(a.x))
     norm_sums_rows<T, true>(a, sums);
@@ -157,7 +157,7 @@ __device__ __forceinline__ void norm_backward_sums_rows(const NormBackwardSumsAr
 
 template <class T>
 __global__ void __launch_bounds__(tile_threads, 3) norm_backward_sums(NormBackwardSumsArguments a) {
-  __shared__ float shared[24 * tile_threads];
+  RINGTRAIN_SHARED(float, shared, [24 * tile_threads]);
   float sums[24] = {};
   if (a.channels % 8 == 0 && aligned(a.dy, a.x, a.other))
     norm_backward_sums_rows<T, true>(a, sums);

@@ -68,7 +68,8 @@ __device__ __forceinline__ void set_or_add(float* to, double value, bool accumul
 
 template <class T>
 __global__ void __launch_bounds__(finalize_channels* finalize_parts) norm_finalize(NormFinalizeArguments a) {
-  __shared__ double parts[2][finalize_parts][finalize_channels], results[2][finalize_parts][finalize_channels];
+  RINGTRAIN_SHARED(double, parts, [2][finalize_parts][finalize_channels]);
+  RINGTRAIN_SHARED(double, results, [2][finalize_parts][finalize_channels]);
   const PartialSums sums(a.partial, a.groups, a.channels, a.blocks, 2, 1);
   const double count = static_cast<double>(a.rows_per_group);
   double mean_sum = 0, variance_sum = 0;
@@ -121,7 +122,8 @@ __global__ void __launch_bounds__(tile_threads) norm_inference(NormInferenceArgu
 template <class>
 __global__ void __launch_bounds__(finalize_channels* finalize_parts)
     norm_backward_finalize(NormBackwardFinalizeArguments a) {
-  __shared__ double parts[2][finalize_parts][finalize_channels], results[2][finalize_parts][finalize_channels];
+  RINGTRAIN_SHARED(double, parts, [2][finalize_parts][finalize_channels]);
+  RINGTRAIN_SHARED(double, results, [2][finalize_parts][finalize_channels]);
   const PartialSums sums(a.partial, a.groups, a.channels, a.blocks, a.sums_per_block, a.which);
   const double count = static_cast<double>(a.rows_per_group);
   double gamma_gradient = 0, beta_gradient = 0;

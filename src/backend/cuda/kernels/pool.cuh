@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(tile_threads) average_pool_backward(PoolArgume
 // A transposition per image, by squares in shared memory: both sides are read and written along their rows.
 template <class T>
 __global__ void __launch_bounds__(tile_threads) reorder(ReorderArguments a) {
-  __shared__ T square[reorder_tile][reorder_tile + 1];
+  RINGTRAIN_SHARED(T, square, [reorder_tile][reorder_tile + 1]);
   const int rows = a.inverse ? a.channels : a.spatial, columns = a.inverse ? a.spatial : a.channels;  // of `from`
   const int across = columns / reorder_tile + (columns % reorder_tile != 0);
   const auto tile = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % reorder_tile;

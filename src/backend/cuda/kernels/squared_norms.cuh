@@ -26,7 +26,7 @@ __device__ __forceinline__ void take_change(Eight& values, float* before, std::i
 // A block has one chunk of one range.
 template <class>
 __global__ void __launch_bounds__(tile_threads) squared_norm_parts(SquaredNormPartsArguments a) {
-  __shared__ double shared[tile_threads / 32];
+  RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);
   const NormRange range = place_of_block(a.ranges, a.count);
   const float* values = a.values + range.begin;
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - range.first_block) * norm_chunk;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(tile_threads) squared_norm_parts(SquaredNormPa
 // A block has one range.
 template <class>
 __global__ void __launch_bounds__(tile_threads) squared_norms(SquaredNormsArguments a) {
-  __shared__ double shared[tile_threads / 32];
+  RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);
   const int range = static_cast<int>(blockIdx.x);
   const std::int64_t end = range + 1 < a.count ? a.ranges[range + 1].first_block : a.blocks;
   double sum = 0;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(tile_threads) squared_norms(SquaredNormsArgume
 // One block, as below.
 template <class>
 __global__ void __launch_bounds__(tile_threads) norm_total(NormTotalArguments a) {
-  __shared__ double shared[tile_threads / 32];
+  RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);
   double sum = 0;
   for (int range = static_cast<int>(threadIdx.x); range < a.count; range += tile_threads) sum += a.norms[range];
   sum = block_sum(sum, shared);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(tile_threads) norm_total(NormTotalArguments a)
 // One block: the norm of all ranges together decides about overflow and clipping, and AdaScale's gain follows from it.
 template <class>
 __global__ void __launch_bounds__(tile_threads) update_scalars(UpdateScalarsArguments a) {
-  __shared__ double shared[tile_threads / 32];
+  RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);
   double sum = 0;
   for (int range = static_cast<int>(threadIdx.x); range < a.count; range += tile_threads) sum += a.norms[range];
   sum = block_sum(sum, shared);

@@ -120,7 +120,7 @@ __device__ __forceinline__ void copy_tensor(const CopyTensorsArguments& a, float
 
 template <class T>
 __global__ void __launch_bounds__(tile_threads) copy_tensors_in(CopyTensorsArguments a) {
-  __shared__ float shared[copy_tile];
+  RINGTRAIN_SHARED(float, shared, [copy_tile]);
   if (a.own_is_fp32)
     copy_tensor<float, false>(a, shared);
   else
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(tile_threads) copy_tensors_in(CopyTensorsArgum
 
 template <class T>
 __global__ void __launch_bounds__(tile_threads) copy_tensors_home(CopyTensorsArguments a) {
-  __shared__ float shared[copy_tile];
+  RINGTRAIN_SHARED(float, shared, [copy_tile]);
   if (a.own_is_fp32)
     copy_tensor<float, true>(a, shared);
   else

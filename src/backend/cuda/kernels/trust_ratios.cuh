@@ -10,7 +10,7 @@ namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 // A block has one chunk of one range.
 template <class>
 __global__ void __launch_bounds__(tile_threads) lamb_moments(LambMomentsArguments a) {
-  __shared__ double shared[tile_threads / 32];
+  RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);
   if (a.scalars->applied == 0) return;
   const int index = index_of_block(a.ranges, a.count);
   const NormRange range = a.ranges[index];

@@ -143,7 +143,7 @@ __device__ __forceinline__ void update_tensor(const UpdateArguments& a, const Ow
 
 template <class T>
 __global__ void __launch_bounds__(tile_threads) update(UpdateArguments a) {
-  __shared__ float shared[copy_tile];
+  RINGTRAIN_SHARED(float, shared, [copy_tile]);
   if (a.scalars->applied == 0) return;
   const UpdatePlace place = place_of_block(a.places, a.count);
   const bool muons = place.matrix_factor > 0;
