@@ -350,6 +350,18 @@ std::vector<Region> regions_of(const KernelLaunch& launch) {
   throw Error("a launch of no kernel");
 }
 
+std::vector<void**> addresses_in_memory(const KernelLaunch& launch) {
+  std::vector<void**> result;
+  if (launch.kernel == Kernel::update) {
+    UpdateArguments a;
+    std::memcpy(&a, launch.arguments.data(), sizeof a);
+    auto* places = const_cast<UpdatePlace*>(a.places);
+    for (int i = 0; i < a.count; ++i)
+      if (places[i].own != nullptr) result.push_back(&places[i].own);
+  }
+  return result;
+}
+
 std::vector<Region> regions_of(const DnnOperation& operation, std::span<void* const> tensors) {
   std::vector<Region> result;
   const std::vector<DnnTensor> described = operation.tensors();

@@ -7,6 +7,7 @@
 
 #include "cluster/device_choice.h"
 #include "tests/emulation/host_device.h"
+#include "tests/emulation/kernel_regions.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 std::unique_ptr<Device> the_device;
 void* twin = nullptr;  // of the kernels' tests
 std::size_t twin_bytes = 0;
+Event probe;  // of why_gpu_is_unusable()
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -56,6 +58,18 @@ double setting(const char* name, double otherwise) {
   return text.empty() ? otherwise : std::strtod(text.c_str(), nullptr);
 }
 
+std::string why_gpu_is_unusable() {
+  if (!the_device) return "";
+  try {
+    if (probe.handle == 0) probe = the_device->make_event();
+    the_device->record(probe, the_device->compute_stream());
+    the_device->synchronize(probe, [] {});
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 void run_on_gpu(const KernelLaunch& launch, std::span<std::byte> memory) {
   Device& device = gpu();
   const auto base = reinterpret_cast<std::uintptr_t>(memory.data()), shift = base % 256;
@@ -65,13 +79,19 @@ void run_on_gpu(const KernelLaunch& launch, std::span<std::byte> memory) {
     twin = device.allocate(static_cast<std::int64_t>(twin_bytes), "memory of the kernels' tests");
   }
   std::byte* const copy = static_cast<std::byte*>(twin) + shift;  // aligned as the original
-  KernelLaunch moved = launch;
-  for (std::size_t i = 0; i + sizeof base <= launch.argument_bytes; i += sizeof base) {
+  const auto move = [&](void* address_at) {
     std::uintptr_t address = 0;
-    std::memcpy(&address, launch.arguments.data() + i, sizeof address);
-    if (address < base || address >= base + memory.size()) continue;
+    std::memcpy(&address, address_at, sizeof address);
+    if (address < base || address >= base + memory.size()) return;
     address = reinterpret_cast<std::uintptr_t>(copy) + (address - base);
-    std::memcpy(moved.arguments.data() + i, &address, sizeof address);
+    std::memcpy(address_at, &address, sizeof address);
+  };
+  KernelLaunch moved = launch;
+  for (std::size_t i = 0; i + sizeof base <= launch.argument_bytes; i += sizeof base) move(moved.arguments.data() + i);
+  std::vector<std::pair<void**, void*>> own_addresses;  // of the test, which wants them back
+  for (void** at : addresses_in_memory(launch)) {
+    own_addresses.emplace_back(at, *at);
+    move(at);
   }
   const Stream stream = device.compute_stream();
   const auto bytes = static_cast<std::int64_t>(memory.size());
@@ -83,6 +103,7 @@ void run_on_gpu(const KernelLaunch& launch, std::span<std::byte> memory) {
   device.copy(memory.data(), copy, bytes, CopyKind::to_host, stream);
   device.record(end, stream);
   device.synchronize(end, [] {});
+  for (const auto& [at, address] : own_addresses) *at = address;
 }
 
 }  // namespace ringtrain::cuda

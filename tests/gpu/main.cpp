@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "tests/gpu/device_watch.h"
 #include "tests/gpu/gpu.h"
 #include "tests/unit/cuda_kernels.h"
 
@@ -37,7 +38,8 @@ int main(int argc, char** argv) {
   const ringtrain::Session session(&argc, &argv);
   the_session = &session;
   if (session.rank() != 0) testing::GTEST_FLAG(output) = "";  // a report is written once
-  const int result = RUN_ALL_TESTS();
+  ringtrain::cuda::watch_device();
+  const int result = ringtrain::cuda::exit_code_of_tests(RUN_ALL_TESTS());
   ringtrain::cuda::release_gpu();
   return result;
 }

@@ -1,0 +1,42 @@
+"""What only a GPU can say, tried on the host device: which tests are run and counted after one has lost the device."""
+import json
+import subprocess
+
+import pytest
+from conftest import ROOT, environment
+
+GPU_TESTS = ROOT / "build" / "tests" / "gpu_tests"
+LOST = "GpuDeviceWatch.DISABLED_AnIllegalAddressLeavesTheDeviceUnusable"
+
+
+def run(tests, report, *options):
+    if not GPU_TESTS.exists():
+        pytest.skip("build/tests/gpu_tests is not built")
+    return subprocess.run([GPU_TESTS, f"--gtest_filter={tests}", f"--gtest_output=json:{report}", *options], text=True,
+                          capture_output=True, env=environment({"RINGTRAIN_TEST_DEVICE": "host", "GTEST_COLOR": "no"}))
+
+
+def outcomes(report):
+    return {f"{suite['name']}.{test['name']}": "failed" if test.get("failures") else test["result"].lower()
+            for suite in json.loads(report.read_text())["testsuites"] for test in suite["testsuite"]}
+
+
+def test_tests_behind_one_that_lost_the_device_are_not_run_and_named(tmp_path):
+    report = tmp_path / "report.json"
+    done = run(f"{LOST}:CudaKernelsPool.Average*:CudaKernelsSequence.*", report, "--gtest_also_run_disabled_tests")
+    found = outcomes(report)
+    assert found[LOST] == "failed", done.stdout
+    assert done.returncode == 75, done.stdout
+    assert "after this test the device is unusable: " in done.stdout and "illegal address" in done.stdout
+    left = list(found)[list(found).index(LOST) + 1:]
+    assert left and {found[name] for name in left} == {"skipped"}
+    assert {found[name] for name in list(found)[:-len(left) - 1]} <= {"passed", "completed"}
+    assert f"device lost: {len(left)} tests were not run" in done.stdout
+    for name in left:
+        assert f"not run: {name}\n" in done.stdout
+
+
+def test_without_it_all_are_run(tmp_path):
+    done = run("CudaKernelsPool.Average*", tmp_path / "report.json")
+    assert done.returncode == 0, done.stdout
+    assert "device lost" not in done.stdout
