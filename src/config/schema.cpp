@@ -328,7 +328,7 @@ std::vector<Field> make_schema() {
     FIELD(machine.graphs).how_it_runs().also({"cuda_graphs"})
       .means("GPU: whether a step's kernels are recorded once and replayed."),
     FIELD(machine.search_seconds).how_it_runs().unit("seconds").from(0, second_limit)
-      .means("GPU: how long the first start may time ways of joining kernels. 0: the ones that move the fewest bytes."),
+      .means("GPU: how long a start may time ways of joining kernels that machine.plan_cache does not know. 0: the ones that move the fewest bytes."),
     FIELD(machine.plan_cache).how_it_runs()
       .means("GPU: folder that keeps what was found. \"\": ringtrain in $XDG_CACHE_HOME or ~/.cache."),
 

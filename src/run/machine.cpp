@@ -6,6 +6,7 @@
 
 #include "backend/cuda/backend.h"
 #include "backend/cuda/device/described.h"
+#include "backend/cuda/program/kept_fusions.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cluster/binding.h"
@@ -49,7 +50,10 @@ cuda::Type gradient_type(const std::string& name) {
 void Machine::agree_on_fusions(const std::function<void()>& compile) {
   if (!fusions) return compile();
   const bool root = host->rank() == 0;
-  if (root) compile();
+  if (root) {
+    compile();
+    cuda::keep_fusions(plan_cache, *fusions);
+  }
   fusions->load(broadcast_string(*host, fusions->text(), 0));
   plans = broadcast_string(*host, root ? device->packed_plans() : "", 0);
   if (root) return;
@@ -135,9 +139,10 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
 
   const int ordinal = node != nullptr ? choose_device(*node, may_share) : choose_device(group, visible, may_share);
   m.gpu = visible[static_cast<std::size_t>(ordinal)].substr(0, kUuidShown);
-  m.device = cuda::make_runtime_device(
-      ordinal, experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache);
+  m.plan_cache = experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache;
+  m.device = cuda::make_runtime_device(ordinal, m.plan_cache);
   m.fusions = std::make_unique<cuda::FusionTable>(experiment.machine.search_seconds);
+  if (m.host->rank() == 0) cuda::load_kept_fusions(m.plan_cache, *m.fusions);
   cuda::BackendOptions options;
   options.graphs = experiment.machine.graphs;
   options.segment_elements = bucket_elements(c, true);

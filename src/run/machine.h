@@ -26,10 +26,11 @@ struct Machine {
 
   Communicator& communicator() const { return sums ? *sums : *host; }
 
-  // Rank 0 runs `compile`, which fills its table of fusions and makes cuDNN's plans; then every rank has those.
-  // Collective.
+  // Rank 0 runs `compile`, which fills its table of fusions and makes cuDNN's plans; then every rank has those, and
+  // what was timed is kept in plan_cache. Collective.
   void agree_on_fusions(const std::function<void()>& compile);
-  std::string plans;  // rank 0: cuDNN's, as the others were given them
+  std::string plans;       // rank 0: cuDNN's, as the others were given them
+  std::string plan_cache;  // folder of plans and timed fusions; "": none
   // What a resumed run finds again to continue bit for bit: the table of fusions, "" on a CPU, for its checkpoints, and
   // what lies beside them.
   std::string fusion_choices() const { return fusions ? fusions->text() : ""; }

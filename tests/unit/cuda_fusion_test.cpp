@@ -1,10 +1,14 @@
 // The table of fusions, on a device that only answers. Needs no CUDA.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "backend/cuda/program/fusion.h"
+#include "backend/cuda/program/kept_fusions.h"
 #include "base/error.h"
+#include "tests/unit/with_folder.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -184,6 +188,70 @@ TEST(CudaFusionTable, ASiteThatCannotBeComputedSaysWhy) {
     EXPECT_NE(std::string(e.what()).find("layer1.0.conv2 forward"), std::string::npos);
     EXPECT_NE(std::string(e.what()).find("separate: no plan"), std::string::npos);
   }
+}
+
+using KeptFusions = WithFolder;
+
+TEST_F(KeptFusions, OneSearchServesLaterRuns) {
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionTable first;
+  load_kept_fusions(path("plans"), first);  // there is none yet
+  first.choose(device, site(device));
+  keep_fusions(path("plans"), first);
+  const int trials = device.trials;
+  FusionTable second(0), third;
+  for (FusionTable* table : {&second, &third}) {
+    load_kept_fusions(path("plans"), *table);
+    EXPECT_EQ(table->text(), "");  // holds what is in use, so that a checkpoint does
+    EXPECT_EQ(table->choose(device, site(device)), 1u);
+    EXPECT_EQ(table->text(), first.text());
+  }
+  EXPECT_EQ(device.trials, trials);
+}
+
+TEST_F(KeptFusions, AResumedRunsOwnChoiceComesFirst) {
+  AnsweringDevice device;
+  FusionTable by_bytes;
+  EXPECT_EQ(by_bytes.choose(device, site(device)), 0u);
+  device.can_time = true;
+  FusionTable timed;
+  EXPECT_EQ(timed.choose(device, site(device)), 1u);
+  keep_fusions(path("plans"), timed);
+  FusionTable resumed;
+  load_kept_fusions(path("plans"), resumed);
+  resumed.load(by_bytes.text());
+  EXPECT_EQ(resumed.choose(device, site(device)), 0u);
+}
+
+TEST_F(KeptFusions, SearchesAddUpAndGuessesAreNotKept) {
+  AnsweringDevice device;
+  const auto other = [&] {
+    FusionSite s = site(device, "another");
+    for (FusionSite::Way& way : s.ways) way.bytes += 1;
+    return s;
+  };
+  FusionTable guessed;
+  guessed.choose(device, site(device));
+  keep_fusions(path("plans"), guessed);
+  EXPECT_FALSE(std::filesystem::exists(path("plans/fusions")));
+  device.can_time = true;
+  FusionTable first, second, both(0);
+  first.choose(device, site(device));
+  keep_fusions(path("plans"), first);
+  second.choose(device, other());
+  keep_fusions(path("plans"), second);
+  load_kept_fusions(path("plans"), both);
+  EXPECT_EQ(both.choose(device, site(device)), 1u);
+  EXPECT_EQ(both.choose(device, other()), 1u);
+}
+
+TEST_F(KeptFusions, ADamagedFileCountsAsNone) {
+  std::ofstream(path("fusions")) << "key\tway\n";
+  AnsweringDevice device;
+  FusionTable table;
+  EXPECT_NO_THROW(load_kept_fusions(folder_.string(), table));
+  EXPECT_EQ(table.choose(device, site(device)), 0u);
 }
 
 TEST(CudaFusionTable, ALineThatIsNotUnderstoodIsNamed) {

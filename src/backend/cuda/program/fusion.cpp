@@ -39,6 +39,28 @@ std::string in_one_field(std::string text) {
   return text;
 }
 
+std::map<std::string, FusionChoice> choices_of(const std::string& text) {
+  std::map<std::string, FusionChoice> by_key;
+  std::istringstream in(text);
+  int number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    std::istringstream fields(line);
+    std::string key, seconds;
+    FusionChoice choice;
+    char* end = nullptr;
+    const bool complete = std::getline(fields, key, '\t') && std::getline(fields, choice.way, '\t') &&
+                          std::getline(fields, seconds, '\t') && std::getline(fields, choice.site, '\t');
+    if (complete) choice.seconds = std::strtod(seconds.c_str(), &end);
+    if (!complete || key.empty() || choice.way.empty() || end == seconds.c_str() || *end != '\0')
+      throw Error(cat("line ", number, " of the table of fusions is not understood: '", line.substr(0, 80), "'"),
+                  "Remove the file; the choices are made again.");
+    std::getline(fields, choice.refused);
+    by_key[key] = choice;
+  }
+  return by_key;
+}
+
 class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
@@ -72,6 +94,7 @@ std::size_t FusionTable::choose(Device& device, const FusionSite& site) {
   choice.site = site.name;
 
   // A known choice is taken where it still finds its plans; then the others are not even planned.
+  if (const auto kept = kept_.find(key); kept != kept_.end()) by_key_.insert(*kept);
   if (const auto known = by_key_.find(key); known != by_key_.end())
     for (std::size_t i = 0; i < site.ways.size(); ++i)
       if (site.ways[i].name == known->second.way && refusal(device, site.ways[i]).empty()) {
@@ -129,23 +152,11 @@ std::string FusionTable::text() const {
 }
 
 void FusionTable::load(const std::string& text) {
-  std::istringstream in(text);
-  int number = 0;
-  for (std::string line; std::getline(in, line);) {
-    ++number;
-    std::istringstream fields(line);
-    std::string key, seconds;
-    FusionChoice choice;
-    char* end = nullptr;
-    const bool complete = std::getline(fields, key, '\t') && std::getline(fields, choice.way, '\t') &&
-                          std::getline(fields, seconds, '\t') && std::getline(fields, choice.site, '\t');
-    if (complete) choice.seconds = std::strtod(seconds.c_str(), &end);
-    if (!complete || key.empty() || choice.way.empty() || end == seconds.c_str() || *end != '\0')
-      throw Error(cat("line ", number, " of the table of fusions is not understood: '", line.substr(0, 80), "'"),
-                  "Remove the file; the choices are made again.");
-    std::getline(fields, choice.refused);
-    by_key_[key] = choice;
-  }
+  for (auto& [key, choice] : choices_of(text)) by_key_[key] = std::move(choice);
+}
+
+void FusionTable::load_kept(const std::string& text) {
+  for (auto& [key, choice] : choices_of(text)) kept_[key] = std::move(choice);
 }
 
 }  // namespace ringtrain::cuda

@@ -44,12 +44,15 @@ class FusionTable {
   // One text for broadcast, cache and run record; load() throws Error naming the line it does not understand.
   std::string text() const;
   void load(const std::string& text);
+  // The same of earlier runs' searches: taken for sites that load() has not named. text() then holds those in use.
+  void load_kept(const std::string& text);
 
  private:
   double limit_;
   double spent_ = 0;
   std::vector<FusionChoice> choices_;
   std::map<std::string, FusionChoice> by_key_;  // device, cuDNN and site key
+  std::map<std::string, FusionChoice> kept_;    // likewise
 };
 
 }  // namespace ringtrain::cuda

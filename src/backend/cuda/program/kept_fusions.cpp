@@ -1,0 +1,67 @@
+#include "backend/cuda/program/kept_fusions.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+std::string file_of(const std::string& folder) {
+  return folder + "/fusions";
+}
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// By key, the timed lines of a table's text: key, way, seconds, ... with tabs between.
+void add_timed_lines(const std::string& text, std::map<std::string, std::string>& lines) {
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t way = line.find('\t'), seconds = line.find('\t', way + 1);
+    if (way != std::string::npos && seconds != std::string::npos &&
+        std::strtod(line.c_str() + seconds + 1, nullptr) > 0)
+      lines[line.substr(0, way)] = line;
+  }
+}
+
+}  // namespace
+
+void load_kept_fusions(const std::string& folder, FusionTable& table) {
+  if (folder.empty()) return;
+  try {
+    table.load_kept(contents(file_of(folder)));
+  } catch (const Error& e) {
+    log_warning(file_of(folder), ": ", e.what(), "; fusions are searched anew");
+  }
+}
+
+void keep_fusions(const std::string& folder, const FusionTable& table) {
+  if (folder.empty()) return;
+  const std::string before = contents(file_of(folder));
+  std::map<std::string, std::string> lines;
+  add_timed_lines(before, lines);
+  add_timed_lines(table.text(), lines);
+  std::string text;
+  for (const auto& [key, line] : lines) text += line + '\n';
+  if (text == before) return;
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  const std::string temporary = cat(file_of(folder), '.', gethostid(), '-', getpid());  // of this process alone
+  std::ofstream(temporary, std::ios::binary) << text;
+  std::filesystem::rename(temporary, file_of(folder), failed);
+  if (failed) log_warning(file_of(folder), " cannot be written: later runs search for fusions anew");
+}
+
+}  // namespace ringtrain::cuda
