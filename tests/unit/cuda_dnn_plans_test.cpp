@@ -40,7 +40,7 @@ class CudaDnnPlans : public testing::TestWithParam<std::string> {
           parts.back() += c;
       if (parts.size() != 7 || parts[0] == "cudnn") continue;
       all[parts[3]] = {parts[0], std::strtoull(parts[2].c_str(), nullptr, 16),
-                       parse_answer(cat(parts[4], "\t", parts[5], "\t", parts[6]))};
+                       parse_answer(cat(parts[4], ",", parts[5], ",", parts[6]), ',')};
     }
     return all;
   }

@@ -93,9 +93,11 @@ TEST(RuntimeDevice, ThatIsNotThereIsAnErrorWithAdvice) {
   EXPECT_TRUE(visible_uuids().empty());
 }
 
-const PackedPlans plans = {{"conv a", {false, std::string("bytes\nwith\0lines", 16)}},
-                           {"conv b", {true, "no engine\nfound"}},
-                           {"matmul", {false, ""}}};
+const PackedPlans plans = {
+    {"conv a",
+     {.found = true, .workspace_bytes = 7, .engine = "eng1_k2=3", .timed = 6, .bytes = std::string("by\ntes\0\t", 8)}},
+    {"conv b", {.why = "no engine, found"}},
+    {"matmul", {.found = true, .engine = "eng0"}}};
 
 TEST(PackedPlans, ComeBackAsTheyWerePacked) {
   EXPECT_EQ(unpack(pack(plans)), plans);
@@ -111,6 +113,15 @@ TEST(PackedPlans, CutAnywhereGiveThePlansBeforeTheCutAndNothingElse) {
     most = some.size();
     for (const auto& [key, plan] : some) EXPECT_EQ(plan, plans.at(key)) << length;
   }
+}
+
+TEST(PackedPlans, ALineOfAnAnswerComesBackWithoutItsSeparatorInside) {
+  const PlanAnswer found{.found = true, .workspace_bytes = 12, .engine = "eng1_k2=3"};
+  for (const char separator : {',', '\t'}) EXPECT_EQ(parse_answer(to_line(found, separator), separator), found);
+  EXPECT_EQ(to_line({.why = "a,\tb\nc"}, ','), "refused,0,a;\tb c");
+  EXPECT_EQ(to_line({.why = "a,\tb\nc"}, '\t'), "refused\t0\ta, b c");
+  for (const char* line : {"", "found", "found,1", "lost,1,a", "found,x,a", "found,1x,a"})
+    EXPECT_THROW(parse_answer(line, ','), Error) << line;
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ class SearchingDevice final : public cuda::HostDevice {
     if (!known_.contains(operation.key())) {
       const auto taken = taken_.find(operation.key());
       if (taken == taken_.end()) ++searches;
-      known_[operation.key()] = taken == taken_.end() ? cuda::PackedPlan{false, engine_} : taken->second;
+      known_[operation.key()] =
+          taken == taken_.end() ? cuda::PlanAnswer{.found = true, .engine = engine_} : taken->second;
     }
     return cuda::HostDevice::plan(operation, why);
   }

@@ -40,6 +40,9 @@ struct DeviceFacts {
   std::string cuda_version, cudnn_version;
 };
 
+// How many of cuDNN's plans of an operation are timed unless somebody asks otherwise.
+inline constexpr int usual_plan_candidates = 6;
+
 enum class CopyKind { to_device, to_host, on_device };
 
 // All calls are for the one thread that made the device. Errors of the device throw Error; one that leaves the device
@@ -77,10 +80,12 @@ class Device {
   // A cuDNN plan for this operation, or null when there is none: `why` then says so in cuDNN's words. Plans of equal
   // operations are made once.
   virtual const DnnPlan* plan(const DnnOperation& operation, std::string* why = nullptr) = 0;
-  // Builds plans of these operations, on several host threads where that helps; plan() finds them afterwards.
+  // Builds plans of these operations, usual_plan_candidates of each, on several host threads where that helps; plan()
+  // and tune() find them afterwards.
   virtual void prepare(std::span<const DnnOperation> /*operations*/) {}
   // Times up to `most` of cuDNN's plans of the operation and keeps the fastest for plan(). Returns the seconds of
-  // device time that this took: 0 where the device cannot time, or where the answer is kept from before.
+  // device time that this took: 0 where the device cannot time, or where the answer is kept from before. A plan that
+  // plan() gave before stays valid; plan() gives the fastest from now on.
   virtual double tune(const DnnOperation& /*operation*/, int /*most*/) { return 0; }
   // All plans so far, and what was refused: for other ranks with the same kind of GPU, and for a resumed run. plan()
   // then takes what fits instead of asking cuDNN.

@@ -41,21 +41,6 @@ std::string hexadecimal(std::uint64_t number) {
 
 }  // namespace
 
-std::string to_line(const PlanAnswer& a) {
-  return cat(a.found ? "found" : "refused", "\t", a.workspace_bytes, "\t", a.found ? a.engine : a.why);
-}
-
-PlanAnswer parse_answer(const std::string& line) {
-  const std::vector<std::string> parts = split(line, '\t');
-  if (parts.size() != 3 || (parts[0] != "found" && parts[0] != "refused"))
-    throw Error(cat("'", line, "' is no answer of the planner"));
-  PlanAnswer a;
-  a.found = parts[0] == "found";
-  a.workspace_bytes = std::atoll(parts[1].c_str());
-  (a.found ? a.engine : a.why) = parts[2];
-  return a;
-}
-
 std::string planner_executable() {
   if (const char* named = std::getenv("RINGTRAIN_EXECUTABLE"); named != nullptr && *named != '\0') return named;
   return std::filesystem::read_symlink("/proc/self/exe").string();
@@ -168,7 +153,7 @@ const std::string& PlanProcess::cudnn_version() {
 
 PlanAnswer PlanProcess::answer_to(const std::string& verb, const DnnOperation& operation) {
   const std::optional<std::string> line = ask(cat(verb, " ", operation.key()));
-  if (line) return parse_answer(*line);
+  if (line) return parse_answer(*line, '\t');
   PlanAnswer crashed;
   crashed.why = cat("cuDNN ", end_of_child());
   return crashed;
@@ -184,11 +169,12 @@ PlanCache::PlanCache(std::string file, const std::string& description)
     : file_(std::move(file)), device_(hexadecimal(fnv1a(description))) {
   std::ifstream in(file_);
   for (std::string line; std::getline(in, line);) {
-    const std::vector<std::string> parts = split(line, ',');
-    if (parts.size() != 7) continue;
+    std::size_t name_end = 0;  // the answer stands behind four columns
+    for (int column = 0; column < 4 && name_end != std::string::npos; ++column)
+      name_end = line.find(',', column == 0 ? 0 : name_end + 1);
+    if (name_end == std::string::npos) continue;
     try {
-      answers_[cat(parts[0], ",", parts[1], ",", parts[2], ",", parts[3])] =
-          parse_answer(cat(parts[4], "\t", parts[5], "\t", parts[6]));
+      answers_[line.substr(0, name_end)] = parse_answer(line.substr(name_end + 1), ',');
     } catch (const Error&) {  // the names of the columns, or cut short by a full disk
     }
   }
@@ -204,11 +190,8 @@ const PlanAnswer* PlanCache::find(const std::string& version, std::uint64_t grap
 }
 
 void PlanCache::add(const std::string& version, std::uint64_t graph, const std::string& key, const PlanAnswer& answer) {
-  PlanAnswer kept = answer;
-  for (std::string* text : {&kept.engine, &kept.why})
-    for (char& c : *text)
-      if (c == ',') c = ';';
-  answers_[name(version, graph, key)] = kept;
+  const std::string row = to_line(answer, ',');
+  answers_[name(version, graph, key)] = parse_answer(row, ',');
   if (file_.empty()) return;
   std::error_code failed;
   const std::filesystem::path folder = std::filesystem::path(file_).parent_path();
@@ -216,8 +199,7 @@ void PlanCache::add(const std::string& version, std::uint64_t graph, const std::
   const int out = open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (out < 0) return;  // a cache that cannot be written costs time, nothing else
   std::string line = lseek(out, 0, SEEK_END) == 0 ? cat(plan_cache_header, "\n") : "";
-  line += cat(name(version, graph, key), ",", kept.found ? "found" : "refused", ",", kept.workspace_bytes, ",",
-              kept.found ? kept.engine : kept.why, "\n");
+  line += cat(name(version, graph, key), ",", row, "\n");
   [[maybe_unused]] const ssize_t written = write(out, line.data(), line.size());  // at once: processes do not mix lines
   close(out);
 }

@@ -9,6 +9,8 @@
 #include <string>
 
 #include "backend/cuda/device/planner.h"
+#include "backend/cuda/dnn/operations.h"
+#include "backend/cuda/dnn/packed_plans.h"
 
 namespace ringtrain::cuda {
 

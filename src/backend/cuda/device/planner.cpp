@@ -28,15 +28,13 @@ std::unique_ptr<CudnnPlan> reloaded(const DnnPlanner& planner, const DnnOperatio
   std::unique_ptr<CudnnPlan> result;
   std::vector<std::unique_ptr<CudnnPlan>> plans = planner.candidates(operation, most, why);
   for (; !plans.empty(); plans.pop_back()) {
-    const CudnnPlan& built = *plans.back();
-    const std::vector<std::uint8_t> bytes = built.serialise();
-    const std::unique_ptr<CudnnPlan> once = planner.load(operation, bytes, why);
+    const PlanAnswer built = plans.back()->packed();
+    const std::unique_ptr<CudnnPlan> once = planner.load(operation, built, why);
     if (!once) return nullptr;
-    result = planner.load(operation, once->serialise(), why);
+    result = planner.load(operation, once->packed(), why);
     if (!result) return nullptr;
-    if (result->serialise() != bytes || result->engine() != built.engine() ||
-        result->workspace_bytes() != built.workspace_bytes())
-      throw Error(cat("the plan ", built.engine(), " came back as ", result->engine()));
+    if (built.bytes.empty() || result->packed() != built)
+      throw Error(cat("the plan ", built.engine, " came back as ", result->engine()));
   }
   return result;
 }
@@ -54,7 +52,7 @@ std::string answer(const DnnPlanner& planner, const std::string& question) {
     a.workspace_bytes = plan->workspace_bytes();
     a.engine = plan->engine();
   }
-  return to_line(a);
+  return to_line(a, '\t');
 }
 
 }  // namespace

@@ -3,29 +3,14 @@
 // asked starts another.
 #pragma once
 
-#include <cstdint>
-#include <string>
-
-#include "backend/cuda/dnn/operations.h"
-
 namespace ringtrain::cuda {
-
-// What cuDNN said of one operation on one device.
-struct PlanAnswer {
-  bool found = false;
-  std::int64_t workspace_bytes = 0;
-  std::string engine;  // found
-  std::string why;     // refused
-  bool operator==(const PlanAnswer&) const = default;
-};
-std::string to_line(const PlanAnswer& answer);     // tabs between the parts, no line end
-PlanAnswer parse_answer(const std::string& line);  // throws Error
 
 // Argument of the executable that makes it this process.
 inline constexpr const char* planner_command = "cudnn-planner";
 // Serves standard input and output until the end of the input. The first line is the device's description, answered by
 // "ready VERSION"; then "plan KEY" and "reload KEY" (the plan as it comes back from its serialised form,
-// written and loaded twice) are answered by to_line(), "hash KEY" by graph_hash(), each also by "error\tWHAT\tHINT".
+// written and loaded twice) are answered by to_line() with tabs, "hash KEY" by graph_hash(), each also by
+// "error\tWHAT\tHINT".
 int run_planner();
 
 }  // namespace ringtrain::cuda

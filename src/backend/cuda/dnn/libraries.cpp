@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/version.h"
@@ -107,6 +108,8 @@ std::vector<std::string> library_folders(const LibraryRequest& request) {
 
 void* try_library(const LibraryRequest& request) {
   static std::map<std::string, void*> opened;
+  static std::mutex searching;  // plans are built by several threads
+  const std::lock_guard lock(searching);
   if (const auto known = opened.find(request.file); known != opened.end()) return known->second;
   void* library = first_of(request, [&](const std::string& folder) { return open_in(folder, request.file); });
   if (library != nullptr) opened[request.file] = library;

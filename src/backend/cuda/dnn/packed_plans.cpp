@@ -1,43 +1,81 @@
 #include "backend/cuda/dnn/packed_plans.h"
 
+#include <algorithm>
 #include <charconv>
+#include <vector>
 
 #include "base/error.h"
 
 namespace ringtrain::cuda {
 namespace {
 
-const char* const plan_word = "plan";
+const char* const found_word = "found";
 const char* const refused_word = "refused";
 
-// The text up to the line's end, which is passed over; nothing when there is no line end.
-bool take_line(const std::string& text, std::size_t& at, std::string& line) {
-  const std::size_t end = text.find('\n', at);
-  if (end == std::string::npos) return false;
-  line = text.substr(at, end - at);
-  at = end + 1;
-  return true;
+// The last part takes the rest of the text.
+std::vector<std::string> split(const std::string& text, char separator, std::size_t most) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  while (parts.size() + 1 < most) {
+    const std::size_t end = text.find(separator, begin);
+    if (end == std::string::npos) break;
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  parts.push_back(text.substr(begin));
+  return parts;
+}
+
+template <class Number>
+bool read(const std::string& text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
 }
 
 }  // namespace
 
-// Per plan three lines (key, word, bytes) and the bytes.
+std::string to_line(const PlanAnswer& answer, char separator) {
+  std::string text = answer.found ? answer.engine : answer.why;
+  std::replace(text.begin(), text.end(), separator, separator == ',' ? ';' : ' ');
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return cat(answer.found ? found_word : refused_word, separator, answer.workspace_bytes, separator, text);
+}
+
+PlanAnswer parse_answer(const std::string& line, char separator) {
+  const std::vector<std::string> parts = split(line, separator, 3);
+  PlanAnswer answer;
+  if (parts.size() != 3 || (parts[0] != found_word && parts[0] != refused_word) ||
+      !read(parts[1], answer.workspace_bytes))
+    throw Error(cat("'", line, "' is no answer about a plan"));
+  answer.found = parts[0] == found_word;
+  (answer.found ? answer.engine : answer.why) = parts[2];
+  return answer;
+}
+
+// Per plan one line (key, how many were timed, how many bytes follow, the answer; tabs between) and the bytes.
 std::string pack(const PackedPlans& plans) {
   std::string text;
-  for (const auto& [key, plan] : plans)
-    text += cat(key, '\n', plan.refused ? refused_word : plan_word, '\n', plan.content.size(), '\n', plan.content);
+  for (const auto& [key, answer] : plans)
+    text += cat(key, '\t', answer.timed, '\t', answer.bytes.size(), '\t', to_line(answer, '\t'), '\n') + answer.bytes;
   return text;
 }
 
 PackedPlans unpack(const std::string& text) {
   PackedPlans plans;
-  std::string key, word, length;
-  for (std::size_t at = 0; take_line(text, at, key) && take_line(text, at, word) && take_line(text, at, length);) {
+  for (std::size_t at = 0, end = 0; (end = text.find('\n', at)) != std::string::npos;) {
+    const std::vector<std::string> parts = split(text.substr(at, end - at), '\t', 4);
+    at = end + 1;
+    int timed = 0;
     std::size_t bytes = 0;
-    const auto [end, error] = std::from_chars(length.data(), length.data() + length.size(), bytes);
-    if (error != std::errc() || end != length.data() + length.size() || bytes > text.size() - at) break;
-    if (word != plan_word && word != refused_word) break;
-    plans[key] = {word == refused_word, text.substr(at, bytes)};
+    if (parts.size() != 4 || !read(parts[1], timed) || !read(parts[2], bytes) || bytes > text.size() - at) break;
+    try {
+      PlanAnswer answer = parse_answer(parts[3], '\t');
+      answer.timed = timed;
+      answer.bytes = text.substr(at, bytes);
+      plans[parts[0]] = std::move(answer);
+    } catch (const Error&) {
+      break;
+    }
     at += bytes;
   }
   return plans;

@@ -247,8 +247,12 @@ std::string in_one_line(std::string text) {
   return text;
 }
 
-void check(const fe::error_t& error, const std::string& what) {
+// The text is made where there is an error only: operations run in every step.
+void check(const fe::error_t& error, const char* what) {
   if (error.is_bad()) throw Error(cat(what, ": ", in_one_line(error.err_msg)));
+}
+void check(const fe::error_t& error, const char* what, const DnnOperation& operation) {
+  if (error.is_bad()) throw Error(cat(what, " '", operation.key(), "': ", in_one_line(error.err_msg)));
 }
 
 // Engines whose results differ from run to run are out: a resumed run repeats the bits of the first. So are, for fp32,
@@ -299,22 +303,24 @@ void CudnnPlan::execute(void* cudnn_handle, std::span<void* const> tensors, void
   // In the order of the identifiers.
   void* addresses[16];
   std::copy(tensors.begin(), tensors.end(), addresses);
-  const fe::error_t error = graph_->graph.execute_plan_at_index(static_cast<cudnnHandle_t>(cudnn_handle), addresses,
-                                                                static_cast<int>(tensors.size()), workspace, index_);
-  if (error.is_bad()) check(error, cat("cuDNN could not run '", operation_.key(), "'"));
+  check(graph_->graph.execute_plan_at_index(static_cast<cudnnHandle_t>(cudnn_handle), addresses,
+                                            static_cast<int>(tensors.size()), workspace, index_),
+        "cuDNN could not run", operation_);
 }
 
-// Engine, line end, workspace, line end, cuDNN's bytes.
-std::vector<std::uint8_t> CudnnPlan::serialise() const {
-  if (!loaded_from_.empty()) return loaded_from_;  // a loaded graph has no list of plans to choose from
-  std::vector<std::uint8_t> plan;
-  const auto what = cat("cuDNN could not serialise the plan of '", operation_.key(), "'");
-  check(graph_->graph.build_plan_at_index(index_), what);  // it is built: this makes it the one that is written
-  check(graph_->graph.serialize(plan, false), what);
-  const std::string head = cat(engine_, "\n", workspace_bytes_, "\n");
-  std::vector<std::uint8_t> bytes(head.begin(), head.end());
-  bytes.insert(bytes.end(), plan.begin(), plan.end());
-  return bytes;
+PlanAnswer CudnnPlan::packed() const {
+  PlanAnswer answer{.found = true, .workspace_bytes = workspace_bytes_, .engine = engine_, .bytes = loaded_from_};
+  if (!answer.bytes.empty()) return answer;  // a loaded graph has no list of plans to choose from
+  const char* what = "cuDNN could not write down a plan of";
+  check(graph_->graph.build_plan_at_index(index_), what, operation_);  // it is built: chooses the one that is written
+  std::vector<std::uint8_t> bytes;
+  try {
+    check(graph_->graph.serialize(bytes, false), what, operation_);
+  } catch (const fe::cudnnException& e) {
+    throw Error(cat(what, " '", operation_.key(), "': ", in_one_line(e.what())));
+  }
+  answer.bytes.assign(bytes.begin(), bytes.end());
+  return answer;
 }
 
 DnnPlanner::DnnPlanner(std::unique_ptr<Target> target) : target_(std::move(target)) {}
@@ -354,7 +360,7 @@ std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperatio
     fe::graph::Graph& g = graph->graph;
     if (target_->description) g.set_device_properties(target_->description);
     GraphBuilder(operation, g).build();
-    check(g.validate(), cat("the graph of '", operation.key(), "' is not valid"));
+    check(g.validate(), "cuDNN does not take the graph of", operation);
     const fe::error_t built = target_->handle ? g.build_operation_graph(target_->handle) : g.build_operation_graph();
     if (built.is_bad()) {
       remember(reason, built.err_msg);
@@ -394,17 +400,9 @@ std::unique_ptr<CudnnPlan> DnnPlanner::plan(const DnnOperation& operation, std::
   return found.empty() ? nullptr : std::move(found.front());
 }
 
-std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, std::span<const std::uint8_t> bytes,
+std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, const PlanAnswer& answer,
                                             std::string* why) const {
-  const auto engine_end = std::find(bytes.begin(), bytes.end(), '\n');
-  const auto workspace_end = engine_end == bytes.end() ? bytes.end() : std::find(engine_end + 1, bytes.end(), '\n');
-  if (workspace_end == bytes.end()) {
-    if (why != nullptr) *why = "not a serialised plan";
-    return nullptr;
-  }
-  const std::string engine(bytes.begin(), engine_end);
-  const std::int64_t workspace = std::atoll(std::string(engine_end + 1, workspace_end).c_str());
-  const std::vector<std::uint8_t> plan(workspace_end + 1, bytes.end());
+  const std::vector<std::uint8_t> plan(answer.bytes.begin(), answer.bytes.end());
   auto graph = std::make_shared<CudnnPlan::Graph>();
   try {
     check_tensors(operation, nlohmann::json::from_ubjson(plan));
@@ -417,8 +415,8 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, std::
       error = graph->graph.deserialize(target_->handle, plan, false, false);
     }
     if (error.is_good()) {
-      std::unique_ptr<CudnnPlan> loaded(new CudnnPlan(operation, graph, 0, workspace, engine));
-      loaded->loaded_from_.assign(bytes.begin(), bytes.end());
+      std::unique_ptr<CudnnPlan> loaded(new CudnnPlan(operation, graph, 0, answer.workspace_bytes, answer.engine));
+      loaded->loaded_from_ = answer.bytes;
       return loaded;
     }
     if (why != nullptr) *why = in_one_line(error.err_msg);
@@ -432,7 +430,7 @@ std::uint64_t graph_hash(const DnnOperation& operation) {
   cudnn_library();
   fe::graph::Graph graph;
   GraphBuilder(operation, graph).build();
-  check(graph.validate(), cat("the graph of '", operation.key(), "' is not valid"));
+  check(graph.validate(), "cuDNN does not take the graph of", operation);
   nlohmann::json json;
   graph.serialize(json);
   return fnv1a(cat(json["nodes"].dump(), json["tensors"].dump()));
@@ -442,10 +440,9 @@ std::string describe_gpu(int ordinal) {
   cudnn_library();
   fe::DeviceProperties properties;
   properties.set_device_id(ordinal);
-  const std::string what = cat("the description of GPU ", ordinal);
-  check(properties.build(), what);
+  check(properties.build(), "the description of a GPU");
   std::vector<std::uint8_t> json;
-  check(properties.serialize(json), what);
+  check(properties.serialize(json), "the description of a GPU");
   std::string text(json.begin(), json.end());
   text.resize(std::min(text.size(), text.find('\0')));
   return text;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/cuda/dnn/operations.h"
+#include "backend/cuda/dnn/packed_plans.h"
 
 namespace ringtrain::cuda {
 
@@ -22,9 +23,9 @@ class CudnnPlan : public DnnPlan {
 
   // In the handle's stream; may be captured. `tensors` as Device::run's, `workspace` 256-byte aligned.
   void execute(void* cudnn_handle, std::span<void* const> tensors, void* workspace) const;
-  // For a cache, a broadcast or a run's folder; 0.1 to 0.3 MB. Holds for this cuDNN version and GPU. A plan that was
-  // loaded gives the bytes that it was loaded from.
-  std::vector<std::uint8_t> serialise() const;
+  // For a cache, a broadcast or a run's folder. Holds for this cuDNN version and GPU. A plan that was loaded gives what
+  // it was loaded from. Throws Error where cuDNN cannot write it down.
+  PlanAnswer packed() const;
 
  private:
   friend class DnnPlanner;
@@ -36,7 +37,7 @@ class CudnnPlan : public DnnPlan {
   std::int64_t index_ = 0;  // of the plan among the graph's
   std::int64_t workspace_bytes_ = 0;
   std::string engine_;
-  std::vector<std::uint8_t> loaded_from_;  // empty: it was built here
+  std::string loaded_from_;  // cuDNN's bytes; empty: it was built here
 };
 
 class DnnPlanner {
@@ -54,8 +55,8 @@ class DnnPlanner {
   // The first `most` that build, to be timed; empty: none.
   std::vector<std::unique_ptr<CudnnPlan>> candidates(const DnnOperation& operation, std::size_t most,
                                                      std::string* why = nullptr) const;
-  // What serialise() wrote for this operation; null where this cuDNN or device does not take it.
-  std::unique_ptr<CudnnPlan> load(const DnnOperation& operation, std::span<const std::uint8_t> bytes,
+  // What packed() gave for this operation; null where this cuDNN or device does not take it.
+  std::unique_ptr<CudnnPlan> load(const DnnOperation& operation, const PlanAnswer& answer,
                                   std::string* why = nullptr) const;
 
  private:

@@ -15,6 +15,7 @@
 #include "backend/cuda/device/runtime/errors.h"
 #include "backend/cuda/device/runtime/plans.h"
 #include "backend/cuda/device/runtime/rnn_plans.h"
+#include "backend/cuda/dnn/plans.h"
 #include "backend/cuda/kernels/table.h"
 #include "base/error.h"
 
@@ -68,7 +69,9 @@ class RuntimeDevice : public Device {
     compute_ = make_stream(false);
     check(cudnn().create(&cudnn_), "starting cuDNN");
     use(compute_);
-    plans_ = std::make_unique<RuntimePlans>(*this, cudnn_, plan_cache);
+    plans_ = std::make_unique<PlanStore>(
+        *this, make_plan_maker(cudnn_), [ordinal] { return make_plan_maker_of_thread(ordinal); },
+        plan_folder(plan_cache, facts_));
   }
 
   // Errors were reported by the call that met them; at the end there is nobody left to tell.
@@ -185,6 +188,14 @@ class RuntimeDevice : public Device {
     use(compute_);
     return plans_->find(operation, why);
   }
+  void prepare(std::span<const DnnOperation> operations) override {
+    use(compute_);
+    plans_->prepare(operations);
+  }
+  double tune(const DnnOperation& operation, int most) override {
+    use(compute_);
+    return plans_->tune(operation, most);
+  }
   std::string packed_plans() override { return pack(plans_->packed()); }
   void take_plans(const std::string& packed) override { plans_->take(unpack(packed)); }
   void run(const DnnPlan& plan, std::span<void* const> tensors, void* workspace, Stream stream) override {
@@ -270,7 +281,7 @@ class RuntimeDevice : public Device {
   int low_priority_ = 0, high_priority_ = 0;
   Stream compute_, cudnn_stream_;
   cudnnHandle_t cudnn_ = nullptr;
-  std::unique_ptr<RuntimePlans> plans_;
+  std::unique_ptr<PlanStore> plans_;
   std::map<std::string, Recurrent> rnn_plans_;
   std::map<void*, std::int64_t> memory_;
   std::int64_t allocated_ = 0;

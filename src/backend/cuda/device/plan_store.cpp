@@ -1,0 +1,257 @@
+#include "backend/cuda/device/plan_store.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+constexpr int repetitions = 5;
+constexpr std::size_t most_threads = 16;  // a compilation holds a few hundred MiB
+constexpr int most_setting = 16;
+
+std::optional<int> candidates_setting() {
+  const char* text = std::getenv("RINGTRAIN_PLAN_CANDIDATES");
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  char* end = nullptr;
+  const long count = std::strtol(text, &end, 10);
+  if (*end != '\0' || count < 1 || count > most_setting)
+    throw Error(cat("RINGTRAIN_PLAN_CANDIDATES is '", text, "'; expected a number from 1 to ", most_setting),
+                "It is how many of cuDNN's plans of an operation are timed; 1: none, the first is taken.");
+  return static_cast<int>(count);
+}
+
+// Cores that this rank was given.
+std::size_t usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<std::size_t>(std::max(CPU_COUNT(&set), 1));
+}
+
+std::int64_t round_up(std::int64_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+}  // namespace
+
+PlanStore::PlanStore(Device& device, std::unique_ptr<PlanMaker> maker, MakeMaker of_thread,
+                     std::filesystem::path folder)
+    : device_(device),
+      maker_(std::move(maker)),
+      of_thread_(std::move(of_thread)),
+      folder_(std::move(folder)),
+      setting_(candidates_setting()) {}
+PlanStore::~PlanStore() = default;
+
+const DnnPlan* PlanStore::find(const DnnOperation& operation, std::string* why) {
+  const Known& found = known(operation);
+  if (why != nullptr) *why = found.why;
+  return found.plan.get();
+}
+
+PlanStore::Known& PlanStore::known(const DnnOperation& operation) {
+  const std::string key = operation.key();
+  if (const auto place = known_.find(key); place != known_.end()) return place->second;
+  return known_[key] = make(operation);
+}
+
+// As the run before had it, as the cache has it, or as cuDNN proposes it now.
+PlanStore::Known PlanStore::make(const DnnOperation& operation) {
+  Known made;
+  if (const auto taken = taken_.find(operation.key()); taken != taken_.end()) {
+    made.settled = load(operation, taken->second, made);
+    if (made.settled) return made;
+    if (!std::exchange(said_, true))
+      log_warning("cuDNN does not take a kept plan of '", operation.key(), "': such are searched anew");
+  }
+  if (const std::optional<PlanAnswer> kept = cached(operation); kept && load(operation, *kept, made)) return made;
+  const auto prepared = prepared_.find(operation.key());
+  if (prepared != prepared_.end() && prepared->second.answers.empty()) {
+    made.why = prepared->second.why;
+  } else if (prepared == prepared_.end() || !load(operation, prepared->second.answers.front(), made)) {
+    std::vector<std::unique_ptr<DnnPlan>> built = maker_->build(operation, 1, &made.why);
+    if (!built.empty()) made.plan = std::move(built.front()), made.why.clear();
+  }
+  if (const auto answer = answer_of(operation.key(), made)) write(operation, *answer);
+  return made;
+}
+
+bool PlanStore::load(const DnnOperation& operation, const PlanAnswer& answer, Known& known) {
+  if (answer.found) {
+    known.plan = maker_->load(operation, answer);
+    if (known.plan == nullptr) return false;
+  }
+  known.why = answer.why;
+  known.timed = answer.timed;
+  return true;
+}
+
+PlanStore::Candidates PlanStore::candidates(PlanMaker& maker, const DnnOperation& operation, std::size_t most) {
+  Candidates found;
+  for (const auto& plan : maker.build(operation, most, &found.why)) found.answers.push_back(maker.packed(*plan));
+  return found;
+}
+
+bool PlanStore::is_settled(const DnnOperation& operation) const {
+  if (known_.contains(operation.key()) || prepared_.contains(operation.key()) || taken_.contains(operation.key()))
+    return true;
+  const std::optional<PlanAnswer> kept = cached(operation);
+  return kept && (!kept->found || kept->timed >= setting_.value_or(usual_plan_candidates));
+}
+
+void PlanStore::prepare(std::span<const DnnOperation> operations) {
+  std::vector<const DnnOperation*> wanted;
+  std::set<std::string> keys;
+  for (const DnnOperation& operation : operations)
+    if (keys.insert(operation.key()).second && !is_settled(operation)) wanted.push_back(&operation);
+  const auto most = static_cast<std::size_t>(setting_.value_or(usual_plan_candidates));
+  std::atomic<std::size_t> next = 0;
+  std::mutex writing;
+  const auto work = [&](PlanMaker& maker) {
+    for (std::size_t i = next++; i < wanted.size(); i = next++) try {
+        Candidates found = candidates(maker, *wanted[i], most);
+        const std::lock_guard lock(writing);
+        prepared_[wanted[i]->key()] = std::move(found);
+      } catch (const std::exception&) {  // find() asks again, and says it
+      }
+  };
+  std::vector<std::thread> others;
+  const std::size_t threads = std::min({wanted.size(), usable_cores(), most_threads});
+  while (others.size() + 1 < threads)
+    others.emplace_back([&] {
+      try {
+        work(*of_thread_());
+      } catch (const std::exception&) {  // it cannot be made here: the others do the work
+      }
+    });
+  work(*maker_);
+  for (std::thread& thread : others) thread.join();
+}
+
+double PlanStore::tune(const DnnOperation& operation, int most) {
+  most = setting_.value_or(most);
+  Known& now = known(operation);
+  if (most < 2 || now.plan == nullptr || now.settled || now.timed >= most) return 0;
+  const std::string key = operation.key();
+  std::vector<std::unique_ptr<DnnPlan>> plans;
+  if (const auto prepared = prepared_.find(key); prepared != prepared_.end())
+    for (const PlanAnswer& answer : prepared->second.answers) {
+      if (std::ssize(plans) < most)
+        if (auto plan = maker_->load(operation, answer)) plans.push_back(std::move(plan));
+    }
+  if (plans.empty()) plans = maker_->build(operation, static_cast<std::size_t>(most), nullptr);
+  prepared_.erase(key);
+  double spent = 0;
+  if (plans.size() > 1) {
+    const std::vector<double> seconds = time_plans(device_, plans, spent);
+    if (seconds.empty()) return spent;
+    std::size_t best = plans.size();
+    for (std::size_t i = 0; i < plans.size(); ++i)
+      if (seconds[i] >= 0 && (best == plans.size() || seconds[i] < seconds[best])) best = i;
+    if (best == plans.size()) return spent;
+    retired_.push_back(std::exchange(now.plan, std::move(plans[best])));
+  }
+  now.timed = most;
+  if (const auto answer = answer_of(key, now)) write(operation, *answer);
+  return spent;
+}
+
+// Nothing where cuDNN cannot write the plan down: it is then searched at every start.
+std::optional<PlanAnswer> PlanStore::answer_of(const std::string& key, const Known& known) {
+  PlanAnswer answer;
+  answer.why = known.why;
+  if (known.plan != nullptr) try {
+      answer = maker_->packed(*known.plan);
+    } catch (const Error& e) {
+      log_warning("the plan of '", key, "' cannot be kept: ", e.what());
+      return std::nullopt;
+    }
+  answer.timed = known.timed;
+  return answer;
+}
+
+PackedPlans PlanStore::packed() {
+  prepared_.clear();  // the search is over
+  PackedPlans plans;
+  for (const auto& [key, known] : known_)
+    if (auto answer = answer_of(key, known)) plans[key] = std::move(*answer);
+  return plans;
+}
+
+void PlanStore::take(PackedPlans plans) {
+  taken_.merge(std::move(plans));
+}
+
+std::filesystem::path PlanStore::file_of(const DnnOperation& operation) const {
+  return folder_ / cat(std::hex, maker_->graph_hash(operation), ".plan");
+}
+
+std::optional<PlanAnswer> PlanStore::cached(const DnnOperation& operation) const {
+  if (folder_.empty()) return std::nullopt;
+  std::ifstream file(file_of(operation), std::ios::binary);
+  PackedPlans kept = unpack({std::istreambuf_iterator<char>(file), {}});
+  const auto own = kept.find(operation.key());
+  if (own == kept.end()) return std::nullopt;
+  return std::move(own->second);
+}
+
+// A cache that cannot be written costs time, nothing else.
+void PlanStore::write(const DnnOperation& operation, const PlanAnswer& answer) const {
+  if (folder_.empty()) return;
+  std::error_code ignored;
+  std::filesystem::create_directories(folder_, ignored);
+  const std::filesystem::path path = file_of(operation);
+  const std::filesystem::path temporary = cat(path.string(), '.', gethostid(), '-', getpid());  // of this rank alone
+  std::ofstream(temporary, std::ios::binary) << pack({{operation.key(), answer}});
+  std::filesystem::rename(temporary, path, ignored);
+}
+
+std::vector<double> time_plans(Device& device, std::span<const std::unique_ptr<DnnPlan>> plans, double& spent) {
+  if (plans.empty() || device.time([](Stream) {}, 1) < 0) return {};
+  const DnnOperation& operation = plans.front()->operation();
+  const std::vector<DnnTensor> tensors = operation.tensors();
+  std::int64_t bytes = 0, workspace = 0;
+  for (const auto& plan : plans) workspace = std::max(workspace, plan->workspace_bytes());
+  for (const DnnTensor& tensor : tensors) bytes += round_up(tensor.elements() * bytes_of(tensor.type));
+  DeviceMemory scratch;
+  try {
+    scratch = DeviceMemory(device, bytes + round_up(workspace), cat("timing ", operation.key()));
+  } catch (const Error& e) {
+    log_warning(e.what(), "; cuDNN's first plan is taken");
+    return {};
+  }
+  std::vector<void*> addresses;
+  float alpha = 1;
+  char* at = scratch.data<char>();
+  for (const DnnTensor& tensor : tensors) {
+    addresses.push_back(tensor.role == DnnRole::alpha ? static_cast<void*>(&alpha) : at);
+    at += round_up(tensor.elements() * bytes_of(tensor.type));
+  }
+  std::vector<double> seconds;
+  const double begin = now_seconds();
+  for (const auto& plan : plans) try {
+      seconds.push_back(device.time([&](Stream stream) { device.run(*plan, addresses, at, stream); }, repetitions));
+    } catch (const Error& e) {
+      log_warning("the plan ", plan->engine(), " of '", operation.key(), "' does not run: ", e.what());
+      seconds.push_back(-1);
+    }
+  spent += now_seconds() - begin;
+  return seconds;
+}
+
+}  // namespace ringtrain::cuda
