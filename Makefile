@@ -86,6 +86,14 @@ bin/libcuda-stand-in.so: src/backend/cuda/device/stand_in_driver.c build/config.
 # cuDNN's front end is a quarter of a million lines after the preprocessor, and none of them is in a hurry.
 build/obj/backend/cuda/dnn/plans.o: FLAGS += -O1
 
+# What each kernel takes of a GPU: lines of kernel, type, compute capability, registers, shared bytes.
+build/obj/backend/cuda/kernels/occupancy.o: build/generated/kernel_resources.inc
+build/generated/kernel_resources.inc: results/cuda_kernel_resources.csv
+	@mkdir -p $(@D)
+	@awk -F, '!/^#/ && $$1 != "kernel" {printf "{\"%s\", \"%s\", %s, %s, %s},\n", $$1, $$2, $$3, $$4, $$8}' $< > $@
+# The rules of occupancy are compared with those of CUDA's own header.
+build/obj/tests/unit/cuda_occupancy_test.o: INCLUDES += $(CUDA_CFLAGS)
+
 # The descriptions of GPUs travel in the executable.
 build/obj/backend/cuda/device/described.o: build/generated/devices.inc
 build/generated/devices.inc: $(wildcard src/backend/cuda/device/descriptions/*.json)

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "backend/cuda/kernels/occupancy.h"
 #include "base/error.h"
 #include "tests/emulation/emulated_kernels.h"
 #include "tests/emulation/kernel_regions.h"
@@ -383,7 +384,9 @@ void HostDevice::launch(const KernelLaunch& launch, Stream stream) {
             kernel_name(launch.kernel),
             {begin, begin + launch.argument_bytes},
             regions_of(launch)};
-  give(std::move(call), [launch] { run_emulated(launch); });
+  KernelLaunch on_this_device = launch;
+  on_this_device.shape = fitted(launch, facts_.size());
+  give(std::move(call), [on_this_device] { run_emulated(on_this_device); });
 }
 
 const DnnPlan* HostDevice::plan(const DnnOperation& operation, std::string* why) {

@@ -123,13 +123,12 @@ TEST(CudaKernelsLaunch, BlockCountsDependOnSizesAlone) {
   for (const std::int64_t rows : {1, 100, 12544, 802816})
     for (const int groups : {1, 8, 1000})
       for (const int channels : {3, 64, 2048, 4096}) {
-        const int blocks = norm_blocks(rows, groups, channels);
+        const int blocks = norm_blocks({}, Kernel::norm_sums, Type::bf16, rows, groups, channels);
         EXPECT_GE(blocks, 1);
-        EXPECT_LE(blocks, 512);
-        EXPECT_EQ(blocks, norm_blocks(rows, groups, channels));
+        EXPECT_LE(blocks, 32 * 132);
+        EXPECT_EQ(blocks, norm_blocks({}, Kernel::norm_sums, Type::bf16, rows, groups, channels));
       }
-  EXPECT_EQ(norm_blocks(802816, 1, 64), 512);
-  EXPECT_EQ(loss_blocks(1), 1);
+  EXPECT_EQ(loss_blocks({}, Type::fp32, 1), 1);
   NormRange ranges[] = {{.begin = 0, .count = 1}, {.begin = 64, .count = 8193}, {.begin = 9000, .count = 8192}};
   EXPECT_EQ(range_blocks(ranges), 4);
   EXPECT_EQ(ranges[1].first_block, 1);

@@ -25,7 +25,7 @@ struct LossCase {
     gradient = memory.array(type, rows * stride);
     targets = memory.make<std::int32_t>(rows);
     for (std::int64_t i = 0; i < rows; ++i) targets[i] = i % 5 == 3 ? -1 : static_cast<std::int32_t>(i * 7 % classes);
-    const int blocks = loss_blocks(rows);
+    const int blocks = loss_blocks({}, type, rows);
     sums = memory.make<PassSums>(1);
     *sums = {.loss = 100, .correct = 1000, .correct5 = 2000, .targets = 3000};
     finished = memory.make<unsigned>(1);

@@ -35,7 +35,7 @@ double total(const Array& partial, const Size& s, int blocks, int per_block, int
 TEST(CudaKernelsNorm, SumsOfEachGroupMatchDoublePrecision) {
   for_all([](Type type, const Size& s) {
     TestMemory memory;
-    const int blocks = norm_blocks(s.rows, s.groups, s.channels);
+    const int blocks = norm_blocks({}, Kernel::norm_sums, type, s.rows, s.groups, s.channels);
     const Array x = memory.array(type, s.groups * s.rows * s.channels).normal(1, 2, 0.5);
     const Array partial = memory.array(Type::fp32, std::int64_t{s.groups} * blocks * 2 * s.channels);
     ASSERT_NO_FATAL_FAILURE(
@@ -58,7 +58,7 @@ TEST(CudaKernelsNorm, SumsOfEachGroupMatchDoublePrecision) {
 TEST(CudaKernelsNorm, SeveralBlocksAndTilesOfChannelsAreSummed) {
   TestMemory memory;
   const Size s{3000, 2, 2056};  // 257 octets: two tiles
-  const int blocks = norm_blocks(s.rows, s.groups, s.channels);
+  const int blocks = norm_blocks({}, Kernel::norm_sums, Type::bf16, s.rows, s.groups, s.channels);
   ASSERT_GT(blocks, 1);
   const Array x = memory.array(Type::bf16, s.groups * s.rows * s.channels).fill(1);
   x.set(x.count - 1, 5);
@@ -308,7 +308,8 @@ TEST(CudaKernelsNorm, BackwardSumsMatchDoublePrecision) {
   for_all([](Type type, const Size& s) {
     for (const bool two : {false, true}) {
       BackwardCase k(type, s);
-      const int blocks = norm_blocks(s.rows, s.groups, s.channels), sums = two ? 3 : 2;
+      const int blocks = norm_blocks({}, Kernel::norm_backward_sums, type, s.rows, s.groups, s.channels),
+                sums = two ? 3 : 2;
       const Array partial = k.memory.array(Type::fp32, std::int64_t{s.groups} * blocks * sums * s.channels);
       ASSERT_NO_FATAL_FAILURE(k.memory.run(
           launch_of(type, NormBackwardSumsArguments{k.dy.data, k.x.data, two ? k.other.data : nullptr, k.mask,

@@ -38,6 +38,7 @@ struct DeviceFacts {
   std::int64_t memory_bytes = 0;  // of the whole device
   std::int64_t free_bytes = 0;    // when it was asked
   std::string cuda_version, cudnn_version;
+  GpuSize size() const { return {compute_capability, multiprocessors}; }
 };
 
 // How many of cuDNN's plans of an operation are timed unless somebody asks otherwise.

@@ -236,7 +236,7 @@ LossLayer::LossLayer(const ImageContext& context, const CrossEntropy& node, Valu
 }
 
 void LossLayer::forward(Emission& e) const {
-  const int blocks = loss_blocks(c_.samples);
+  const int blocks = loss_blocks(c_.device->facts().size(), c_.type, c_.samples);
   const std::int64_t rows = c_.samples;
   const Storage partial = e.buffer("partial sums of the loss", blocks * static_cast<std::int64_t>(sizeof(PassSums)));
   // Zeros between launches: memory starts as zeros.

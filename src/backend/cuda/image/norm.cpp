@@ -87,7 +87,9 @@ void NormStatistics::finalize(Emission& e, int blocks) const {
 void NormStatistics::forward(Emission& e) const {
   if (!c_.measures) return from_running_statistics(e);
   const bool sums_come = e.choices().norms[*this].sums_come;
-  const int blocks = sums_come ? 1 : norm_blocks(rows_per_group(), groups(), static_cast<int>(x_.width));
+  const int blocks = sums_come ? 1
+                               : norm_blocks(c_.device->facts().size(), Kernel::norm_sums, c_.type, rows_per_group(),
+                                             groups(), static_cast<int>(x_.width));
   if (!sums_come) measure(e, blocks);
   finalize(e, blocks);
 }
@@ -188,7 +190,9 @@ void NormLayer::backward(Emission& e) const {
   const Storage dy = y.gradient, mask = y.kept;
   // Where a data gradient has brought the sums, dy is behind the ReLU already.
   const bool measured = y.sums >= 0;
-  const int blocks = measured ? 1 : norm_blocks(norm_.rows_per_group(), norm_.groups(), static_cast<int>(x_.width));
+  const int blocks = measured ? 1
+                              : norm_blocks(c_.device->facts().size(), Kernel::norm_backward_sums, c_.type,
+                                            norm_.rows_per_group(), norm_.groups(), static_cast<int>(x_.width));
   const Storage partial = measured ? y.sums : measure_gradient(e, dy, blocks);
   const int sums_per_block = adds_norm() ? 3 : 2;
   norm_.backward(e, partial, blocks, sums_per_block, 1);

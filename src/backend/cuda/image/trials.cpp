@@ -41,7 +41,7 @@ struct NormShape {
   Type type;
   std::int64_t bytes, mask_bytes, factor_bytes, rows_per_group;
   int groups, channels, blocks;
-  NormShape(const ImageContext& c, const Value& x)
+  NormShape(const ImageContext& c, const Value& x, Kernel sums = Kernel::norm_sums)
       : type(c.type),
         bytes(c.bytes(x)),
         mask_bytes(c.samples * x.elements() / 8),
@@ -49,7 +49,7 @@ struct NormShape {
         rows_per_group(c.group * x.pixels()),
         groups(static_cast<int>(c.groups())),
         channels(static_cast<int>(x.width)),
-        blocks(norm_blocks(rows_per_group, groups, channels)) {}
+        blocks(norm_blocks(c.device->facts().size(), sums, type, rows_per_group, groups, channels)) {}
 };
 
 }  // namespace
@@ -114,7 +114,7 @@ TrialPart norm_apply_trial(const ImageContext& context, const Value& x, bool mas
 }
 
 TrialPart norm_backward_sums_trial(const ImageContext& context, const Value& x) {
-  return kernel_trial([s = NormShape(context, x)](Places& places) {
+  return kernel_trial([s = NormShape(context, x, Kernel::norm_backward_sums)](Places& places) {
     return launch_of(s.type, NormBackwardSumsArguments{.dy = places.take(s.bytes),
                                                        .x = places.take(s.bytes),
                                                        .other = nullptr,

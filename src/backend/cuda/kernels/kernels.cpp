@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "backend/cuda/kernels/list.h"
+#include "backend/cuda/kernels/occupancy.h"
 #include "backend/cuda/kernels/tiles.h"
 #include "base/error.h"
 
@@ -55,7 +56,9 @@ class Shape {
     const std::int64_t columns = ceiling(octets, tile_columns(width)), tiles = ceiling(n, tile_rows(width));
     std::int64_t at_once = 16;  // rows of a thread: what belongs to the channels is loaded once for all of them
     while (at_once > 2 && ceiling(tiles, at_once) * columns * groups < waves) at_once /= 2;
-    return x(ceiling(tiles, at_once)).y(columns).z(groups);
+    x(ceiling(tiles, at_once)).y(columns).z(groups);
+    shape_.most_x = static_cast<unsigned>(std::min(ceiling(tiles, 2), most_x));
+    return *this;
   }
   // A thread per octet of `n` elements.
   Shape& octets(std::int64_t n) { return elements("count", n).x(ceiling(ceiling(n, 8), tile_threads)); }
@@ -106,14 +109,16 @@ class Shape {
 
 }  // namespace
 
-int norm_blocks(std::int64_t rows_per_group, int groups, int channels) {
+int norm_blocks(const GpuSize& gpu, Kernel sums, Type type, std::int64_t rows_per_group, int groups, int channels) {
   const int octets = octets_of(channels);
   const std::int64_t others = std::int64_t{groups} * ceiling(octets, tile_columns(octets));
   const std::int64_t useful = ceiling(rows_per_group, 4 * tile_rows(octets));
-  return static_cast<int>(std::clamp<std::int64_t>(useful, 1, std::max<std::int64_t>(1, 512 / others)));
+  const std::int64_t resident = resident_blocks(gpu, sums, type, tile_threads);
+  return static_cast<int>(whole_waves(resident, ceiling(resident, others), others, useful));
 }
-int loss_blocks(std::int64_t rows) {
-  return static_cast<int>(std::clamp<std::int64_t>(ceiling(rows, tile_threads / 32), 1, 1024));
+int loss_blocks(const GpuSize& gpu, Type type, std::int64_t rows) {
+  const std::int64_t resident = resident_blocks(gpu, Kernel::cross_entropy, type, tile_threads);
+  return static_cast<int>(whole_waves(resident, resident, 1, ceiling(rows, tile_threads / 32)));
 }
 
 namespace {

@@ -406,6 +406,9 @@ struct AverageArguments {
 struct LaunchShape {
   unsigned grid_x = 1, grid_y = 1, grid_z = 1, block = 1;
   unsigned shared_bytes = 0;
+  // Not 0: blocks in x walk over the rows, any number up to this does the work with the same bits, and the device takes
+  // one that fits it (occupancy.h).
+  unsigned most_x = 0;
 };
 
 // A kernel with its arguments by value: plain bytes, so that a device can record and compare them.
@@ -451,9 +454,15 @@ KernelLaunch launch_of(const BlendArguments& a);
 KernelLaunch launch_of(Type type, const UpdateArguments& a, std::int64_t blocks);
 KernelLaunch launch_of(const AverageArguments& a);
 
-// Blocks (and scratch) that the reducing kernels want; the same for the same sizes, so results keep their bits.
-int norm_blocks(std::int64_t rows_per_group, int groups, int channels);
-int loss_blocks(std::int64_t rows);
+// What the size of a grid follows from.
+struct GpuSize {
+  int compute_capability = 90;  // 90 for 9.0
+  int multiprocessors = 132;
+};
+// Blocks (and scratch) that the reducing kernels want: one wave of the GPU where there is work for it. The same for the
+// same sizes and kind of GPU, so results keep their bits there; another kind of GPU may add up in another order.
+int norm_blocks(const GpuSize& gpu, Kernel sums, Type type, std::int64_t rows_per_group, int groups, int channels);
+int loss_blocks(const GpuSize& gpu, Type type, std::int64_t rows);
 // Fills first_block of each and returns how many blocks a copy (an update) of all of them takes.
 std::int64_t place_blocks(TensorPlace* places, int count);
 std::int64_t place_blocks(UpdatePlace* places, int count);

@@ -314,7 +314,7 @@ TensorPlace LstmProgram::dense_place() const {
 }
 
 void LstmProgram::add_loss() {
-  const int blocks = loss_blocks(rows_);
+  const int blocks = loss_blocks(device_.facts().size(), type_, rows_);
   const Storage partial =
       schedule_.buffer("partial sums of the loss", blocks * static_cast<std::int64_t>(sizeof(PassSums)));
   const Storage finished = schedule_.lasting("finished blocks of the loss", sizeof(unsigned));

@@ -16,6 +16,7 @@
 #include "backend/cuda/device/runtime/plans.h"
 #include "backend/cuda/device/runtime/rnn_plans.h"
 #include "backend/cuda/dnn/plans.h"
+#include "backend/cuda/kernels/occupancy.h"
 #include "backend/cuda/kernels/table.h"
 #include "base/error.h"
 
@@ -171,7 +172,7 @@ class RuntimeDevice : public Device {
 
   void launch(const KernelLaunch& launch, Stream stream) override {
     const void* kernel = kernel_function(launch.kernel, launch.type);
-    const LaunchShape& shape = launch.shape;
+    const LaunchShape shape = fitted(launch, facts_.size());
     if (shape.shared_bytes > small_shared_bytes && shape.shared_bytes > large_[kernel]) {
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(shape.shared_bytes)),
