@@ -121,6 +121,7 @@ $(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
 	@mkdir -p $(@D)
 	@echo "link    $@"
 	$(Q)$(LINK) $(LIBRARIES)
+build/bench/cuda_commands: $(call objects,$(EMULATION_SOURCES)) # which lets it be tried without a GPU
 
 KERNEL_OBJECTS = $(foreach isa,$(ISAS),$(KERNELS:src/%.cpp=build/obj/%.$(isa).o))
 build/libringtrain.a: $(call objects,$(LIBRARY_SOURCES)) $(KERNEL_OBJECTS) $(CUDA_KERNEL_OBJECTS)
@@ -222,7 +223,7 @@ test-slurm: setup
 	@PYTHON="$(PYTHON)" tests/run_tests slurm
 
 .PHONY: tests
-tests: $(TESTS)
+tests: $(TESTS) build/bench/cuda_commands # a check of the GPU is dry-run by `make test`
 
 test-unit test-mpi test-e2e test-gpu: test-%: all tests
 	@PYTHON="$(PYTHON)" tests/run_tests $*
@@ -235,7 +236,7 @@ run: bin/ringtrain
 bench: all $(BENCHES)
 	@$(PYTHON) tests/bench/lstm_bench.py $(ARGS)
 
-bundle: all tests $(if $(filter on,$(CUDA_STATE)),build/bench/cuda_commands)
+bundle: all tests
 	@.ci/bundle.sh
 
 format:

@@ -1,34 +1,63 @@
-// Where a training step goes on a GPU: microseconds of every command of a program, alone and repeated.
+// Where a training step goes on a GPU: microseconds of every command of a program, alone and repeated, beside its bound
+// (bytes / bandwidth or FLOPs / peak, whichever is longer), the one that loses most first.
 //   build/bench/cuda_commands [model=resnet|char_lstm] [precision=bf16] [batch=256] [group=batch] [depth=50] [size=224]
-//   [layers=4] [hidden=512] [positions=50] [symbols=128] [dropout=0] [search_seconds=60] [repeat=20]
-// RINGTRAIN_PLAN_CACHE: a folder of plans that are made already.
-// CSV on standard output; what it took of the table of fusions, and the memory, on standard error.
+//   [width=64] [layers=4] [hidden=512] [positions=50] [symbols=128] [dropout=0] [search_seconds=60] [repeat=20]
+//   [flops_per_second=790e12] [bytes_per_second=4.3e12]     what an H200 reached
+// RINGTRAIN_PLAN_CACHE: a folder of plans and timed fusions that are made already. RINGTRAIN_TEST_DEVICE=host: tries
+// this program without a GPU.
+// CSV on standard output; on standard error what it took of the table of fusions, the memory, and the gaps between
+// graph nodes: the parts of a step replayed as graphs against the sum of their commands.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "backend/cuda/backend.h"
 #include "backend/cuda/program/base.h"
+#include "backend/cuda/program/kept_fusions.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "models/models.h"
+#include "tests/emulation/host_device.h"
 
 namespace ringtrain {
 namespace {
 
 struct Options {
-  std::map<std::string, std::string> given = {
-      {"model", "resnet"}, {"precision", "bf16"}, {"batch", "256"},  {"group", "0"},          {"depth", "50"},
-      {"size", "224"},     {"layers", "4"},       {"hidden", "512"}, {"positions", "50"},     {"symbols", "128"},
-      {"dropout", "0"},    {"repeat", "20"},      {"device", "0"},   {"search_seconds", "60"}};
+  std::map<std::string, std::string> given = {{"model", "resnet"},
+                                              {"precision", "bf16"},
+                                              {"batch", "256"},
+                                              {"group", "0"},
+                                              {"depth", "50"},
+                                              {"size", "224"},
+                                              {"layers", "4"},
+                                              {"hidden", "512"},
+                                              {"positions", "50"},
+                                              {"symbols", "128"},
+                                              {"dropout", "0"},
+                                              {"repeat", "20"},
+                                              {"device", "0"},
+                                              {"search_seconds", "60"},
+                                              {"width", "64"},
+                                              {"flops_per_second", "790e12"},
+                                              {"bytes_per_second", "4.3e12"}};
   std::int64_t number(const std::string& key) const { return std::stoll(given.at(key)); }
 };
+
+std::string plan_folder() {
+  const char* folder = std::getenv("RINGTRAIN_PLAN_CACHE");
+  return folder != nullptr ? folder : "";
+}
 
 Graph make_graph(const Options& o) {
   ModelConfig model;
   model.kind = o.given.at("model");
   model.depth = o.number("depth");
+  if (model.kind != "char_lstm") model.width = o.number("width");
   model.layers = o.number("layers");
   model.hidden = o.number("hidden");
   model.dropout = std::stod(o.given.at("dropout"));
@@ -48,22 +77,107 @@ const char* part_name(cuda::Schedule::Part part) {
   return part == Part::forward ? "forward" : part == Part::backward ? "backward" : "weights";
 }
 
-void print(cuda::Device& device, const cuda::Schedule& schedule, int repeat) {
-  std::printf("part,name,microseconds,flops,bytes\n");
+// The host device by the host's clock: tries this program, says nothing about a GPU.
+class TimedHost final : public cuda::HostDevice {
+ public:
+  double time(const std::function<void(cuda::Stream)>& work, int repetitions) override {
+    double least = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < repetitions; ++i) {
+      finish_all();
+      const double begin = now_seconds();
+      work(compute_stream());
+      finish_all();
+      least = std::min(least, now_seconds() - begin);
+    }
+    return least;
+  }
+};
+
+std::unique_ptr<cuda::Device> make_device(const Options& o) {
+  const char* test = std::getenv("RINGTRAIN_TEST_DEVICE");
+  if (test != nullptr && std::string(test) == "host") return std::make_unique<TimedHost>();
+  return cuda::make_runtime_device(static_cast<int>(o.number("device")), plan_folder());
+}
+
+struct Timed {
+  const cuda::Command* command;
+  cuda::Schedule::Part part;
+  double seconds, bound;
+  double lost() const { return seconds - bound; }
+};
+
+// Each alone and repeated, the one that loses most first.
+std::vector<Timed> time_commands(cuda::Device& device, const cuda::Schedule& schedule, const Options& o) {
+  const double flops = std::stod(o.given.at("flops_per_second")), bytes = std::stod(o.given.at("bytes_per_second"));
+  std::vector<Timed> timed;
   for (const cuda::Schedule::Segment& segment : schedule.segments())
     for (std::size_t i = segment.begin; i < segment.end; ++i) {
       const cuda::Command& command = schedule.commands()[i];
-      const double seconds = device.time([&](cuda::Stream stream) { command.issue(device, stream, false); }, repeat);
+      const double seconds = device.time([&](cuda::Stream stream) { command.issue(device, stream, false); },
+                                         static_cast<int>(o.number("repeat")));
       if (seconds < 0) throw Error(cat(device.facts().name, " cannot time"));
-      std::printf("%s,\"%s\",%.2f,%.0f,%.0f\n", part_name(segment.part), command.name.c_str(), 1e6 * seconds,
-                  command.flops, command.bytes);
+      timed.push_back({&command, segment.part, seconds, std::max(command.flops / flops, command.bytes / bytes)});
     }
+  std::stable_sort(timed.begin(), timed.end(), [](const Timed& a, const Timed& b) { return a.lost() > b.lost(); });
+  return timed;
+}
+
+void print_commands(const std::vector<Timed>& commands) {
+  std::printf("part,name,microseconds,bound_microseconds,lost_microseconds,share_of_bound,flops,bytes\n");
+  for (const Timed& t : commands)
+    std::printf("%s,\"%s\",%.2f,%.2f,%.2f,%.3f,%.0f,%.0f\n", part_name(t.part), t.command->name.c_str(),
+                1e6 * t.seconds, 1e6 * t.bound, 1e6 * t.lost(), t.seconds > 0 ? t.bound / t.seconds : 0,
+                t.command->flops, t.command->bytes);
+}
+
+// Seconds of all segments of a part, each replayed as one graph (as training does) where its commands may be captured.
+double time_graphs(cuda::Device& device, const cuda::Schedule& schedule, cuda::Schedule::Part part, int repeat) {
+  double seconds = 0;
+  for (const cuda::Schedule::Segment& segment : schedule.segments()) {
+    if (segment.part != part) continue;
+    const auto issue = [&](cuda::Stream stream) {
+      for (std::size_t i = segment.begin; i < segment.end; ++i) schedule.commands()[i].issue(device, stream, false);
+    };
+    if (!segment.replayed) {
+      seconds += device.time(issue, repeat);
+      continue;
+    }
+    device.begin_capture(device.compute_stream());
+    issue(device.compute_stream());
+    const cuda::CapturedGraph graph = device.end_capture(device.compute_stream());
+    seconds += device.time([&](cuda::Stream stream) { device.launch(graph, stream); }, repeat);
+  }
+  return seconds;
+}
+
+// A part's graphs against the sum of its commands alone. What is more is lost between nodes; it can be less, for a node
+// finds in the cache what the one before it has written.
+void print_gaps(cuda::Device& device, const cuda::Schedule& schedule, const std::vector<Timed>& commands, int repeat) {
+  using Part = cuda::Schedule::Part;
+  std::fprintf(stderr, "part: commands, sum alone, bound, as graphs, gaps between nodes (us)\n");
+  double all_gaps = 0;
+  for (const Part part : {Part::forward, Part::backward, Part::weights}) {
+    std::size_t count = 0;
+    double sum = 0, bound = 0;
+    for (const Timed& t : commands) {
+      if (t.part != part) continue;
+      ++count;
+      sum += t.seconds;
+      bound += t.bound;
+    }
+    if (count == 0) continue;
+    const double graphs = time_graphs(device, schedule, part, repeat), gaps = graphs - sum;
+    all_gaps += gaps;
+    std::fprintf(stderr, "%s: %zu, %.1f, %.1f, %.1f, %.1f (%.2f a node)\n", part_name(part), count, 1e6 * sum,
+                 1e6 * bound, 1e6 * graphs, 1e6 * gaps, 1e6 * gaps / static_cast<double>(count));
+  }
+  std::fprintf(stderr, "sum of gaps between graph nodes: %.1f us\n", 1e6 * all_gaps);
 }
 
 void run(const Options& o) {
-  const char* plans = std::getenv("RINGTRAIN_PLAN_CACHE");
-  const auto device = cuda::make_runtime_device(static_cast<int>(o.number("device")), plans != nullptr ? plans : "");
+  const auto device = make_device(o);
   cuda::FusionTable fusions(std::stod(o.given.at("search_seconds")));
+  cuda::load_kept_fusions(plan_folder(), fusions);
   cuda::BackendOptions options;
   options.graphs = false;
   options.fusions = &fusions;
@@ -93,7 +207,11 @@ void run(const Options& o) {
                  choice.refused.empty() ? "" : "; refused: ", choice.refused.c_str());
   for (const MemoryItem& item : program->memory())
     std::fprintf(stderr, "%s: %.1f MiB\n", item.what.c_str(), static_cast<double>(item.bytes) / (1 << 20));
-  print(*device, dynamic_cast<const cuda::ProgramBase&>(*program).schedule(), static_cast<int>(o.number("repeat")));
+  cuda::keep_fusions(plan_folder(), fusions);
+  const cuda::Schedule& schedule = dynamic_cast<const cuda::ProgramBase&>(*program).schedule();
+  const std::vector<Timed> timed = time_commands(*device, schedule, o);
+  print_commands(timed);
+  print_gaps(*device, schedule, timed, static_cast<int>(o.number("repeat")));
 }
 
 }  // namespace

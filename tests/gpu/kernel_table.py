@@ -2,7 +2,7 @@
 """The commands of ringtrain's ResNet-50 step on a GPU, each timed alone, beside the bound of the same work.
 
   tests/gpu/kernel_table.py [--precision bf16] [--batch 256]     runs build/bench/cuda_commands
-  tests/gpu/kernel_table.py --commands FILE.csv                  takes what it has printed before
+  tests/gpu/kernel_table.py --commands FILE.csv                  takes what it has printed before (of one precision)
 
 resnet50_kernels.csv holds, per image, the bytes and FLOPs of every kernel of a step whose batch norms are fused as in NVIDIA's
 MLPerf submissions (statistics in epilogues, scale-bias-ReLU in prologues, dReLU and the norm's sums behind the data gradient). A
@@ -66,11 +66,18 @@ def read_commands(options):
     if not program.exists():
         sys.exit(f"{Path(sys.argv[0]).name}: error: build/bench/cuda_commands is not built: make build/bench/cuda_commands")
     done = subprocess.run([program, f"batch={options.batch}", f"precision={options.precision}", f"group={options.group}",
-                           f"search_seconds={options.search_seconds}"],
+                           f"search_seconds={options.search_seconds}", f"flops_per_second={options.tflops * 1e12}",
+                           f"bytes_per_second={options.terabytes * 1e12}", *options.given],
                           text=True, capture_output=True)
     sys.stderr.write(done.stderr)
     if done.returncode != 0:
         sys.exit(done.returncode)
+    said = done.stderr.splitlines()
+    options.gaps = said[next((i for i, line in enumerate(said) if line.startswith("part: ")), len(said)):]
+    if options.commands_to:
+        with open(options.commands_to, "a") as file:  # one table of several precisions
+            head, *lines = done.stdout.splitlines()
+            file.writelines(([] if file.tell() else [f"precision,{head}\n"]) + [f"{options.precision},{line}\n" for line in lines])
     return done.stdout
 
 
@@ -98,9 +105,12 @@ def main():
     parser.add_argument("--group", type=int, default=0, help="samples that batch norm takes together [batch]")
     parser.add_argument("--search-seconds", type=float, default=60, help="for the choice of fusions [60]")
     parser.add_argument("--commands", help="CSV that cuda_commands printed")
+    parser.add_argument("--commands-to", help="file that gets what cuda_commands prints, behind what it holds")
     parser.add_argument("--tflops", type=float, default=790, help="that a matrix product reaches [790, an H200]")
     parser.add_argument("--terabytes", type=float, default=4.3, help="per second that a copy reaches [4.3, an H200]")
     parser.add_argument("--output", default="results/gpu/resnet50_kernels", help="without .csv and .md")
+    parser.add_argument("given", nargs="*", metavar="OPTION=VALUE", help="of cuda_commands: size=32 width=16")
+    parser.set_defaults(gaps=[])
     options = parser.parse_args()
     rows = make_rows(read_commands(options), options.batch, options.tflops * 1e12, options.terabytes * 1e12)
     output = ROOT / options.output
@@ -117,6 +127,8 @@ def main():
     for kind in KINDS:
         mine, least = (sum(row[key] for row in rows if row["kind"] == kind) / 1e3 for key in ("microseconds", "bound_microseconds"))
         lines.append(f"| {kind} | {mine:.2f} | {least:.2f} | {least / mine if mine else 0:.0%} |")
+    if options.gaps:
+        lines += ["", "```", *options.gaps, "```"]
     lines += ["", "| layer | kind | us | bound us | share | commands |", "|---|---|---|---|---|---|"]
     lines += [f"| {r['layer']} | {r['kind']} | {r['microseconds']} | {r['bound_microseconds']} | {r['share']} | {r['commands']} |" for r in rows]
     Path(f"{output}.md").write_text("\n".join(lines) + "\n")
