@@ -3,17 +3,21 @@ runs on one GPU, options, files. The tools of tests/bench do the rest."""
 import argparse
 import json
 import os
+import random
 import shutil
 import statistics
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
-from bench_tools import ROOT, WORK, fail, windows  # noqa: E402
+from bench_tools import MADE_UP, ROOT, WORK, call, fail, windows  # noqa: E402
 
 WAYS = ["eager", "graphs", "compiled"]  # compiled last: it may take minutes
+TIME_IS_UP = "time is up"
 
 
 def make_parser(description, output):
@@ -24,6 +28,7 @@ def make_parser(description, output):
     parser.add_argument("--tiny", action="store_true", help="sizes and times for a look at the scripts; says nothing about speed")
     parser.add_argument("--precision", choices=["bf16", "fp16", "tf32", "fp32"], action="append", help="[bf16 and fp16]")
     parser.add_argument("--batch", type=int, action="append", help="[all]")
+    parser.add_argument("--side", choices=["both", "ringtrain", "pytorch"], default="both", help="one side alone, once [both]")
     parser.add_argument("--ways", default=",".join(WAYS), help=f"of PyTorch [{','.join(WAYS)}]")
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--window-seconds", type=float, default=0.5)
@@ -41,11 +46,36 @@ def parse(parser):
     options.ways = [way for way in options.ways.split(",") if way]
     options.deadline = time.monotonic() + 60 * options.minutes
     if options.tiny:
-        options.windows, options.window_seconds, options.warmup_seconds = 3, 0.2, 0.2
+        options.windows, options.window_seconds, options.warmup_seconds = 3, 1e-6, 0.0
     if shutil.which(options.ringtrain) is None and not (ROOT / options.ringtrain).exists():
         fail(f"{options.ringtrain} does not exist: make, or name it with --ringtrain")
     WORK.mkdir(parents=True, exist_ok=True)
     return options
+
+
+# For a Python without Pillow: photographs' sizes as PNG, which ringtrain-data makes JPEGs of. Smooth colours and noise; rows are
+# added as large numbers, of which no byte overflows.
+def write_png(path, width, height, seed):
+    dice = random.Random(seed)
+    noise = int.from_bytes(b"\x1f" * (3 * width), "big")
+    rows = b""
+    for y in range(height):
+        if y % 16 == 0:
+            smooth = b"".join(bytes(dice.randrange(200) for _ in range(3)) * 16 for _ in range(-(-width // 16)))[:3 * width]
+        row = int.from_bytes(smooth, "big") + (int.from_bytes(dice.randbytes(3 * width), "big") & noise)
+        rows += b"\0" + row.to_bytes(3 * width, "big")
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows, 1)) + chunk(b"IEND", b""))
+
+
+def make_pictures(folder, python, count=256):
+    """Files cNNNN_made_up.JPEG of 500 x 375 pixels in an empty folder."""
+    if subprocess.run([python, "-c", "import numpy, PIL"], capture_output=True).returncode == 0 and count == 256:
+        call([python, "-c", MADE_UP, folder])
+        return
+    for number in range(count):
+        write_png(folder / f"c{number:04d}_made_up.JPEG", 500, 375, number)
 
 
 def time_is_up(options, share=1.0):
@@ -53,30 +83,53 @@ def time_is_up(options, share=1.0):
     return time.monotonic() > options.deadline - (1 - share) * 60 * options.minutes
 
 
-def run_peer(script, cases, options, share=1.0):
-    """PyTorch's reports by case, in order, and its machine; stops early when this share of the time has gone."""
+def ask_peer(script, cases, options, seconds):
+    """What PyTorch's process has printed, as (reports, machine, why it ended early or "")."""
     request = {"cases": cases, **{key: getattr(options, key) for key in
                                   ("device", "windows", "window_seconds", "warmup_seconds", "case_seconds")}}
     process = subprocess.Popen([options.python, str(ROOT / "tests/gpu" / script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, cwd=ROOT)
     try:
-        until = options.deadline - (1 - share) * 60 * options.minutes
-        out, err = process.communicate(json.dumps(request), timeout=max(30.0, until - time.monotonic()))
+        out, err = process.communicate(json.dumps(request), timeout=seconds)
+        why = (err.strip().splitlines() or [f"exit code {process.returncode}"])[-1] if process.returncode != 0 else ""
     except subprocess.TimeoutExpired:
         process.kill()
-        out, err = process.communicate()
-    else:
-        if process.returncode != 0:
-            fail(f"{script} ended with {process.returncode}:\n{err[-3000:]}")
+        out, _ = process.communicate()
+        why = TIME_IS_UP
     reports, machine = [], {}
     for line in out.splitlines():
-        if line.startswith('{"machine"'):
-            machine = json.loads(line)["machine"]
-        elif line.startswith("{"):
-            reports.append(json.loads(line))
+        try:
+            if line.startswith('{"machine"'):
+                machine = json.loads(line)["machine"]
+            elif line.startswith("{"):
+                reports.append(json.loads(line))
+        except ValueError:
+            break  # the line that it was writing when it was ended
+    return reports, machine, why
+
+
+def run_peer(script, cases, options, share=1.0):
+    """PyTorch's reports by case, in order, and its machine; stops early when this share of the time has gone. A case that ends the
+    process is a line of the report, and the cases after it go on in a new process: a GPU's error stays with its process."""
+    until = options.deadline - (1 - share) * 60 * options.minutes
+    reports, machine, left = [], {}, list(cases)
+    while left:
+        found, described, why = ask_peer(script, left, options, max(5.0, until - time.monotonic()))
+        machine = machine or described
+        if why and why != TIME_IS_UP and len(found) < len(left):
+            found.append({"case": left[len(found)], "failed": why[:200]})
+        reports += found
+        left = left[len(found):]
+        if not described and not machine:  # it cannot start: no PyTorch, or no GPU for it
+            reports += [{"case": case, "failed": why[:200]} for case in left]
+            left = []
+        if not why or why == TIME_IS_UP or time.monotonic() > until:
+            break
     for report in reports:
         text = report.get("failed") or f"{report['samples_per_second']['median']:,.0f} samples/s"
         print(f"  PyTorch {describe(report['case'])}: {text}", flush=True)
+    for case in left:
+        print(f"  PyTorch {describe(case)}: not reached", flush=True)
     return reports, machine
 
 
@@ -92,12 +145,15 @@ def run_ringtrain(experiment, options, step_seconds):
     seconds = options.warmup_seconds + step_seconds + options.windows * (options.window_seconds + step_seconds)
     command = [str(options.ringtrain), "train", str(experiment(seconds)), f"run.dir={run_dir}", f"machine.device={options.device}",
                f"machine.search_seconds={options.search_seconds}", f"machine.plan_cache={os.environ.get('RINGTRAIN_PLAN_CACHE') or WORK / 'plans'}"]
+    if options.tiny:  # every step is a window, however slow the machine
+        command += ["stop.seconds=0", f"stop.steps={options.windows + 2}"]
     try:
         done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=options.case_seconds + seconds + options.search_seconds)
     except subprocess.TimeoutExpired:
         return [], "took too long", []
     if done.returncode != 0:
-        return [], next((line for line in (done.stderr + done.stdout).splitlines() if "error" in line.lower()), "failed")[:200], []
+        said = (done.stderr + done.stdout).splitlines()
+        return [], next((line for line in said if "error" in line.lower()), (said or [f"exit code {done.returncode}"])[-1])[:200], []
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if "loss" in record]
     found = windows(steps, options.warmup_seconds, options.window_seconds)
@@ -108,12 +164,13 @@ def run_ringtrain(experiment, options, step_seconds):
 
 def compare(script, key, cases, ringtrain, options, own_key=None):
     """A B B A over all cases of `cases`, each a dict without a way. First PyTorch in every way, then ringtrain(case, step_seconds)
-    twice, then PyTorch in each case's best way. Returns the figures of each case, and the machine. Cases of one key(case) are
+    twice, then PyTorch in each case's best way; one side alone runs once. Returns the figures of each case, and the machine. Cases of one key(case) are
     one to PyTorch, of one own_key(case) one to ringtrain. Neither side can take the other's time: PyTorch's first run has
     0.4 of it, ringtrain goes on to 0.9."""
     own_key = own_key or key
-    peers = list({key(case): case for case in reversed(cases)}.values())[::-1]
-    first, machine = run_peer(script, [{**case, "way": way} for way in options.ways for case in peers], options, 0.4)
+    peers = list({key(case): case for case in reversed(cases)}.values())[::-1] if options.side != "ringtrain" else []
+    asked = [{**case, "way": way} for way in options.ways for case in peers]
+    first, machine = run_peer(script, asked, options, 0.4 if options.side == "both" else 1.0)
     best = {}
     for report in first:
         if "failed" not in report and "16-bit weights" not in report["case"]["way"]:
@@ -121,12 +178,12 @@ def compare(script, key, cases, ringtrain, options, own_key=None):
             if name not in best or report["samples_per_second"]["median"] > best[name]["samples_per_second"]["median"]:
                 best[name] = report
     ours = {}
-    for _ in range(2):
+    for _ in range({"both": 2, "ringtrain": 1, "pytorch": 0}[options.side]):
         for case in cases:
             if time_is_up(options, 0.9):
                 break
             peer = best.get(key(case))
-            step_seconds = case["batch"] / peer["samples_per_second"]["median"] if peer else 1.0
+            step_seconds = case["batch"] / peer["samples_per_second"]["median"] if peer else 1.0 if options.side == "both" else 0.1
             found, failed, steps = ringtrain(case, step_seconds)
             entry = ours.setdefault(own_key(case), {"rates": [], "failed": "", "steps": []})
             entry["rates"] += found
@@ -134,7 +191,7 @@ def compare(script, key, cases, ringtrain, options, own_key=None):
             entry["failed"] = failed
             print(f"  ringtrain {describe(case)}: {failed or f'{statistics.median(found):,.0f} samples/s'}", flush=True)
     again = [best[key(case)]["case"] for case in peers if key(case) in best]
-    last, _ = run_peer(script, again, options) if again and not time_is_up(options) else ([], {})
+    last, _ = run_peer(script, again, options) if again and options.side == "both" and not time_is_up(options) else ([], {})
     rows = [figures(key(case), key, first, last, best, ours.get(own_key(case))) for case in cases]
     return rows, machine
 

@@ -75,8 +75,8 @@ run: {{log_every_steps: 1000000}}
 
 def make_cases(options):
     order = [(shape, batch) for shape, batch in ORDER
-             if options.only in (None, shape) and (not options.batch or batch in options.batch)]
-    order += [(shape, batch) for batch in options.batch or [] if batch not in BATCHES for shape in SHAPES if options.only in (None, shape)]
+             if shape in (options.only or SHAPES) and (not options.batch or batch in options.batch)]
+    order += [(shape, batch) for batch in options.batch or [] if batch not in BATCHES for shape in SHAPES if shape in (options.only or SHAPES)]
     if not order:
         fail(f"no shape has batch {options.batch}")
     if options.tiny:
@@ -125,13 +125,14 @@ def table(rows, facts, ways):
 
 def main():
     parser = make_parser(__doc__, "results/gpu/lstm")
-    parser.add_argument("--only", choices=list(SHAPES), help="one model")
+    parser.add_argument("--only", choices=list(SHAPES), action="append", help="these models [all]")
     parser.add_argument("--positions", type=int, default=POSITIONS, help=f"of a sample [{POSITIONS}]")
     parser.add_argument("--dropout", type=float, default=0.0, help="between layers; above 0 cuDNN is called layer by layer [0]")
     options = parse(parser)
-    if options.device == "cuda" and "graphs, 16-bit weights" not in options.ways:
+    if options.side == "both" and options.device == "cuda" and "graphs, 16-bit weights" not in options.ways:
         options.ways.insert(min(2, len(options.ways)), "graphs, 16-bit weights")
-    make_data()
+    if options.side != "pytorch":
+        make_data()
     cases = make_cases(options)
     key = lambda case: (case["shape"], case["batch"], case["precision"])
     found, machine = compare("peer_lstm.py", key, cases,
@@ -139,7 +140,7 @@ def main():
                              options)
     rows = [add_targets({**case, **row}, case, machine) for case, row in zip(cases, found)]
     facts = about(options, machine.get("torch", "not reached"), **gpu_facts(machine, options),
-                  input="made-up text from HDF5; PyTorch: random tokens in device memory")
+                  data="made-up text from HDF5; PyTorch: random tokens in device memory")
     write(options, rows, facts, table(rows, facts, options.ways))
     print((ROOT / f"{options.output}.md").read_text())
 

@@ -4,20 +4,22 @@ PyTorch.
 
   tests/gpu/resnet_bench.py                                   batch 256 and 512, bf16 and fp16, synthetic and real input
   tests/gpu/resnet_bench.py --precision bf16 --batch 256 --photographs FOLDER
+  tests/gpu/resnet_bench.py --side ringtrain --input raw      ringtrain alone (or pytorch), one kind of input
   tests/gpu/resnet_bench.py --device cpu --tiny               shows that the scripts work, without a GPU
 
 Writes results/gpu/resnet.csv (a row for every batch, precision and input) and resnet.md (the same as a table with targets).
-Rates are images per second of whole steps, wall-clock, medians over windows of both runs. Synthetic: pixels of the final size,
-stored raw; real: JPEGs of photographs, decoded, cropped and flipped during the step. PyTorch, eager, in CUDA graphs
+Rates are images per second of whole steps, wall-clock, medians over windows of both runs. Input raw: pixels of the final size,
+stored decoded; jpeg: JPEGs of photographs, decoded, cropped and flipped during the step. PyTorch, eager, in CUDA graphs
 and compiled, has random pixels in device memory; channels_last, autocast. `--worker N` measures batch norm over groups of N
 samples (ringtrain alone) as well. With build/bench/cuda_commands there, a table kernel by kernel follows (kernel_table.py).
 """
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from bench_gpu import ROOT, WORK, ceiling, compare, fail, gpu_facts, make_parser, parse, run_ringtrain, time_is_up
-from bench_tools import MADE_UP, about, call, write
+from bench_gpu import ROOT, WORK, ceiling, compare, fail, gpu_facts, make_parser, make_pictures, parse, run_ringtrain, time_is_up
+from bench_tools import about, call, write
 
 BATCHES, CLASSES, IMAGES = [256, 512], 1000, 2048
 PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
@@ -50,8 +52,9 @@ def make_data(options, size):
         what, photographs = "made-up images of a photograph's size", WORK / "photographs"
         classes = photographs / "classes1000.txt"
         if not classes.exists():
-            photographs.mkdir(parents=True, exist_ok=True)
-            call([options.python, "-c", MADE_UP, photographs])
+            shutil.rmtree(photographs, ignore_errors=True)  # what an earlier call left half made
+            photographs.mkdir(parents=True)
+            make_pictures(photographs, options.python)
             classes.write_text("".join(f"c{i:04d}\tclass_{i}\n" for i in range(CLASSES)))
     # Every image several times, under names of its own: an epoch has to hold some batches.
     images = sorted(photographs.glob("*.JPEG"))
@@ -66,22 +69,22 @@ def make_data(options, size):
                 link.symlink_to(image.resolve())
             lines.append(f"{link.name} {image.name.split('_')[0]}\n")
     listing.write_text("".join(lines))
-    common = ["bin/ringtrain-data", "images", folder, "--list", listing, "--class-list", classes, "--split", "train", "--broken", "skip"]
+    common = ["bin/ringtrain-data", "images", folder, "--list", listing, "--class-list", classes, "--split", "train", "--broken", "skip", "--force"]
     if not list(WORK.glob(f"real{times}-train-*.h5")):
         call([*common, "--out", WORK / f"real{times}"])
     if not list(WORK.glob(f"raw{size}x{times}-train-*.h5")):
         call([*common, "--out", WORK / f"raw{size}x{times}", "--size", size, "--encoding", "raw"])
-    return {"real": f"real{times}", "synthetic": f"raw{size}x{times}"}, f"{what}, each {times} times"
+    return {"jpeg": f"real{times}", "raw": f"raw{size}x{times}"}, f"{what}, each {times} times"
 
 
 def experiment(case, data_sets, seconds):
     path = WORK / "gpu_resnet.yaml"
     data = data_sets[case["input"]]
-    augmentation = "random_resized_crop" if case["input"] == "real" else "none"
+    augmentation = "random_resized_crop" if case["input"] == "jpeg" else "none"
     path.write_text(f"""name: gpu_resnet_bench
 precision: {case['precision']}
 model: {{kind: resnet, depth: {case['depth']}, stem: imagenet}}
-data: {{train: {WORK / data}-train, image_size: {case['size']}, augmentation: {augmentation}, flip: {str(case['input'] == 'real').lower()}, loader_threads: {case['threads']}}}
+data: {{train: {WORK / data}-train, image_size: {case['size']}, augmentation: {augmentation}, flip: {str(case['input'] == 'jpeg').lower()}, loader_threads: {case['threads']}}}
 batch: {{global: {case['batch']}, worker: {case['worker']}, micro: {case['batch']}}}
 optimizer: {{kind: sgd, momentum: 0.9, weight_decay: 0.0001}}
 learning_rate: {{base: 0.01}}
@@ -106,10 +109,10 @@ def table(rows, facts, ways):
                      f"| {r['pytorch_best_way']} | {r['ratio'] or '-'} | {r['bound'] or '-'} | {r['share_of_bound'] or '-'} | {r['pytorch_share_of_bound'] or '-'} "
                      f"| {r['input_wait_share']} | {r['pytorch_peak_mib']} |{each}")
     by_key = {(r["batch"], r["worker"], r["precision"], r["input"]): r["ringtrain"] for r in rows}
-    pairs = [f"{by_key[key] / by_key[(*key[:3], 'synthetic')]:.3f} (batch {key[0]}, {key[2]})" for key in by_key
-             if key[3] == "real" and by_key[key] and by_key.get((*key[:3], "synthetic"))]
+    pairs = [f"{by_key[key] / by_key[(*key[:3], 'raw')]:.3f} (batch {key[0]}, {key[2]})" for key in by_key
+             if key[3] == "jpeg" and by_key[key] and by_key.get((*key[:3], "raw"))]
     if pairs:
-        lines += ["", f"Real input against synthetic (target {INPUT_TARGET}): {', '.join(pairs)}."]
+        lines += ["", f"JPEG input against raw (target {INPUT_TARGET}): {', '.join(pairs)}."]
     return lines
 
 
@@ -127,18 +130,21 @@ def main():
     parser = make_parser(__doc__, "results/gpu/resnet")
     parser.set_defaults(minutes=10.0, case_seconds=120.0, window_seconds=2.0, warmup_seconds=2.0, search_seconds=60.0)
     parser.add_argument("--photographs", help="folder of n01440764_name.JPEG ... with classes1000.txt [../shared/data/imagenet-samples, else made up]")
+    parser.add_argument("--input", choices=["raw", "jpeg"], action="append", help="[both]")
+    parser.add_argument("--data-only", action="store_true", help="make the data sets of both kinds of input, and nothing else")
     parser.add_argument("--worker", type=int, help="also with batch norm over groups of so many samples")
     parser.add_argument("--threads", type=int, default=14, help="of the loader [14]")
     parser.add_argument("--depth", type=int, default=50)
     options = parse(parser)
     size, depth = (32, 18) if options.tiny else (224, options.depth)
-    data_sets, what = make_data(options, size)
+    data_sets, what = make_data(options, size) if options.side != "pytorch" else ({}, "no data set")
+    if options.data_only:
+        return print(what)
     batches = [4] if options.tiny else options.batch or BATCHES
-    cases = [{"depth": depth, "size": size, "batch": batch, "worker": batch, "precision": precision, "input": "synthetic", "threads": options.threads}
-             for precision in options.precisions for batch in batches]
-    cases += [{**case, "input": "real"} for case in cases]
+    cases = [{"depth": depth, "size": size, "batch": batch, "worker": batch, "precision": precision, "input": kind, "threads": options.threads}
+             for kind in options.input or ["raw", "jpeg"] for precision in options.precisions for batch in batches]
     if options.worker:
-        cases += [{**case, "worker": options.worker} for case in cases if case["input"] == "synthetic"]
+        cases += [{**case, "worker": options.worker} for case in cases if case["input"] == "raw"]
     # PyTorch has one kind of input and one kind of batch norm: each batch and precision is measured once.
     key = lambda case: (case["batch"], case["precision"])
     measured = []
@@ -152,9 +158,10 @@ def main():
                          "pytorch_share_of_bound": round(row["pytorch"] / top, 3) if top and row["pytorch"] else "",
                          "ratio_target": RATIO_TARGET, "rate_target": RATE_TARGET})
     facts = about(options, machine.get("torch", "not reached"), **gpu_facts(machine, options),
-                  input=f"{what}; PyTorch: random pixels in device memory")
+                  data=f"{what}; PyTorch: random pixels in device memory")
     write(options, measured, facts, table(measured, facts, options.ways))
-    run_kernel_table(options, machine)
+    if options.side == "both":
+        run_kernel_table(options, machine)
     print((ROOT / f"{options.output}.md").read_text())
 
 

@@ -2,9 +2,11 @@
 // the memory that was predicted.
 #include <gtest/gtest.h>
 
-#include <fstream>
+#include <cstdlib>
 
+#include "backend/cuda/program/kept_fusions.h"
 #include "base/error.h"
+#include "models/models.h"
 #include "tests/gpu/gpu.h"
 #include "tests/unit/cuda_training.h"
 
@@ -42,8 +44,23 @@ std::vector<Case> cases() {
 }
 
 FusionTable& choices() {  // one search for all tests: what is compared bit for bit has to choose alike
-  static FusionTable table(20);
+  static FusionTable table(setting("RINGTRAIN_GPU_SECONDS", 20));
   return table;
+}
+
+// Where plans and timed fusions are kept for the next program; "": nowhere.
+std::string plan_cache() {
+  const char* folder = std::getenv("RINGTRAIN_PLAN_CACHE");
+  return folder != nullptr ? folder : "";
+}
+
+// The network and the batch that speed is measured with; narrow on the host device.
+constexpr std::int64_t kMeasuredBatch = 256;
+Graph measured_resnet() {
+  return on_host_device() ? small_resnet(50, 8, "imagenet", 32) : small_resnet(50, 64, "imagenet", 224, 0, 1000);
+}
+std::int64_t measured_batch() {
+  return on_host_device() ? 4 : kMeasuredBatch;
 }
 
 Curve train_on_gpu(const Task& task, bool graphs = true) {
@@ -100,11 +117,41 @@ TEST_P(GpuTraining, HasTheSameBitsEachTimeWithGraphsAndWithout) {
 INSTANTIATE_TEST_SUITE_P(Networks, GpuTraining, testing::ValuesIn(cases()),
                          [](const auto& information) { return std::string(information.param.name); });
 
+// One small network of each family: the first look at a GPU.
+std::vector<Case> families() {
+  const auto cnn = [] {
+    ModelConfig config;
+    config.kind = "cnn";
+    config.width = 16;
+    return image_task(build_model(config, image_shape(16, 10)), 4, 4, 0);
+  };
+  return {{"ResNet", [] { return image_task(small_resnet(50, 8, "small", 8), 4, 4, 2); }, 0, 0},
+          {"Cnn", cnn, 0, 0},
+          {"AlexNet", [] { return image_task(small_alexnet(0.5), 4, 2, 0); }, 0, 0},
+          {"Lstm", [] { return lstm(32, 2, 0.1, 8, 8, true); }, 0, 0}};
+}
+
+class GpuGraphs : public testing::TestWithParam<Case> {};
+
+TEST_P(GpuGraphs, GiveTheBitsOfCommandsOneByOne) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16}) {
+    SCOPED_TRACE(precision_name(precision));
+    Task task = GetParam().task();
+    task.precision = precision;
+    task.steps = 3;
+    expect_same_bits(train_on_gpu(task, false), train_on_gpu(task));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GpuGraphs, testing::ValuesIn(families()),
+                         [](const auto& information) { return std::string(information.param.name); });
+
 TEST(GpuMemory, AProgramTakesWhatItPredicts) {
-  const bool small = on_host_device();
-  const Graph graph = small_resnet(50, small ? 8 : 64, "imagenet", small ? 32 : 224);
-  const std::int64_t samples = small ? 4 : 256;  // as the search of fusions: the plans are there
-  const auto backend = make_backend(gpu(), {.fusions = &choices()});
+  const Graph graph = measured_resnet();
+  const std::int64_t samples = measured_batch();  // as the search of fusions: the plans are there
+  FusionTable kept(0);
+  load_kept_fusions(plan_cache(), kept);
+  const auto backend = make_backend(gpu(), {.fusions = &kept});
   const auto program = backend->compile(graph, samples, Precision::bf16, PassMode::training, samples);
   std::int64_t predicted = 0;
   for (const MemoryItem& item : program->memory()) predicted += item.bytes;
@@ -119,19 +166,23 @@ TEST(GpuMemory, AProgramTakesWhatItPredicts) {
   EXPECT_NEAR(static_cast<double>(allocated), static_cast<double>(predicted), 0.01 * static_cast<double>(predicted));
 }
 
-TEST(GpuFusions, TheChoicesOfResNet50AreSearchedAndWritten) {
-  const bool small = on_host_device();
-  const Graph graph = small_resnet(50, small ? 8 : 64, "imagenet", small ? 32 : 224);
-  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
-    FusionTable table(setting("RINGTRAIN_GPU_SECONDS", 60));
-    const std::int64_t samples = small ? 4 : 256;
-    const auto backend = make_backend(gpu(), {.fusions = &table});
-    backend->compile(graph, samples, precision, PassMode::training, samples);
-    EXPECT_FALSE(table.choices().empty());
-    if (const std::string file = out_file("fusions.txt"); !file.empty())
-      std::ofstream(file, std::ios::app) << "# " << precision_name(precision) << "\n" << table.text();
-  }
+// The one search: every later program takes what it keeps. Each precision has half of the time.
+class GpuFusions : public testing::TestWithParam<Precision> {};
+
+TEST_P(GpuFusions, OfResNet50AreSearchedAndKept) {
+  FusionTable table(setting("RINGTRAIN_GPU_SECONDS", 60));
+  load_kept_fusions(plan_cache(), table);
+  const auto backend = make_backend(gpu(), {.fusions = &table});
+  backend->compile(measured_resnet(), measured_batch(), GetParam(), PassMode::training, measured_batch());
+  EXPECT_FALSE(table.choices().empty());
+  keep_fusions(plan_cache(), table);
+  std::size_t timed = 0;
+  for (const FusionChoice& choice : table.choices()) timed += choice.seconds > 0;
+  std::printf("%s: %zu of %zu sites were timed\n", precision_name(GetParam()), timed, table.choices().size());
 }
+
+INSTANTIATE_TEST_SUITE_P(Precisions, GpuFusions, testing::Values(Precision::bf16, Precision::fp16),
+                         [](const auto& information) { return std::string(precision_name(information.param)); });
 
 }  // namespace
 }  // namespace ringtrain::cuda
