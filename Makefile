@@ -18,7 +18,7 @@ FLAGS := -std=c++20 $(OPTIMISE) -fopenmp $(WARNINGS)
 CUDA ?= auto
 export NAMES COLUMN # of `make demo`
 export PICTURES PICTURES_COUNT STUDIES RANKS DIGITS # of `make study`
-export CXX CUDA CUDA_ARCHITECTURES MPI_HOME CUDA_HOME CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME
+export CXX CUDA CUDA_ARCHITECTURES MPI_HOME CUDA_HOME CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME
 
 # The Python with the modules that plots and tests use; a distribution's packages are seen by its own python3 only.
 find_python = for python in python3 /usr/bin/python3; do \
@@ -45,18 +45,18 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
 SIMPLE_GOALS := help setup demo study study-record test test-slurm clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all that is built depends on it.
-  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL HDF5 DNNL YAML_CPP JPEG PNG JSON GTEST,$(v)=$($(v)_HOME))
+  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON GTEST,$(v)=$($(v)_HOME))
   ifneq ($(INPUTS),$(file < build/inputs))
     $(shell mkdir -p build)$(file > build/inputs,$(INPUTS))
   endif
   include build/config.mk
 endif
 
-build/config.mk: build/inputs .ci/configure.sh .ci/cudnn_frontend.sh
+build/config.mk: build/inputs .ci/configure.sh .ci/cudnn_frontend.sh .ci/cutlass.sh
 	@.ci/configure.sh $@.tmp && mv $@.tmp $@
 
 CUDA_SOURCES := $(filter $(CUDA_PATTERNS),$(call sources,src))
-CUDA_KERNELS := $(if $(filter on,$(CUDA_STATE)),$(shell find src/backend/cuda -name '*.cu' 2> /dev/null))
+CUDA_KERNELS := $(if $(filter on,$(CUDA_STATE)),$(shell find src/backend/cuda -name '*.cu' -not -path '*/hopper/*' 2> /dev/null))
 CUDA_KERNEL_OBJECTS := $(CUDA_KERNELS:src/%=build/obj/%.o)
 LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(if $(filter on,$(CUDA_STATE)),$(WITHOUT_CUDA_PATTERNS),$(CUDA_PATTERNS)),$(call sources,src))
 DATA_SOURCES := $(filter src/base/% src/data/%,$(LIBRARY_SOURCES))
@@ -162,6 +162,23 @@ build/obj/%.cu.o: src/%.cu build/config.mk
 	@mkdir -p $(@D) && echo "compile $@"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
 
+# Convolutions from CUTLASS for Hopper, a library of their own (make hopper): 12 kernels, half a minute each.
+HOPPER_LIBRARY := $(if $(CUTLASS_INCLUDE),bin/libringtrain-hopper.so)
+HOPPER_OBJECTS := $(patsubst src/%.cu,build/obj/%.cu.o,$(sort $(shell find src/backend/cuda/hopper -name '*.cu'))) build/obj/backend/cuda/hopper/tiling.pic.o
+HOPPER_NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -DNDEBUG -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -diag-suppress 550 \
+  -Xptxas -v -Xcompiler -fPIC,-fvisibility=hidden -Isrc -isystem $(CUTLASS_INCLUDE)
+build/obj/backend/cuda/hopper/%.cu.o: src/backend/cuda/hopper/%.cu build/config.mk
+	@mkdir -p $(@D) && echo "compile $@"
+	$(Q)$(NVCC) $(HOPPER_NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
+build/obj/backend/cuda/hopper/tiling.pic.o: src/backend/cuda/hopper/tiling.cpp build/config.mk
+	@mkdir -p $(@D)
+	$(Q)$(COMPILE) -fPIC -fvisibility=hidden -c $< -o $@
+
+bin/libringtrain-hopper.so: $(HOPPER_OBJECTS)
+	@mkdir -p $(@D)
+	@echo "link    $@"
+	$(Q)$(CXX) -shared -o $@ $^ -Wl,--exclude-libs,ALL -Wl,-z,defs $(CUDA_LIBS) -lpthread
+
 # What `--version` prints; the file changes, and programs are linked again, only with the commit or the flags.
 build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
 build/generated/build_info.h: always
@@ -175,7 +192,7 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo study study-record test test-unit test-mpi test-e2e test-gpu test-slurm bench bundle run clean format always
+.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm bench bundle run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
@@ -190,11 +207,13 @@ help:
 	@echo "make [all]                    build bin/ringtrain and bin/ringtrain-data"
 	@echo "make setup                    install the packages that the build needs (root, sudo; else it says which)"
 	@echo "make bench                    compare with PyTorch (tests/bench/README.md)"
+	@echo "make hopper                   convolutions from CUTLASS for H100 and H200: bin/libringtrain-hopper.so (about 5 minutes)"
+	@echo "make hopper-check             the same, and what its kernels are made of"
 	@echo "make bundle                   a folder that runs on any Linux: build/ringtrain-bundle-*.tar.gz"
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
 	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
-	@echo "           CUDNN_FRONTEND_HOME NCCL_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
+	@echo "           CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
 
 # What the two commands build, they build on all cores, unless told how many.
 ALL_CORES = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -236,7 +255,13 @@ run: bin/ringtrain
 bench: all $(BENCHES)
 	@$(PYTHON) tests/bench/lstm_bench.py $(ARGS)
 
-bundle: all tests
+hopper: $(HOPPER_LIBRARY)
+	@$(if $(HOPPER_LIBRARY),:,echo "no library for Hopper: $(CUTLASS_WHY)")
+
+hopper-check: hopper
+	@$(if $(HOPPER_LIBRARY),$(PYTHON) tests/gpu/hopper.py,:)
+
+bundle: all tests hopper
 	@.ci/bundle.sh
 
 format:

@@ -157,10 +157,32 @@ find_cuda() {
   cuda_line="on ($cuda_versions; $cuda_home)"
 }
 
+# CUTLASS's headers, for the library that `make hopper` builds; all else is built without them.
+find_cutlass() {
+  cutlass_include=${CUTLASS_HOME:+$CUTLASS_HOME/include}
+  if [ -n "$cutlass_include" ]; then
+    [ -e "$cutlass_include/cutlass/cutlass.h" ] || fail "CUTLASS_HOME=$CUTLASS_HOME has no include/cutlass/cutlass.h" "Set CUTLASS_HOME to the folder of CUTLASS 4.2, or unset it."
+  elif [ $cuda_state != on ]; then
+    cutlass_why="CUDA is off"
+  elif .ci/cutlass.sh > "$scratch/cutlass" 2>&1; then
+    cutlass_include=build/cutlass/include
+  else
+    cutlass_why="CUTLASS could not be fetched: $(tail -1 "$scratch/cutlass" | tr -d '"$`')"
+  fi
+  [ -n "$cutlass_include" ] || return
+  cutlass_version=$(macro CUTLASS_MAJOR.CUTLASS_MINOR.CUTLASS_PATCH cutlass/version.h -I"$cutlass_include" | tr -d ' ')
+  if [ $cuda_state = on ] && ! "${cuda_nvcc##* }" --list-gpu-arch | grep -qx compute_90; then
+    cutlass_include="" cutlass_why="$cuda_nvcc does not know compute_90"
+  fi
+}
+
 command -v "$CXX" > /dev/null || fail "the compiler $CXX was not found" "Debian: apt-get install g++ (make setup does it) · modules: module load gcc · or set CXX."
 links source_location || fail "$CXX does not compile C++20 (<source_location>)" "GCC 11 or Clang 16 and newer do; set CXX."
 cuda_state=off cuda_nvcc="" cuda_home="" cuda_cflags="" cuda_libs="" cuda_gencode="" cuda_versions=""
 find_cuda
+cutlass_include="" cutlass_why="" cutlass_version=""
+find_cutlass
+[ $cuda_state = on ] || cutlass_include=""
 [ $cuda_state = on ] || cuda_home="" cuda_cflags="" cuda_libs="" cuda_gencode=""
 
 # MPI: what its compiler wrapper would add.
@@ -262,6 +284,8 @@ CUDA_LIBS := $cuda_libs
 CUDA_GENCODE := $cuda_gencode
 CUDA_VERSIONS := $cuda_versions
 CUDA_FOLDER := $cuda_home
+CUTLASS_INCLUDE := $cutlass_include
+CUTLASS_WHY := $cutlass_why
 ISAS := $isas
 ISA_FLAGS := $isa_flags
 END
@@ -278,4 +302,5 @@ cat << END
   GoogleTest $gtest_line
   CPU        kernels for: $isas (chosen at run time)
   CUDA       $cuda_line
+  CUTLASS    ${cutlass_include:+$cutlass_version (make hopper)}${cutlass_why:+none, no library for Hopper: $cutlass_why}
 END

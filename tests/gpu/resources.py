@@ -49,7 +49,7 @@ def rows_of(text):
 
 
 def compiled():
-    logs = sorted((ROOT / "build" / "obj").rglob("*.cu.ptxas"))
+    logs = sorted((ROOT / "build" / "obj" / "backend" / "cuda" / "kernels").rglob("*.cu.ptxas"))  # hopper/ has a table of its own
     if not logs:
         sys.exit("error: no kernels were compiled (build/obj/**/*.cu.ptxas); run make first")
     return sorted((row for log in logs for row in rows_of(log.read_text())), key=lambda row: [row[k] for k in KEY])

@@ -1,0 +1,30 @@
+// One compiled kernel of the library: what it is, and how it is asked and launched.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/hopper/interface.h"
+#include "backend/cuda/hopper/tiling.h"
+
+namespace ringtrain::cuda::hopper {
+
+// In the workspace, see workspace_of().
+struct Partials {
+  float *sum = nullptr, *sum_other = nullptr;  // [tiles of rows][columns rounded up to tiles]
+  float* splits = nullptr;                     // [splits][k][r][r][c]
+};
+
+struct Instance {
+  Description description;
+  bool (*can_implement)(const Problem&);  // CUTLASS's own answer
+  cudaError_t (*launch)(const Problem&, const Tensors&, const Partials&, cudaStream_t);
+};
+
+// A grid of clusters of `cluster` blocks in x; allows the kernel its shared memory first.
+cudaError_t launch_clusters(const void* kernel, dim3 grid, unsigned threads, int cluster, int shared_bytes, void* params,
+                            cudaStream_t stream);
+
+Description described(const char* name, Work work, Element type, int rows, int columns, int depth, int cluster,
+                      unsigned threads, int shared_bytes);
+
+}  // namespace ringtrain::cuda::hopper
