@@ -125,8 +125,9 @@ class Reference {
     if (op_.epilogue == Epilogue::sums) sums(y, y, k);
   }
 
-  // sum <- sum of a, sum_other <- sum of a b, per channel.
+  // sum <- sum of a, sum_other <- sum of a b, per channel; with an engine that takes groups both in `sum`.
   void sums(const Values& a, const Values& b, std::int64_t channels) const {
+    if (op_.engine == Engine::hopper) return sums_of_groups(a, b, channels);
     std::vector<double> sum(static_cast<std::size_t>(channels)), other(sum);
     for (std::size_t i = 0; i < a.size(); ++i) {
       const std::size_t c = i % sum.size();
@@ -136,6 +137,19 @@ class Reference {
     Values first(sum.begin(), sum.end()), second(other.begin(), other.end());
     write(DnnRole::sum, first);
     write(DnnRole::sum_other, second);
+  }
+
+  // sum <- [groups][2][channels]
+  void sums_of_groups(const Values& a, const Values& b, std::int64_t channels) const {
+    const auto width = static_cast<std::size_t>(channels), groups = static_cast<std::size_t>(op_.groups);
+    std::vector<double> both(groups * 2 * width);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      double* of = both.data() + i / (a.size() / groups) * 2 * width;
+      of[i % width] += a[i];
+      of[width + i % width] += static_cast<double>(a[i]) * b[i];
+    }
+    Values result(both.begin(), both.end());
+    write(DnnRole::sum, result);
   }
 
   void data_gradient() const {
@@ -163,10 +177,11 @@ class Reference {
     if (op_.epilogue == Epilogue::add_relu_sums) {
       output = read(DnnRole::output, inputs());
     } else {
-      const Values scale = read(DnnRole::scale, c), bias = read(DnnRole::bias, c);
+      const Values scale = read(DnnRole::scale, op_.groups * c), bias = read(DnnRole::bias, op_.groups * c);
       output.resize(dx.size());
+      const std::size_t of_group = dx.size() / static_cast<std::size_t>(op_.groups);
       for (std::size_t i = 0; i < dx.size(); ++i) {
-        const std::size_t channel = i % static_cast<std::size_t>(c);
+        const std::size_t channel = i % static_cast<std::size_t>(c) + i / of_group * static_cast<std::size_t>(c);
         output[i] = std::max(norm_input[i] * scale[channel] + bias[channel], 0.0f);
       }
     }

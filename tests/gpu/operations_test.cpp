@@ -148,7 +148,7 @@ std::vector<DnnOperation> operations_of_both_models(Precision precision, std::in
 }
 
 bool is_plain(const DnnOperation& op) {
-  return op.prologue == Prologue::none && op.epilogue == Epilogue::none && !op.specialised;
+  return op.prologue == Prologue::none && op.epilogue == Epilogue::none && op.engine == Engine::general;
 }
 
 class GpuOperations : public testing::TestWithParam<Precision> {};

@@ -37,7 +37,7 @@ std::vector<DnnOperation> all_kinds() {
           all.push_back(o), all.back().epilogue = static_cast<Epilogue>(e);
       }
       o.epilogue = kind == DnnKind::convolution ? Epilogue::sums : Epilogue::none;
-      if (kind == DnnKind::convolution) all.push_back(o), all.back().specialised = true;
+      if (kind == DnnKind::convolution) all.push_back(o), all.back().engine = Engine::specialised;
     }
   DnnOperation product;
   product.kind = DnnKind::matmul, product.type = Type::fp16, product.math = Math::half;

@@ -103,8 +103,14 @@ TEST(CudaHopper, AWeightGradientsSplitsTakeEveryStepOnceAndKeepTheGpuBusy) {
   struct Layer {
     std::int64_t c, size, k, r;
   };
-  for (const Layer l : {Layer{64, 56, 64, 1}, {64, 56, 64, 3}, {256, 56, 64, 1}, {128, 28, 128, 3}, {1024, 14, 256, 1},
-                        {256, 14, 256, 3}, {512, 7, 512, 3}, {2048, 7, 512, 1}}) {
+  for (const Layer l : {Layer{64, 56, 64, 1},
+                        {64, 56, 64, 3},
+                        {256, 56, 64, 1},
+                        {128, 28, 128, 3},
+                        {1024, 14, 256, 1},
+                        {256, 14, 256, 3},
+                        {512, 7, 512, 3},
+                        {2048, 7, 512, 1}}) {
     const Problem p = layer(Work::weight_gradient, l.c, l.size, l.k, l.r, 1, 1);
     const std::int64_t splits = weight_gradient_splits(p, weight), steps = tiles_of(32 * l.size * l.size, 64);
     const std::int64_t each = steps_per_split(p, 64, splits);
@@ -183,10 +189,9 @@ void sums_of_groups(std::int64_t groups, std::int64_t rows_per_group, std::int64
                                          space.sum_columns,
                                          static_cast<int>(tiles_per_group(p, 128)),
                                          static_cast<int>(channels)};
-  emulated::run_grid({static_cast<unsigned>(tiles_of(channels, emulated::reduce_channels)),
-                      static_cast<unsigned>(groups), 1},
-                     emulated::reduce_channels * emulated::reduce_parts, true, false,
-                     [&] { emulated::reduce_tiles<float>(a); });
+  emulated::run_grid(
+      {static_cast<unsigned>(tiles_of(channels, emulated::reduce_channels)), static_cast<unsigned>(groups), 1},
+      emulated::reduce_channels * emulated::reduce_parts, true, false, [&] { emulated::reduce_tiles<float>(a); });
   for (std::int64_t g = 0; g < groups; ++g)
     for (std::int64_t c = 0; c < channels; ++c) {
       double of_values = 0, of_products = 0, size = 0;
@@ -206,7 +211,7 @@ void sums_of_groups(std::int64_t groups, std::int64_t rows_per_group, std::int64
 TEST(CudaHopper, PartialSumsOfTilesAddUpToThoseOfGroups) {
   sums_of_groups<128>(2, 256, 136);  // a second tile of columns, mostly empty
   sums_of_groups<64>(3, 128, 64);
-  sums_of_groups<64>(1, 5120, 72);   // more tiles than a block has parts
+  sums_of_groups<64>(1, 5120, 72);  // more tiles than a block has parts
 }
 TEST(CudaHopper, TheLastTileOfTheOnlyGroupMayBeUnfinished) {
   sums_of_groups<128>(1, 128 + 77, 40);

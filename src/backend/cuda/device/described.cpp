@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/cuda/device/plan_process.h"
+#include "backend/cuda/hopper/plans.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
@@ -86,6 +87,7 @@ class DescribedDevice : public Device {
     }
     facts_.free_bytes = facts_.memory_bytes - context_estimate_bytes;
     facts_.cudnn_version = process_.cudnn_version();
+    hopper_plans_ = std::make_unique<hopper::Plans>(facts_.compute_capability);
   }
 
   const DeviceFacts& facts() const override { return facts_; }
@@ -124,6 +126,7 @@ class DescribedDevice : public Device {
   void launch(const KernelLaunch&, Stream) override { refuse(); }
 
   const DnnPlan* plan(const DnnOperation& operation, std::string* why) override {
+    if (operation.engine == Engine::hopper) return hopper_plans_->find(operation, why);
     const DescribedDnnPlan& plan = known(operation);
     if (why != nullptr) *why = plan.answer().why;
     return plan.answer().found ? &plan : nullptr;
@@ -171,6 +174,7 @@ class DescribedDevice : public Device {
   PlanCache cache_;
   DeviceFacts facts_;
   std::map<std::string, std::unique_ptr<DescribedDnnPlan>> plans_;
+  std::unique_ptr<hopper::Plans> hopper_plans_;
   std::map<std::string, std::unique_ptr<DescribedRnnPlan>> rnn_plans_;
   std::map<std::uintptr_t, std::int64_t> sizes_;
   std::uintptr_t next_address_ = std::uintptr_t{1} << 40, handles_ = 1;

@@ -16,6 +16,7 @@ using Dimensions = std::vector<std::int64_t>;
 // Names in keys, in the order of the enumerators.
 constexpr std::array<const char*, 4> kind_names = {"conv", "dgrad", "wgrad", "matmul"};
 constexpr std::array<const char*, 2> prologue_names = {"", "scale_bias_relu"};
+constexpr std::array<const char*, 3> engine_names = {"", "specialised", "hopper"};
 constexpr std::array<const char*, 7> epilogue_names = {
     "", "sums", "add", "relu_sums", "relu_sums_output", "add_relu_sums", "bias"};
 
@@ -73,14 +74,18 @@ class Tensors {
     return activation(role, type, o_.k, o_.c, o_.r, o_.r, output);
   }
   void add(DnnTensor tensor) { all_.push_back(std::move(tensor)); }
+  // Of each group; see DnnOperation::groups.
+  DnnTensor factors(DnnRole role) const { return {role, Type::fp32, {o_.groups, o_.c, 1, 1}, {o_.c, 1, o_.c, o_.c}}; }
   void sums(std::int64_t c) {
+    if (o_.engine == Engine::hopper)
+      return add({DnnRole::sum, Type::fp32, {o_.groups, 2 * c, 1, 1}, {2 * c, 1, 2 * c, 2 * c}, true});
     add(channels(DnnRole::sum, Type::fp32, c, true));
     add(channels(DnnRole::sum_other, Type::fp32, c, true));
   }
   void prologue() {
     if (o_.prologue == Prologue::none) return;
     // The engines made for exactly this take factors of the activations' type only, the compiled ones fp32 as well.
-    const Type type = o_.specialised ? o_.type : Type::fp32;
+    const Type type = o_.engine == Engine::specialised ? o_.type : Type::fp32;
     add(channels(DnnRole::scale, type, o_.c));
     add(channels(DnnRole::bias, type, o_.c));
   }
@@ -99,8 +104,8 @@ class Tensors {
     add(weight(DnnRole::w, o_.type));
     if (e == Epilogue::add || e == Epilogue::add_relu_sums) add(in(DnnRole::shortcut));
     if (recomputed) {
-      add(channels(DnnRole::scale, Type::fp32, o_.c));
-      add(channels(DnnRole::bias, Type::fp32, o_.c));
+      add(factors(DnnRole::scale));
+      add(factors(DnnRole::bias));
     }
     if (e == Epilogue::add_relu_sums) add(in(DnnRole::output));
     if (recomputed || e == Epilogue::add_relu_sums) add(in(DnnRole::norm_input));
@@ -141,7 +146,7 @@ void parse_part(const std::string& part, const std::string& key, DnnOperation& o
   if (part[0] == '+') {
     if (const int p = find_name(prologue_names, name); p > 0) return void(o.prologue = static_cast<Prologue>(p));
     if (const int e = find_name(epilogue_names, name); e > 0) return void(o.epilogue = static_cast<Epilogue>(e));
-    if (name == "specialised") return void(o.specialised = true);
+    if (const int e = find_name(engine_names, name); e > 0) return void(o.engine = static_cast<Engine>(e));
   } else if (part[0] == '>') {
     for (const Type t : {Type::fp32, Type::bf16, Type::fp16})
       if (name == type_name(t)) return void(o.result = t);
@@ -154,8 +159,8 @@ void parse_part(const std::string& part, const std::string& key, DnnOperation& o
     o.w = parse_number(part, x + 1, key);
     return;
   } else {
-    const std::pair<char, std::int64_t*> sizes[] = {{'n', &o.n}, {'c', &o.c},      {'k', &o.k},      {'m', &o.m},
-                                                    {'r', &o.r}, {'s', &o.stride}, {'p', &o.padding}};
+    const std::pair<char, std::int64_t*> sizes[] = {{'n', &o.n}, {'c', &o.c},      {'k', &o.k},       {'m', &o.m},
+                                                    {'r', &o.r}, {'s', &o.stride}, {'p', &o.padding}, {'g', &o.groups}};
     for (const auto& [letter, size] : sizes)
       if (part[0] == letter) return void(*size = parse_number(part, 1, key));
   }
@@ -187,11 +192,12 @@ std::string DnnOperation::key() const {
     text += cat(" >", type_name(result));
   } else {
     text += cat(" n", n, " c", c, " ", h, "x", w, " k", k, " r", r, " s", stride, " p", padding);
+    if (groups != 1) text += cat(" g", groups);
     if (result != Type::fp32) text += cat(" >", type_name(result));
   }
   if (prologue != Prologue::none) text += cat(" +", prologue_names[static_cast<std::size_t>(prologue)]);
   if (epilogue != Epilogue::none) text += cat(" +", epilogue_names[static_cast<std::size_t>(epilogue)]);
-  if (specialised) text += " +specialised";
+  if (engine != Engine::general) text += cat(" +", engine_names[static_cast<std::size_t>(engine)]);
   return text;
 }
 

@@ -55,6 +55,13 @@ enum class DnnRole {
   alpha  // fp32 scalar on the host, passed by value: factor of an fp32 weight gradient from 16-bit inputs
 };
 
+// Who computes it.
+enum class Engine {
+  general,      // cuDNN: any plan of its heuristics
+  specialised,  // cuDNN: the engines made for exactly this fusion (fp16: genstats and its kin)
+  hopper        // our library of CUTLASS's convolutions (backend/cuda/hopper): 16 bits, compute capability 9.0
+};
+
 struct DnnTensor {
   DnnRole role;
   Type type;
@@ -75,7 +82,10 @@ struct DnnOperation {
   Type result = Type::fp32;                            // of y (matmul), of dw
   Prologue prologue = Prologue::none;
   Epilogue epilogue = Epilogue::none;
-  bool specialised = false;  // asks for the engines made for exactly this fusion (fp16: genstats and its kin)
+  Engine engine = Engine::general;
+  // Of Engine::hopper: scale, bias and sums are those of so many equal runs of samples, [groups][c]; `sum` is both sums
+  // of a group one behind the other, [groups][2][channels], and there is no sum_other.
+  std::int64_t groups = 1;
 
   bool operator==(const DnnOperation&) const = default;
   std::int64_t out_h() const { return (h + 2 * padding - r) / stride + 1; }

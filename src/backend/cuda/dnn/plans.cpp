@@ -151,7 +151,7 @@ class GraphBuilder {
     const Tensor y = g_.conv_fprop(x, input(DnnRole::w), geometry<fe::graph::Conv_fprop_attributes>());
     result(y, DnnRole::y);
     if (o_.epilogue != Epilogue::sums) return;
-    if (!o_.specialised) return two_sums(y, y);
+    if (o_.engine != Engine::specialised) return two_sums(y, y);
     const auto [s, q] = g_.genstats(y, fe::graph::Genstats_attributes());
     result(s, DnnRole::sum);
     result(q, DnnRole::sum_other);
@@ -265,7 +265,7 @@ void filter(const DnnOperation& operation, fe::graph::Graph& graph) {
 
 // Sums whose bits differ from run to run.
 bool has_unordered_sums(const DnnOperation& operation) {
-  if (operation.specialised || fe::detail::get_backend_version() >= ordered_sums) return false;
+  if (operation.engine == Engine::specialised || fe::detail::get_backend_version() >= ordered_sums) return false;
   const std::vector<DnnTensor> tensors = operation.tensors();
   return std::any_of(tensors.begin(), tensors.end(), [](const DnnTensor& t) { return t.role == DnnRole::sum; });
 }

@@ -1,7 +1,7 @@
-// Forward convolutions and data gradients as CUTLASS 4.2 makes them for Hopper: implicit matrix products with wgmma, whose
-// operands the copy engine (TMA, im2col mode) brings to shared memory; what is fused to them is a tree of CUTLASS's
-// epilogue nodes (cutlass/epilogue/fusion/sm90_visitor_*). A product's rows are pixels of all samples, its columns
-// channels. Each tile writes one partial sum per channel; reduce.cuh adds them up in a fixed order.
+// Forward convolutions and data gradients as CUTLASS 4.2 makes them for Hopper: implicit matrix products with wgmma,
+// whose operands the copy engine (TMA, im2col mode) brings to shared memory; what is fused to them is a tree of
+// CUTLASS's epilogue nodes (cutlass/epilogue/fusion/sm90_visitor_*). A product's rows are pixels of all samples, its
+// columns channels. Each tile writes one partial sum per channel; reduce.cuh adds them up in a fixed order.
 #pragma once
 
 #include "backend/cuda/hopper/column_sums.cuh"
@@ -67,7 +67,8 @@ struct Words {
   using Stored = fusion::Sm90EVT<fusion::Sm90Compute<Op, T, float, rounding>, Children...>;  // rounded as it is stored
   // Per tile and column: the sum of A and that of A x B.
   template <class A, class B>
-  using Sums = fusion::Sm90EVT<ColumnSums<decltype(cute::get<0>(Tile{}))::value, decltype(cute::get<1>(Tile{}))::value>, A, B>;
+  using Sums =
+      fusion::Sm90EVT<ColumnSums<decltype(cute::get<0>(Tile{}))::value, decltype(cute::get<1>(Tile{}))::value>, A, B>;
 };
 
 // Strides of NHWC: of (column, row, sample), of channels, none.
@@ -104,7 +105,8 @@ struct Convolution {
     const auto strides = forward ? packed_rows(out_height(p), out_width(p), p.k) : packed_rows(p.h, p.w, p.c);
     typename Kernel::EpilogueArguments epilogue{thread, static_cast<const T*>(source), strides,
                                                 static_cast<T*>(t.result), strides};
-    return Arguments(conv_shape<op>(p), {static_cast<const T*>(t.activation), static_cast<const T*>(t.weight)}, epilogue);
+    return Arguments(conv_shape<op>(p), {static_cast<const T*>(t.activation), static_cast<const T*>(t.weight)},
+                     epilogue);
   }
   static Description describe(const char* name, Work work) {
     return described(name, work, element_of<T>, Rows::value, Columns::value, Depth::value, cluster,
@@ -112,12 +114,14 @@ struct Convolution {
   }
   static cudaError_t launch(const Arguments& arguments, cudaStream_t stream) {
     auto params = Kernel::to_underlying_arguments(arguments, nullptr);
-    return launch_clusters(reinterpret_cast<const void*>(cutlass::device_kernel<Kernel>), Kernel::get_grid_shape(params),
-                           Kernel::MaxThreadsPerBlock, cluster, Kernel::SharedStorageSize, &params, stream);
+    return launch_clusters(reinterpret_cast<const void*>(cutlass::device_kernel<Kernel>),
+                           Kernel::get_grid_shape(params), Kernel::MaxThreadsPerBlock, cluster,
+                           Kernel::SharedStorageSize, &params, stream);
   }
 };
 
-// ---- y, sum y, sum y^2 ------------------------------------------------------------------------------------------------
+// ---- y, sum y, sum y^2
+// ------------------------------------------------------------------------------------------------
 
 template <class T, class Tile>
 struct ForwardTree {
@@ -135,9 +139,9 @@ struct ForwardSums {
 
   static typename Conv::Arguments arguments(const Problem& p, const Tensors& t, const Partials& partials) {
     typename Tree::Arguments tree{
-        {{}, {}},                                           // y, rounded
+        {{}, {}},                                      // y, rounded
         {{}, {}, {partials.sum, partials.sum_other}},  // y, y, their sums
-        {},                                                 // what is stored
+        {},                                            // what is stored
     };
     return Conv::arguments(p, t, tree, nullptr);
   }
@@ -150,14 +154,15 @@ struct ForwardSums {
   }
 };
 
-// ---- dr, sum dr, sum dr x ---------------------------------------------------------------------------------------------
+// ---- dr, sum dr, sum dr x
+// ---------------------------------------------------------------------------------------------
 
 // The ReLU's output is made again from the norm's input, which comes as the epilogue's source.
 template <class T, class Tile>
 struct GradientTree {
   using W = Words<T, Tile>;
-  using Output = typename W::template Fp32<cutlass::homogeneous_multiply_add, GroupRow<Tile>, typename W::Source,
-                                           GroupRow<Tile>>;
+  using Output =
+      typename W::template Fp32<cutlass::homogeneous_multiply_add, GroupRow<Tile>, typename W::Source, GroupRow<Tile>>;
   using Type =
       fusion::Sm90SplitTreeVisitor<typename W::template Stored<Gate, typename W::Product, Output>, typename W::Given,
                                    typename W::template Sums<typename W::Given, typename W::Source>>;
@@ -171,8 +176,8 @@ struct GradientSums {
 
   static typename Conv::Arguments arguments(const Problem& p, const Tensors& t, const Partials& partials) {
     const auto factor = [&](const float* values) {
-      return typename GroupRow<Tile>::Arguments{values, static_cast<int>(tiles_per_group(p, rows)),
-                                                static_cast<int>(p.c)};
+      return
+          typename GroupRow<Tile>::Arguments{values, static_cast<int>(tiles_per_group(p, rows)), static_cast<int>(p.c)};
     };
     typename Tree::Arguments tree{
         {{}, {factor(t.scale), {}, factor(t.bias), {}}, {}},  // product; scale, x, bias; gate
@@ -212,12 +217,12 @@ struct GradientAddTree {
                   cute::Shape<decltype(cute::get<2>(Tile{}))>>,
       cutlass::epilogue::collective::EpilogueTileAuto, T, T, cutlass::epilogue::TmaWarpSpecialized>;
   using Further = cutlass::epilogue::collective::detail::AuxLoadDescriptor<Epilogue, cutlass::layout::RowMajor, T>;
-  using Load = RowsLoad<fusion::Sm90AuxLoad<Further::Stages, typename Further::EpilogueTile, T, typename Further::Stride,
-                                            typename Further::SmemLayoutAtom, typename Further::CopyOpS2R>>;
+  using Load =
+      RowsLoad<fusion::Sm90AuxLoad<Further::Stages, typename Further::EpilogueTile, T, typename Further::Stride,
+                                   typename Further::SmemLayoutAtom, typename Further::CopyOpS2R>>;
   using Sum = typename W::template Fp32<cutlass::plus, typename W::Product, typename W::Source>;
-  using Type =
-      fusion::Sm90SplitTreeVisitor<typename W::template Stored<Gate, Sum, Load>, typename W::Given,
-                                   typename W::template Sums<typename W::Given, Load>>;
+  using Type = fusion::Sm90SplitTreeVisitor<typename W::template Stored<Gate, Sum, Load>, typename W::Given,
+                                            typename W::template Sums<typename W::Given, Load>>;
 };
 
 template <class T, int rows, int columns, int cluster, int stages, int blocks>

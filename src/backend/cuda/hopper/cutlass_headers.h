@@ -1,5 +1,5 @@
-// CUTLASS's headers in the order in which they find one another (not all of them include what they use), and our words in
-// CUTLASS's.
+// CUTLASS's headers in the order in which they find one another (not all of them include what they use), and our words
+// in CUTLASS's.
 #pragma once
 
 // clang-format off

@@ -21,8 +21,8 @@ struct Instance {
 };
 
 // A grid of clusters of `cluster` blocks in x; allows the kernel its shared memory first.
-cudaError_t launch_clusters(const void* kernel, dim3 grid, unsigned threads, int cluster, int shared_bytes, void* params,
-                            cudaStream_t stream);
+cudaError_t launch_clusters(const void* kernel, dim3 grid, unsigned threads, int cluster, int shared_bytes,
+                            void* params, cudaStream_t stream);
 
 Description described(const char* name, Work work, Element type, int rows, int columns, int depth, int cluster,
                       unsigned threads, int shared_bytes);

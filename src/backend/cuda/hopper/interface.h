@@ -1,6 +1,6 @@
-// The border of libringtrain-hopper.so: convolutions from CUTLASS for Hopper GPUs (compute capability 9.0), with what is
-// fused to them. Plain data and C functions, so that the program opens the library at run time and is built without it.
-// Activations are NHWC, weights KRSC, both bf16 or fp16.
+// The border of libringtrain-hopper.so: convolutions from CUTLASS for Hopper GPUs (compute capability 9.0), with what
+// is fused to them. Plain data and C functions, so that the program opens the library at run time and is built without
+// it. Activations are NHWC, weights KRSC, both bf16 or fp16.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 namespace ringtrain::cuda::hopper {
 
 enum class Work : std::int32_t {
-  forward_sums,   // y = conv(x, w); per group and channel: sum y, sum y^2, of y as it is stored
-  gradient_sums,  // dr = dgrad(dy, w) where scale x + bias > 0, else 0; per group and channel: sum dr, sum dr x
+  forward_sums,       // y = conv(x, w); per group and channel: sum y, sum y^2, of y as it is stored
+  gradient_sums,      // dr = dgrad(dy, w) where scale x + bias > 0, else 0; per group and channel: sum dr, sum dr x
   gradient_add_sums,  // dr = dgrad(dy, w) + shortcut where output > 0, else 0; sum dr, sum dr x
   weight_gradient     // dw = alpha wgrad(dy, x)
 };
@@ -25,7 +25,7 @@ struct Problem {
 
 // Device addresses, 16-byte aligned; what a kind of work does not use is null.
 struct Tensors {
-  const void *activation = nullptr;  // x; of data gradients dy
+  const void* activation = nullptr;  // x; of data gradients dy
   const void* weight = nullptr;      // of weight gradients dy
   const void* norm_input = nullptr;  // x of the norm, as dx
   const void *shortcut = nullptr, *output = nullptr;

@@ -32,18 +32,10 @@ namespace {
 // Of one kind of work and type, the one to be tried first stands first.
 const Instance* instances(int* count) {
   static const Instance all[] = {
-      forward_bf16_128x128(),
-      forward_bf16_128x64(),
-      gradient_bf16_128x128(),
-      gradient_bf16_128x64(),
-      gradient_add_bf16_128x128(),
-      weight_gradient_bf16_128x128(),
-      forward_fp16_128x128(),
-      forward_fp16_128x64(),
-      gradient_fp16_128x128(),
-      gradient_fp16_128x64(),
-      gradient_add_fp16_128x128(),
-      weight_gradient_fp16_128x128(),
+      forward_bf16_128x128(), forward_bf16_128x64(),       gradient_bf16_128x128(),
+      gradient_bf16_128x64(), gradient_add_bf16_128x128(), weight_gradient_bf16_128x128(),
+      forward_fp16_128x128(), forward_fp16_128x64(),       gradient_fp16_128x128(),
+      gradient_fp16_128x64(), gradient_add_fp16_128x128(), weight_gradient_fp16_128x128(),
   };
   static_assert(std::size(all) <= 12);
   *count = static_cast<int>(std::size(all));
@@ -70,14 +62,17 @@ cudaError_t add_up(const Instance& of, const Problem& p, const Tensors& t, const
                    const Workspace& space, cudaStream_t stream) {
   if (p.work != Work::weight_gradient) {
     const auto channels = static_cast<int>(result_channels(p));
-    const on_device::ReduceTilesArguments a{
-        partials.sum, partials.sum_other, t.sum,
-        t.sum_other,  t.sum_stride,       space.sum_columns,
-        static_cast<int>(tiles_per_group(p, of.description.tile_rows)), channels};
+    const on_device::ReduceTilesArguments a{partials.sum,
+                                            partials.sum_other,
+                                            t.sum,
+                                            t.sum_other,
+                                            t.sum_stride,
+                                            space.sum_columns,
+                                            static_cast<int>(tiles_per_group(p, of.description.tile_rows)),
+                                            channels};
     const dim3 grid(static_cast<unsigned>(tiles_of(channels, on_device::reduce_channels)),
                     static_cast<unsigned>(p.groups));
-    on_device::reduce_tiles<float>
-        <<<grid, on_device::reduce_channels * on_device::reduce_parts, 0, stream>>>(a);
+    on_device::reduce_tiles<float><<<grid, on_device::reduce_channels * on_device::reduce_parts, 0, stream>>>(a);
     return cudaGetLastError();
   }
   const std::int64_t count = p.k * p.r * p.r * p.c;
@@ -96,7 +91,9 @@ cudaError_t add_up(const Instance& of, const Problem& p, const Tensors& t, const
 
 // Of what this kind of work reads and writes.
 std::string missing(const Problem& p, const Tensors& t, const void* workspace) {
-  const auto bad = [](const void* address) { return address == nullptr || reinterpret_cast<std::uintptr_t>(address) % 16 != 0; };
+  const auto bad = [](const void* address) {
+    return address == nullptr || reinterpret_cast<std::uintptr_t>(address) % 16 != 0;
+  };
   const bool sums = p.work != Work::weight_gradient, recomputed = p.work == Work::gradient_sums;
   const bool adds = p.work == Work::gradient_add_sums;
   if (bad(t.activation) || bad(t.weight) || bad(t.result) || bad(workspace) ||
@@ -123,8 +120,8 @@ Description described(const char* name, Work work, Element type, int rows, int c
   return d;
 }
 
-cudaError_t launch_clusters(const void* kernel, dim3 grid, unsigned threads, int cluster, int shared_bytes, void* params,
-                            cudaStream_t stream) {
+cudaError_t launch_clusters(const void* kernel, dim3 grid, unsigned threads, int cluster, int shared_bytes,
+                            void* params, cudaStream_t stream) {
   // Asked each time, which is cheap: whether it was done depends on the device.
   if (const cudaError_t status =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);

@@ -18,7 +18,8 @@ constexpr int reduce_channels = 32, reduce_parts = 32;
 template <class>
 __global__ void __launch_bounds__(reduce_channels* reduce_parts) reduce_tiles(ReduceTilesArguments a) {
   __shared__ double parts[2][reduce_parts][reduce_channels];
-  const auto lane = static_cast<int>(threadIdx.x) % reduce_channels, part = static_cast<int>(threadIdx.x) / reduce_channels;
+  const auto lane = static_cast<int>(threadIdx.x) % reduce_channels,
+             part = static_cast<int>(threadIdx.x) / reduce_channels;
   const int channel = static_cast<int>(blockIdx.x) * reduce_channels + lane, group = static_cast<int>(blockIdx.y);
   double sum = 0, other = 0;
   if (channel < a.channels) {

@@ -1,10 +1,10 @@
-// Per column of a tile of an epilogue: the sum of one value and that of its product with another, in fp32 and in an order
-// that depends on sizes alone. What a tile's four warps do; column_sums.cuh puts it into CUTLASS's trees.
+// Per column of a tile of an epilogue: the sum of one value and that of its product with another, in fp32 and in an
+// order that depends on sizes alone. What a tile's four warps do; column_sums.cuh puts it into CUTLASS's trees.
 //
-// An epilogue goes over its tile in steps of 64 rows x 32 columns, rows first. In each, a warp holds 16 rows: thread t the
-// rows t / 4 and t / 4 + 8, the columns 8 j + 2 (t % 4) and the next, j = 0 to 3; its element i is at row
-// 8 (i / 2 % 2), column 8 (i / 4) + i % 2 from there. A thread adds up its rows of all steps, eight threads add up
-// theirs by shuffles in which each keeps half of what it has, and the four warps meet in shared memory.
+// An epilogue goes over its tile in steps of 64 rows x 32 columns, rows first. In each, a warp holds 16 rows: thread t
+// the rows t / 4 and t / 4 + 8, the columns 8 j + 2 (t % 4) and the next, j = 0 to 3; its element i is at row 8 (i / 2
+// % 2), column 8 (i / 4) + i % 2 from there. A thread adds up its rows of all steps, eight threads add up theirs by
+// shuffles in which each keeps half of what it has, and the four warps meet in shared memory.
 #pragma once
 
 #include "backend/cuda/kernels/element.cuh"
@@ -50,7 +50,8 @@ struct TileSums {
   }
 
  private:
-  // Of 2 x `half` values a thread keeps the half that a bit of its number names, and adds what the other thread has of it.
+  // Of 2 x `half` values a thread keeps the half that a bit of its number names, and adds what the other thread has of
+  // it.
   template <int half>
   __device__ void exchange(int thread, int bit) {
     const bool upper = (thread & bit) != 0;

@@ -6,7 +6,8 @@ namespace ringtrain::cuda::hopper {
 
 namespace {
 
-constexpr std::int64_t multiprocessors = 132;  // of an H100 or H200; the same on every machine, so that the bits are too
+constexpr std::int64_t multiprocessors =
+    132;  // of an H100 or H200; the same on every machine, so that the bits are too
 constexpr std::int64_t most_splits = 132;
 constexpr std::int64_t fewest_steps = 8;  // of a split: below, writing its part costs more than making it
 constexpr std::int64_t alignment = 256;
@@ -59,8 +60,8 @@ std::int64_t weight_gradient_splits(const Problem& p, const Description& instanc
     if (splits > 1 && each < fewest_steps) break;
     if (tiles_of(steps, each) != splits) continue;  // the last would have no step
     const std::int64_t blocks = tiles * splits;
-    const double busy = static_cast<double>(blocks) /
-                        static_cast<double>(tiles_of(blocks, multiprocessors) * multiprocessors);
+    const double busy =
+        static_cast<double>(blocks) / static_cast<double>(tiles_of(blocks, multiprocessors) * multiprocessors);
     if (busy > best_busy) {
       best = splits;
       best_busy = busy;
@@ -96,8 +97,8 @@ std::string refusal(const Problem& p, const Description& instance) {
   if (p.work != Work::forward_sums && 2 * p.padding != p.r - 1) return "a data gradient of a map of another size";
   const std::int64_t rows = result_rows(p) / p.groups;
   if (p.groups > 1 && rows % instance.tile_rows != 0)
-    return "a group of " + number(p.n / p.groups) + " samples is " + number(rows) + " pixels, which end inside a tile of " +
-           number(instance.tile_rows) + " rows";
+    return "a group of " + number(p.n / p.groups) + " samples is " + number(rows) +
+           " pixels, which end inside a tile of " + number(instance.tile_rows) + " rows";
   return "";
 }
 

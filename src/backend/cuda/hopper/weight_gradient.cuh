@@ -1,7 +1,7 @@
-// Weight gradients: CUTLASS's mainloop for Hopper (wgmma, TMA's im2col mode for x) in a kernel of our own, as the sum over
-// pixels is long and the result small. A product's rows are the output's channels, its columns the input's channels at
-// one tap; the pixels are cut into splits, blockIdx.z, of which each writes its part of dw in fp32. reduce.cuh adds
-// them up in a fixed order.
+// Weight gradients: CUTLASS's mainloop for Hopper (wgmma, TMA's im2col mode for x) in a kernel of our own, as the sum
+// over pixels is long and the result small. A product's rows are the output's channels, its columns the input's
+// channels at one tap; the pixels are cut into splits, blockIdx.z, of which each writes its part of dw in fp32.
+// reduce.cuh adds them up in a fixed order.
 #pragma once
 
 #include "backend/cuda/hopper/cutlass_headers.h"
@@ -65,8 +65,8 @@ struct WeightGradientKernel {
     if (loads) {
       const auto iterator = cute::make_coord_iterator(cute::idx2crd(first, cute::shape<3>(a)), cute::shape<3>(a));
       auto state = cutlass::make_producer_start_state<Pipeline>();
-      mainloop.load(params.mainloop, pipeline, state, operands, place, iterator, steps, cutlass::canonical_lane_idx(), 0,
-                    shared.tensors);
+      mainloop.load(params.mainloop, pipeline, state, operands, place, iterator, steps, cutlass::canonical_lane_idx(),
+                    0, shared.tensors);
       state.advance(steps);
       mainloop.load_tail(pipeline, state);
     } else if (!producer) {
@@ -120,9 +120,7 @@ struct WeightGradient {
   static typename Mainloop::Arguments operands(const Tensors& t) {
     return {static_cast<const T*>(t.weight), static_cast<const T*>(t.activation)};  // dy, x
   }
-  static bool can_implement(const Problem& p) {
-    return Mainloop::can_implement(conv_shape<op>(p), operands({}));
-  }
+  static bool can_implement(const Problem& p) { return Mainloop::can_implement(conv_shape<op>(p), operands({})); }
   static cudaError_t launch(const Problem& p, const Tensors& t, const Partials& partials, cudaStream_t stream) {
     const auto shape = conv_shape<op>(p);
     const std::int64_t splits = weight_gradient_splits(p, description(""));

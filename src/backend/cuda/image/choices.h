@@ -16,6 +16,7 @@ struct ConvolutionWay {
   Prologue prologue = Prologue::none;         // forward: the input is a norm's input, normalised on the way
   Prologue weight_prologue = Prologue::none;  // the same for the weight gradient
   Epilogue data_epilogue = Epilogue::none;
+  Engine data_engine = Engine::general;
 
   bool brings_sums() const {
     return data_epilogue == Epilogue::relu_sums || data_epilogue == Epilogue::relu_sums_output ||
@@ -30,12 +31,13 @@ struct ConvolutionWay {
 };
 
 // Where the sums of a convolution's result, which the norm behind it wants, are made.
-enum class SumsWay { separate, epilogue, specialised };
+enum class SumsWay { separate, epilogue, specialised, hopper };
 
 struct ConvolutionPlan {
   ConvolutionWay way = {};
   SumsWay sums = SumsWay::separate;
   Type weight_gradient = Type::fp32;  // what it is rounded to, where no prologue says otherwise
+  Engine weight_engine = Engine::general;
 };
 
 struct ValueChoice {

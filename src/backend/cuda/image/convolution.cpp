@@ -30,25 +30,33 @@ DnnOperation ConvolutionLayer::operation(DnnKind kind, bool by_group) const {
           .stride = node_.stride,
           .padding = node_.padding};
 }
-// A fused norm has one group per launch.
+// CUTLASS's kernels take the norm's groups in one launch.
+void ConvolutionLayer::take_all_groups(DnnOperation& o) const {
+  o.engine = Engine::hopper;
+  o.n = c_.samples;
+  o.groups = c_.groups();
+}
+// A norm that is fused by cuDNN has one group per launch.
 DnnOperation ConvolutionLayer::forward_operation(const ConvolutionPlan& plan) const {
   const bool fused_sums = plan.sums != SumsWay::separate;
   DnnOperation o = operation(DnnKind::convolution, fused_sums || plan.way.prologue != Prologue::none);
   o.prologue = plan.way.prologue;
   o.epilogue = fused_sums ? Epilogue::sums : Epilogue::none;
-  o.specialised = plan.sums == SumsWay::specialised;
+  if (plan.sums == SumsWay::specialised) o.engine = Engine::specialised;
+  if (plan.sums == SumsWay::hopper) take_all_groups(o);
   return o;
 }
 DnnOperation ConvolutionLayer::data_operation(const ConvolutionPlan& plan) const {
   DnnOperation o = operation(DnnKind::data_gradient, plan.way.brings_sums());
   o.epilogue = plan.way.data_epilogue;
+  if (plan.way.data_engine == Engine::hopper) take_all_groups(o);
   return o;
 }
 DnnOperation ConvolutionLayer::weight_operation(const ConvolutionPlan& plan) const {
   DnnOperation o = operation(DnnKind::weight_gradient, false);
   o.prologue = plan.way.weight_prologue;
   if (o.prologue == Prologue::none) o.result = plan.weight_gradient;
-  o.specialised = o.prologue != Prologue::none;
+  o.engine = o.prologue != Prologue::none ? Engine::specialised : plan.weight_engine;
   return o;
 }
 

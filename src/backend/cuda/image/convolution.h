@@ -29,6 +29,7 @@ class ConvolutionLayer : public ImageLayer {
   // Notes a plan, and what follows from it for the values and norms around.
   void take(const ConvolutionPlan& plan, Choices& choices) const;
   DnnOperation operation(DnnKind kind, bool by_group) const;
+  void take_all_groups(DnnOperation& o) const;
   std::int64_t launches(const DnnOperation& o) const { return c_.samples / o.n; }
   TensorLayout layout() const;
   Operand of_values(DnnRole role, Storage storage, const Value& shape, const DnnOperation& o, bool write = false) const;

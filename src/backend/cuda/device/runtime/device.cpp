@@ -16,6 +16,7 @@
 #include "backend/cuda/device/runtime/plans.h"
 #include "backend/cuda/device/runtime/rnn_plans.h"
 #include "backend/cuda/dnn/plans.h"
+#include "backend/cuda/hopper/plans.h"
 #include "backend/cuda/kernels/occupancy.h"
 #include "backend/cuda/kernels/table.h"
 #include "base/error.h"
@@ -73,6 +74,7 @@ class RuntimeDevice : public Device {
     plans_ = std::make_unique<PlanStore>(
         *this, make_plan_maker(cudnn_), [ordinal] { return make_plan_maker_of_thread(ordinal); },
         plan_folder(plan_cache, facts_));
+    hopper_plans_ = std::make_unique<hopper::Plans>(facts_.compute_capability);
   }
 
   // Errors were reported by the call that met them; at the end there is nobody left to tell.
@@ -186,20 +188,25 @@ class RuntimeDevice : public Device {
   }
 
   const DnnPlan* plan(const DnnOperation& operation, std::string* why) override {
+    if (operation.engine == Engine::hopper) return hopper_plans_->find(operation, why);
     use(compute_);
     return plans_->find(operation, why);
   }
   void prepare(std::span<const DnnOperation> operations) override {
     use(compute_);
-    plans_->prepare(operations);
+    std::vector<DnnOperation> of_cudnn(operations.begin(), operations.end());
+    std::erase_if(of_cudnn, [](const DnnOperation& operation) { return operation.engine == Engine::hopper; });
+    plans_->prepare(of_cudnn);
   }
   double tune(const DnnOperation& operation, int most) override {
+    if (operation.engine == Engine::hopper) return 0;
     use(compute_);
     return plans_->tune(operation, most);
   }
   std::string packed_plans() override { return pack(plans_->packed()); }
   void take_plans(const std::string& packed) override { plans_->take(unpack(packed)); }
   void run(const DnnPlan& plan, std::span<void* const> tensors, void* workspace, Stream stream) override {
+    if (plan.operation().engine == Engine::hopper) return hopper::Plans::run(plan, tensors, workspace, of(stream));
     use(stream);
     static_cast<const CudnnPlan&>(plan).execute(cudnn_, tensors, workspace);
   }
@@ -283,6 +290,7 @@ class RuntimeDevice : public Device {
   Stream compute_, cudnn_stream_;
   cudnnHandle_t cudnn_ = nullptr;
   std::unique_ptr<PlanStore> plans_;
+  std::unique_ptr<hopper::Plans> hopper_plans_;
   std::map<std::string, Recurrent> rnn_plans_;
   std::map<void*, std::int64_t> memory_;
   std::int64_t allocated_ = 0;

@@ -1,0 +1,218 @@
+#include "backend/cuda/hopper/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/small_floats.h"
+
+namespace ringtrain::cuda::hopper {
+
+namespace {
+
+using Values = std::vector<float>;
+
+constexpr std::int64_t tile_rows = 128;
+
+float read(Type type, const std::byte* from, std::size_t i) {
+  if (type == Type::fp32) {
+    float value;
+    std::memcpy(&value, from + 4 * i, 4);
+    return value;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, from + 2 * i, 2);
+  return type == Type::bf16 ? from_bf16(bits) : from_fp16(bits);
+}
+void write(Type type, std::byte* to, std::size_t i, float value) {
+  if (type == Type::fp32) {
+    std::memcpy(to + 4 * i, &value, 4);
+    return;
+  }
+  const std::uint16_t bits = type == Type::bf16 ? to_bf16(value) : to_fp16(value);
+  std::memcpy(to + 2 * i, &bits, 2);
+}
+
+// Samples of a group whose pixels are whole tiles, and at most two groups.
+DnnOperation small(DnnOperation o) {
+  const std::int64_t rows = o.kind == DnnKind::convolution ? o.out_h() * o.out_w() : o.h * o.w;
+  const std::int64_t unit = std::min(o.n / o.groups, tile_rows / std::gcd(tile_rows, rows));
+  o.groups = std::min<std::int64_t>(o.groups, 2);
+  o.n = unit * o.groups;
+  return o;
+}
+DnnOperation plain(DnnOperation o) {
+  o.engine = Engine::general;
+  o.epilogue = Epilogue::none;
+  o.groups = 1;
+  return o;
+}
+
+// Tensors of an operation in the device's memory and, page-locked, in the host's.
+class Tensors {
+ public:
+  Tensors(Device& device, const DnnOperation& operation) : device_(device), described_(operation.tensors()) {
+    for (const DnnTensor& tensor : described_) {
+      const std::int64_t bytes = tensor.elements() * bytes_of(tensor.type);
+      on_device_.emplace_back(device, bytes, "a convolution's check");
+      on_host_.push_back(static_cast<std::byte*>(device.allocate_host(bytes)));
+    }
+  }
+  ~Tensors() {
+    for (std::byte* memory : on_host_) device_.release_host(memory);
+  }
+  Tensors(const Tensors&) = delete;
+  Tensors& operator=(const Tensors&) = delete;
+
+  const std::vector<DnnTensor>& described() const { return described_; }
+  std::size_t index(DnnRole role) const {
+    for (std::size_t i = 0; i < described_.size(); ++i)
+      if (described_[i].role == role) return i;
+    return described_.size();
+  }
+  bool has(DnnRole role) const { return index(role) < described_.size(); }
+  std::int64_t bytes(std::size_t i) const { return described_[i].elements() * bytes_of(described_[i].type); }
+  std::byte* host(std::size_t i) { return on_host_[i]; }
+
+  // Of each role the same values wherever it stands, of deviation one; `deviation`: of a weight.
+  void fill(double deviation) {
+    constexpr std::size_t period = 8191;  // prime: no two channels or pixels have the same row of values
+    for (std::size_t i = 0; i < described_.size(); ++i) {
+      const DnnTensor& t = described_[i];
+      if (t.output || t.role == DnnRole::alpha) continue;
+      const double factor = t.role == DnnRole::w ? deviation : 1;
+      Values values(period);
+      for (std::size_t e = 0; e < period; ++e)
+        values[e] = static_cast<float>(factor * random_normal(static_cast<std::uint64_t>(t.role) + 1, e));
+      for (std::size_t e = 0; e < static_cast<std::size_t>(t.elements()); ++e)
+        write(t.type, on_host_[i], e, values[e % period]);
+      device_.copy(on_device_[i].data(), on_host_[i], bytes(i), CopyKind::to_device, device_.compute_stream());
+    }
+  }
+  std::vector<void*> addresses(float& alpha) {
+    std::vector<void*> all;
+    for (std::size_t i = 0; i < described_.size(); ++i)
+      all.push_back(described_[i].role == DnnRole::alpha ? static_cast<void*>(&alpha) : on_device_[i].data());
+    return all;
+  }
+  void fetch() {
+    for (std::size_t i = 0; i < described_.size(); ++i)
+      if (described_[i].output)
+        device_.copy(on_host_[i], on_device_[i].data(), bytes(i), CopyKind::to_host, device_.compute_stream());
+  }
+  Values values(DnnRole role) const {
+    const std::size_t i = index(role);
+    Values all(static_cast<std::size_t>(described_[i].elements()));
+    for (std::size_t e = 0; e < all.size(); ++e) all[e] = read(described_[i].type, on_host_[i], e);
+    return all;
+  }
+
+ private:
+  Device& device_;
+  std::vector<DnnTensor> described_;
+  std::vector<DeviceMemory> on_device_;
+  std::vector<std::byte*> on_host_;
+};
+
+DnnRole result_of(const DnnOperation& o) {
+  return o.kind == DnnKind::convolution ? DnnRole::y : o.kind == DnnKind::data_gradient ? DnnRole::dx : DnnRole::dw;
+}
+
+void compute(Device& device, const DnnPlan& plan, Tensors& tensors) {
+  // A weight is the sum of so many products: results of deviation one.
+  const DnnOperation& o = plan.operation();
+  const std::int64_t terms = o.r * o.r * (o.kind == DnnKind::convolution ? o.c : o.k);
+  tensors.fill(1 / std::sqrt(static_cast<double>(terms)));
+  float alpha = 1;
+  const DeviceMemory workspace(device, plan.workspace_bytes(), "a convolution's check");
+  device.run(plan, tensors.addresses(alpha), workspace.data(), device.compute_stream());
+  tensors.fetch();
+  const Event done = device.make_event();
+  device.record(done, device.compute_stream());
+  device.synchronize(done, {});
+}
+
+// What the ReLU behind the norm lets through, per element: 1, 0, or NaN where rounding decides.
+Values gates(const DnnOperation& o, const Tensors& tensors) {
+  Values open;
+  if (o.epilogue == Epilogue::add_relu_sums) {
+    open = tensors.values(DnnRole::output);
+    for (float& value : open) value = value > 0 ? 1.0f : 0.0f;
+  } else if (o.epilogue == Epilogue::relu_sums) {
+    open = tensors.values(DnnRole::norm_input);
+    const Values scale = tensors.values(DnnRole::scale), bias = tensors.values(DnnRole::bias);
+    const std::size_t width = static_cast<std::size_t>(o.c),
+                      of_group = open.size() / static_cast<std::size_t>(o.groups);
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      const std::size_t channel = i / of_group * width + i % width;
+      const float scaled = open[i] * scale[channel], output = scaled + bias[channel];
+      const bool unsure = std::abs(output) <= 1e-6f * (std::abs(scaled) + std::abs(bias[channel]));
+      open[i] = unsure ? NAN : output > 0 ? 1.0f : 0.0f;
+    }
+  }
+  return open;
+}
+
+// `rounding`: half a unit in the last place of what is stored, relative.
+std::string compare_results(const DnnOperation& o, const Tensors& tensors, const Values& plain, double rounding) {
+  const Values result = tensors.values(result_of(o)), open = gates(o, tensors);
+  const Values shortcut = tensors.has(DnnRole::shortcut) ? tensors.values(DnnRole::shortcut) : Values();
+  double size = 0;
+  for (const float value : plain) size = std::max(size, std::abs(static_cast<double>(value)));
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    double wanted = plain[i];
+    if (!shortcut.empty()) wanted += shortcut[i];
+    // Both were rounded, and a sum of fp32 products in another order is off by a little of its terms.
+    const double tolerance = 2 * rounding * (std::abs(static_cast<double>(plain[i])) + std::abs(wanted)) + 1e-4 * size;
+    const bool unsure = !open.empty() && std::isnan(open[i]);
+    if (!open.empty() && !unsure) wanted *= open[i];
+    const double got = result[i];
+    if (std::abs(got - wanted) <= tolerance || (unsure && got == 0)) continue;  // not so where one is NaN
+    return cat("element ", i, " of the result is ", got, " where cuDNN's plain operation makes it ", wanted);
+  }
+  return "";
+}
+
+std::string compare_sums(const DnnOperation& o, const Tensors& tensors) {
+  const Values result = tensors.values(result_of(o)), sums = tensors.values(DnnRole::sum);
+  const Values other = o.kind == DnnKind::convolution ? result : tensors.values(DnnRole::norm_input);
+  const std::size_t groups = static_cast<std::size_t>(o.groups), width = sums.size() / groups / 2;
+  std::vector<double> wanted(sums.size()), size(sums.size());
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const std::size_t at = i / (result.size() / groups) * 2 * width + i % width;
+    const double value = result[i], product = value * static_cast<double>(other[i]);
+    wanted[at] += value;
+    wanted[at + width] += product;
+    size[at] += std::abs(value);
+    size[at + width] += std::abs(product);
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    if (!(std::abs(static_cast<double>(sums[i]) - wanted[i]) <= 1e-5 * size[i] + 1e-6))
+      return cat("sum ", i / width % 2, " of channel ", i % width, ", group ", i / width / 2, ", is ", sums[i],
+                 " where the result's is ", wanted[i]);
+  return "";
+}
+
+}  // namespace
+
+std::string difference_from_plain(Device& device, const DnnOperation& operation) {
+  const DnnOperation o = small(operation), beside = plain(o);
+  std::string why;
+  const DnnPlan* const plan = device.plan(o, &why);
+  if (plan == nullptr) return cat("no plan for ", o.key(), ": ", why);
+  const DnnPlan* const other = device.plan(beside, &why);
+  if (other == nullptr) return cat("no plan to compare with, for ", beside.key(), ": ", why);
+  Tensors own(device, o), simple(device, beside);
+  compute(device, *plan, own);
+  compute(device, *other, simple);
+  const Type stored = o.kind == DnnKind::weight_gradient ? o.result : o.type;
+  const double rounding = stored == Type::bf16 ? 1.0 / 256 : stored == Type::fp16 ? 1.0 / 2048 : 1e-5;
+  std::string difference = compare_results(o, own, simple.values(result_of(beside)), rounding);
+  if (difference.empty() && own.has(DnnRole::sum)) difference = compare_sums(o, own);
+  return difference;
+}
+
+}  // namespace ringtrain::cuda::hopper

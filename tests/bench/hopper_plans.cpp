@@ -1,0 +1,34 @@
+// What the library of convolutions for Hopper answers for the models' shapes, on the host, without a GPU:
+//
+//   make hopper build/bench/hopper_plans
+//   RINGTRAIN_EXECUTABLE=bin/ringtrain build/bench/hopper_plans results
+//
+// writes results/cuda_hopper_plans.csv from the shapes in results/cuda_plans_h200.csv.
+#include <algorithm>
+#include <cstdio>
+
+#include "tests/unit/hopper_operations.h"
+
+int main(int argc, char** argv) {
+  using namespace ringtrain;
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+    return 2;
+  }
+  try {
+    const std::string folder = argv[1];
+    std::vector<std::string> lines;
+    for (const cuda::DnnOperation& o : cuda::hopper_operations(folder + "/cuda_plans_h200.csv"))
+      lines.push_back(cuda::hopper_line(o));
+    std::sort(lines.begin(), lines.end());
+    std::ofstream out(folder + "/cuda_hopper_plans.csv");
+    out << cuda::hopper_plans_header << "\n";
+    for (const std::string& line : lines) out << line << "\n";
+    if (!out.flush()) throw Error("cannot write " + folder + "/cuda_hopper_plans.csv");
+    std::printf("%zu answers\n", lines.size());
+    return 0;
+  } catch (const Error& e) {
+    std::fprintf(stderr, "error: %s\n  %s\n", e.what(), e.hint().c_str());
+    return 1;
+  }
+}

@@ -1,0 +1,78 @@
+// What the models would ask the library of convolutions for Hopper: every 16-bit convolution among the recorded plans
+// of cuDNN (results/cuda_plans_h200.csv), at 8 groups of the 32 samples that batch norm normalises together. The
+// answers are recorded in results/cuda_hopper_plans.csv, which build/bench/hopper_plans writes; they hold whether the
+// library is built or not, and are compared where it is.
+#pragma once
+
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/hopper/plans.h"
+#include "base/error.h"
+
+namespace ringtrain::cuda {
+
+inline constexpr const char* hopper_plans_header = "operation,answer,workspace_bytes,instance or reason";
+
+// The four kinds of work of one convolution.
+inline std::vector<DnnOperation> hopper_works(DnnOperation convolution) {
+  DnnOperation o = convolution;
+  o.engine = Engine::hopper;
+  o.prologue = Prologue::none;
+  o.result = Type::fp32;
+  std::vector<DnnOperation> all;
+  o.kind = DnnKind::convolution;
+  o.epilogue = Epilogue::sums;
+  all.push_back(o);
+  o.kind = DnnKind::data_gradient;
+  for (const Epilogue epilogue : {Epilogue::relu_sums, Epilogue::add_relu_sums}) {
+    o.epilogue = epilogue;
+    all.push_back(o);
+  }
+  o.kind = DnnKind::weight_gradient;
+  o.epilogue = Epilogue::none;
+  o.groups = 1;
+  for (const Type result : {Type::fp32, o.type}) {
+    o.result = result;
+    all.push_back(o);
+  }
+  return all;
+}
+
+inline std::vector<DnnOperation> hopper_operations(const std::string& recorded_plans) {
+  std::vector<DnnOperation> all;
+  std::set<std::string> seen;
+  std::ifstream in(recorded_plans);
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream fields(line);
+    std::string key;
+    for (int i = 0; i < 4; ++i) std::getline(fields, key, ',');
+    if (!key.starts_with("conv ")) continue;
+    DnnOperation o = parse_operation(key);
+    if (o.type == Type::fp32) continue;
+    o.groups = 8;
+    o.n = 32 * o.groups;
+    for (const DnnOperation& work : hopper_works(o))
+      if (seen.insert(work.key()).second) all.push_back(work);
+  }
+  return all;
+}
+
+// A row of the record. Throws Error where there is no library.
+inline std::string hopper_line(const DnnOperation& operation) {
+  std::string why;
+  const hopper::Library* library = hopper::Library::find(&why);
+  if (library == nullptr) throw Error(why);
+  const auto problem = hopper::problem_of(operation, &why);
+  const auto choice = problem ? library->choose(*problem, &why) : std::nullopt;
+  for (char& c : why)
+    if (c == ',') c = ';';
+  if (!choice) return cat(operation.key(), ",refused,0,", why);
+  return cat(operation.key(), ",found,", choice->workspace_bytes, ",",
+             library->instances()[static_cast<std::size_t>(choice->instance)].name);
+}
+
+}  // namespace ringtrain::cuda
