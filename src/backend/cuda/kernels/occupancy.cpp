@@ -78,7 +78,9 @@ int blocks_per_multiprocessor(int compute_capability, int threads, int registers
   int blocks = std::min(m.blocks, m.threads / (warps * warp_threads));
   if (registers > 0) {
     const int of_warp = round_up(registers * warp_threads, register_unit);
-    blocks = std::min(blocks, partitions * (registers_per_partition / of_warp) / round_up(warps, partitions));
+    // A launch is refused where its warps, in whole rounds over the partitions, want more than there is.
+    if (of_warp * round_up(warps, partitions) > partitions * registers_per_partition) return 0;
+    blocks = std::min(blocks, partitions * (registers_per_partition / of_warp) / warps);
   }
   return std::min(blocks, m.shared_bytes / round_up(shared_bytes + shared_of_system, shared_unit));
 }
