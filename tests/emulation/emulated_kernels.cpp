@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/loss.cuh"
 #include "backend/cuda/kernels/norm.cuh"
 #include "backend/cuda/kernels/norm_finalize.cuh"
+#include "backend/cuda/kernels/norm_pool.cuh"
 #include "backend/cuda/kernels/orthogonalize.cuh"
 #include "backend/cuda/kernels/pool.cuh"
 #include "backend/cuda/kernels/sequence.cuh"
@@ -31,6 +32,7 @@ bool needs_fibers(Kernel kernel) {
     case Kernel::norm_finalize:
     case Kernel::norm_backward_sums:
     case Kernel::norm_backward_finalize:
+    case Kernel::norm_pool_backward_sums:
     case Kernel::column_sums:
     case Kernel::reorder:
     case Kernel::cross_entropy:

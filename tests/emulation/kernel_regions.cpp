@@ -86,6 +86,36 @@ void list(const NormBackwardApplyArguments& a, Regions& r, Kernel) {
   for (const float* p : {a.a, a.b, a.c, a.other_a, a.other_b, a.other_c}) r.read_own(p, each);
   for (void* p : {a.dx, a.dr_output, a.d_other}) r.write(p, all);
 }
+std::int64_t pooled(const PoolWindow& w, std::int64_t samples, int channels) {
+  return samples * w.out_height * w.out_width * channels;
+}
+std::int64_t samples_of(const PoolWindow& w, std::int64_t rows) {
+  return rows / (std::int64_t{w.height} * w.width);
+}
+void list(const NormPoolArguments& a, Regions& r, Kernel) {
+  const std::int64_t each = a.samples / a.samples_per_group * a.channels, out = pooled(a.window, a.samples, a.channels);
+  r.read(a.x, a.samples * a.window.height * a.window.width * a.channels);
+  for (const float* p : {a.scale, a.bias}) r.read_own(p, each);
+  r.write(a.y, out);
+  r.write_own(a.places, out);
+}
+void list(const NormPoolBackwardSumsArguments& a, Regions& r, Kernel) {
+  const std::int64_t rows = a.groups * a.rows_per_group;
+  const std::int64_t out = pooled(a.window, samples_of(a.window, rows), a.channels);
+  r.read(a.dy, out);
+  r.read_own(a.places, out);
+  r.read(a.x, rows * a.channels);
+  r.write_own(a.partial, std::int64_t{2} * a.groups * a.blocks * a.channels);
+}
+void list(const NormPoolBackwardApplyArguments& a, Regions& r, Kernel) {
+  const std::int64_t rows = a.groups * a.rows_per_group;
+  const std::int64_t out = pooled(a.window, samples_of(a.window, rows), a.channels);
+  r.read(a.dy, out);
+  r.read_own(a.places, out);
+  r.read(a.x, rows * a.channels);
+  for (const float* p : {a.a, a.b, a.c}) r.read_own(p, std::int64_t{a.groups} * a.channels);
+  r.write(a.dx, rows * a.channels);
+}
 void list(const ActivateArguments& a, Regions& r, Kernel) {
   r.read(a.x, a.rows * a.channels);
   r.read_own(a.bias, a.channels);
@@ -295,6 +325,12 @@ std::vector<Region> regions_of(const KernelLaunch& launch) {
       return regions_as<NormBackwardFinalizeArguments>(launch);
     case Kernel::norm_backward_apply:
       return regions_as<NormBackwardApplyArguments>(launch);
+    case Kernel::norm_pool:
+      return regions_as<NormPoolArguments>(launch);
+    case Kernel::norm_pool_backward_sums:
+      return regions_as<NormPoolBackwardSumsArguments>(launch);
+    case Kernel::norm_pool_backward_apply:
+      return regions_as<NormPoolBackwardApplyArguments>(launch);
     case Kernel::activate:
       return regions_as<ActivateArguments>(launch);
     case Kernel::activate_backward:

@@ -166,6 +166,43 @@ TEST(CudaFusions, EveryWayIsWithinRoundingsInSixteenBits) {
   }
 }
 
+// The norm's result, ResNet's largest map, is neither written nor read, nor is its gradient.
+TEST(CudaFusions, TheStemIsPooledWithoutTheMapInMemory) {
+  Task task = small_task();
+  task.steps = 1;
+  const auto moved_bytes = [&](FusionTable& table, int& own, int& separate) {
+    HostDevice device;
+    const auto backend = make_backend(device, {.fusions = &table});
+    train(*backend, task);
+    double bytes = 0;
+    for (const Call& call : device.flat_calls()) {
+      if (call.kind != Call::Kind::kernel) continue;
+      own += call.name.starts_with("norm_pool");
+      separate += call.name.starts_with("max_pool");
+      for (const Region& region : call.regions) bytes += static_cast<double>(region.bytes);
+    }
+    return bytes;
+  };
+  FusionTable table, forced;
+  int own = 0, separate = 0;
+  const double joined_bytes = moved_bytes(table, own, separate);
+  EXPECT_EQ(own, 4) << "training: three, inference: one";
+  EXPECT_EQ(separate, 0);
+  std::string text = table.text();
+  const std::string way = "pooled on the way\t";
+  const std::size_t chosen = text.find("\t" + way);
+  ASSERT_NE(chosen, std::string::npos) << text;
+  forced.load(text.replace(chosen + 1, way.size(), "separate\t"));
+  own = separate = 0;
+  const double separate_bytes = moved_bytes(forced, own, separate);
+  EXPECT_EQ(own, 1) << "in inference";
+  EXPECT_EQ(separate, 2);
+  // fp32, 24 x 24 and 12 x 12, 8 channels: five maps and the mask three times in training, against the pooled map and
+  // its places once more; partial sums differ a little.
+  const double map = 4 * 4 * 24 * 24 * 8, pooled = 4 * 5 * 12 * 12 * 8, mask = map / 32;
+  EXPECT_NEAR(separate_bytes - joined_bytes, 5 * map + 3 * mask - pooled, 0.05 * map);
+}
+
 TEST(CudaFusions, ARefusedFusionFallsBackAndTheTableSaysSo) {
   const Task task = small_task();
   FusionTable table;

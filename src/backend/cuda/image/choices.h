@@ -9,6 +9,7 @@
 namespace ringtrain::cuda {
 
 class ConvolutionLayer;
+class NormPool;
 
 // How a convolution takes its input in and hands its gradient on; what remains is done by kernels of their own.
 struct ConvolutionWay {
@@ -43,6 +44,7 @@ struct ConvolutionPlan {
 struct ValueChoice {
   bool stored = true;      // false: its reader makes it from the norm's input, in its prologue
   bool sums_come = false;  // the last data gradient applies the ReLU's derivative and brings the norm's two sums
+  const NormPool* pooling = nullptr;  // not stored either: its only reader pools it on the way
 };
 struct NormChoice {
   bool sums_come = false;        // from the convolution that makes its input: one block per group

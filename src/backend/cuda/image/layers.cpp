@@ -99,12 +99,16 @@ void AddLayer::backward(Emission& e) const {
 }
 
 PoolLayer::PoolLayer(const ImageContext& context, const MaxPool& node, Value& x, Value& y)
-    : ImageLayer(context), average_(false), node_(node), x_(x), y_(y) {
+    : ImageLayer(context), average_(false), node_(node), x_(x), y_(y), joined_(context, node, x, y) {
   read(x);
 }
 PoolLayer::PoolLayer(const ImageContext& context, const GlobalAveragePool&, Value& x, Value& y)
-    : ImageLayer(context), average_(true), node_{}, x_(x), y_(y) {
+    : ImageLayer(context), average_(true), node_{}, x_(x), y_(y), joined_(context, node_, x, y) {
   read(x);
+}
+
+void PoolLayer::choose(FusionTable& fusions, Choices& choices) const {
+  if (!average_ && joined_.choose(fusions)) choices.values[x_] = {.stored = false, .pooling = &joined_};
 }
 
 PoolArguments PoolLayer::arguments(const Emission& e, Storage x, Storage y, Storage places) const {
@@ -123,6 +127,7 @@ PoolArguments PoolLayer::arguments(const Emission& e, Storage x, Storage y, Stor
 }
 
 void PoolLayer::forward(Emission& e) const {
+  if (e.choices().values[x_].pooling != nullptr) return joined_.forward(e);
   const Storage x = e[x_].data, y = e[y_].data = e.buffer(y_.name, c_.bytes(y_));
   if (c_.training && !average_) e[y_].kept = e.buffer(y_.name + " places", c_.samples * y_.elements());
   const Storage places = e[y_].kept;
@@ -132,6 +137,7 @@ void PoolLayer::forward(Emission& e) const {
 }
 
 void PoolLayer::backward(Emission& e) const {
+  if (e.choices().values[x_].pooling != nullptr) return;  // in the norm's turn
   const Storage dy = e[y_].gradient, places = e[y_].kept, dx = e.buffer(x_.name + " gradient", c_.bytes(x_));
   const Kernel pool = average_ ? Kernel::average_pool_backward : Kernel::max_pool_backward;
   e.kernel(y_.name + " gradient", {{dy}, {places}, {dx, true}},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/image/emission.h"
+#include "backend/cuda/image/norm_pool.h"
 #include "nn/graph.h"
 
 namespace ringtrain::cuda {
@@ -45,6 +46,7 @@ class PoolLayer : public ImageLayer {
  public:
   PoolLayer(const ImageContext& context, const MaxPool& node, Value& x, Value& y);
   PoolLayer(const ImageContext& context, const GlobalAveragePool& node, Value& x, Value& y);
+  void choose(FusionTable& fusions, Choices& choices) const override;
   void forward(Emission& e) const override;
   void backward(Emission& e) const override;
 
@@ -53,6 +55,7 @@ class PoolLayer : public ImageLayer {
   bool average_;
   MaxPool node_;
   const Value &x_, &y_;
+  NormPool joined_;  // with the norm that makes x, where that is so
 };
 
 class FlattenLayer : public ImageLayer {

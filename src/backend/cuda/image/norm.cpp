@@ -1,5 +1,7 @@
 #include "backend/cuda/image/norm.h"
 
+#include "backend/cuda/image/norm_pool.h"
+
 namespace ringtrain::cuda {
 
 NormStatistics::NormStatistics(const ImageContext& context, const BatchNorm& node, Value& x)
@@ -186,6 +188,7 @@ Storage NormLayer::measure_gradient(Emission& e, Storage dy, int blocks) const {
 }
 
 void NormLayer::backward(Emission& e) const {
+  if (const NormPool* pooling = e.choices().values[y_].pooling) return pooling->backward(e);
   const ValueStorages& y = e[y_];
   const Storage dy = y.gradient, mask = y.kept;
   // Where a data gradient has brought the sums, dy is behind the ReLU already.

@@ -219,6 +219,43 @@ KernelLaunch launch_of(Type type, const NormBackwardApplyArguments& a) {
   return Shape(Kernel::norm_backward_apply).rows(a.rows_per_group, octets_of(a.channels), a.groups).launch(type, a);
 }
 
+namespace {
+void check_window(Kernel kernel, int size, int stride, int padding, int widest) {
+  if (stride < 1 || size < 1 || size > widest || padding < 0 || padding >= size)
+    throw Error(cat("kernel ", kernel_name(kernel), ": window ", size, ", stride ", stride, ", padding ", padding,
+                    "; a window is 1 to ", widest, " wide and wider than its padding"));
+}
+void check_window(Kernel kernel, const PoolWindow& w) {
+  check_window(kernel, w.kernel, w.stride, w.padding, widest_joined_window);
+}
+}  // namespace
+
+KernelLaunch launch_of(Type type, const NormPoolArguments& a) {
+  check_window(Kernel::norm_pool, a.window);
+  if (a.samples_per_group < 1 || a.samples % a.samples_per_group != 0)
+    throw Error(cat("kernel norm_pool: ", a.samples, " samples are not whole groups of ", a.samples_per_group));
+  return Shape(Kernel::norm_pool)
+      .pixels(std::int64_t{a.window.out_height} * a.window.out_width, a.samples, a.channels)
+      .launch(type, a);
+}
+KernelLaunch launch_of(Type type, const NormPoolBackwardSumsArguments& a) {
+  check_window(Kernel::norm_pool_backward_sums, a.window);
+  const int octets = octets_of(a.channels);
+  return Shape(Kernel::norm_pool_backward_sums)
+      .size("channels", a.channels)
+      .elements("rows", a.rows_per_group)
+      .x(a.blocks)
+      .y(ceiling(octets, tile_columns(octets)))
+      .z(a.groups)
+      .launch(type, a);
+}
+KernelLaunch launch_of(Type type, const NormPoolBackwardApplyArguments& a) {
+  check_window(Kernel::norm_pool_backward_apply, a.window);
+  return Shape(Kernel::norm_pool_backward_apply)
+      .rows(a.rows_per_group, octets_of(a.channels), a.groups)
+      .launch(type, a);
+}
+
 KernelLaunch launch_of(Type type, const ActivateArguments& a) {
   return Shape(Kernel::activate).rows(a.rows, octets_of(a.channels)).launch(type, a);
 }
@@ -251,9 +288,7 @@ KernelLaunch launch_of(Type type, Kernel pool, const PoolArguments& a) {
   }
   if (pool == Kernel::average_pool_backward) return shape.pixels(inside, a.samples, a.channels).launch(type, a);
   if (pool != Kernel::max_pool && pool != Kernel::max_pool_backward) wrong_kernel(pool, "the arguments of pooling");
-  if (a.stride < 1 || a.kernel < 1 || a.kernel > 16 || a.padding < 0 || a.padding >= a.kernel)
-    throw Error(cat("kernel ", kernel_name(pool), ": window ", a.kernel, ", stride ", a.stride, ", padding ", a.padding,
-                    "; a window is 1 to 16 wide and wider than its padding"));
+  check_window(pool, a.kernel, a.stride, a.padding, 16);
   return shape
       .pixels(pool == Kernel::max_pool ? std::int64_t{a.out_height} * a.out_width : inside, a.samples, a.channels)
       .launch(type, a);

@@ -39,6 +39,9 @@ enum class Kernel {
   norm_backward_sums,
   norm_backward_finalize,
   norm_backward_apply,
+  norm_pool,
+  norm_pool_backward_sums,
+  norm_pool_backward_apply,
   activate,
   activate_backward,
   column_sums,
@@ -160,6 +163,44 @@ struct NormBackwardApplyArguments {
   void *dx, *dr_output, *d_other;
   std::int64_t rows_per_group;
   int groups, channels;
+};
+
+// Windows of pooling over [height, width].
+struct PoolWindow {
+  int height, width, out_height, out_width, kernel, stride, padding;
+};
+constexpr std::uint8_t no_gradient = 255;  // in `places`: the winner did not pass the ReLU
+constexpr int widest_joined_window = 15;   // so that no place is 255
+// y = max pooling of relu(scale x + bias), which is not stored itself. `places` as PoolArguments', or no_gradient; the
+// window is at most 15 wide. Groups are samples_per_group neighbouring samples.
+struct NormPoolArguments {
+  const void* x;
+  const float *scale, *bias;  // [groups][channels]
+  void* y;                    // [samples, out_height, out_width, channels]
+  std::uint8_t* places;       // the same; null in inference
+  std::int64_t samples, samples_per_group;
+  int channels;
+  PoolWindow window;
+};
+// NormBackwardSums with dr = what the windows that an element has won send to it; dy and `places` are of the pooled
+// map.
+struct NormPoolBackwardSumsArguments {
+  const void *dy, *x;
+  const std::uint8_t* places;
+  float* partial;  // [group][block][2][channels]
+  std::int64_t rows_per_group;
+  int groups, channels, blocks;
+  PoolWindow window;
+};
+// dx = a dr + b x + c with the same dr.
+struct NormPoolBackwardApplyArguments {
+  const void *dy, *x;
+  const std::uint8_t* places;
+  const float *a, *b, *c;  // [groups][channels]
+  void* dx;
+  std::int64_t rows_per_group;
+  int groups, channels;
+  PoolWindow window;
 };
 
 // y = x + bias[column] (bias null: none) [, ReLU], with the bit mask as above. In place allowed.
@@ -431,6 +472,9 @@ KernelLaunch launch_of(Type type, const NormApplyArguments& a);
 KernelLaunch launch_of(Type type, const NormBackwardSumsArguments& a);
 KernelLaunch launch_of(const NormBackwardFinalizeArguments& a);
 KernelLaunch launch_of(Type type, const NormBackwardApplyArguments& a);
+KernelLaunch launch_of(Type type, const NormPoolArguments& a);
+KernelLaunch launch_of(Type type, const NormPoolBackwardSumsArguments& a);
+KernelLaunch launch_of(Type type, const NormPoolBackwardApplyArguments& a);
 KernelLaunch launch_of(Type type, const ActivateArguments& a);
 KernelLaunch launch_of(Type type, const ActivateBackwardArguments& a);
 KernelLaunch launch_of(Type type, const ColumnSumsArguments& a);

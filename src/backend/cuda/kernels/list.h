@@ -12,6 +12,9 @@
   X(norm_backward_sums, 1)       \
   X(norm_backward_finalize, 0)   \
   X(norm_backward_apply, 1)      \
+  X(norm_pool, 1)                \
+  X(norm_pool_backward_sums, 1)  \
+  X(norm_pool_backward_apply, 1) \
   X(activate, 1)                 \
   X(activate_backward, 1)        \
   X(column_sums, 1)              \

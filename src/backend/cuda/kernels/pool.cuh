@@ -82,6 +82,39 @@ __global__ void __launch_bounds__(tile_threads, 3) max_pool(PoolArguments a) {
     max_pool_pixels<T, false>(a);
 }
 
+// The windows that hold a pixel of the input.
+struct WindowsOfPixel {
+  int row, column;  // in the padded input
+  int row_begin, row_end, column_begin, column_end;
+};
+__device__ __forceinline__ WindowsOfPixel windows_of(const PoolWindow& p, int pixel) {
+  WindowsOfPixel w;
+  w.row = pixel / p.width + p.padding;
+  w.column = pixel % p.width + p.padding;
+  w.row_begin = w.row < p.kernel ? 0 : (w.row - p.kernel) / p.stride + 1;
+  w.column_begin = w.column < p.kernel ? 0 : (w.column - p.kernel) / p.stride + 1;
+  w.row_end = smaller(p.out_height, w.row / p.stride + 1);
+  w.column_end = smaller(p.out_width, w.column / p.stride + 1);
+  return w;
+}
+// What those that the pixel has won send to its eight channels, in a fixed order. dy and places: of the pooled map.
+template <class T, bool whole>
+__device__ __forceinline__ Eight gradient_of_windows(const WindowsOfPixel& w, const PoolWindow& p, const void* dy,
+                                                     const std::uint8_t* places, std::int64_t image, int channels,
+                                                     int channel, int count) {
+  Eight sum{};
+  for (int r = w.row_begin; r < w.row_end; ++r)
+    for (int c = w.column_begin; c < w.column_end; ++c) {
+      const int place = (w.row - r * p.stride) * p.kernel + w.column - c * p.stride;
+      const std::int64_t at = ((image * p.out_height + r) * p.out_width + c) * channels + channel;
+      const Places winners = load_places<whole>(places + at, count);
+      const Eight d = widen(load<T, whole>(dy, at, count));
+      RINGTRAIN_UNROLL
+      for (int i = 0; i < 8; ++i) sum.v[i] += winners.v[i] == place ? d.v[i] : 0.0f;
+    }
+  return sum;
+}
+
 // Every input pixel gathers from the windows that hold it: written once, in a fixed order, no atomics.
 template <class T, bool whole>
 __device__ __forceinline__ void max_pool_backward_pixels(const PoolArguments& a) {
@@ -89,22 +122,10 @@ __device__ __forceinline__ void max_pool_backward_pixels(const PoolArguments& a)
   const int channel = 8 * w.octet, count = octet_size(w.octet, a.channels);
   if (!w.active || w.row >= a.height * a.width) return;
   const auto pixel = static_cast<int>(w.row);
-  const int row = pixel / a.width + a.padding, column = pixel % a.width + a.padding;
-  const int row_begin = row < a.kernel ? 0 : (row - a.kernel) / a.stride + 1;
-  const int column_begin = column < a.kernel ? 0 : (column - a.kernel) / a.stride + 1;
-  const int row_end = smaller(a.out_height, row / a.stride + 1);
-  const int column_end = smaller(a.out_width, column / a.stride + 1);
+  const PoolWindow window{a.height, a.width, a.out_height, a.out_width, a.kernel, a.stride, a.padding};
+  const WindowsOfPixel windows = windows_of(window, pixel);
   for (std::int64_t image = blockIdx.y; image < a.samples; image += gridDim.y) {
-    Eight sum{};
-    for (int r = row_begin; r < row_end; ++r)
-      for (int c = column_begin; c < column_end; ++c) {
-        const int place = (row - r * a.stride) * a.kernel + column - c * a.stride;
-        const std::int64_t at = ((image * a.out_height + r) * a.out_width + c) * a.channels + channel;
-        const Places places = load_places<whole>(a.places + at, count);
-        const Eight d = widen(load<T, whole>(a.x, at, count));
-        RINGTRAIN_UNROLL
-        for (int i = 0; i < 8; ++i) sum.v[i] += places.v[i] == place ? d.v[i] : 0.0f;
-      }
+    const Eight sum = gradient_of_windows<T, whole>(windows, window, a.x, a.places, image, a.channels, channel, count);
     store<T, whole>(a.y, (image * a.height * a.width + pixel) * a.channels + channel, count, sum);
   }
 }

@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/loss.cuh"
 #include "backend/cuda/kernels/norm.cuh"
 #include "backend/cuda/kernels/norm_finalize.cuh"
+#include "backend/cuda/kernels/norm_pool.cuh"
 #include "backend/cuda/kernels/orthogonalize.cuh"
 #include "backend/cuda/kernels/pool.cuh"
 #include "backend/cuda/kernels/sequence.cuh"
