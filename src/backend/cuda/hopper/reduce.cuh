@@ -17,7 +17,7 @@ constexpr int reduce_channels = 32, reduce_parts = 32;
 // A block has 32 channels of a group; 32 threads a channel, each with every 32nd tile, in double precision.
 template <class>
 __global__ void __launch_bounds__(reduce_channels* reduce_parts) reduce_tiles(ReduceTilesArguments a) {
-  __shared__ double parts[2][reduce_parts][reduce_channels];
+  RINGTRAIN_SHARED(double, parts, [2][reduce_parts][reduce_channels]);
   const auto lane = static_cast<int>(threadIdx.x) % reduce_channels,
              part = static_cast<int>(threadIdx.x) / reduce_channels;
   const int channel = static_cast<int>(blockIdx.x) * reduce_channels + lane, group = static_cast<int>(blockIdx.y);
