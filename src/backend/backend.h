@@ -159,7 +159,8 @@ class Backend {
 
   // Zeros. `reduced`: the communicator will sum it over ranks, and may want it in memory of its own.
   virtual std::unique_ptr<Vector> make_vector(std::int64_t size, bool reduced = false) = 0;
-  // Host memory that stage() will read often, for as long as the backend lives or until unpin().
+  // Host memory that stage() will read often, for as long as the backend lives or until unpin(): whole pages, each of
+  // them pinned once (base/pages.h). A device throws Error for anything else.
   virtual void pin(std::span<const std::byte> memory) = 0;
   virtual void unpin(std::span<const std::byte> memory) = 0;
   virtual void copy_to_host(const Vector& from, std::int64_t offset, std::span<float> to) = 0;

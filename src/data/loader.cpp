@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/pages.h"
 #include "data/batch_source.h"
 #include "data/row_plan.h"
 
@@ -320,8 +321,8 @@ struct Loader::State {
   BatchCourse course;
   const RingSizes sizes;
   const std::unique_ptr<BatchSource> source;
-  std::vector<std::uint8_t> all_inputs;
-  std::vector<std::int32_t> all_targets;
+  PageVector<std::uint8_t> all_inputs;
+  PageVector<std::int32_t> all_targets;
   std::vector<Slot> slots;
   std::vector<std::unique_ptr<BatchFiller>> fillers;
   std::mutex mutex;
@@ -363,7 +364,7 @@ const MicroBatch& Loader::next() {
   return state_->next();
 }
 std::vector<std::span<const std::byte>> Loader::ring() const {
-  return {std::as_bytes(std::span(state_->all_inputs)), std::as_bytes(std::span(state_->all_targets))};
+  return {pages_of(state_->all_inputs), pages_of(state_->all_targets)};
 }
 
 double Loader::waited_seconds() const {

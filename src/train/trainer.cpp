@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/diverged.h"
+#include "base/pages.h"
 #include "base/random.h"
 #include "run/adascale_plan.h"
 #include "run/course.h"
@@ -63,8 +64,8 @@ class StepCounters {
 namespace {
 
 using Pieces = std::vector<std::span<const std::byte>>;
-Pieces with(Pieces pieces, const std::vector<float>& values) {
-  if (!values.empty()) pieces.push_back(std::as_bytes(std::span(values)));
+Pieces with(Pieces pieces, const PageVector<float>& values) {
+  if (!values.empty()) pieces.push_back(pages_of(values));
   return pieces;
 }
 

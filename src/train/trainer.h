@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/pages.h"
 #include "cluster/communicator.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"
@@ -74,8 +75,8 @@ class Trainer {
   // goes on.
   Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader);
 
-  // One update. Throws Diverged, before any weight has changed, when loss or gradient are not finite (fp16: when no loss
-  // scale makes the gradient finite).
+  // One update. Throws Diverged, before any weight has changed, when loss or gradient are not finite (fp16: when no
+  // loss scale makes the gradient finite).
   StepReport step(const Requests& requests);
 
   const Position& position() const { return position_; }
@@ -94,7 +95,7 @@ class Trainer {
   std::optional<NoiseGroups>& noise_groups() { return noise_groups_; }  // none: noise.groups is off
   std::optional<AdaScale>& adascale() { return adascale_; }             // none: it is off
   NoiseFollower& noise_follower() { return noise_follower_; }
-  std::vector<float>& carried_state() { return carried_state_; }  // [rows of this rank, layers, (h, c), hidden]
+  std::span<float> carried_state() { return carried_state_; }  // [rows of this rank, layers, (h, c), hidden]
 
  private:
   void measure_small_batches();
@@ -134,7 +135,7 @@ class Trainer {
   NoiseFollower noise_follower_;
   BackwardHooks overlap_;  // launches buckets while the last micro-step's backward pass runs
   BatchCourse course_;
-  std::vector<float> carried_state_;
+  PageVector<float> carried_state_;
   Pinned pinned_;
   std::uint64_t dropout_key_;
   std::optional<MicroBatch> staged_;  // what the program's next forward pass takes

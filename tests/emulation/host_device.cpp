@@ -6,6 +6,7 @@
 
 #include "backend/cuda/kernels/occupancy.h"
 #include "base/error.h"
+#include "base/pages.h"
 #include "tests/emulation/emulated_kernels.h"
 #include "tests/emulation/kernel_regions.h"
 #include "tests/emulation/reference_dnn.h"
@@ -29,6 +30,14 @@ bool inside(const Map& map, const void* memory, std::int64_t bytes, auto bytes_o
   --at;
   return number(memory) + static_cast<std::uintptr_t>(bytes) <=
          at->first + static_cast<std::uintptr_t>(bytes_of_entry(at->second));
+}
+
+// Any part of it.
+bool touches(const std::map<std::uintptr_t, std::int64_t>& map, const void* memory, std::int64_t bytes) {
+  auto at = map.lower_bound(number(memory) + static_cast<std::uintptr_t>(bytes));
+  if (at == map.begin()) return false;
+  --at;
+  return at->first + static_cast<std::uintptr_t>(at->second) > number(memory);
 }
 
 template <class... Values>
@@ -134,7 +143,10 @@ void HostDevice::release_host(void* memory) {
 }
 
 void HostDevice::pin(void* memory, std::int64_t bytes) {
-  if (!pinned_.emplace(number(memory), bytes).second) throw Error("memory is pinned twice");
+  expect_whole_pages(memory, bytes);
+  if (touches(pinned_, memory, bytes) || touches(host_allocations_, memory, bytes))
+    throw Error("memory is pinned twice");
+  pinned_.emplace(number(memory), bytes);
 }
 
 void HostDevice::unpin(void* memory) {
@@ -354,6 +366,9 @@ void HostDevice::copy(void* to, const void* from, std::int64_t bytes, CopyKind k
   if (kind == CopyKind::on_device) return give(std::move(call), [=] { std::memmove(to, from, size); });
   const bool in = kind == CopyKind::to_device;
   if (pinned(in ? from : to, bytes)) return give(std::move(call), [=] { std::memcpy(to, from, size); });
+  const void* host = in ? from : to;
+  if (touches(pinned_, host, bytes) || touches(host_allocations_, host, bytes))
+    throw Error(cat(name, ": ", bytes, " bytes at ", host, " lie in page-locked memory in part"));
   if (captured) throw Error("a copy from or to pageable memory during a capture");
   // Pageable memory: CUDA has read it, or written it, when the call returns.
   call.regions = {in ? Region{to, bytes, true} : Region{from, bytes, false}};

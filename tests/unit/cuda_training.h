@@ -11,6 +11,7 @@
 #include "backend/cuda/backend.h"
 #include "backend/cuda/program/base.h"
 #include "base/error.h"
+#include "base/pages.h"
 #include "models/models.h"
 #include "optim/optimizer.h"
 #include "tests/emulation/host_device.h"
@@ -117,13 +118,13 @@ inline Curve train(Backend& backend, const Task& task, const Listener& listener 
   // As the loader does: two page-locked places in turn, overwritten once forward() has returned.
   const std::int64_t symbols = task.micro_batch * task.graph.input_bytes(),
                      places = task.micro_batch * task.graph.sequence();
-  std::vector<std::uint8_t> inputs[2];
-  std::vector<std::int32_t> targets[2];
+  PageVector<std::uint8_t> inputs[2];
+  PageVector<std::int32_t> targets[2];
   for (int i = 0; i < 2; ++i) {
     inputs[i].resize(static_cast<std::size_t>(symbols));
     targets[i].resize(static_cast<std::size_t>(places));
-    backend.pin(std::as_bytes(std::span(inputs[i])));
-    backend.pin(std::as_bytes(std::span(targets[i])));
+    backend.pin(pages_of(inputs[i]));
+    backend.pin(pages_of(targets[i]));
   }
   std::int64_t staged = 0;  // passes
   const auto stage = [&](Program& to) {
@@ -185,8 +186,8 @@ inline Curve train(Backend& backend, const Task& task, const Listener& listener 
       for (std::int64_t t = 0; t < task.graph.sequence(); ++t) curve.logits.push_back(inference->logits(r, t));
   }
   for (int i = 0; i < 2; ++i) {
-    backend.unpin(std::as_bytes(std::span(inputs[i])));
-    backend.unpin(std::as_bytes(std::span(targets[i])));
+    backend.unpin(pages_of(inputs[i]));
+    backend.unpin(pages_of(targets[i]));
   }
   return curve;
 }

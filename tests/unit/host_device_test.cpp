@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/pages.h"
 #include "base/small_floats.h"
 
 namespace ringtrain::cuda {
@@ -130,8 +131,9 @@ TEST(HostDevice, WorkRunsOnlyWhenTheHostWaits) {
 
 TEST(HostDevice, PageLockedMemoryIsReadLateAndPageableMemoryAtOnce) {
   TwoStreams s({Kind::latest});
-  std::vector<float> pageable(count, 5.0f), owned(count, 6.0f);
-  s.device.pin(owned.data(), count * 4);
+  std::vector<float> pageable(count, 5.0f);
+  PageVector<float> owned(count, 6.0f);
+  s.device.pin(owned.data(), std::ssize(pages_of(owned)));
   s.device.copy(s.a, pageable.data(), 4, CopyKind::to_device, s.first);
   s.device.copy(s.a + 1, s.source, 4, CopyKind::to_device, s.first);
   s.device.copy(s.a + 2, owned.data(), 4, CopyKind::to_device, s.first);
@@ -140,6 +142,28 @@ TEST(HostDevice, PageLockedMemoryIsReadLateAndPageableMemoryAtOnce) {
   s.device.copy(back.data(), s.a, 12, CopyKind::to_host, s.first);
   EXPECT_EQ(back, (std::array<float, 3>{5, 77, 77}));
   s.device.unpin(owned.data());
+}
+
+TEST(HostDevice, PinnedMemoryIsWholePagesEachPinnedOnceAndNoCopyLiesPartlyInIt) {
+  TwoStreams s({Kind::latest});
+  const auto page = static_cast<std::int64_t>(page_bytes());
+  PageVector<char> memory(static_cast<std::size_t>(4 * page));
+  char* begin = memory.data();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(begin) % page_bytes(), 0u);
+  EXPECT_EQ(std::ssize(pages_of(PageVector<float>(3))), page);
+  EXPECT_THROW(s.device.pin(begin + 64, page), Error);
+  EXPECT_THROW(s.device.pin(begin, page - 4), Error);
+  EXPECT_THROW(s.device.pin(begin, 0), Error);
+  s.device.pin(begin + page, 2 * page);
+  EXPECT_THROW(s.device.pin(begin, 2 * page), Error);
+  EXPECT_THROW(s.device.pin(begin + 2 * page, page), Error);
+  for (const auto& [from, bytes] : {std::pair(begin + page - 4, 8), {begin + 3 * page - 4, 8}}) {
+    EXPECT_THROW(s.device.copy(s.a, from, bytes, CopyKind::to_device, s.first), Error);
+    EXPECT_THROW(s.device.copy(from, s.a, bytes, CopyKind::to_host, s.first), Error);
+  }
+  EXPECT_NO_THROW(s.device.copy(s.a, begin + page, 8, CopyKind::to_device, s.first));
+  EXPECT_NO_THROW(s.device.copy(s.a, begin + page - 8, 8, CopyKind::to_device, s.first));
+  s.device.unpin(begin + page);
 }
 
 TEST(HostDevice, AWaitIsForTheRecordBeforeIt) {

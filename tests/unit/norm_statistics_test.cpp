@@ -98,14 +98,16 @@ TEST_P(NormStatistics, OfADeviceEqualTheCpus) {
     const auto program = backend->compile(s.graph, s.rows, precision, PassMode::statistics, s.group);
     program->allocate();
     program->set_weights(*weights);
-    backend->pin(std::as_bytes(std::span(s.x)));
-    backend->pin(std::as_bytes(std::span(s.y)));
+    const PageVector<std::uint8_t> x(s.x.begin(), s.x.end());
+    const PageVector<std::int32_t> y(s.y.begin(), s.y.end());
+    backend->pin(pages_of(x));
+    backend->pin(pages_of(y));
     for (int time = 0; time < 3; ++time) {  // plain, captured, replayed
-      program->run({s.x.data(), s.y.data()});
+      program->run({x.data(), y.data()});
       expect_same_statistics(s, program->statistics(), expected, tolerance);
     }
-    backend->unpin(std::as_bytes(std::span(s.x)));
-    backend->unpin(std::as_bytes(std::span(s.y)));
+    backend->unpin(pages_of(x));
+    backend->unpin(pages_of(y));
   }
 }
 

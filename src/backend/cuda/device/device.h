@@ -58,7 +58,9 @@ class Device {
   virtual void release(void* memory) = 0;
   virtual void* allocate_host(std::int64_t bytes) = 0;  // page-locked
   virtual void release_host(void* memory) = 0;
-  // Page-locks memory that somebody else owns until unpin(); where that is refused, copies are merely slower.
+  // Page-locks memory that somebody else owns until unpin(); where the machine refuses that, copies are merely slower.
+  // Throws Error unless these are whole pages (base/pages.h), none of which is pinned already: a copy from or to memory
+  // that is pinned in part is refused.
   virtual void pin(void* memory, std::int64_t bytes) = 0;
   virtual void unpin(void* memory) = 0;
   virtual std::int64_t allocated_bytes() const = 0;  // by allocate(), now

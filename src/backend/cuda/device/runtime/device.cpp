@@ -20,6 +20,7 @@
 #include "backend/cuda/kernels/occupancy.h"
 #include "backend/cuda/kernels/table.h"
 #include "base/error.h"
+#include "base/pages.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -123,11 +124,14 @@ class RuntimeDevice : public Device {
     if (host_memory_.erase(memory) > 0) cudaFreeHost(memory);
   }
   void pin(void* memory, std::int64_t bytes) override {
+    expect_whole_pages(memory, bytes);
     const cudaError_t status = cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterPortable);
-    if (status == cudaSuccess)
+    if (status == cudaSuccess) {
       pinned_.insert(memory);
-    else
-      cudaGetLastError();
+      return;
+    }
+    cudaGetLastError();
+    if (status == cudaErrorHostMemoryAlreadyRegistered) check(status, "page-locking memory a second time");
   }
   void unpin(void* memory) override {
     if (pinned_.erase(memory) > 0) cudaHostUnregister(memory);
