@@ -9,11 +9,11 @@ GPU_TESTS = ROOT / "build" / "tests" / "gpu_tests"
 LOST = "GpuDeviceWatch.DISABLED_AnIllegalAddressLeavesTheDeviceUnusable"
 
 
-def run(tests, report, *options):
+def run(tests, report, *options, device="host"):
     if not GPU_TESTS.exists():
         pytest.skip("build/tests/gpu_tests is not built")
     return subprocess.run([GPU_TESTS, f"--gtest_filter={tests}", f"--gtest_output=json:{report}", *options], text=True,
-                          capture_output=True, env=environment({"RINGTRAIN_TEST_DEVICE": "host", "GTEST_COLOR": "no"}))
+                          capture_output=True, env=environment({"RINGTRAIN_TEST_DEVICE": device, "GTEST_COLOR": "no"}))
 
 
 def outcomes(report):
@@ -40,3 +40,12 @@ def test_without_it_all_are_run(tmp_path):
     done = run("CudaKernelsPool.Average*", tmp_path / "report.json")
     assert done.returncode == 0, done.stdout
     assert "device lost" not in done.stdout
+
+
+def test_a_device_that_cannot_be_taken_into_use_is_one_failure_with_its_cause(tmp_path):
+    report = tmp_path / "report.json"
+    done = run("CudaKernelsPool.Average*:CudaKernelsSequence.*", report, device="lost")
+    assert done.returncode == 1, done.stdout
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED: ")]
+    assert len(failed) == 1 and "cannot be taken into use: RINGTRAIN_TEST_DEVICE is 'lost'" in failed[0], done.stdout
+    assert set(outcomes(report).values()) == {"skipped"}, done.stdout

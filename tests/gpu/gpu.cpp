@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/error.h"
 #include "cluster/device_choice.h"
 #include "tests/emulation/host_device.h"
 #include "tests/emulation/kernel_regions.h"
@@ -29,11 +30,14 @@ bool on_host_device() {
 }
 
 std::string no_gpu() {
-  return on_host_device() || visible_devices() > 0 ? "" : "there is no GPU";
+  return !variable("RINGTRAIN_TEST_DEVICE").empty() || visible_devices() > 0 ? "" : "there is no GPU";
 }
 
 Device& gpu() {
   if (the_device) return *the_device;
+  const std::string kind = variable("RINGTRAIN_TEST_DEVICE");
+  if (!kind.empty() && !on_host_device())
+    throw Error(cat("RINGTRAIN_TEST_DEVICE is '", kind, "'; expected 'host', or nothing for a GPU"));
   if (on_host_device())
     the_device = std::make_unique<HostDevice>(HostDeviceOptions{{RunOrder::Kind::latest, 0}, {}, {}});
   else

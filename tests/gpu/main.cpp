@@ -1,9 +1,12 @@
-// What only a GPU can say. Without one every test is skipped, and counted as that. Under mpirun all ranks run the same
+// What only a GPU can say. Without one every test is skipped, and counted as that; one that cannot be taken into use (a
+// driver without cuDNN) is one failure, and the tests are skipped for it. Under mpirun all ranks run the same
 // tests (GpuRanks) and share what GPUs there are.
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <string>
 
+#include "base/error.h"
 #include "tests/gpu/device_watch.h"
 #include "tests/gpu/gpu.h"
 #include "tests/unit/cuda_kernels.h"
@@ -14,16 +17,31 @@ const ringtrain::Session* the_session = nullptr;
 
 // A listener, not an environment: GoogleTest 1.12 counts what an environment skips as passed.
 class NeedsGpu : public testing::EmptyTestEventListener {
+ public:
+  bool failed() const { return failed_; }
+
+ private:
   void OnTestProgramStart(const testing::UnitTest&) override {
     if (!missing_.empty()) return;
-    ringtrain::cuda::run_kernel = ringtrain::cuda::run_on_gpu;
-    const ringtrain::cuda::DeviceFacts& facts = ringtrain::cuda::gpu().facts();
-    std::printf("%s, CUDA %s, cuDNN %s\n", facts.name.c_str(), facts.cuda_version.c_str(), facts.cudnn_version.c_str());
+    try {
+      ringtrain::cuda::run_kernel = ringtrain::cuda::run_on_gpu;
+      const ringtrain::cuda::DeviceFacts& facts = ringtrain::cuda::gpu().facts();
+      std::printf("%s, CUDA %s, cuDNN %s\n", facts.name.c_str(), facts.cuda_version.c_str(),
+                  facts.cudnn_version.c_str());
+    } catch (const std::exception& error) {
+      failed_ = true;
+      missing_ = ringtrain::cat("the GPU cannot be taken into use: ", error.what());
+      const auto* own = dynamic_cast<const ringtrain::Error*>(&error);
+      std::printf("FAILED: %s %s\n", missing_.c_str(), own == nullptr ? "" : own->hint().c_str());
+      std::fflush(stdout);
+      if (the_session->size() > 1) ringtrain::abort_job(1);  // the other ranks would wait for this one
+    }
   }
   void OnTestStart(const testing::TestInfo&) override {
     if (!missing_.empty()) GTEST_SKIP() << missing_;
   }
   std::string missing_ = ringtrain::cuda::no_gpu();
+  bool failed_ = false;
 };
 
 }  // namespace
@@ -34,12 +52,13 @@ const ringtrain::Session& ringtrain::cuda::session() {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  testing::UnitTest::GetInstance()->listeners().Append(new NeedsGpu);
+  auto* const needs_gpu = new NeedsGpu;
+  testing::UnitTest::GetInstance()->listeners().Append(needs_gpu);
   const ringtrain::Session session(&argc, &argv);
   the_session = &session;
   if (session.rank() != 0) testing::GTEST_FLAG(output) = "";  // a report is written once
   ringtrain::cuda::watch_device();
   const int result = ringtrain::cuda::exit_code_of_tests(RUN_ALL_TESTS());
   ringtrain::cuda::release_gpu();
-  return result;
+  return result == 0 && needs_gpu->failed() ? 1 : result;
 }

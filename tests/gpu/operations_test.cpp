@@ -1,10 +1,11 @@
-// Every operation that the layers of ResNet-50 and the LSTM ask cuDNN for, in each precision, plain and fused, against
-// loops on the CPU.
+// Every operation that the layers of ResNet-50 and the LSTM ask cuDNN for, and every one that a GPU of this kind takes
+// by the recorded tables of plans, in each precision, plain and fused, against loops on the CPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "backend/cuda/backend.h"
@@ -14,6 +15,7 @@
 #include "tests/emulation/reference_dnn.h"
 #include "tests/emulation/typed_memory.h"
 #include "tests/gpu/gpu.h"
+#include "tests/gpu/recorded_operations.h"
 #include "tests/unit/images.h"
 
 namespace ringtrain::cuda {
@@ -147,8 +149,64 @@ std::vector<DnnOperation> operations_of_both_models(Precision precision, std::in
   return device.operations;
 }
 
+bool of_precision(const DnnOperation& op, Precision precision) {
+  switch (precision) {
+    case Precision::fp32:
+      return op.type == Type::fp32 && op.math == Math::fp32;
+    case Precision::tf32:
+      return op.math == Math::tf32;
+    case Precision::bf16:
+      return op.type == Type::bf16;
+    case Precision::fp16:
+      return op.type == Type::fp16;
+  }
+  return false;
+}
+
+// With fewer samples than on record: loops on the CPU are slow. The host device's are narrow, too: the same fusions,
+// windows and strides.
+DnnOperation of_size(DnnOperation op, std::int64_t samples) {
+  if (op.kind == DnnKind::matmul) {
+    if (on_host_device())
+      for (std::int64_t* size : {&op.m, &op.n, &op.k}) *size = (*size + 31) / 32;
+    return op;
+  }
+  op.n = samples;
+  if (!on_host_device()) return op;
+  op.c = (op.c + 31) / 32, op.k = (op.k + 31) / 32;
+  op.h = op.h / 14 + op.r, op.w = op.w / 14 + op.r;
+  return op;
+}
+
+// What this kind of GPU takes by the record, fused or not, in this precision.
+std::vector<DnnOperation> operations_on_record(Precision precision, std::int64_t samples) {
+  const std::string device = on_host_device() ? "h200" : recorded_device(gpu().facts());
+  std::vector<DnnOperation> operations;
+  if (device.empty()) return operations;
+  for (const RecordedOperation& recorded : recorded_operations(device))
+    if (recorded.answer.found && of_precision(recorded.operation, precision))
+      operations.push_back(of_size(recorded.operation, samples));
+  return operations;
+}
+
 bool is_plain(const DnnOperation& op) {
   return op.prologue == Prologue::none && op.epilogue == Epilogue::none && op.engine == Engine::general;
+}
+
+// Every one once, the most important first, because the time is limited: what the programs cannot do without, then
+// what is fused, then the plain ones of other models.
+std::vector<DnnOperation> all_operations(Precision precision, std::int64_t samples) {
+  std::vector<DnnOperation> fused, others, operations;
+  std::set<std::string> keys;
+  const auto add = [&](const std::vector<DnnOperation>& more, std::vector<DnnOperation>& plain) {
+    for (const DnnOperation& op : more)
+      if (keys.insert(op.key()).second) (is_plain(op) ? plain : fused).push_back(op);
+  };
+  add(operations_of_both_models(precision, samples), operations);
+  add(operations_on_record(precision, samples), others);
+  operations.insert(operations.end(), fused.begin(), fused.end());
+  operations.insert(operations.end(), others.begin(), others.end());
+  return operations;
 }
 
 class GpuOperations : public testing::TestWithParam<Precision> {};
@@ -159,31 +217,49 @@ TEST_P(GpuOperations, EqualLoopsOnTheCpu) {
   std::ofstream table;
   if (const std::string file = out_file("operations.csv"); !file.empty()) table.open(file, std::ios::app);
   int checked = 0, refused = 0, left = 0;
-  const std::vector<DnnOperation> operations = operations_of_both_models(GetParam(), samples);
-  for (const bool plain : {true, false})  // the most important first: the time is limited
-    for (const DnnOperation& op : operations) {
-      if (is_plain(op) != plain) continue;
-      if (now_seconds() - begin > limit) {
-        ++left;
-        continue;
-      }
-      const Outcome outcome = compare(op);
-      ++(outcome.found ? checked : refused);
-      if (outcome.found) {
-        EXPECT_LE(outcome.difference, tolerance(op)) << op.key() << " by " << outcome.text;
-        EXPECT_TRUE(outcome.same_bits) << op.key() << " by " << outcome.text << " gives other bits when it runs again";
-      } else {
-        EXPECT_FALSE(plain) << op.key() << " has no plan: " << outcome.text;
-      }
-      if (table)
-        table << '"' << op.key() << "\"," << (outcome.found ? "compared" : "refused") << ',' << outcome.difference
-              << ',' << (outcome.same_bits ? "same bits" : "other bits") << ",\"" << outcome.text << "\"\n";
+  const std::vector<DnnOperation> operations = all_operations(GetParam(), samples);
+  for (const DnnOperation& op : operations) {
+    if (now_seconds() - begin > limit) {
+      ++left;
+      continue;
     }
+    const Outcome outcome = compare(op);
+    ++(outcome.found ? checked : refused);
+    if (outcome.found) {
+      EXPECT_LE(outcome.difference, tolerance(op)) << op.key() << " by " << outcome.text;
+      EXPECT_TRUE(outcome.same_bits) << op.key() << " by " << outcome.text << " gives other bits when it runs again";
+    } else {
+      EXPECT_FALSE(is_plain(op)) << op.key() << " has no plan: " << outcome.text;
+    }
+    if (table)
+      table << '"' << op.key() << "\"," << (outcome.found ? "compared" : "refused") << ',' << outcome.difference << ','
+            << (outcome.same_bits ? "same bits" : "other bits") << ",\"" << outcome.text << "\"\n";
+  }
   std::printf("%s: %d operations compared, %d refused, %d not reached in %g s\n", precision_name(GetParam()), checked,
               refused, left, limit);
   RecordProperty("compared", checked);
   RecordProperty("not_reached", left);
   EXPECT_GT(checked, 0);
+}
+
+// In bf16 an H200 takes data gradients with their ReLU's and norm's sums, some writing the ReLU's output as well.
+TEST(GpuOperationsOnRecord, HaveTheFusedDataGradientsOfAnH200) {
+  std::map<Epilogue, int> gradients;
+  int sums = 0;
+  for (const RecordedOperation& recorded : recorded_operations("h200")) {
+    const DnnOperation& op = recorded.operation;
+    if (!recorded.answer.found || op.type != Type::bf16) continue;
+    if (op.kind == DnnKind::data_gradient) ++gradients[op.epilogue];
+    sums += op.kind == DnnKind::convolution && op.epilogue == Epilogue::sums;
+  }
+  EXPECT_GE(gradients[Epilogue::relu_sums_output], 8);
+  EXPECT_GE(gradients[Epilogue::relu_sums], 8);
+  EXPECT_GE(gradients[Epilogue::add_relu_sums], 8);
+  EXPECT_GE(sums, 20);
+  std::set<std::string> asked;
+  for (const DnnOperation& op : all_operations(Precision::bf16, 1)) asked.insert(op.key());
+  for (const DnnOperation& op : operations_on_record(Precision::bf16, 1))
+    EXPECT_TRUE(asked.contains(op.key())) << op.key();
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, GpuOperations,
