@@ -5,7 +5,8 @@
                                     registers to memory, or when a kernel's row is not the recorded one
   tests/gpu/resources.py --record   writes the table
 
-Another nvcc chooses other registers, so rows are compared only with the version that the table names; spills always.
+The table is compiled in: grids are sized by it (src/backend/cuda/kernels/occupancy.h). Another nvcc chooses other registers,
+so rows are compared only with the version that the table names; spills always.
 """
 import argparse
 import csv

@@ -204,7 +204,7 @@ TEST(CudaFusions, TheStemIsPooledWithoutTheMapInMemory) {
 }
 
 TEST(CudaFusions, ARefusedFusionFallsBackAndTheTableSaysSo) {
-  const Task task = small_task();
+  const Task task = image_task(small_resnet(18, 8, "imagenet", 48), 4, 4, 4);
   FusionTable table;
   HostDeviceOptions device;
   device.refuse_dnn = [](const DnnOperation& op) {

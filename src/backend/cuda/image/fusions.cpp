@@ -3,6 +3,7 @@
 #include "backend/cuda/image/norm.h"
 #include "backend/cuda/image/trials.h"
 #include "backend/cuda/program/fusion.h"
+#include "backend/cuda/program/group_launches.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
@@ -63,6 +64,10 @@ Rest rest_of(const ConvolutionWay& way, const Value& x) {
   return rest;
 }
 
+double lost_to_groups(const ImageContext& context, const DnnOperation& product) {
+  return bytes_lost_to_groups(context.device->facts(), product, context.samples / product.n);
+}
+
 }  // namespace
 
 Type choose_weight_gradient_type(FusionTable& fusions, const ImageContext& context, const ConvolutionLayer& layer,
@@ -93,8 +98,8 @@ ConvolutionWay choose_convolution_way(FusionTable& fusions, const ImageContext& 
     const std::vector<DnnOperation> products = {layer.forward_operation(with), layer.data_operation(with),
                                                 layer.weight_operation(with)};
     const Rest rest = rest_of(way, x);
-    const double bytes =
-        (3 + rest.maps) * static_cast<double>(context.bytes(x)) + 3 * static_cast<double>(context.bytes(y));
+    double bytes = (3 + rest.maps) * static_cast<double>(context.bytes(x)) + 3 * static_cast<double>(context.bytes(y));
+    for (const DnnOperation& product : products) bytes += lost_to_groups(context, product);
     const auto parts = [&context, &x, way, products, rest] {
       std::vector<TrialPart> all;
       for (const DnnOperation& product : products) all.push_back(operation_trial(context, product));
@@ -129,10 +134,11 @@ SumsWay choose_sums_way(FusionTable& fusions, const ImageContext& context, const
       if (separate) all.push_back(norm_sums_trial(context, y));
       return all;
     };
-    site.ways.push_back({.name = sums.name,
-                         .operations = {forward},
-                         .bytes = static_cast<double>(context.bytes(y)) * (separate ? 2 : 1),
-                         .trial = trial(parts)});
+    site.ways.push_back(
+        {.name = sums.name,
+         .operations = {forward},
+         .bytes = static_cast<double>(context.bytes(y)) * (separate ? 2 : 1) + lost_to_groups(context, forward),
+         .trial = trial(parts)});
   }
   return ways[fusions.choose(*context.device, site)].way;
 }

@@ -1,0 +1,57 @@
+#include "backend/cuda/program/group_launches.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringtrain::cuda {
+namespace {
+
+constexpr double launch_seconds = 3e-6;  // from the last block of a kernel of a graph to a full GPU in the next
+constexpr double tile = 128;             // rows and columns of a block's part of the product
+
+// What memory and tensor cores of such a GPU reach, about three quarters of the data sheet's numbers.
+struct Rates {
+  double bytes, flops;  // a second
+};
+Rates rates_of(int compute_capability, Math math) {
+  const Rates half = compute_capability >= 100  ? Rates{6e12, 1.5e15}
+                     : compute_capability >= 90 ? Rates{3.6e12, 7e14}
+                                                : Rates{1.5e12, 2.3e14};
+  return {half.bytes, math == Math::half ? half.flops : math == Math::tf32 ? half.flops / 2 : half.flops / 14};
+}
+
+// Of the implicit matrix product: [rows, inner] x [inner, columns].
+struct Product {
+  double rows, columns, inner;
+};
+Product product_of(const DnnOperation& o) {
+  const auto taps = static_cast<double>(o.r * o.r), n = static_cast<double>(o.n);
+  if (o.kind == DnnKind::data_gradient)
+    return {n * static_cast<double>(o.h * o.w), static_cast<double>(o.c), static_cast<double>(o.k) * taps};
+  return {n * static_cast<double>(o.out_h() * o.out_w()), static_cast<double>(o.k), static_cast<double>(o.c) * taps};
+}
+
+double seconds_of(const DnnOperation& operation, const Rates& rates, double multiprocessors) {
+  double bytes = 0;
+  for (const DnnTensor& tensor : operation.tensors())
+    bytes += static_cast<double>(tensor.elements() * bytes_of(tensor.type));
+  const Product p = product_of(operation);
+  const double tiles = std::ceil(p.rows / tile) * std::ceil(p.columns / tile);
+  const double tile_seconds = 2 * tile * std::min(tile, p.columns) * p.inner / (rates.flops / multiprocessors);
+  return launch_seconds + std::max(bytes / rates.bytes, std::ceil(tiles / multiprocessors) * tile_seconds);
+}
+
+}  // namespace
+
+double bytes_lost_to_groups(const DeviceFacts& device, const DnnOperation& group, std::int64_t launches) {
+  if (launches <= 1) return 0;
+  const Rates rates = rates_of(device.compute_capability, group.math);
+  const double multiprocessors = std::max(1, device.multiprocessors);
+  DnnOperation all = group;
+  all.n *= launches;
+  const double lost = static_cast<double>(launches) * seconds_of(group, rates, multiprocessors) -
+                      seconds_of(all, rates, multiprocessors);
+  return std::max(0.0, lost) * rates.bytes;
+}
+
+}  // namespace ringtrain::cuda
