@@ -22,6 +22,7 @@ for program in bin/ringtrain bin/ringtrain-data build/tests/unit_tests build/tes
   ln -s "$up/ringtrain" "$folder/$program"
 done
 [ -e bin/libcuda-stand-in.so ] && cp bin/libcuda-stand-in.so $folder/bin/
+[ -e bin/libringtrain-hopper.so ] && strip --strip-unneeded -o $folder/bin/libringtrain-hopper.so bin/libringtrain-hopper.so
 cp .ci/start.sh $folder/ringtrain
 
 # ---- MPI: Open MPI opens its parts by name; those that want a network's libraries stay behind ------------------------
@@ -74,7 +75,7 @@ ringtrain COMMIT, with everything but CUDA's libraries. No installation: unpack 
 CUDA's driver, cuDNN and NCCL are the machine's; when they are not found, name their folders in RINGTRAIN_CUDA_LIBRARIES.
 TEXT
 
-tar --sort=name --owner=0 --group=0 --numeric-owner -C build/bundle -cf - ringtrain-bundle | gzip -6 > "$archive"
+tar --sort=name --owner=0 --group=0 --numeric-owner -C build/bundle -cf - ringtrain-bundle | gzip -9 > "$archive"
 size=$(stat -c %s "$archive")
 echo "$archive: $((size / 1048576)) MiB packed, $(du -sm $folder | cut -f1) MiB unpacked"
 [ "$size" -le $((limit_mib * 1048576)) ] || { echo "error: the bundle is larger than $limit_mib MiB" >&2; exit 1; }
