@@ -1,4 +1,6 @@
 """What only a GPU can say, tried on the host device: which tests are run and counted after one has lost the device."""
+import importlib.machinery
+import importlib.util
 import json
 import subprocess
 
@@ -49,3 +51,20 @@ def test_a_device_that_cannot_be_taken_into_use_is_one_failure_with_its_cause(tm
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED: ")]
     assert len(failed) == 1 and "cannot be taken into use: RINGTRAIN_TEST_DEVICE is 'lost'" in failed[0], done.stdout
     assert set(outcomes(report).values()) == {"skipped"}, done.stdout
+
+
+def test_the_others_are_run_by_a_process_of_their_own(tmp_path, monkeypatch, capsys):
+    """As make test does it: one failure, and every other test has passed."""
+    loader = importlib.machinery.SourceFileLoader("run_tests", str(ROOT / "tests" / "run_tests"))
+    runner = importlib.util.module_from_spec(importlib.util.spec_from_loader("run_tests", loader))
+    loader.exec_module(runner)
+    monkeypatch.setattr(runner, "REPORTS", tmp_path)
+    monkeypatch.setenv("RINGTRAIN_TEST_DEVICE", "host")
+    monkeypatch.setenv("GTEST_ALSO_RUN_DISABLED_TESTS", "1")
+    monkeypatch.setenv("GTEST_FILTER", f"{LOST}:CudaKernelsPool.Average*:CudaKernelsSequence.*")
+    if not GPU_TESTS.exists():
+        pytest.skip("build/tests/gpu_tests is not built")
+    counts = runner.run_suite(*next(runner.suites(["gpu"], None)))
+    shown = capsys.readouterr().out
+    assert counts["failed"] == 1 and counts["skipped"] == 0 and counts["passed"] >= 4, shown
+    assert f"failed: {LOST}" in shown and "in a process of their own" in shown
