@@ -53,6 +53,15 @@ def test_all_libraries_are_the_folders_own_and_none_is_cudas(bundle):
     assert not re.search(r"libcuda|libcudnn|libnccl|libcublas|libnvrtc", names), names
 
 
+def test_the_library_for_hopper_is_in_it_and_needs_nothing_else(bundle):
+    library = bundle / "bin" / "libringtrain-hopper.so"
+    if not (ROOT / "bin" / library.name).exists():
+        pytest.skip("the library for Hopper is not built (make hopper)")
+    loader = next((bundle / "lib").glob("ld-*.so.*"))
+    paths = re.findall(r"=> (/.*?) \(0x", run(bundle, loader, "--library-path", bundle / "lib", "--list", library).stdout)
+    assert paths and not [path for path in paths if not Path(path).is_relative_to(bundle)], paths
+
+
 def test_it_trains_three_steps_from_another_folder(bundle, workshop):
     run_dir, _ = train(bundle, workshop)
     assert curve(run_dir) == curve(workshop.train("installed", stop__steps=3))

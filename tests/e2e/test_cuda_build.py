@@ -1,6 +1,7 @@
 """What a build with CUDA has to keep to, on a machine without a GPU; without CUDA these tests are skipped."""
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -26,6 +27,38 @@ def test_the_program_needs_no_cuda_library_to_start():
 def test_no_kernel_spills_and_all_take_what_the_recorded_table_says():
     done = run("tests/gpu/resources.py")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@with_cuda
+def test_kernels_for_hopper_consist_of_what_their_tiles_say():
+    if not (ROOT / "bin" / "libringtrain-hopper.so").exists():
+        pytest.skip("the library for Hopper is not built (make hopper)")
+    done = run("tests/gpu/hopper.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@with_cuda
+def test_a_build_without_cutlass_says_so_in_one_line_and_goes_on(tmp_path):
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    done = subprocess.run([".ci/configure.sh", "config.mk"], cwd=tmp_path, text=True, capture_output=True,
+                          env={**os.environ, "CUDNN_FRONTEND_HOME": str(ROOT / "build" / "cudnn-frontend"), "CUDA": "1",
+                               "PIP_INDEX_URL": "http://127.0.0.1:1/simple", "PIP_NO_CACHE_DIR": "1"})
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^ *CUTLASS +none, no library for Hopper: CUTLASS could not be fetched: .+$", done.stdout, re.M), done.stdout
+    config = (tmp_path / "config.mk").read_text()
+    assert "CUDA_STATE := on\n" in config and "CUTLASS_INCLUDE := \n" in config
+
+
+@with_cuda
+def test_a_sites_own_cutlass_is_taken_or_named(tmp_path):
+    done = run(".ci/configure.sh", tmp_path / "config.mk", CUTLASS_HOME="/nowhere")
+    assert done.returncode != 0 and "CUTLASS_HOME=/nowhere" in done.stderr, done.stdout + done.stderr
+    own = ROOT / "build" / "cutlass"
+    if not own.exists():
+        pytest.skip("CUTLASS is not here")
+    done = run(".ci/configure.sh", tmp_path / "config.mk", CUTLASS_HOME=str(own))
+    assert done.returncode == 0, done.stderr
+    assert f"CUTLASS_INCLUDE := {own}/include\n" in (tmp_path / "config.mk").read_text()
 
 
 @with_cuda
