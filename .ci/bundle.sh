@@ -63,6 +63,8 @@ cp -r configs $folder/
 mkdir -p $folder/tests $folder/results
 cp -r tests/{gpu,bench,golden,mpirun.sh,run_tests} $folder/tests/
 cp -r results/bench $folder/results/
+cp results/cuda_plans_*.csv $folder/results/ # what the GPU's tests ask for
+mkdir -p $folder/src/backend/cuda/device && cp -r src/backend/cuda/device/descriptions $folder/src/backend/cuda/device/
 find $folder/tests \( -name '*.cpp' -o -name '*.pyc' \) -delete
 sed "s/COMMIT/$(git describe --always --dirty 2> /dev/null || echo unknown)/" > $folder/README <<'TEXT'
 ringtrain COMMIT, with everything but CUDA's libraries. No installation: unpack it anywhere, on any Linux of this processor.

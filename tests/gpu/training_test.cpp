@@ -125,7 +125,7 @@ std::vector<Case> families() {
     config.width = 16;
     return image_task(build_model(config, image_shape(16, 10)), 4, 4, 0);
   };
-  return {{"ResNet", [] { return image_task(small_resnet(50, 8, "small", 8), 4, 4, 2); }, 0, 0},
+  return {{"ResNet", [] { return image_task(small_resnet(18, 8, "small", 8), 4, 4, 2); }, 0, 0},
           {"Cnn", cnn, 0, 0},
           {"AlexNet", [] { return image_task(small_alexnet(0.5), 4, 2, 0); }, 0, 0},
           {"Lstm", [] { return lstm(32, 2, 0.1, 8, 8, true); }, 0, 0}};
