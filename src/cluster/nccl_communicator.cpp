@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <deque>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cluster/nccl_abort.h"
+#include "cluster/queued_communicator.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -35,47 +35,42 @@ void* nccl_stream(cuda::Stream stream) {
   return reinterpret_cast<void*>(stream.handle);
 }
 
-class NcclCommunicator final : public DeviceCommunicator {
+// One collective that was started and has not been seen to end.
+struct NcclCollective {
+  std::string what;
+  cuda::Event ready, end;
+  double since = -1;  // when `ready` was first seen to have happened and all before it to have ended
+};
+
+// What NCCL works on is `memory` itself or, with 16-bit gradients, `half`.
+struct NcclVector {
+  float* memory = nullptr;
+  std::int64_t count = 0;
+  void* half = nullptr;
+  void* handle = nullptr;  // of the registration
+  bool by_nccl = false;
+};
+
+class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollective> {
  public:
   NcclCommunicator(const NcclApi& api, cuda::Device& device, Communicator& host, const NcclOptions& options);
   ~NcclCommunicator() override;
 
-  int rank() const override { return host_.rank(); }
-  int size() const override { return host_.size(); }
   std::string describe() const override;
   std::map<std::string, std::string> record() const override;
+  using QueuedCommunicator::start_sum;
   std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
-  std::unique_ptr<Pending> start_sum(std::span<double> values) override { return host_.start_sum(values); }
-  void broadcast(std::span<std::byte> bytes, int root) override { host_.broadcast(bytes, root); }
   void set_rounding(const GradientRounding& rounding) override { rounding_ = rounding; }
   void broadcast_vector(std::span<float> values, int root) override;
-  void gather(std::span<const float> mine, std::span<float> all, int root) override { host_.gather(mine, all, root); }
-  void scatter(std::span<const float> all, std::span<float> mine, int root) override { host_.scatter(all, mine, root); }
-  void barrier() override { host_.barrier(); }
   void* allocate(std::int64_t bytes) override;
   void release(void* memory) override;
   void poll() override;
   void abort(const std::string& why) override;
 
-  bool done(std::int64_t number);
-  void finish(std::int64_t number);
+  bool done(std::int64_t number) override;
+  void finish(std::int64_t number) override;
 
  private:
-  // One collective that was started and has not been seen to end, in the order of starting.
-  struct Running {
-    std::string what;
-    cuda::Event ready, end;
-    double since = -1;  // when `ready` was first seen to have happened and all before it to have ended
-  };
-  // Memory of allocate(): what NCCL works on is `memory` itself or, with 16-bit gradients, `half`.
-  struct Allocation {
-    float* memory = nullptr;
-    std::int64_t count = 0;
-    void* half = nullptr;
-    void* handle = nullptr;  // of the registration
-    bool by_nccl = false;
-  };
-
   void take_kept();
   void choose_algorithm(const std::string& algorithm);
   void compare_records();
@@ -87,7 +82,6 @@ class NcclCommunicator final : public DeviceCommunicator {
   void poll_host();
   [[noreturn]] void fail(const std::string& what, const std::string& hint);
   std::string library_says(NcclResult result);
-  const Allocation* find(const float* values) const;
   struct Rounded {
     void* buffer = nullptr;
     std::int64_t count = 0;  // from the first value on
@@ -98,38 +92,20 @@ class NcclCommunicator final : public DeviceCommunicator {
   void* allocate_registered(std::int64_t bytes, void*& handle);
   void deregister(void* handle);
   void retire();
-  cuda::Event event();
 
   const NcclApi& api_;
-  cuda::Device& device_;
-  Communicator& host_;
   NcclOptions options_;
   int version_ = 0;
   NcclComm* comm_ = nullptr;
   bool aborted_ = false;
   cuda::Stream stream_;
   GradientRounding rounding_;
-  std::vector<Allocation> allocations_;
-  std::deque<Running> running_;
-  std::int64_t ended_ = 0;  // collectives that are known to have ended: running_[i] is number ended_ + i
   std::int64_t bucket_ = 0;
-  std::vector<cuda::Event> free_events_;
-};
-
-class PendingNcclSum final : public Pending {
- public:
-  PendingNcclSum(NcclCommunicator& communicator, std::int64_t number) : communicator_(communicator), number_(number) {}
-  bool done() override { return communicator_.done(number_); }
-  void finish() override { communicator_.finish(number_); }
-
- private:
-  NcclCommunicator& communicator_;
-  std::int64_t number_;
 };
 
 NcclCommunicator::NcclCommunicator(const NcclApi& api, cuda::Device& device, Communicator& host,
                                    const NcclOptions& options)
-    : api_(api), device_(device), host_(host), options_(options) {
+    : QueuedCommunicator(device, host), api_(api), options_(options) {
   api_.get_version(&version_);
   take_kept();
   choose_algorithm(options.algorithm);
@@ -268,19 +244,12 @@ void NcclCommunicator::poll_host() {
   }
 }
 
-cuda::Event NcclCommunicator::event() {
-  if (free_events_.empty()) return device_.make_event();
-  const cuda::Event event = free_events_.back();
-  free_events_.pop_back();
-  return event;
-}
-
 // `call` gives the collective to NCCL's stream, behind all that the compute stream has now.
 template <class Call>
 void NcclCommunicator::collective(std::string what, const Call& call) {
   if (aborted_)
     throw Error(cat("rank ", rank(), " of ", size(), ": ", what, " was asked for after NCCL had been ended"));
-  Running& run = running_.emplace_back();
+  NcclCollective& run = running_.emplace_back();
   run.what = std::move(what);
   run.ready = event();
   run.end = event();
@@ -290,15 +259,9 @@ void NcclCommunicator::collective(std::string what, const Call& call) {
   device_.record(run.end, stream_);
 }
 
-const NcclCommunicator::Allocation* NcclCommunicator::find(const float* values) const {
-  for (const Allocation& a : allocations_)
-    if (values >= a.memory && values < a.memory + a.count) return &a;
-  return nullptr;
-}
-
 // Buckets come in order and begin anew at the vector's begin.
 std::string NcclCommunicator::name_of(std::span<float> values) {
-  const Allocation* vector = find(values.data());
+  const NcclVector* vector = find(values);
   if (vector == nullptr) return cat("the sum of ", values.size(), " values");
   const std::int64_t begin = values.data() - vector->memory;
   bucket_ = begin == 0 ? 0 : bucket_ + 1;
@@ -308,7 +271,7 @@ std::string NcclCommunicator::name_of(std::span<float> values) {
 // How many of the values travel in 16 bits, and where.
 NcclCommunicator::Rounded NcclCommunicator::rounded(std::span<float> values) const {
   if (options_.gradient_type == Type::fp32) return {};
-  const Allocation* vector = find(values.data());
+  const NcclVector* vector = find(values);
   if (vector == nullptr)
     throw Error(cat("a sum in ", cuda::type_name(options_.gradient_type), " of memory that allocate() did not give"));
   const std::int64_t begin = values.data() - vector->memory;
@@ -324,7 +287,7 @@ void NcclCommunicator::sum_in_place(void* values, std::int64_t count, Type type,
 }
 
 std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
-  const std::int64_t number = ended_ + std::ssize(running_), count = std::ssize(values);
+  const std::int64_t number = next_number(), count = std::ssize(values);
   const Type type = options_.gradient_type;
   const Rounded part = rounded(values);
   collective(name_of(values), [&](const std::string& what) {
@@ -340,11 +303,11 @@ std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values, co
     if (part.count < count || count == 0)
       sum_in_place(values.data() + part.count, count - part.count, Type::fp32, what);
   });
-  return std::make_unique<PendingNcclSum>(*this, number);
+  return pending(number);
 }
 
 void NcclCommunicator::broadcast_vector(std::span<float> values, int root) {
-  const std::int64_t number = ended_ + std::ssize(running_);
+  const std::int64_t number = next_number();
   collective(cat("the broadcast of ", values.size(), " values from rank ", root), [&](const std::string& what) {
     check(
         api_.broadcast(values.data(), values.data(), values.size(), NcclType::fp32, root, comm_, nccl_stream(stream_)),
@@ -356,20 +319,17 @@ void NcclCommunicator::broadcast_vector(std::span<float> values, int root) {
 
 bool NcclCommunicator::done(std::int64_t number) {
   poll();
-  return number < ended_;
+  return ended(number);
 }
 
 void NcclCommunicator::finish(std::int64_t number) {
-  if (number < ended_) return;
-  device_.wait(device_.compute_stream(), running_[static_cast<std::size_t>(number - ended_)].end);
+  if (!ended(number)) device_.wait(device_.compute_stream(), running(number).end);
 }
 
 void NcclCommunicator::retire() {
   while (!running_.empty() && device_.done(running_.front().end)) {
-    free_events_.push_back(running_.front().ready);
-    free_events_.push_back(running_.front().end);
-    running_.pop_front();
-    ++ended_;
+    reuse({running_.front().ready, running_.front().end});
+    end_first();
   }
 }
 
@@ -382,7 +342,7 @@ void NcclCommunicator::poll() {
   check(state, what);
   poll_host();
   if (running_.empty()) return;
-  Running& first = running_.front();
+  NcclCollective& first = running_.front();
   const double now = now_seconds();
   if (first.since < 0 && device_.done(first.ready)) first.since = now;
   if (first.since >= 0 && now - first.since > options_.timeout_seconds)
@@ -429,7 +389,7 @@ void NcclCommunicator::deregister(void* handle) {
 
 void* NcclCommunicator::allocate(std::int64_t bytes) {
   if (bytes <= 0) return nullptr;
-  Allocation a;
+  NcclVector a;
   a.count = bytes / static_cast<std::int64_t>(sizeof(float));
   const bool fp32 = options_.gradient_type == Type::fp32;
   const std::int64_t sum_bytes = a.count * cuda::bytes_of(options_.gradient_type);
@@ -447,20 +407,18 @@ void* NcclCommunicator::allocate(std::int64_t bytes) {
 }
 
 void NcclCommunicator::release(void* memory) {
-  const auto a =
-      std::ranges::find(allocations_, memory, [](const Allocation& x) { return static_cast<void*>(x.memory); });
-  if (a == allocations_.end()) return;
+  NcclVector a;
+  if (!take_out(memory, a)) return;
   // Freeing would wait for sums, and so for ranks that may never come.
   if (std::uncaught_exceptions() > 0) abort("an error ended this rank");
-  void* registered = a->half != nullptr ? a->half : a->memory;
-  if (a->half != nullptr) device_.release(a->memory);
-  if (a->by_nccl) {
-    deregister(a->handle);
+  void* registered = a.half != nullptr ? a.half : a.memory;
+  if (a.half != nullptr) device_.release(a.memory);
+  if (a.by_nccl) {
+    deregister(a.handle);
     api_.release(registered);
   } else {
     device_.release(registered);
   }
-  allocations_.erase(a);
 }
 
 }  // namespace

@@ -1,0 +1,100 @@
+// What communicators of a device's vectors share, NCCL's and the one through host memory: the table of memory that they
+// gave, events that are used again, and sums under way in the order of starting. All that concerns host memory goes to
+// the ranks' own communicator.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/cuda/device/device.h"
+#include "cluster/communicator.h"
+
+namespace ringtrain {
+
+// `Allocation` has `float* memory` and `std::int64_t count`. `Running` is one sum between its start and its end.
+template <class Allocation, class Running>
+class QueuedCommunicator : public DeviceCommunicator {
+ public:
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  using DeviceCommunicator::start_sum;
+  std::unique_ptr<Pending> start_sum(std::span<double> values) override { return host_.start_sum(values); }
+  void broadcast(std::span<std::byte> bytes, int root) override { host_.broadcast(bytes, root); }
+  void gather(std::span<const float> mine, std::span<float> all, int root) override { host_.gather(mine, all, root); }
+  void scatter(std::span<const float> all, std::span<float> mine, int root) override { host_.scatter(all, mine, root); }
+  void barrier() override { host_.barrier(); }
+
+ protected:
+  QueuedCommunicator(cuda::Device& device, Communicator& host) : device_(device), host_(host) {}
+
+  // ---- Memory
+
+  // The memory that holds all of `values`; null: allocate() did not give it.
+  const Allocation* find(std::span<const float> values) const {
+    for (const Allocation& a : allocations_)
+      if (values.data() >= a.memory && values.data() + values.size() <= a.memory + a.count) return &a;
+    return nullptr;
+  }
+  // Out of the table; false: `memory` was not in it.
+  bool take_out(const void* memory, Allocation& allocation) {
+    const auto a = std::ranges::find_if(allocations_, [&](const Allocation& x) { return x.memory == memory; });
+    if (a == allocations_.end()) return false;
+    allocation = *a;
+    allocations_.erase(a);
+    return true;
+  }
+
+  // ---- Events
+
+  cuda::Event event() {
+    if (free_events_.empty()) return device_.make_event();
+    const cuda::Event event = free_events_.back();
+    free_events_.pop_back();
+    return event;
+  }
+  void reuse(std::initializer_list<cuda::Event> events) {
+    free_events_.insert(free_events_.end(), events.begin(), events.end());
+  }
+
+  // ---- Sums under way
+
+  // The number of the next one to be started: what its Pending is found by.
+  std::int64_t next_number() const { return ended_ + std::ssize(running_); }
+  bool ended(std::int64_t number) const { return number < ended_; }
+  // One that has not ended.
+  Running& running(std::int64_t number) { return running_[static_cast<std::size_t>(number - ended_)]; }
+  void end_first() {
+    running_.pop_front();
+    ++ended_;
+  }
+  virtual bool done(std::int64_t number) = 0;
+  virtual void finish(std::int64_t number) = 0;
+
+  class PendingSum final : public Pending {
+   public:
+    PendingSum(QueuedCommunicator& communicator, std::int64_t number) : communicator_(communicator), number_(number) {}
+    bool done() override { return communicator_.done(number_); }
+    void finish() override { communicator_.finish(number_); }
+
+   private:
+    QueuedCommunicator& communicator_;
+    std::int64_t number_;
+  };
+  std::unique_ptr<Pending> pending(std::int64_t number) { return std::make_unique<PendingSum>(*this, number); }
+
+  cuda::Device& device_;
+  Communicator& host_;
+  std::vector<Allocation> allocations_;
+  std::deque<Running> running_;
+
+ private:
+  std::vector<cuda::Event> free_events_;
+  std::int64_t ended_ = 0;  // running_[i] is number ended_ + i
+};
+
+}  // namespace ringtrain
