@@ -29,7 +29,8 @@ constexpr const char* usage = R"(ringtrain: large-batch training over MPI
       newest run of this name). SIGTERM, SIGUSR1 and Ctrl-C stop with a checkpoint and exit code 85.
   ringtrain plan EXPERIMENT.yaml [--ranks N] [--device GPU] [key.path=value ...]
       Checks everything without training: resolved experiment, batch arithmetic, learning rate, parameters, memory.
-      --device a100, h100, h200, b200 or a file that describes one: memory on that GPU; it need not be here.
+      --device a100, h100, h200, b200 or a file that describes one: memory on that GPU, and the bytes that a step moves
+      through it; it need not be here. machine.plan_cache=FOLDER: with the kernels that a search there has timed.
   ringtrain sample RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml [--count N] [--temperature T] [--seed S] [--new-only]
                    [--prompt TEXT] [--length N]
       Invents names (those that the data has are marked *), or writes text.

@@ -1,8 +1,10 @@
 // `ringtrain plan`: everything about a run, without training.
 #include "run/plan.h"
 
+#include <algorithm>
 #include <cstdio>
 
+#include "backend/cuda/program/base.h"
 #include "checkpoint/branch_point.h"
 #include "checkpoint/resume_rules.h"
 #include "commands/commands.h"
@@ -10,8 +12,25 @@
 #include "run/course.h"
 #include "run/machine.h"
 #include "run/planned_index.h"
+#include "run/traffic.h"
 
 namespace ringtrain {
+
+namespace {
+
+std::string plan_traffic(const RunPlan& p, const Machine& machine) {
+  const std::size_t before = machine.fusions->choices().size();
+  const std::unique_ptr<Program> program =
+      machine.backend->compile(p.graph, p.batch.micro_batch, p.precision, PassMode::training, p.norm_group);
+  std::vector<cuda::FusionChoice> choices = machine.fusions->choices();
+  choices.erase(choices.begin(), choices.begin() + static_cast<std::ptrdiff_t>(before));
+  const auto timed = std::ranges::count_if(choices, [](const cuda::FusionChoice& c) { return c.seconds > 0; });
+  return describe_traffic(cuda::traffic_of(dynamic_cast<const cuda::ProgramBase&>(*program).schedule()),
+                          p.batch.micro_batch, p.batch.rows_per_rank, std::ssize(choices), timed);
+}
+
+}  // namespace
+
 int plan(const PlanArguments& arguments) {
   const Experiment experiment = read_experiment(arguments.experiment.path, arguments.experiment.overrides);
   const DataConfig& data = experiment.data;
@@ -19,7 +38,7 @@ int plan(const PlanArguments& arguments) {
   DatasetIndex validation_index;
   if (!data.validation.empty()) validation_index = planned_index(experiment, data.validation, data.validation_samples);
   const int threads = experiment.run.threads > 0 ? static_cast<int>(experiment.run.threads) : arguments.threads;
-  const Machine machine = make_planning_machine(threads, arguments.device);
+  const Machine machine = make_planning_machine(threads, arguments.device, experiment.machine.plan_cache);
   Backend* backend = machine.backend.get();
   const std::optional<Checkpoint> source = planned_source(experiment);
   const RunPlan p =
@@ -29,9 +48,11 @@ int plan(const PlanArguments& arguments) {
   if (source) check_source(*source, p);
   const std::vector<MemoryItem> memory = rank_memory(p, *backend);
   const std::string course = describe_batch_course(p);
-  std::printf("%s\n%s\n%s%s%s\n%s\n%s", to_yaml(experiment).c_str(),
+  const std::string traffic = machine.fusions ? plan_traffic(p, machine) : "";
+  std::printf("%s\n%s\n%s%s%s\n%s\n%s%s", to_yaml(experiment).c_str(),
               describe_run(p, backend->describe(), memory).c_str(), course.c_str(), course.empty() ? "" : "\n",
-              describe_learning_rate(p).c_str(), describe_parameters(p).c_str(), describe_memory(memory).c_str());
+              describe_learning_rate(p).c_str(), describe_parameters(p).c_str(), describe_memory(memory).c_str(),
+              traffic.c_str());
   return 0;
 }
 

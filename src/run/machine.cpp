@@ -86,7 +86,7 @@ std::string Machine::identity() const {
   return text;
 }
 
-Machine make_planning_machine(int threads, const std::string& device) {
+Machine make_planning_machine(int threads, const std::string& device, const std::string& plan_cache) {
   Machine m;
   if (device.empty()) {
     m.backend = make_cpu_backend(threads);
@@ -94,6 +94,8 @@ Machine make_planning_machine(int threads, const std::string& device) {
   }
   m.device = cuda::make_described_device(cuda::find_description(device), default_plan_cache() + "/plans");
   m.fusions = std::make_unique<cuda::FusionTable>(0);
+  m.plan_cache = plan_cache.empty() ? default_plan_cache() : plan_cache;
+  cuda::load_kept_fusions(m.plan_cache, *m.fusions);
   m.backend = cuda::make_backend(*m.device, {.fusions = m.fusions.get()});
   return m;
 }

@@ -55,7 +55,8 @@ void complete_machine(Machine& machine, const Experiment& experiment, const Rank
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept = {});
 // For `plan`: a backend that compiles and counts memory, and no communicators: one process plans for all ranks.
-// `device`: a GPU's name or description, "" for this CPU.
-Machine make_planning_machine(int threads, const std::string& device);
+// `device`: a GPU's name or description, "" for this CPU. `plan_cache`: as machine.plan_cache: what a search on such a
+// GPU has timed is chosen as a run there would choose it.
+Machine make_planning_machine(int threads, const std::string& device, const std::string& plan_cache = "");
 
 }  // namespace ringtrain

@@ -1,0 +1,30 @@
+"""What `plan --device` says of a GPU's memory traffic; a build without CUDA cannot."""
+import re
+
+import pytest
+
+from conftest import ROOT
+
+pytestmark = pytest.mark.skipif("CUDA_STATE := on" not in (ROOT / "build" / "config.mk").read_text(), reason="this build is without CUDA")
+
+
+def test_plan_says_what_a_step_moves_through_a_described_gpus_memory(workshop):
+    cache = {"XDG_CACHE_HOME": str(workshop.folder / "cache")}
+    result = workshop.run("plan", workshop.experiment(), "--device", "h200", "precision=bf16", ranks=0, env=cache)
+    assert result.code == 0, result
+    section = result.out.split("memory traffic of one rank's GPU, bytes per sample")[1]
+    rows = {name: int(value.replace(",", "")) for name, value in re.findall(r"^  (\w[\w' ]+?) +([\d,]+)$", section, re.M)}
+    assert rows["total"] == pytest.approx(rows["forward"] + rows["backward"] + rows["weights' own copies"], abs=2)
+    assert min(rows["forward"], rows["backward"], rows["FLOPs"]) > 0
+    assert re.search(r"joined kernels +\d+ sites, nothing timed", section)
+    on_cpu = workshop.run("plan", workshop.experiment(), ranks=0)
+    assert "memory traffic" not in on_cpu.out
+
+
+def test_plan_takes_what_a_search_has_kept_and_says_when_it_cannot(workshop):
+    plans = workshop.folder / "plans"
+    plans.mkdir()
+    (plans / "fusions").write_text("not a table\n")
+    result = workshop.run("plan", workshop.experiment(), "--device", "h200", f"machine.plan_cache={plans}", ranks=0)
+    assert result.code == 0, result
+    assert f"{plans}/fusions: line 1 of the table of fusions is not understood" in result.text

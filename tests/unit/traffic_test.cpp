@@ -1,0 +1,86 @@
+// What a program says that it moves through a GPU's memory, and how `plan` prints it.
+#include "run/traffic.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "backend/cuda/backend.h"
+#include "backend/cuda/program/base.h"
+#include "tests/emulation/host_device.h"
+#include "tests/unit/images.h"
+
+namespace ringtrain::cuda {
+namespace {
+
+constexpr std::int64_t kBatch = 4;
+
+const Schedule& schedule_of(const Program& program) {
+  return dynamic_cast<const ProgramBase&>(program).schedule();
+}
+
+std::unique_ptr<Program> compile(HostDevice& device, FusionTable& table) {
+  return make_backend(device, {.fusions = &table})
+      ->compile(small_resnet(18, 8, "small", 8), kBatch, Precision::bf16, PassMode::training, kBatch);
+}
+
+// The table with the last of each site's ways, as its key lists them: "name {operations} bytes; ...".
+std::string last_ways(const std::string& text) {
+  std::istringstream in(text);
+  std::string result;
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t key_end = line.find('\t'), way_end = line.find('\t', key_end + 1);
+    const std::string key = line.substr(0, key_end);
+    const std::size_t name_end = key.rfind(" {"), before = key.rfind("; ", name_end), site = key.rfind("| ", name_end);
+    const std::size_t name = (before == std::string::npos ? site : std::max(before, site)) + 2;
+    result += key + '\t' + key.substr(name, name_end - name) + line.substr(way_end) + '\n';
+  }
+  return result;
+}
+
+double all_bytes(const Traffic& t) {
+  return t.forward_bytes + t.backward_bytes + t.weights_bytes;
+}
+
+TEST(CudaTraffic, IsWhatTheCommandsMoveAndCompute) {
+  HostDevice device;
+  FusionTable table(0);
+  const auto program = compile(device, table);
+  const Traffic t = traffic_of(schedule_of(*program));
+  double bytes = 0, flops = 0;
+  for (const Command& command : schedule_of(*program).commands()) {
+    bytes += command.bytes;
+    flops += command.flops;
+  }
+  EXPECT_DOUBLE_EQ(all_bytes(t), bytes);
+  EXPECT_DOUBLE_EQ(t.flops, flops);
+  EXPECT_GT(t.forward_bytes, 0);
+  EXPECT_GT(t.backward_bytes, t.forward_bytes);  // two products for each of the forward pass's
+  EXPECT_GT(t.weights_bytes, 0);
+  EXPECT_LT(t.weights_bytes, t.forward_bytes);
+}
+
+TEST(CudaTraffic, FollowsTheTableOfFusions) {
+  HostDevice device;
+  FusionTable by_bytes(0), last(0);
+  const double least = all_bytes(traffic_of(schedule_of(*compile(device, by_bytes))));
+  last.load(last_ways(by_bytes.text()));
+  EXPECT_NE(last.text(), by_bytes.text());
+  EXPECT_GT(all_bytes(traffic_of(schedule_of(*compile(device, last)))), 1.1 * least);
+}
+
+TEST(CudaTraffic, IsPrintedPerSample) {
+  const Traffic t{.forward_bytes = 256 * 1'000'000.0,
+                  .backward_bytes = 256 * 2'000'000.0,
+                  .weights_bytes = 51'200,
+                  .flops = 256 * 3e6};
+  const std::string text = ringtrain::describe_traffic(t, 256, 512, 150, 0);
+  for (const char* part : {"micro-batch 256", "1,000,000\n", "2,000,000\n", "100\n", "3,000,100\n", "3,000,000\n",
+                           "150 sites, nothing timed: the ways that move the fewest bytes\n"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  EXPECT_NE(ringtrain::describe_traffic(t, 256, 512, 150, 40).find("40 of 150 sites as they were timed"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace ringtrain::cuda
