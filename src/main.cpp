@@ -46,8 +46,11 @@ constexpr const char* usage = R"(ringtrain: large-batch training over MPI
       Checks the weights against the experiment's model and makes a run of them, at step 0, to evaluate or to
       train --resume.
   ringtrain bench comm|input|step ... [EXPERIMENT.yaml] [key.path=value ...] [--json FILE] [--seconds S] [--link-gbit G]
+                  [--wanted RATE]
       Measures what the ranks of this job have: all-reduce, reading the data set, a training step (10 s each); also the
-      nodes' clocks and versions, and which node is slow. comm needs no experiment. --json adds to a file.
+      nodes' clocks and versions, and which node is slow. comm needs no experiment. --json adds to a file. input says
+      which input a node needs for RATE samples/s (else for its measured steps): JPEGs or a decoded data set, and how
+      many loader threads.
   ringtrain predict EXPERIMENT.yaml [--ranks 1..4096] [--preflight FILE,...] [--check FILE,...] [key.path=value ...]
                     [--ranks-per-node N] [--cores-per-node N] [--rows-per-rank N] [--latency-us L --link-gbit G]
                     [--csv FILE] [--json FILE] [--svg FILE]
@@ -138,6 +141,7 @@ int run_bench(CommandLine& line, Session* session) {
   b.json = line.option("--json", "");
   b.seconds = line.number("--seconds", b.seconds, 0.01);
   b.link_gbit = line.number("--link-gbit", 0, 0);
+  b.wanted = line.number("--wanted", 0, 0);
   b.experiment = b.kinds == std::vector<std::string>{"comm"} ? line.experiment_if_any() : line.experiment();
   return bench(b, *session);
 }

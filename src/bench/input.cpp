@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/table.h"
+#include "bench/input_advice.h"
 #include "bench/measure.h"
 #include "run/plan.h"
 #include "run/start.h"
@@ -101,18 +102,44 @@ void bench_input(const BenchContext& context, Preflight& result) {
   const std::vector<double> reads = gathered(host, read_rate(index, host.rank(), seconds));
   const RunPlan plan = make_run_plan(context.experiment, index, nullptr, host.size(), *context.machine.backend);
   host.barrier();
-  const std::vector<double> samples = gathered(host, loader_rate(plan, host.rank(), seconds));
+  const std::vector<double> samples = gathered(host, loader_rate(plan, host.rank(), seconds)),
+                            threads = gathered(host, static_cast<double>(plan.train_loader.threads));
   if (!context.root()) return;
+  result.input_is_images = index.is_image();
+  result.input_is_raw = index.image.raw;
+  result.input_channels = index.image.channels;
 
-  const std::vector<double> bytes_of = host_sums(context, reads), samples_of = host_sums(context, samples);
+  const std::vector<double> bytes_of = host_sums(context, reads), samples_of = host_sums(context, samples),
+                            threads_of = host_sums(context, threads);
   log_info("input: ", index.prefix, ", every node at the same time");
   for (std::size_t h = 0; h < context.hosts.size(); ++h) {
-    result.input.push_back({context.hosts[h], bytes_of[h], samples_of[h]});
+    result.input.push_back({context.hosts[h], bytes_of[h], samples_of[h], static_cast<int>(threads_of[h])});
     log_info("  ", context.hosts[h], ": ", readable_bytes(bytes_of[h]), "/s from the files, ",
              with_thousands(std::llround(samples_of[h])), " samples/s from the loaders");
   }
   for (const auto& [values, what] : {std::pair(bytes_of, "reading files"), std::pair(samples_of, "loading samples")})
     for (const SlowHost& s : slow_hosts(context.hosts, values, what, false)) result.slow.push_back(s);
+}
+
+void advise_on_input(const BenchContext& context, const Preflight& result) {
+  if (!context.root() || result.input.empty()) return;
+  const auto slowest = std::ranges::min_element(result.input, {}, &InputRate::samples_per_second);
+  const StepMeasurement& step = result.step;
+  const auto ranks = static_cast<int>(std::ranges::count(context.session.hosts(), slowest->host));
+  const NodeInput node{.samples_per_second = slowest->samples_per_second,
+                       .bytes_per_second = slowest->bytes_per_second,
+                       .loader_threads = slowest->loader_threads,
+                       .ranks = ranks,
+                       .cores = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)),
+                       .computing_threads = ranks * (context.machine.device ? 1 : context.threads),
+                       .images = result.input_is_images,
+                       .raw = result.input_is_raw,
+                       .image_size = context.experiment.data.image_size,
+                       .channels = result.input_channels};
+  // Where steps were measured, the node's ranks take that much.
+  const double of_steps = result.has_step ? static_cast<double>(step.rows_per_rank * ranks) / step.seconds : 0;
+  for (const std::string& line : input_advice_lines(node, context.wanted > 0 ? context.wanted : of_steps))
+    log_info("  ", line);
 }
 
 }  // namespace ringtrain

@@ -17,6 +17,7 @@ struct BenchContext {
   int threads = 1;
   double seconds = 10;             // for each kind of measurement, about
   double link_gbit = 0;            // what the network between nodes should give; 0: not stated
+  double wanted = 0;               // samples per second that a node should load; 0: what its measured steps take
   std::vector<std::string> hosts;  // distinct
   bool root() const { return session.rank() == 0; }
 };
@@ -41,6 +42,8 @@ std::vector<double> gathered(Communicator& host, double mine);
 
 void bench_comm(const BenchContext& context, Preflight& result);
 void bench_input(const BenchContext& context, Preflight& result);
+// After all kinds: which input a node needs for the wanted rate, and how many loader threads. Rank 0.
+void advise_on_input(const BenchContext& context, const Preflight& result);
 void bench_step(const BenchContext& context, Preflight& result);
 
 }  // namespace ringtrain

@@ -103,7 +103,8 @@ Preflight preflight_from(const Json& j) {
     p.fit[scope] = {alpha, f.at("beta"), f.value("gap", alpha), f.value("error", 0.0)};
   }
   for (const Json& i : j.value("input", Json::array()))
-    p.input.push_back({i.at("host"), i.at("bytes_per_second"), i.at("samples_per_second")});
+    p.input.push_back(
+        {i.at("host"), i.at("bytes_per_second"), i.at("samples_per_second"), i.value("loader_threads", 0)});
   p.has_step = j.contains("step");
   if (p.has_step) p.step = step_from(j.at("step"));
   p.clock_skew_seconds = j.value("clock_skew_seconds", std::vector<double>());
@@ -145,8 +146,10 @@ std::string Preflight::to_json() const {
   for (const auto& [scope, f] : fit)
     j["fit"][scope] = {{"alpha", f.alpha}, {"beta", f.beta}, {"gap", f.gap}, {"error", f.error}};
   for (const InputRate& i : input)
-    j["input"].push_back(
-        {{"host", i.host}, {"bytes_per_second", i.bytes_per_second}, {"samples_per_second", i.samples_per_second}});
+    j["input"].push_back({{"host", i.host},
+                          {"bytes_per_second", i.bytes_per_second},
+                          {"samples_per_second", i.samples_per_second},
+                          {"loader_threads", i.loader_threads}});
   if (has_step) j["step"] = ringtrain::to_json(step);
   j["clock_skew_seconds"] = clock_skew_seconds;
   j["slow"] = Json::array();

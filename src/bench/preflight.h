@@ -21,6 +21,7 @@ struct InputRate {
   std::string host;
   double bytes_per_second = 0;    // of raw reads by all ranks of the node
   double samples_per_second = 0;  // of all loaders of the node
+  int loader_threads = 0;         // of the node's ranks together; 0: not known
 };
 
 // Seconds of the slowest rank, medians over many steps.
@@ -58,6 +59,8 @@ struct Preflight {
   std::vector<CommSample> comm;
   std::map<std::string, Link> fit;  // by scope
   std::vector<InputRate> input;
+  bool input_is_images = false, input_is_raw = false;  // of this call's `input` alone: not in the file
+  std::int64_t input_channels = 3;                     // likewise
   bool has_step = false;
   StepMeasurement step;
   std::vector<double> clock_skew_seconds;  // of each host before the first

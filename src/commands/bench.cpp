@@ -75,6 +75,7 @@ int bench(const BenchArguments& arguments, Session& session) {
                              .threads = threads,
                              .seconds = arguments.seconds,
                              .link_gbit = arguments.link_gbit,
+                             .wanted = arguments.wanted,
                              .hosts = distinct_hosts(session.hosts())};
 
   Preflight result;
@@ -87,6 +88,7 @@ int bench(const BenchArguments& arguments, Session& session) {
     if (kind == "input") bench_input(context, result);
     if (kind == "step") bench_step(context, result);
   }
+  if (std::ranges::find(arguments.kinds, "input") != arguments.kinds.end()) advise_on_input(context, result);
   if (context.root()) {
     for (const SlowHost& s : result.slow) {
       char times[32];

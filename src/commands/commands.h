@@ -75,6 +75,7 @@ struct BenchArguments {
   std::string json;                // where the result goes; what a file of the same ranks holds of other kinds stays
   double seconds = 10;             // for each kind, about
   double link_gbit = 0;            // what the network between nodes should give; 0: not stated
+  double wanted = 0;               // samples per second that a node should load; 0: what measured steps take
 };
 // Collective over all ranks. Returns the exit code.
 int bench(const BenchArguments& arguments, Session& session);

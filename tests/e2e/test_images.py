@@ -1,5 +1,8 @@
 """Images through the executable: with batch norm and augmentation on, ranks, micro-batches and threads change the speed,
 never the result; a resumed run is the run that was never interrupted."""
+import json
+import os
+import re
 import subprocess
 
 import h5py
@@ -177,3 +180,28 @@ def test_sample_of_a_run_of_images_says_what_it_needs(images):
     result = images.run("sample", run, ranks=0)
     assert result.code == 1 and "model.kind is cnn, which sees images; sample writes text" in result.err, result
     assert "char_lstm" in result.err and "data.train" not in result.err, result
+
+
+def test_bench_input_says_which_input_a_node_needs_and_how_many_threads(workshop, data_sets):
+    def advice(encoding, wanted, *more):
+        workshop.data = data_sets[encoding]
+        file = workshop.folder / "preflight.json"
+        result = workshop.run("bench", "input", workshop.experiment(**CROPPED), "--seconds", "0.3", "--json", file, *more,
+                              *(["--wanted", wanted] if wanted else []), ranks=2)
+        assert result.code == 0, result
+        (node,) = json.loads(file.read_text())["input"]
+        return node, result.out
+    node, said = advice("jpeg", 1, "data.loader_threads=1")
+    assert node["loader_threads"] == 2
+    of_core = node["samples_per_second"] / min(2, os.cpu_count())
+    (shown,) = re.findall(r"one loader thread on a core: ([\d,]+) samples/s", said)
+    assert abs(float(shown.replace(",", "")) - of_core) <= 1
+    assert re.search(r"1 samples/s of a node take 2 loader threads \(data.loader_threads: 1 on each of 2 ranks\); \d+ of its", said)
+    node, said = advice("jpeg", 10_000_000, "data.loader_threads=1")
+    threads = int(re.search(r"take ([\d,]+) loader threads", said)[1].replace(",", ""))
+    assert threads == pytest.approx(10_000_000 / (node["samples_per_second"] / min(2, os.cpu_count())), rel=0.01)
+    assert "will not do" in said and "--size 37 --encoding raw" in said and "too slow" in said  # 8/7 of 32 pixels
+    _, said = advice("raw", 10_000_000)
+    assert "this decoded data set will not do" in said
+    _, said = advice("raw", 0)
+    assert "--wanted RATE" in said
