@@ -3,7 +3,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
+#include <vector>
 
 #include "backend/cuda/program/fusion.h"
 #include "backend/cuda/program/kept_fusions.h"
@@ -27,12 +29,24 @@ class AnsweringDevice : public Device {
   bool can_time = false;
   double clock = 0;
   int trials = 0;
+  std::map<std::string, double> tuning;  // what timing an operation's plans takes, by key
+  std::vector<std::string> tuned;        // keys, in order
+  std::vector<std::string> prepared;
 
   const DeviceFacts& facts() const override { return facts_; }
   const DnnPlan* plan(const DnnOperation& operation, std::string* why) override {
     const bool found = refused.count(operation.key()) == 0;
     if (why != nullptr) *why = found ? "" : "no engine\tsupports\nit";
     return found ? &plan_ : nullptr;
+  }
+  void prepare(std::span<const DnnOperation> operations) override {
+    for (const DnnOperation& operation : operations) prepared.push_back(operation.key());
+  }
+  double tune(const DnnOperation& operation, int most) override {
+    EXPECT_GE(most, 4);
+    tuned.push_back(operation.key());
+    const auto found = tuning.find(operation.key());
+    return found == tuning.end() ? 0 : found->second;
   }
   double time(const std::function<void(Stream)>& work, int) override {
     if (!can_time) return -1;
@@ -80,7 +94,9 @@ DnnOperation operation(const std::string& extra) {
 // Three ways; the first needs the least memory, the second is the fastest.
 FusionSite site(AnsweringDevice& device, const std::string& name = "layer1.0.conv2 forward") {
   const auto costs = [&device](double seconds) {
-    return [&device, seconds](Device&, Stream) { device.clock += seconds; };
+    return [&device, seconds](Device&) -> std::vector<TrialPart> {
+      return {{"", [&device, seconds](Device&, Stream) { device.clock += seconds; }}};
+    };
   };
   FusionSite s;
   s.name = name;
@@ -252,6 +268,122 @@ TEST_F(KeptFusions, ADamagedFileCountsAsNone) {
   FusionTable table;
   EXPECT_NO_THROW(load_kept_fusions(folder_.string(), table));
   EXPECT_EQ(table.choose(device, site(device)), 0u);
+}
+
+// A convolution of `k` output channels whose fused way is the faster one, whatever its bytes say.
+FusionSite site_of_channels(AnsweringDevice& device, std::int64_t k, double fused_seconds, double plain_seconds) {
+  DnnOperation plain = operation("");
+  plain.k = k;
+  DnnOperation fused = plain;
+  fused.epilogue = Epilogue::sums;
+  const auto costs = [&device](double seconds) {
+    return [&device, seconds](Device&) -> std::vector<TrialPart> {
+      return {{"", [&device, seconds](Device&, Stream) { device.clock += seconds; }}};
+    };
+  };
+  const auto elements = static_cast<double>(k) * 1e6;
+  return {
+      .name = cat("conv of ", k),
+      .ways = {
+          {.name = "fused", .operations = {fused}, .bytes = 3 * elements, .flops = 0, .trial = costs(fused_seconds)},
+          {.name = "plain", .operations = {plain}, .bytes = 2 * elements, .flops = 0, .trial = costs(plain_seconds)}}};
+}
+
+// By bytes every site takes "plain"; by time, "fused".
+std::vector<FusionSite> three_sizes(AnsweringDevice& device) {
+  return {site_of_channels(device, 64, 0.001, 0.002), site_of_channels(device, 512, 0.001, 0.002),
+          site_of_channels(device, 128, 0.001, 0.002)};
+}
+
+// A trial of a site costs 6 x 0.001 s and 6 x 0.002 s of the device's time.
+TEST(CudaFusionSearch, ASmallBudgetGoesToWhatTakesLongestNotToWhatComesFirst) {
+  const std::vector<std::size_t> expected[] = {{1, 1, 1}, {1, 0, 1}, {1, 0, 0}, {0, 0, 0}};
+  for (int reached = 0; reached <= 3; ++reached) {
+    AnsweringDevice device;
+    device.can_time = true;
+    FusionTable table(0.018 * reached);
+    EXPECT_EQ(table.choose(device, three_sizes(device)), expected[reached]) << reached << " sites are reached";
+    EXPECT_EQ(device.trials, 2 * reached);
+    EXPECT_NEAR(table.seconds_spent(), 0.018 * reached, 1e-12);
+  }
+}
+
+TEST(CudaFusionSearch, ASiteCountsAsOftenAsItIsUsed) {
+  AnsweringDevice device;
+  device.can_time = true;
+  std::vector<FusionSite> sites = three_sizes(device);
+  for (int i = 0; i < 20; ++i) sites.push_back(sites.front());
+  FusionTable table(0.018);
+  const std::vector<std::size_t> ways = table.choose(device, sites);
+  EXPECT_EQ(ways[0], 0u);
+  EXPECT_EQ(ways[1], 1u);
+  EXPECT_EQ(ways[2], 1u);
+  for (std::size_t i = 3; i < ways.size(); ++i) EXPECT_EQ(ways[i], 0u);
+  EXPECT_EQ(device.trials, 2);
+}
+
+// Building plans costs nothing here: only what tune() and time() say is counted.
+TEST(CudaFusionSearch, PlansAreTimedBeforeTheWaysAndTheBudgetCountsBoth) {
+  AnsweringDevice device;
+  device.can_time = true;
+  const std::vector<FusionSite> sites = three_sizes(device);
+  const auto key = [&](std::size_t site, std::size_t way) { return sites[site].ways[way].operations[0].key(); };
+  for (std::size_t i = 0; i < 3; ++i)
+    for (std::size_t way = 0; way < 2; ++way) device.tuning[key(i, way)] = 0.001;
+  FusionTable table(0.020);
+  EXPECT_EQ(table.choose(device, sites), (std::vector<std::size_t>{1, 0, 1}));
+  EXPECT_EQ(device.tuned, (std::vector<std::string>{key(1, 1), key(1, 0)}));
+  EXPECT_NEAR(table.seconds_spent(), 0.020, 1e-12);
+  EXPECT_EQ(device.prepared.size(), 6u);  // all, before anything is timed
+}
+
+TEST(CudaFusionSearch, OperationsAtNoChoiceAreTunedOnceAndKeptInTheTable) {
+  AnsweringDevice device;
+  device.can_time = true;
+  const FusionSite plain = only_way("dense", {operation("")});
+  FusionTable first;
+  EXPECT_EQ(first.choose(device, plain), 0u);
+  EXPECT_EQ(device.tuned, std::vector<std::string>{operation("").key()});
+  EXPECT_EQ(device.trials, 0);
+  EXPECT_TRUE(first.choices().empty());
+  FusionTable second;
+  second.load(first.text());
+  EXPECT_EQ(second.choose(device, plain), 0u);
+  EXPECT_EQ(device.tuned.size(), 1u);
+}
+
+TEST(CudaFusionSearch, EqualPartsAreTimedOnceAndAWayTakesTheSumOfItsParts) {
+  AnsweringDevice device;
+  device.can_time = true;
+  const auto part = [&device](const std::string& what, double seconds) {
+    return TrialPart{what, [&device, seconds](Device&, Stream) { device.clock += seconds; }};
+  };
+  FusionSite s = site(device);
+  s.ways[0].trial = [&](Device&) { return std::vector{part("weight gradient", 0.002), part("all in one", 0.003)}; };
+  s.ways[1].trial = [&](Device&) { return std::vector{part("weight gradient", 0.002), part("sums", 0.004)}; };
+  s.ways[2].trial = [&](Device&) {
+    return std::vector{part("weight gradient", 0.002), part("plain", 0.001), part("norm's sums", 0.0015)};
+  };
+  FusionTable table;
+  EXPECT_EQ(table.choose(device, s), 2u);
+  EXPECT_EQ(device.trials, 5);
+  EXPECT_NEAR(table.choices().front().seconds, 0.0045, 1e-12);
+}
+
+TEST(CudaFusionSearch, EqualRunsChooseEquallyAndAResumedOneTakesTheSame) {
+  for (const double limit : {0.0, 0.009, 0.018, 0.030, 60.0}) {
+    AnsweringDevice device, again, resumed;
+    device.can_time = again.can_time = resumed.can_time = true;
+    FusionTable first(limit), second(limit), third;
+    const std::vector<std::size_t> ways = first.choose(device, three_sizes(device));
+    EXPECT_EQ(second.choose(again, three_sizes(again)), ways);
+    EXPECT_EQ(second.text(), first.text());
+    third.load(first.text());
+    EXPECT_EQ(third.choose(resumed, three_sizes(resumed)), ways);
+    EXPECT_EQ(resumed.trials, 0);
+    EXPECT_TRUE(resumed.tuned.empty());
+    EXPECT_EQ(third.text(), first.text());
+  }
 }
 
 TEST(CudaFusionTable, ALineThatIsNotUnderstoodIsNamed) {

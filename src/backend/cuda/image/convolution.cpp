@@ -60,25 +60,25 @@ DnnOperation ConvolutionLayer::weight_operation(const ConvolutionPlan& plan) con
   return o;
 }
 
-bool ConvolutionLayer::plain_plans_exist() const {
-  const bool forward = c_.device->plan(forward_operation({})) != nullptr;
-  if (!c_.training || !forward) return forward;
-  return c_.device->plan(weight_operation({})) != nullptr &&
-         (!x_.needs_gradient || c_.device->plan(data_operation({})) != nullptr);
+std::vector<DnnOperation> ConvolutionLayer::operations(const ConvolutionPlan& plan) const {
+  std::vector<DnnOperation> all = {forward_operation(plan)};
+  if (c_.training && x_.needs_gradient) all.push_back(data_operation(plan));
+  if (c_.training) all.push_back(weight_operation(plan));
+  return all;
 }
 
-void ConvolutionLayer::choose(FusionTable& fusions, Choices& choices) const {
-  if (!c_.training) return;
-  ConvolutionPlan plan;
-  plan.weight_gradient = choose_weight_gradient_type(fusions, c_, *this, name_);
-  if (x_.needs_gradient) plan.way = choose_convolution_way(fusions, c_, *this, name_, plan, x_, y_);
-  if (y_.statistics != nullptr) plan.sums = choose_sums_way(fusions, c_, *this, name_, plan, y_);
-  take(plan, choices);
+bool ConvolutionLayer::plain_plans_exist() const {
+  return std::ranges::all_of(operations({}), [&](const DnnOperation& o) { return c_.device->plan(o) != nullptr; });
+}
+
+void ConvolutionLayer::list_sites(std::vector<LayerSite>& sites) const {
+  sites.push_back(site_of(c_, *this));
 }
 
 void ConvolutionLayer::take(const ConvolutionPlan& plan, Choices& choices) const {
   choices.convolutions[*this] = plan;
-  if (x_.needs_gradient)
+  // Only the last reader to send its gradient changes how x is made and what becomes of its gradient.
+  if (x_.needs_gradient && x_.first_reader == this)
     choices.values[x_] = {.stored = plan.way.prologue == Prologue::none, .sums_come = plan.way.brings_sums()};
   if (y_.statistics != nullptr) choices.norms[*y_.statistics].sums_come = plan.sums != SumsWay::separate;
   for (const DnnOperation& o : {forward_operation(plan), weight_operation(plan)})

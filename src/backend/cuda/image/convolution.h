@@ -12,10 +12,13 @@ namespace ringtrain::cuda {
 class ConvolutionLayer : public ImageLayer {
  public:
   ConvolutionLayer(const ImageContext& context, const Convolution& node, Value& x, Value& y);
-  void choose(FusionTable& fusions, Choices& choices) const override;
+  void list_sites(std::vector<LayerSite>& sites) const override;
   void forward(Emission& e) const override;
   void backward(Emission& e) const override;
 
+  const std::string& name() const { return name_; }
+  const Value& x() const { return x_; }
+  const Value& y() const { return y_; }
   std::int64_t stride() const { return node_.stride; }
   // Whether the device has plans for the plain operations.
   bool plain_plans_exist() const;
@@ -24,10 +27,11 @@ class ConvolutionLayer : public ImageLayer {
   DnnOperation forward_operation(const ConvolutionPlan& plan) const;
   DnnOperation data_operation(const ConvolutionPlan& plan) const;
   DnnOperation weight_operation(const ConvolutionPlan& plan) const;
-
- private:
+  std::vector<DnnOperation> operations(const ConvolutionPlan& plan) const;  // all of these that it has
   // Notes a plan, and what follows from it for the values and norms around.
   void take(const ConvolutionPlan& plan, Choices& choices) const;
+
+ private:
   DnnOperation operation(DnnKind kind, bool by_group) const;
   void take_all_groups(DnnOperation& o) const;
   std::int64_t launches(const DnnOperation& o) const { return c_.samples / o.n; }

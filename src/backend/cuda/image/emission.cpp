@@ -6,15 +6,40 @@ Emission::Emission(const ImageContext& context, const Choices& choices, ProgramB
                    std::int64_t segment_elements)
     : c_(context),
       choices_(choices),
-      program_(program),
+      program_(&program),
       schedule_(program.schedule()),
       weights_(schedule_, schedule_.lasting("weights", 0), context.type),
       vectors_(schedule_, schedule_.lasting("norms' parameters and biases", 0), Type::fp32),
       statistics_(schedule_, schedule_.lasting("running statistics of the pass", 0), Type::fp32),
-      home_(program, segment_elements) {}
+      home_(schedule_, segment_elements, [&program](const TensorGroup& gradients) {
+        program.copy_home("gradients home", gradients.storage(), gradients.type() == Type::fp32, gradients.places(),
+                          gradients.names());
+      }) {}
+
+Emission::Emission(const ImageContext& context, const Choices& choices, Schedule& scratch, Plans plans)
+    : c_(context),
+      choices_(choices),
+      schedule_(scratch),
+      plans_(plans),
+      weights_(schedule_, schedule_.lasting("weights", 0), context.type),
+      vectors_(schedule_, schedule_.lasting("norms' parameters and biases", 0), Type::fp32),
+      statistics_(schedule_, schedule_.lasting("running statistics of the pass", 0), Type::fp32),
+      home_(schedule_, 0, [](const TensorGroup&) {}),
+      scratch_state_(schedule_.lasting("step state", sizeof(StepState))),
+      scratch_gradients_(schedule_.lasting("gradients of norms' parameters and biases", 0)) {}
+
+float* Emission::gradient(const Parameter& parameter) {
+  if (program_ != nullptr) return program_->gradient(parameter);
+  return at<float>({scratch_gradients_, vector(parameter, 0).offset});
+}
+const StepState* Emission::step_state() const {
+  return program_ != nullptr ? program_->step_state() : at<const StepState>(scratch_state_);
+}
 
 Tensor Emission::vector(const Parameter& parameter, std::int64_t width) {
-  return vectors_.add(parameter, TensorLayout::vector(parameter.count, width));
+  const Tensor place = vectors_.add(parameter, TensorLayout::vector(parameter.count, width));
+  if (scratch_gradients_ >= 0) schedule_.resize(scratch_gradients_, schedule_.bytes(vectors_.storage()));
+  return place;
 }
 Tensor Emission::statistic(const Parameter& parameter, std::int64_t width) {
   return statistics_.add(parameter, TensorLayout::vector(parameter.count, width));
@@ -31,7 +56,8 @@ void Emission::kernel(std::string name, std::vector<Access> uses, std::function<
 
 void Emission::operation(std::string name, const DnnOperation& operation, std::int64_t launches,
                          const std::vector<Operand>& operands) {
-  add_operation(schedule_, *c_.device, std::move(name), operation, launches, operands);
+  const DnnPlan* plan = plans_ == Plans::found ? &plan_of(*c_.device, name, operation) : nullptr;
+  add_operation(schedule_, plan, std::move(name), operation, launches, operands);
 }
 
 void Emission::send_gradient(const Value& value, Storage part) {

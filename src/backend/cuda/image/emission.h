@@ -30,12 +30,17 @@ struct NormStorages {
 
 class Emission {
  public:
+  // The commands of a program.
   Emission(const ImageContext& context, const Choices& choices, ProgramBase& program, std::int64_t segment_elements);
+  // Commands of a few layers on scratch memory, where nothing comes from a program and nothing goes to the flat
+  // gradients: to be timed or, without plans, to be counted only.
+  enum class Plans { found, none };
+  Emission(const ImageContext& context, const Choices& choices, Schedule& scratch, Plans plans);
   Emission(const Emission&) = delete;
   Emission& operator=(const Emission&) = delete;
 
   const Choices& choices() const { return choices_; }
-  ProgramBase& program() { return program_; }
+  ProgramBase& program() { return *program_; }  // not on scratch memory
   Schedule& schedule() { return schedule_; }
   ValueStorages& operator[](const Value& value) { return values_[value]; }
   NormStorages& operator[](const NormStatistics& norm) { return norms_[norm]; }
@@ -50,8 +55,8 @@ class Emission {
   T* at(const Tensor& tensor) const {
     return reinterpret_cast<T*>(at<char>(tensor.storage) + tensor.offset);
   }
-  float* gradient(const Parameter& parameter) const { return program_.gradient(parameter); }
-  const StepState* step_state() const { return program_.step_state(); }
+  float* gradient(const Parameter& parameter);
+  const StepState* step_state() const;
 
   // Where parameters lie in the program's own layout.
   Tensor weight(const Parameter& parameter, const TensorLayout& layout) { return weights_.add(parameter, layout); }
@@ -74,10 +79,12 @@ class Emission {
  private:
   const ImageContext& c_;
   const Choices& choices_;
-  ProgramBase& program_;
+  ProgramBase* program_ = nullptr;
   Schedule& schedule_;
+  Plans plans_ = Plans::found;
   TensorGroup weights_, vectors_, statistics_;
   GradientsHome home_;
+  Storage scratch_state_ = -1, scratch_gradients_ = -1;  // of norms' parameters and biases, laid out as these
   NotesOf<Value, ValueStorages> values_;
   NotesOf<NormStatistics, NormStorages> norms_;
 };

@@ -1,22 +1,22 @@
-// The places in an image network where kernels may be joined, as sites for the table of fusions.
+// What a convolution of an image network can take: each way is a plan for its three products, for how its input comes
+// in and its gradient goes out, and for who makes the sums that the norm behind it wants.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "backend/cuda/image/convolution.h"
 
 namespace ringtrain::cuda {
 
-// What the weight gradient of a 16-bit layer is rounded to on its way to the flat vector: cuDNN's kernels made for a
-// GPU write 16 bits only, and those that write fp32 are compiled for every GPU alike.
-Type choose_weight_gradient_type(FusionTable& fusions, const ImageContext& context, const ConvolutionLayer& layer,
-                                 const std::string& name);
-// How `layer` takes x in and sends its gradient.
-ConvolutionWay choose_convolution_way(FusionTable& fusions, const ImageContext& context, const ConvolutionLayer& layer,
-                                      const std::string& name, const ConvolutionPlan& plan, const Value& x,
-                                      const Value& y);
-// Where the norm behind the convolution gets its sums from.
-SumsWay choose_sums_way(FusionTable& fusions, const ImageContext& context, const ConvolutionLayer& layer,
-                        const std::string& name, const ConvolutionPlan& plan, const Value& y);
+struct NamedPlan {
+  std::string name;
+  ConvolutionPlan plan;
+};
+// All plans that the graph allows, whether or not the device has kernels for them; the last one is always there.
+std::vector<NamedPlan> possible_plans(const ImageContext& context, const ConvolutionLayer& layer);
+
+// These as a site for the table of fusions.
+LayerSite site_of(const ImageContext& context, const ConvolutionLayer& layer);
 
 }  // namespace ringtrain::cuda

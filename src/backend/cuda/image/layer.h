@@ -1,15 +1,19 @@
 // A layer of an image program, and what it goes through: its constructor says who reads and who makes which value
-// (value.h), choose() what is joined (choices.h), forward() and backward() add its commands (emission.h).
+// (value.h), list_sites() what could be joined and thus be chosen (choices.h), forward() and backward() add its
+// commands (emission.h).
 #pragma once
+
+#include <functional>
+#include <vector>
 
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/image/choices.h"
+#include "backend/cuda/program/fusion.h"
 #include "nn/parameters.h"
 
 namespace ringtrain::cuda {
 
 class Emission;
-class FusionTable;
 
 // What a program is compiled for.
 struct ImageContext {
@@ -25,11 +29,17 @@ struct ImageContext {
   std::int64_t bytes(const Value& v) const { return samples * v.elements() * bytes_of(v.type); }
 };
 
+// A site of a layer, and what its ways mean. Without ways there is no choice: the first is taken.
+struct LayerSite {
+  FusionSite site;
+  std::function<void(std::size_t way, Choices&)> take;
+};
+
 class ImageLayer {
  public:
   explicit ImageLayer(const ImageContext& context) : c_(context) {}
   virtual ~ImageLayer() = default;
-  virtual void choose(FusionTable&, Choices&) const {}
+  virtual void list_sites(std::vector<LayerSite>&) const {}
   virtual void forward(Emission&) const = 0;
   virtual void backward(Emission&) const = 0;  // called in reverse order
 

@@ -107,8 +107,13 @@ PoolLayer::PoolLayer(const ImageContext& context, const GlobalAveragePool&, Valu
   read(x);
 }
 
-void PoolLayer::choose(FusionTable& fusions, Choices& choices) const {
-  if (!average_ && joined_.choose(fusions)) choices.values[x_] = {.stored = false, .pooling = &joined_};
+void PoolLayer::list_sites(std::vector<LayerSite>& sites) const {
+  if (average_ || !joined_.possible()) return;
+  const auto take = [this](std::size_t way, Choices& choices) {
+    if (way == 0) choices.values[x_] = {.stored = false, .pooling = &joined_};
+  };
+  // Without a backward pass there is nothing to weigh.
+  sites.push_back({c_.training ? joined_.site() : FusionSite{.name = y_.name, .ways = {}}, take});
 }
 
 PoolArguments PoolLayer::arguments(const Emission& e, Storage x, Storage y, Storage places) const {
@@ -215,22 +220,38 @@ DnnOperation DenseLayer::product(std::int64_t m, std::int64_t k, std::int64_t n,
   return o;
 }
 
-void DenseLayer::forward(Emission& e) const {
-  const Storage x = e[x_].data, y = e[y_].data = e.buffer(y_.name, c_.bytes(y_));
+DnnOperation DenseLayer::forward_operation() const {
   DnnOperation o = product(c_.samples, x_.width, y_.width, y_.type);
   o.transposed_b = true;
-  e.operation(name_, o, 1,
+  return o;
+}
+DnnOperation DenseLayer::data_operation() const {
+  return product(c_.samples, y_.width, x_.width, c_.type);
+}
+DnnOperation DenseLayer::weight_operation() const {
+  DnnOperation o = product(y_.width, c_.samples, x_.width, Type::fp32);
+  o.transposed_a = true;
+  return o;
+}
+
+void DenseLayer::list_sites(std::vector<LayerSite>& sites) const {
+  std::vector<DnnOperation> products = {forward_operation()};
+  if (c_.training) products.insert(products.end(), {data_operation(), weight_operation()});
+  sites.push_back({only_way(name_, products), [](std::size_t, Choices&) {}});
+}
+
+void DenseLayer::forward(Emission& e) const {
+  const Storage x = e[x_].data, y = e[y_].data = e.buffer(y_.name, c_.bytes(y_));
+  e.operation(name_, forward_operation(), 1,
               {{DnnRole::a, {x, 0}}, {DnnRole::b, e.weight(parameter_, layout())}, {DnnRole::y, {y, 0}, 0, true}});
 }
 
 void DenseLayer::backward(Emission& e) const {
   const Storage dy = e[y_].gradient, dx = e.buffer(x_.name + " gradient", c_.bytes(x_));
-  e.operation(name_ + " data gradient", product(c_.samples, y_.width, x_.width, c_.type), 1,
+  e.operation(name_ + " data gradient", data_operation(), 1,
               {{DnnRole::a, {dy, 0}}, {DnnRole::b, e.weight(parameter_, layout())}, {DnnRole::y, {dx, 0}, 0, true}});
-  DnnOperation o = product(y_.width, c_.samples, x_.width, Type::fp32);
-  o.transposed_a = true;
   const Tensor dw = e.home().add(parameter_, layout(), Type::fp32);
-  e.operation(name_ + " weight gradient", o, 1,
+  e.operation(name_ + " weight gradient", weight_operation(), 1,
               {{DnnRole::a, {dy, 0}}, {DnnRole::b, {e[x_].data, 0}}, {DnnRole::y, dw, 0, true}});
   e.home().added();
   e.send_gradient(x_, dx);

@@ -46,7 +46,7 @@ class PoolLayer : public ImageLayer {
  public:
   PoolLayer(const ImageContext& context, const MaxPool& node, Value& x, Value& y);
   PoolLayer(const ImageContext& context, const GlobalAveragePool& node, Value& x, Value& y);
-  void choose(FusionTable& fusions, Choices& choices) const override;
+  void list_sites(std::vector<LayerSite>& sites) const override;
   void forward(Emission& e) const override;
   void backward(Emission& e) const override;
 
@@ -85,12 +85,16 @@ class DropoutLayer : public ImageLayer {
 class DenseLayer : public ImageLayer {
  public:
   DenseLayer(const ImageContext& context, const Dense& node, Value& x, Value& y);
+  void list_sites(std::vector<LayerSite>& sites) const override;
   void forward(Emission& e) const override;
   void backward(Emission& e) const override;
 
  private:
   TensorLayout layout() const;
   DnnOperation product(std::int64_t m, std::int64_t k, std::int64_t n, Type result) const;
+  DnnOperation forward_operation() const;
+  DnnOperation data_operation() const;
+  DnnOperation weight_operation() const;
   std::string name_;
   const Parameter& parameter_;
   const Dense node_;

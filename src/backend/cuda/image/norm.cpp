@@ -135,6 +135,13 @@ NormLayer::NormLayer(const ImageContext& context, const Parts& parts, Value& y)
   if (relu_) y.norm = this;
 }
 
+std::vector<const Value*> NormLayer::inputs() const {
+  return adds() ? std::vector{&x_, other_} : std::vector{&x_};
+}
+std::vector<const NormStatistics*> NormLayer::statistics() const {
+  return adds_norm() ? std::vector{&norm_, other_norm_} : std::vector{&norm_};
+}
+
 void NormLayer::forward(Emission& e) const {
   norm_.forward(e);
   if (adds_norm()) other_norm_->forward(e);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "backend/cuda/image/emission.h"
 #include "nn/graph.h"
@@ -64,6 +65,8 @@ class NormLayer : public ImageLayer {
   void backward(Emission& e) const override;
 
   const NormStatistics& norm() const { return norm_; }
+  std::vector<const Value*> inputs() const;
+  std::vector<const NormStatistics*> statistics() const;  // one, or two
   bool adds() const { return other_ != nullptr; }
   bool adds_norm() const { return other_norm_ != nullptr; }
   // Adds a command that writes y to a buffer: in forward, or once more in backward.

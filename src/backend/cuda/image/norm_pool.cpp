@@ -9,9 +9,7 @@ bool NormPool::possible() const {
   return x_.norm != nullptr && x_.readers == 1 && !x_.norm->adds() && node_.kernel <= widest_joined_window;
 }
 
-bool NormPool::choose(FusionTable& fusions) const {
-  if (!possible()) return false;
-  if (!c_.training) return true;
+FusionSite NormPool::site() const {
   // A place is a byte, the ReLU's mask a bit. The sums of the forward pass are read either way.
   const auto places = static_cast<double>(c_.samples * y_.elements()),
              mask = static_cast<double>(c_.samples * x_.elements()) / 8;
@@ -19,7 +17,7 @@ bool NormPool::choose(FusionTable& fusions) const {
   FusionSite site{.name = x_.norm->norm().name() + " pooling", .ways = {}};
   site.ways.push_back({.name = "pooled on the way", .operations = {}, .bytes = 4 * map + 3 * pooled, .trial = {}});
   site.ways.push_back({.name = "separate", .operations = {}, .bytes = 9 * map + 2 * pooled + 3 * mask, .trial = {}});
-  return fusions.choose(*c_.device, site) == 0;
+  return site;
 }
 
 PoolWindow NormPool::window() const {

@@ -13,15 +13,16 @@ class NormPool {
   NormPool(const ImageContext& context, const MaxPool& node, const Value& x, const Value& y)
       : c_(context), node_(node), x_(x), y_(y) {}
 
-  // Whether the two are joined: where nobody else reads x, by the bytes that it saves (a training pass asks the table).
-  bool choose(FusionTable& fusions) const;
+  // Whether the two can be joined: where nobody else reads x.
+  bool possible() const;
+  // Joined or not, by the bytes that it saves: the first way is to join.
+  FusionSite site() const;
   // Writes y and, in training, the places of the winners.
   void forward(Emission& e) const;
   // From the gradient of y to that of the norm's input, and those of gamma and beta.
   void backward(Emission& e) const;
 
  private:
-  bool possible() const;
   PoolWindow window() const;
 
   const ImageContext& c_;

@@ -48,8 +48,15 @@ class ImageProgram : public ProgramBase {
 
  private:
   Choices choose(FusionTable& fusions) const {
+    std::vector<LayerSite> sites;
+    for (const auto& layer : parts_.layers) layer->list_sites(sites);
+    std::vector<FusionSite> questions;
+    for (const LayerSite& site : sites)
+      if (!site.site.ways.empty()) questions.push_back(site.site);
+    const std::vector<std::size_t> ways = fusions.choose(device_, questions);
     Choices choices;
-    for (const auto& layer : parts_.layers) layer->choose(fusions, choices);
+    std::size_t asked = 0;
+    for (const LayerSite& site : sites) site.take(site.site.ways.empty() ? 0 : ways[asked++], choices);
     return choices;
   }
 

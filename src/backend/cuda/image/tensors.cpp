@@ -1,6 +1,7 @@
 #include "backend/cuda/image/tensors.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ringtrain::cuda {
 
@@ -20,7 +21,8 @@ Tensor TensorGroup::add(const Parameter& parameter, const TensorLayout& layout) 
   return place->second;
 }
 
-GradientsHome::GradientsHome(ProgramBase& program, std::int64_t segment_elements) : program_(program) {
+GradientsHome::GradientsHome(Schedule& schedule, std::int64_t segment_elements, Send send)
+    : schedule_(schedule), send_(std::move(send)) {
   constexpr std::int64_t worth_a_launch = std::int64_t{4} << 20;
   // A quarter of a segment, so that no bucket waits long for its last tensor.
   enough_ = segment_elements > 0 ? std::min(worth_a_launch, segment_elements / 4) : worth_a_launch;
@@ -28,10 +30,7 @@ GradientsHome::GradientsHome(ProgramBase& program, std::int64_t segment_elements
 
 Tensor GradientsHome::add(const Parameter& parameter, const TensorLayout& layout, Type type) {
   if (open_ != nullptr && open_->type() != type) flush();
-  if (open_ == nullptr) {
-    Schedule& schedule = program_.schedule();
-    open_ = std::make_unique<TensorGroup>(schedule, schedule.buffer("weight gradients", 0), type);
-  }
+  if (open_ == nullptr) open_ = std::make_unique<TensorGroup>(schedule_, schedule_.buffer("weight gradients", 0), type);
   return open_->add(parameter, layout);
 }
 
@@ -41,7 +40,7 @@ void GradientsHome::added() {
 
 void GradientsHome::flush() {
   if (open_ == nullptr) return;
-  program_.copy_home("gradients home", open_->storage(), open_->type() == Type::fp32, open_->places(), open_->names());
+  send_(*open_);
   open_ = nullptr;
 }
 

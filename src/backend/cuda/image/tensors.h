@@ -1,6 +1,7 @@
 // Parameters of an image program in its own layout, and their gradients on the way back to the flat vector.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -44,14 +45,16 @@ class TensorGroup {
 // Weight gradients are gathered until they are worth a copy; one launch then takes them to the flat vector.
 class GradientsHome {
  public:
-  GradientsHome(ProgramBase& program, std::int64_t segment_elements);
+  using Send = std::function<void(const TensorGroup&)>;  // adds the command that copies them
+  GradientsHome(Schedule& schedule, std::int64_t segment_elements, Send send);
   // Where the next weight gradient is to be written. After the command that writes it has been added: added().
   Tensor add(const Parameter& parameter, const TensorLayout& layout, Type type);
   void added();
   void flush();
 
  private:
-  ProgramBase& program_;
+  Schedule& schedule_;
+  Send send_;
   std::int64_t enough_;  // elements
   std::unique_ptr<TensorGroup> open_;
 };

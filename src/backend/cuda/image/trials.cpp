@@ -1,159 +1,85 @@
 #include "backend/cuda/image/trials.h"
 
-#include <algorithm>
 #include <memory>
 
+#include "backend/cuda/image/norm.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
 
-namespace {
-
-// Hands out places one behind the other; without a base it only counts.
-class Places {
- public:
-  explicit Places(char* base = nullptr) : base_(base) {}
-  template <class T = void>
-  T* take(std::int64_t bytes) {
-    char* place = base_ + used_;
-    used_ += round_up(bytes, Schedule::alignment);
-    return reinterpret_cast<T*>(place);
+SiteCommands::SiteCommands(const ImageContext& context, const ConvolutionLayer& layer, const ConvolutionPlan& plan,
+                           Emission::Plans plans)
+    : emission_(context, choices_, schedule_, plans) {
+  layer.take(plan, choices_);
+  const Value &x = layer.x(), &y = layer.y();
+  const bool last = x.first_reader == &layer;  // its norm goes on from there
+  if (context.training && x.norm != nullptr)
+    give_normalised_input(context, *x.norm);
+  else
+    emission_[x].data = scratch(x.name, context.bytes(x));
+  layer.forward(emission_);
+  if (context.training) {
+    if (y.statistics != nullptr) y.statistics->forward(emission_);
+    emission_[y].gradient = scratch(y.name + " gradient", context.bytes(y));
+    if (x.readers > 1 && last) emission_[x].gradient = scratch(x.name + " gradient of others", context.bytes(x));
+    layer.backward(emission_);
+    if (x.norm != nullptr && last) x.norm->backward(emission_);
   }
-  std::int64_t used() const { return used_; }
-
- private:
-  char* base_;
-  std::int64_t used_ = 0;
-};
-
-// `make` lays its tensors out in Places; it is asked once without memory, for the bytes.
-template <class Make>
-TrialPart kernel_trial(const Make& make) {
-  Places count;
-  make(count);
-  return {count.used(), [make](Device& device, Stream stream, char* scratch) {
-            Places places(scratch);
-            device.launch(make(places), stream);
-          }};
+  schedule_.plan(*context.parameters, 0);
 }
 
-struct NormShape {
-  Type type;
-  std::int64_t bytes, mask_bytes, factor_bytes, rows_per_group;
-  int groups, channels, blocks;
-  NormShape(const ImageContext& c, const Value& x, Kernel sums = Kernel::norm_sums)
-      : type(c.type),
-        bytes(c.bytes(x)),
-        mask_bytes(c.samples * x.elements() / 8),
-        factor_bytes(c.groups() * x.width * bytes_of(Type::fp32)),
-        rows_per_group(c.group * x.pixels()),
-        groups(static_cast<int>(c.groups())),
-        channels(static_cast<int>(x.width)),
-        blocks(norm_blocks(c.device->facts().size(), sums, type, rows_per_group, groups, channels)) {}
-};
+void SiteCommands::give_normalised_input(const ImageContext& context, const NormLayer& norm) {
+  for (const Value* input : norm.inputs()) emission_[*input].data = scratch(input->name, context.bytes(*input));
+  for (const NormStatistics* statistics : norm.statistics()) {
+    choices_.norms[*statistics].sums_come = true;
+    emission_[*statistics].sums =
+        scratch(statistics->name() + " sums", 2 * statistics->groups() * statistics->row_bytes());
+  }
+  norm.forward(emission_);
+}
+
+double SiteCommands::bytes() const {
+  double sum = 0;
+  for (const Command& command : schedule_.commands()) sum += command.bytes;
+  return sum;
+}
+double SiteCommands::flops() const {
+  double sum = 0;
+  for (const Command& command : schedule_.commands()) sum += command.flops;
+  return sum;
+}
+
+namespace {
+
+// Operations are the same whoever asks; a kernel is known by its place and the sizes of what it takes.
+std::string what_it_is(const Command& command, const Schedule& schedule, Type type) {
+  if (!command.operation.empty()) return command.operation;
+  std::string text = cat(type_name(type), " ", command.name);
+  for (const Access& use : command.uses) text += cat(" ", schedule.bytes(use.storage));
+  return text;
+}
 
 }  // namespace
 
-TrialPart operation_trial(const ImageContext& context, const DnnOperation& operation) {
-  const DnnPlan* plan = context.device->plan(operation);
-  if (plan == nullptr) throw Error(cat("a trial of ", operation.key(), ", which has no plan"));
-  struct Part {
-    std::int64_t offset, step;
+std::vector<TrialPart> trial_of(Device& device, const ImageContext& context, const ConvolutionLayer& layer,
+                                const ConvolutionPlan& plan) {
+  struct OnScratch {
+    OnScratch(const ImageContext& c, const ConvolutionLayer& l, const ConvolutionPlan& p)
+        : commands(c, l, p, Emission::Plans::found) {}
+    SiteCommands commands;
+    DeviceMemory memory = {};
   };
-  const std::int64_t launches = operation.kind == DnnKind::matmul ? 1 : context.samples / operation.n;
-  std::vector<Part> parts;
-  Places places;
-  for (const DnnTensor& tensor : operation.tensors()) {
-    const std::int64_t bytes = tensor.elements() * bytes_of(tensor.type);
-    const bool per_sample = operation.kind != DnnKind::matmul && tensor.dimensions[0] == operation.n &&
-                            tensor.role != DnnRole::w && tensor.role != DnnRole::dw;
-    const std::int64_t step = per_sample ? bytes : 0;
-    parts.push_back({tensor.role == DnnRole::alpha ? -1 : places.used(), step});
-    places.take(per_sample ? launches * bytes : bytes);
-  }
-  const std::int64_t workspace = places.used();
-  places.take(plan->workspace_bytes());
-  return {places.used(), [=](Device& device, Stream stream, char* scratch) {
-            static float one = 1;
-            std::vector<void*> addresses(parts.size());
-            for (std::int64_t launch = 0; launch < launches; ++launch) {
-              for (std::size_t i = 0; i < parts.size(); ++i)
-                addresses[i] =
-                    parts[i].offset < 0 ? &one : static_cast<void*>(scratch + parts[i].offset + launch * parts[i].step);
-              device.run(*plan, addresses, scratch + workspace, stream);
-            }
-          }};
-}
-
-TrialPart norm_sums_trial(const ImageContext& context, const Value& x) {
-  return kernel_trial([s = NormShape(context, x)](Places& places) {
-    return launch_of(s.type, NormSumsArguments{.x = places.take(s.bytes),
-                                               .partial = places.take<float>(2 * s.blocks * s.factor_bytes),
-                                               .rows_per_group = s.rows_per_group,
-                                               .groups = s.groups,
-                                               .channels = s.channels,
-                                               .blocks = s.blocks});
-  });
-}
-
-TrialPart norm_apply_trial(const ImageContext& context, const Value& x, bool mask) {
-  return kernel_trial([mask, s = NormShape(context, x)](Places& places) {
-    return launch_of(s.type, NormApplyArguments{.x = places.take(s.bytes),
-                                                .other = nullptr,
-                                                .scale = places.take<float>(s.factor_bytes),
-                                                .bias = places.take<float>(s.factor_bytes),
-                                                .other_scale = nullptr,
-                                                .other_bias = nullptr,
-                                                .y = places.take(s.bytes),
-                                                .mask = mask ? places.take<std::uint8_t>(s.mask_bytes) : nullptr,
-                                                .rows_per_group = s.rows_per_group,
-                                                .groups = s.groups,
-                                                .channels = s.channels,
-                                                .relu = true});
-  });
-}
-
-TrialPart norm_backward_sums_trial(const ImageContext& context, const Value& x) {
-  return kernel_trial([s = NormShape(context, x, Kernel::norm_backward_sums)](Places& places) {
-    return launch_of(s.type, NormBackwardSumsArguments{.dy = places.take(s.bytes),
-                                                       .x = places.take(s.bytes),
-                                                       .other = nullptr,
-                                                       .mask = places.take<std::uint8_t>(s.mask_bytes),
-                                                       .partial = places.take<float>(2 * s.blocks * s.factor_bytes),
-                                                       .rows_per_group = s.rows_per_group,
-                                                       .groups = s.groups,
-                                                       .channels = s.channels,
-                                                       .blocks = s.blocks});
-  });
-}
-
-TrialPart add_trial(const ImageContext& context, const Value& x) {
-  return kernel_trial([type = context.type, count = context.samples * x.elements()](Places& places) {
-    const std::int64_t bytes = count * bytes_of(type);
-    return launch_of(
-        type, AddArguments{.a = places.take(bytes), .b = places.take(bytes), .y = places.take(bytes), .count = count});
-  });
-}
-
-std::function<void(Device&, Stream)> trial(std::function<std::vector<TrialPart>()> make_parts) {
-  struct State {
-    std::vector<TrialPart> parts;
-    DeviceMemory scratch;
-  };
-  auto state = std::make_shared<State>();
-  return [make_parts = std::move(make_parts), state](Device& device, Stream stream) {
-    if (state->parts.empty()) {
-      state->parts = make_parts();
-      std::int64_t bytes = 0;
-      for (const TrialPart& part : state->parts) bytes += part.bytes;
-      state->scratch = DeviceMemory(device, bytes, "a trial of fused kernels");
-    }
-    char* place = state->scratch.data<char>();
-    for (const TrialPart& part : state->parts) {
-      part.run(device, stream, place);
-      place += part.bytes;
-    }
-  };
+  const auto site = std::make_shared<OnScratch>(context, layer, plan);
+  Schedule& schedule = site->commands.schedule();
+  const std::int64_t bytes = schedule.arena().bytes();
+  if (device.allocated_bytes() + bytes > device.facts().free_bytes) return {};
+  site->memory = DeviceMemory(device, bytes, "timing of a layer");
+  schedule.bind(site->memory.data<char>());
+  std::vector<TrialPart> parts;
+  for (const Command& command : schedule.commands())
+    parts.push_back({what_it_is(command, schedule, context.type),
+                     [site, &command](Device& d, Stream stream) { command.issue(d, stream, false); }});
+  return parts;
 }
 
 }  // namespace ringtrain::cuda

@@ -1,29 +1,34 @@
-// What a fusion site's ways are timed on: their operations and kernels one after another, on scratch memory of full
-// size.
+// A convolution with the norms around it on scratch memory: the very commands that a program would have for it.
 #pragma once
 
-#include <functional>
 #include <vector>
 
-#include "backend/cuda/image/layer.h"
-#include "backend/cuda/program/base.h"
+#include "backend/cuda/image/convolution.h"
+#include "backend/cuda/image/emission.h"
 
 namespace ringtrain::cuda {
 
-struct TrialPart {
-  std::int64_t bytes = 0;  // of scratch memory
-  std::function<void(Device&, Stream, char* scratch)> run;
+// From the normalised input, whose sums are there, to the statistics of the result; and from the gradient of the result
+// to that of the norm's input. The copy of the weight gradient to the flat vector is left out.
+class SiteCommands {
+ public:
+  SiteCommands(const ImageContext& context, const ConvolutionLayer& layer, const ConvolutionPlan& plan,
+               Emission::Plans plans);
+  Schedule& schedule() { return schedule_; }
+  double bytes() const;
+  double flops() const;
+
+ private:
+  Storage scratch(const std::string& what, std::int64_t bytes) { return schedule_.lasting(what, bytes); }
+  void give_normalised_input(const ImageContext& context, const NormLayer& norm);
+
+  Choices choices_;
+  Schedule schedule_;
+  Emission emission_;
 };
 
-// An operation over the whole micro-batch, in as many launches as that takes.
-TrialPart operation_trial(const ImageContext& context, const DnnOperation& operation);
-// The kernels of a norm over a value of x's shape.
-TrialPart norm_sums_trial(const ImageContext& context, const Value& x);
-TrialPart norm_apply_trial(const ImageContext& context, const Value& x, bool mask);
-TrialPart norm_backward_sums_trial(const ImageContext& context, const Value& x);
-TrialPart add_trial(const ImageContext& context, const Value& x);
-
-// The parts are made, and scratch memory is taken, when the trial first runs.
-std::function<void(Device&, Stream)> trial(std::function<std::vector<TrialPart>()> make_parts);
+// Each command alone; they share memory of their own. Empty where the device has no room for that.
+std::vector<TrialPart> trial_of(Device& device, const ImageContext& context, const ConvolutionLayer& layer,
+                                const ConvolutionPlan& plan);
 
 }  // namespace ringtrain::cuda

@@ -71,7 +71,10 @@ FusionSite::Way make_way(std::string name, std::vector<RnnOperation> calls, bool
           .operations = {},
           .recurrent = calls,
           .bytes = guess ? 1.0 : 2.0,
-          .trial = [calls, trial](Device& device, Stream stream) { trial->run(device, stream, calls); }};
+          .trial = [calls, trial](Device&) -> std::vector<TrialPart> {
+            return {{.what = "",
+                     .run = [calls, trial](Device& device, Stream stream) { trial->run(device, stream, calls); }}};
+          }};
 }
 
 RnnOperation with_algorithm(RnnOperation operation, RnnAlgorithm algorithm) {

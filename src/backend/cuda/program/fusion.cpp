@@ -1,23 +1,27 @@
 #include "backend/cuda/program/fusion.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
+#include <functional>
+#include <iterator>
 #include <numeric>
 #include <sstream>
 #include <utility>
 
+#include "backend/cuda/program/operation.h"
 #include "base/error.h"
+#include "base/fnv.h"
 
 namespace ringtrain::cuda {
 
 namespace {
 
 constexpr int trial_repetitions = 5;
+constexpr int most_plans = 8;  // of an operation that are timed
 
-// Equal sites on different devices, or with another cuDNN, are different questions.
-std::string table_key(const Device& device, const FusionSite& site) {
-  return cat(device.facts().name, " | cuDNN ", device.facts().cudnn_version, " | ", site.key());
+// Equal questions on different devices, or with another cuDNN, have different answers.
+std::string on_device(const Device& device, const std::string& question) {
+  return cat(device.facts().name, " | cuDNN ", device.facts().cudnn_version, " | ", question);
 }
 
 // Empty: all operations find a plan.
@@ -61,58 +65,140 @@ std::map<std::string, FusionChoice> choices_of(const std::string& text) {
   return by_key;
 }
 
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
-
-}  // namespace
-
-std::string FusionSite::key() const {
-  std::string text;
-  for (const Way& way : ways) {
-    text += cat(text.empty() ? "" : "; ", way.name, " {");
-    std::string separator;
-    const auto add = [&](const auto& operations) {
-      for (const auto& operation : operations) text += cat(std::exchange(separator, ", "), operation.key());
-    };
-    add(way.operations);
-    add(way.recurrent);
-    text += cat("} ", static_cast<std::int64_t>(way.bytes));
-  }
-  return in_one_field(text);
+// Rough, for it only says which of two sites comes first: what the memory and the tensor cores of such a GPU reach.
+double expected_seconds(const Device& device, const FusionSite::Way& way) {
+  const int capability = device.facts().compute_capability;
+  const double bandwidth = capability >= 100 ? 7e12 : capability >= 90 ? 4e12 : capability >= 80 ? 1.7e12 : 0.8e12;
+  const double half = capability >= 100 ? 1.5e15 : capability >= 90 ? 7e14 : capability >= 80 ? 2.5e14 : 1e14;
+  const Math math = way.operations.empty() ? Math::half : way.operations.front().math;
+  const double rate = math == Math::half ? half : math == Math::tf32 ? half / 2 : half / 12;
+  return std::max(way.bytes / bandwidth, way.flops / rate);
 }
 
-std::size_t FusionTable::choose(Device& device, const FusionSite& site) {
-  if (site.ways.empty()) throw Error(cat("the fusion site ", site.name, " has no way to compute it"));
-  const Stopwatch watch;
-  const std::string key = table_key(device, site);
-  FusionChoice choice;
-  choice.site = site.name;
-
-  // A known choice is taken where it still finds its plans; then the others are not even planned.
-  if (const auto kept = kept_.find(key); kept != kept_.end()) by_key_.insert(*kept);
-  if (const auto known = by_key_.find(key); known != by_key_.end())
-    for (std::size_t i = 0; i < site.ways.size(); ++i)
-      if (site.ways[i].name == known->second.way && refusal(device, site.ways[i]).empty()) {
-        choice.way = known->second.way;
-        choice.seconds = known->second.seconds;
-        choice.refused = known->second.refused;
-        choices_.push_back(choice);
-        return i;
-      }
-
-  // By bytes, first come first. Where nothing will be timed, the first with plans is the one.
+// By bytes, first come first: where nothing is timed, the first that finds plans is taken.
+std::vector<std::size_t> by_bytes(const FusionSite& site) {
   std::vector<std::size_t> order(site.ways.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return site.ways[a].bytes < site.ways[b].bytes; });
-  const bool timed = spent_ < limit_ && device.time([](Stream) {}, 1) >= 0;
+  return order;
+}
+
+// A site that no site before it equals, and those that do.
+struct Question {
+  const FusionSite* site;
+  std::string key;
+  double uses = 1;
+  std::size_t known = std::string::npos;  // the way of an earlier choice, if it still finds its plans
+};
+
+std::vector<Question> distinct(const Device& device, std::span<const FusionSite> sites) {
+  std::vector<Question> questions;
+  std::map<std::string, std::size_t> places;
+  for (const FusionSite& site : sites) {
+    if (site.ways.empty()) throw Error(cat("the fusion site ", site.name, " has no way to compute it"));
+    const std::string key = on_device(device, site.key());
+    const auto [place, added] = places.try_emplace(key, questions.size());
+    if (added)
+      questions.push_back({&site, key});
+    else
+      ++questions[place->second].uses;
+  }
+  return questions;
+}
+
+std::size_t find_way(const FusionSite& site, const std::string& name) {
+  const auto found = std::ranges::find(site.ways, name, &FusionSite::Way::name);
+  return found == site.ways.end() ? std::string::npos : static_cast<std::size_t>(found - site.ways.begin());
+}
+
+// What will be asked: all ways of what is to be timed, of the rest the known way or the guess.
+void prepare(Device& device, const std::vector<Question>& questions, bool timed) {
+  std::vector<DnnOperation> operations;
+  const auto add = [&](const FusionSite::Way& way) {
+    operations.insert(operations.end(), way.operations.begin(), way.operations.end());
+  };
+  for (const Question& question : questions) {
+    const FusionSite& site = *question.site;
+    if (question.known != std::string::npos)
+      add(site.ways[question.known]);
+    else if (!timed)
+      add(site.ways[by_bytes(site).front()]);
+    else
+      for (const FusionSite::Way& way : site.ways) add(way);
+  }
+  device.prepare(operations);
+}
+
+}  // namespace
+
+FusionSite only_way(const std::string& name, const std::vector<DnnOperation>& operations) {
+  double bytes = 0, flops = 0;
+  for (const DnnOperation& operation : operations) {
+    bytes += tensor_bytes(operation);
+    flops += operation.flops();
+  }
+  return {.name = name,
+          .ways = {{.name = "plain", .operations = operations, .bytes = bytes, .flops = flops, .trial = {}}}};
+}
+
+// The plain operations, which say the shapes, and a hash over everything: tables of many ways stay short.
+std::string FusionSite::key() const {
+  std::string all, plain;
+  const auto add_to = [](std::string& text, const auto& operations) {
+    for (const auto& operation : operations) text += cat(text.empty() ? "" : ", ", operation.key());
+  };
+  for (const Way& way : ways) {
+    all += cat(way.name, " ", static_cast<std::int64_t>(way.bytes), " ");
+    add_to(all, way.operations);
+    add_to(all, way.recurrent);
+  }
+  add_to(plain, ways.back().operations);
+  add_to(plain, ways.back().recurrent);
+  return in_one_field(cat(plain, " | ", ways.size(), " ways ", std::hex, fnv1a(all)));
+}
+
+std::vector<std::size_t> FusionTable::choose(Device& device, std::span<const FusionSite> sites) {
+  std::vector<Question> questions = distinct(device, sites);
+  for (Question& question : questions) {
+    if (const auto kept = kept_.find(question.key); kept != kept_.end()) by_key_.insert(*kept);
+    if (const auto known = by_key_.find(question.key); known != by_key_.end())
+      question.known = find_way(*question.site, known->second.way);
+  }
+  const bool timed = !spent() && device.time([](Stream) {}, 1) >= 0;
+  prepare(device, questions, timed);
+
+  // A known choice is taken where it still finds its plans; then the others are not even planned.
+  const auto is_known = [&](const Question& question) {
+    return question.known != std::string::npos && refusal(device, question.site->ways[question.known]).empty();
+  };
+  std::vector<Question> open;
+  std::ranges::remove_copy_if(questions, std::back_inserter(open), is_known);
+  const auto expected = [&](const Question& question) {
+    return question.uses * expected_seconds(device, question.site->ways.back());
+  };
+  std::ranges::stable_sort(open, std::greater<>(), expected);
+  for (const Question& question : open) by_key_[question.key] = make_choice(device, *question.site, timed);
+
+  std::vector<std::size_t> ways;
+  for (const FusionSite& site : sites) {
+    const std::string key = on_device(device, site.key());
+    FusionChoice choice = by_key_.at(key);
+    ways.push_back(find_way(site, choice.way));
+    if (site.ways.size() == 1) continue;
+    choice.site = site.name;
+    choice.key = key;
+    for (const FusionSite::Way& way : site.ways) choice.ways.push_back(way.name);
+    choices_.push_back(std::move(choice));
+  }
+  return ways;
+}
+
+FusionChoice FusionTable::make_choice(Device& device, const FusionSite& site, bool timed) {
+  FusionChoice choice{.site = site.name, .way = {}, .refused = {}};
+  timed = timed && !spent();
   std::vector<std::size_t> possible;
-  for (const std::size_t i : order) {
+  for (const std::size_t i : by_bytes(site)) {
     const std::string why = refusal(device, site.ways[i]);
     if (why.empty())
       possible.push_back(i);
@@ -124,22 +210,45 @@ std::size_t FusionTable::choose(Device& device, const FusionSite& site) {
     throw Error(cat(site.name, " cannot be computed on ", device.facts().name, ": ", choice.refused),
                 "Another precision may do: precision: fp32.");
 
-  // The guess is judged by time only beside another: alone it needs none.
   std::size_t best = possible.front();
-  for (const std::size_t i : possible) {
-    if (!timed || possible.size() < 2 || !site.ways[i].trial || spent_ + watch.seconds() >= limit_) continue;
-    const double seconds = device.time([&](Stream stream) { site.ways[i].trial(device, stream); }, trial_repetitions);
-    if (choice.seconds == 0 || seconds < choice.seconds) {
+  if (timed) tune(device, site, possible);
+  // The guess is judged by time only beside another: alone it needs none.
+  if (timed && possible.size() > 1)
+    for (const std::size_t i : possible) {
+      const double seconds = time(device, site.ways[i]);
+      if (seconds < 0 || (choice.seconds > 0 && seconds >= choice.seconds)) continue;
       best = i;
       choice.seconds = seconds;
     }
-  }
-  spent_ += watch.seconds();
-
   choice.way = site.ways[best].name;
-  by_key_[key] = choice;
-  choices_.push_back(choice);
-  return best;
+  return choice;
+}
+
+void FusionTable::tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways) {
+  for (const std::size_t i : ways)
+    for (const DnnOperation& operation : site.ways[i].operations)
+      if (!spent()) spent_ += device.tune(operation, most_plans);
+}
+
+// -1: it cannot be timed, or not any more.
+double FusionTable::time(Device& device, const FusionSite::Way& way) {
+  if (!way.trial || spent()) return -1;
+  const std::vector<TrialPart> parts = way.trial(device);
+  if (parts.empty()) return -1;
+  double sum = 0;
+  for (const TrialPart& part : parts) {
+    const std::string what = part.what.empty() ? "" : on_device(device, part.what);
+    if (const auto known = part_seconds_.find(what); !what.empty() && known != part_seconds_.end()) {
+      sum += known->second;
+      continue;
+    }
+    if (spent()) return -1;
+    const double seconds = device.time([&](Stream stream) { part.run(device, stream); }, trial_repetitions);
+    spent_ += (trial_repetitions + 1) * seconds;  // once before the timing begins
+    if (!what.empty()) part_seconds_[what] = seconds;
+    sum += seconds;
+  }
+  return sum;
 }
 
 // A line each: key, way, seconds, site, refused; tabs between.

@@ -25,23 +25,27 @@ std::vector<Operand> in_order(const std::string& name, const DnnOperation& opera
   return ordered;
 }
 
-double bytes_of_launch(const DnnOperation& operation) {
+}  // namespace
+
+const DnnPlan& plan_of(Device& device, const std::string& name, const DnnOperation& operation) {
+  std::string why;
+  const DnnPlan* plan = device.plan(operation, &why);
+  if (plan == nullptr)
+    throw Error(cat(name, ": cuDNN has no plan for ", operation.key(), " on ", device.facts().name, ": ", why),
+                "Try another precision or version of cuDNN; sizes that are multiples of 8 have the most kernels.");
+  return *plan;
+}
+
+double tensor_bytes(const DnnOperation& operation) {
   double bytes = 0;
   for (const DnnTensor& tensor : operation.tensors())
     bytes += static_cast<double>(tensor.elements() * bytes_of(tensor.type));
   return bytes;
 }
 
-}  // namespace
-
-void add_operation(Schedule& schedule, Device& device, std::string name, const DnnOperation& operation,
+void add_operation(Schedule& schedule, const DnnPlan* plan, std::string name, const DnnOperation& operation,
                    std::int64_t launches, const std::vector<Operand>& operands) {
-  std::string why;
-  const DnnPlan* plan = device.plan(operation, &why);
-  if (plan == nullptr)
-    throw Error(cat(name, ": cuDNN has no plan for ", operation.key(), " on ", device.facts().name, ": ", why),
-                "Try another precision or version of cuDNN; sizes that are multiples of 8 have the most kernels.");
-  schedule.workspace(plan->workspace_bytes());
+  if (plan != nullptr) schedule.workspace(plan->workspace_bytes());
   std::vector<Access> uses = {{schedule.workspace(), true}};
   for (const Operand& operand : operands) uses.push_back({operand.tensor.storage, operand.write});
   const auto issue = [&schedule, plan, launches, ordered = in_order(name, operation, operands)](Device& d,
@@ -63,7 +67,8 @@ void add_operation(Schedule& schedule, Device& device, std::string name, const D
                 .uses = std::move(uses),
                 .issue = issue,
                 .flops = operation.flops() * times,
-                .bytes = bytes_of_launch(operation) * times});
+                .bytes = tensor_bytes(operation) * times,
+                .operation = cat(operation.key(), " x", launches)});
 }
 
 }  // namespace ringtrain::cuda

@@ -22,8 +22,14 @@ struct Operand {
   bool write = false;
 };
 
-// Adds a command that runs an operation, `launches` times. Throws Error when the device has no plan for it.
-void add_operation(Schedule& schedule, Device& device, std::string name, const DnnOperation& operation,
+// Throws Error when the device has no plan for it; `name` says who asks.
+const DnnPlan& plan_of(Device& device, const std::string& name, const DnnOperation& operation);
+
+// Adds a command that runs an operation, `launches` times. Without a plan the command can be counted, not issued.
+void add_operation(Schedule& schedule, const DnnPlan* plan, std::string name, const DnnOperation& operation,
                    std::int64_t launches, const std::vector<Operand>& operands);
+
+// What the operation's tensors hold together.
+double tensor_bytes(const DnnOperation& operation);
 
 }  // namespace ringtrain::cuda

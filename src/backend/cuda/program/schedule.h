@@ -27,6 +27,7 @@ struct Command {
   std::function<void(Device&, Stream, bool accumulate)> issue;
   std::vector<std::string> finishes = {};  // parameters whose gradients are then final
   double flops = 0, bytes = 0;             // for tables; bytes 0: plan() adds up the storages that it uses
+  std::string operation = {};              // of cuDNN, with the number of its launches; empty: own kernels
   bool replayed = true;                    // false: its arguments differ from pass to pass, so it is never captured
 };
 
