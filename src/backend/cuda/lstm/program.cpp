@@ -8,6 +8,7 @@
 #include "backend/cuda/lstm/model.h"
 #include "backend/cuda/lstm/weights.h"
 #include "backend/cuda/program/base.h"
+#include "backend/cuda/program/operation.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
@@ -239,25 +240,14 @@ DnnOperation LstmProgram::matmul(std::int64_t m, std::int64_t n, std::int64_t k,
   return operation;
 }
 
-// The operands in the order of operation.tensors(); `bias` -1: none.
+// `bias` -1: none.
 void LstmProgram::add_matmul(std::string name, const DnnOperation& operation, Storage a, Storage b, Storage bias,
                              Storage y) {
-  std::string why;
-  const DnnPlan* plan = device_.plan(operation, &why);
-  if (plan == nullptr)
-    throw Error(cat(operation.key(), ": cuDNN has no plan on ", device_.facts().name, ": ", why),
-                "try another precision, or another model.hidden (a multiple of 8)");
-  schedule_.workspace(plan->workspace_bytes());
-  schedule_.add({.name = std::move(name),
-                 .uses = {{a}, {b}, {bias}, {y, true}, {schedule_.workspace(), true}},
-                 .issue =
-                     [this, plan, a, b, bias, y](Device& device, Stream stream, bool) {
-                       std::vector<void*> tensors = {schedule_.at(a), schedule_.at(b)};
-                       if (bias >= 0) tensors.push_back(schedule_.at(bias));
-                       tensors.push_back(schedule_.at(y));
-                       device.run(*plan, tensors, schedule_.at(schedule_.workspace()), stream);
-                     },
-                 .flops = operation.flops()});
+  fusions().choose(device_, only_way(name, {operation}));
+  std::vector<Operand> operands = {{DnnRole::a, {a, 0}}, {DnnRole::b, {b, 0}}, {DnnRole::y, {y, 0}, 0, true}};
+  if (bias >= 0) operands.push_back({DnnRole::bias, {bias, 0}});
+  const DnnPlan& plan = plan_of(device_, name, operation);
+  add_operation(schedule_, &plan, std::move(name), operation, 1, operands);
 }
 
 // Logits at every position. Weights [classes, hidden] in T; the rows that pad the classes are zero.
