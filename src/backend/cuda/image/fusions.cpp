@@ -1,5 +1,6 @@
 #include "backend/cuda/image/fusions.h"
 
+#include "backend/cuda/hopper/plans.h"
 #include "backend/cuda/image/norm.h"
 #include "backend/cuda/image/trials.h"
 #include "backend/cuda/program/group_launches.h"
@@ -33,6 +34,11 @@ std::vector<ConvolutionWay> ways_to_add(bool brings_sums) {
   return ways;
 }
 
+// The library for Hopper; see FusionSite for when a way with it is taken.
+bool takes_cutlass(const ImageContext& context) {
+  return context.type != Type::fp32 && hopper::runs_on(context.device->facts().compute_capability);
+}
+
 std::vector<ConvolutionWay> input_ways(const ImageContext& context, const ConvolutionLayer& layer) {
   const Value& x = layer.x();
   std::vector<ConvolutionWay> ways;
@@ -41,6 +47,15 @@ std::vector<ConvolutionWay> input_ways(const ImageContext& context, const Convol
     if (x.readers == 1 && x.norm != nullptr && !x.norm->adds()) ways = ways_behind_norm(context.groups() == 1);
     if (x.readers > 1 && last) ways = ways_to_add(x.norm != nullptr && !x.norm->adds_norm());
   }
+  // The same data gradients by CUTLASS, which has no prologues and writes nothing beside.
+  if (takes_cutlass(context))
+    for (std::size_t i = 0, count = ways.size(); i < count; ++i)
+      if (ways[i].prologue == Prologue::none && ways[i].brings_sums()) {
+        ConvolutionWay way = ways[i];
+        way.name += " by CUTLASS";
+        way.data_engine = Engine::hopper;
+        ways.push_back(way);
+      }
   // cuDNN 9 proposes sums behind a data gradient with a stride, and compiles none on any GPU, after seconds of trying.
   if (layer.stride() > 1) std::erase_if(ways, [](const ConvolutionWay& way) { return way.brings_sums(); });
   ways.push_back({"separate", Prologue::none, Prologue::none, Epilogue::none});
@@ -50,20 +65,35 @@ std::vector<ConvolutionWay> input_ways(const ImageContext& context, const Convol
 // Where the sums are made that the norm behind the convolution wants.
 std::vector<SumsWay> sums_ways(const ImageContext& context, const ConvolutionLayer& layer) {
   if (!context.training || layer.y().statistics == nullptr) return {SumsWay::separate};
-  if (context.type != Type::fp16) return {SumsWay::epilogue, SumsWay::separate};
-  return {SumsWay::specialised, SumsWay::epilogue, SumsWay::separate};
+  std::vector<SumsWay> ways;
+  if (context.type == Type::fp16) ways.push_back(SumsWay::specialised);
+  ways.push_back(SumsWay::epilogue);
+  if (takes_cutlass(context)) ways.push_back(SumsWay::hopper);
+  ways.push_back(SumsWay::separate);
+  return ways;
 }
 const char* name_of(SumsWay sums) {
   return sums == SumsWay::separate   ? "separate"
          : sums == SumsWay::epilogue ? "in the epilogue"
+         : sums == SumsWay::hopper   ? "in the epilogue by CUTLASS"
                                      : "in the epilogue of a specialised engine";
 }
 
 // What the weight gradient of a 16-bit layer is rounded to on its way to the flat vector: cuDNN's kernels made for a
 // GPU write 16 bits only, and those that write fp32 are compiled for every GPU alike.
-std::vector<Type> weight_gradient_types(const ImageContext& context, const ConvolutionWay& way) {
-  if (!context.training || context.type == Type::fp32 || way.weight_prologue != Prologue::none) return {Type::fp32};
-  return {context.type, Type::fp32};
+struct WeightWay {
+  Type type = Type::fp32;
+  Engine engine = Engine::general;
+};
+std::string name_of(const WeightWay& way) {
+  return cat("in ", type_name(way.type), way.engine == Engine::hopper ? " by CUTLASS" : "");
+}
+std::vector<WeightWay> weight_ways(const ImageContext& context, const ConvolutionWay& way) {
+  if (!context.training || context.type == Type::fp32 || way.weight_prologue != Prologue::none) return {{}};
+  std::vector<WeightWay> ways = {{context.type, Engine::general}};
+  if (takes_cutlass(context)) ways.push_back({Type::fp32, Engine::hopper});
+  ways.push_back({});
+  return ways;
 }
 
 double lost_to_groups(const ImageContext& context, const std::vector<DnnOperation>& operations) {
@@ -81,13 +111,16 @@ std::vector<NamedPlan> possible_plans(const ImageContext& context, const Convolu
   std::vector<NamedPlan> plans;
   for (const ConvolutionWay& input : inputs)
     for (const SumsWay sums : all_sums) {
-      const std::vector<Type> types = weight_gradient_types(context, input);
-      for (const Type type : types) {
+      // CUTLASS's sums have no prologue in front of them.
+      if (sums == SumsWay::hopper && input.prologue != Prologue::none) continue;
+      const std::vector<WeightWay> weights = weight_ways(context, input);
+      for (const WeightWay& weight : weights) {
         std::string name = inputs.size() > 1 ? cat("input ", input.name) : "";
         const auto add = [&](const std::string& part) { name += cat(name.empty() ? "" : ", ", part); };
         if (all_sums.size() > 1) add(cat("statistics ", name_of(sums)));
-        if (types.size() > 1) add(cat("weight gradient in ", type_name(type)));
-        plans.push_back({name.empty() ? "plain" : name, {.way = input, .sums = sums, .weight_gradient = type}});
+        if (weights.size() > 1) add(cat("weight gradient ", name_of(weight)));
+        plans.push_back({name.empty() ? "plain" : name,
+                         {.way = input, .sums = sums, .weight_gradient = weight.type, .weight_engine = weight.engine}});
       }
     }
   return plans;

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "backend/cuda/hopper/check.h"
 #include "backend/cuda/program/operation.h"
 #include "base/error.h"
 #include "base/fnv.h"
@@ -75,6 +76,10 @@ double expected_seconds(const Device& device, const FusionSite::Way& way) {
   return std::max(way.bytes / bandwidth, way.flops / rate);
 }
 
+bool wants_proof(const FusionSite::Way& way) {
+  return std::ranges::any_of(way.operations, [](const DnnOperation& o) { return o.engine == Engine::hopper; });
+}
+
 // By bytes, first come first: where nothing is timed, the first that finds plans is taken.
 std::vector<std::size_t> by_bytes(const FusionSite& site) {
   std::vector<std::size_t> order(site.ways.size());
@@ -82,6 +87,11 @@ std::vector<std::size_t> by_bytes(const FusionSite& site) {
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return site.ways[a].bytes < site.ways[b].bytes; });
   return order;
+}
+
+std::size_t guess(const FusionSite& site) {
+  const std::vector<std::size_t> order = by_bytes(site);
+  return *std::ranges::find_if(order, [&](std::size_t i) { return !wants_proof(site.ways[i]); });
 }
 
 // A site that no site before it equals, and those that do.
@@ -123,7 +133,7 @@ void prepare(Device& device, const std::vector<Question>& questions, bool timed)
     if (question.known != std::string::npos)
       add(site.ways[question.known]);
     else if (!timed)
-      add(site.ways[by_bytes(site).front()]);
+      add(site.ways[guess(site)]);
     else
       for (const FusionSite::Way& way : site.ways) add(way);
   }
@@ -199,6 +209,7 @@ FusionChoice FusionTable::make_choice(Device& device, const FusionSite& site, bo
   timed = timed && !spent();
   std::vector<std::size_t> possible;
   for (const std::size_t i : by_bytes(site)) {
+    if (wants_proof(site.ways[i]) && !timed) continue;
     const std::string why = refusal(device, site.ways[i]);
     if (why.empty())
       possible.push_back(i);
@@ -206,17 +217,21 @@ FusionChoice FusionTable::make_choice(Device& device, const FusionSite& site, bo
       choice.refused += cat(choice.refused.empty() ? "" : "; ", in_one_field(why));
     if (!timed && !possible.empty()) break;
   }
-  if (possible.empty())
+  if (std::ranges::all_of(possible, [&](std::size_t i) { return wants_proof(site.ways[i]); }))
     throw Error(cat(site.name, " cannot be computed on ", device.facts().name, ": ", choice.refused),
                 "Another precision may do: precision: fp32.");
 
-  std::size_t best = possible.front();
+  std::size_t best = *std::ranges::find_if(possible, [&](std::size_t i) { return !wants_proof(site.ways[i]); });
   if (timed) tune(device, site, possible);
   // The guess is judged by time only beside another: alone it needs none.
   if (timed && possible.size() > 1)
     for (const std::size_t i : possible) {
       const double seconds = time(device, site.ways[i]);
       if (seconds < 0 || (choice.seconds > 0 && seconds >= choice.seconds)) continue;
+      if (const std::string& wrong = disproof(device, site.ways[i]); !wrong.empty()) {
+        choice.refused += cat(choice.refused.empty() ? "" : "; ", site.ways[i].name, ": ", in_one_field(wrong));
+        continue;
+      }
       best = i;
       choice.seconds = seconds;
     }
@@ -228,6 +243,17 @@ void FusionTable::tune(Device& device, const FusionSite& site, const std::vector
   for (const std::size_t i : ways)
     for (const DnnOperation& operation : site.ways[i].operations)
       if (!spent()) spent_ += device.tune(operation, most_plans);
+}
+
+const std::string& FusionTable::disproof(Device& device, const FusionSite::Way& way) {
+  static const std::string none;
+  for (const DnnOperation& operation : way.operations) {
+    if (operation.engine != Engine::hopper) continue;
+    const auto [place, added] = disproofs_.try_emplace(on_device(device, operation.key()));
+    if (added) place->second = hopper::difference_from_plain(device, operation);
+    if (!place->second.empty()) return place->second;
+  }
+  return none;
 }
 
 // -1: it cannot be timed, or not any more.

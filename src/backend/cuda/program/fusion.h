@@ -22,7 +22,9 @@ struct TrialPart {
 // One place in the network where kernels may be joined.
 struct FusionSite {
   std::string name;  // "layer1.0.conv1"
-  // Ways to compute it, best guess first; the last one always exists: plain plans and own kernels.
+  // Ways to compute it, best guess first. One with operations of Engine::hopper is taken only where it was timed on the
+  // device and computed there what cuDNN computes (hopper/check.h): nobody has seen those kernels run before. The last
+  // one always exists: plain plans and own kernels.
   struct Way {
     std::string name;                          // "statistics in the epilogue"
     std::vector<DnnOperation> operations;      // that must find a plan
@@ -70,14 +72,17 @@ class FusionTable {
   FusionChoice make_choice(Device& device, const FusionSite& site, bool timed);
   void tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways);
   double time(Device& device, const FusionSite::Way& way);
+  const std::string& disproof(Device& device,
+                              const FusionSite::Way& way);  // "": its operations compute what they should
   bool spent() const { return spent_ >= limit_; }
 
   double limit_;
   double spent_ = 0;
   std::vector<FusionChoice> choices_;
-  std::map<std::string, FusionChoice> by_key_;  // device, cuDNN and site key
-  std::map<std::string, FusionChoice> kept_;    // likewise
-  std::map<std::string, double> part_seconds_;  // by device, cuDNN and TrialPart::what
+  std::map<std::string, FusionChoice> by_key_;    // device, cuDNN and site key
+  std::map<std::string, FusionChoice> kept_;      // likewise
+  std::map<std::string, double> part_seconds_;    // by device, cuDNN and TrialPart::what
+  std::map<std::string, std::string> disproofs_;  // by device, cuDNN and operation
 };
 
 }  // namespace ringtrain::cuda
