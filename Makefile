@@ -156,7 +156,9 @@ endef
 $(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
 
 # `-Xptxas -v` says what each kernel takes of the machine: tests/gpu/resources.py makes a table of it.
-NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -lineinfo $(CUDA_GENCODE) -Werror all-warnings -Xptxas -v \
+# CUDA 13's drivers unpack kernels that were packed for size: a seventh of the bytes, in every program that has them.
+CUDA_PACKED := $(if $(filter-out 11 12,$(firstword $(subst ., ,$(word 2,$(CUDA_VERSIONS))))),--compress-mode=size)
+NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -lineinfo $(CUDA_GENCODE) $(CUDA_PACKED) -Werror all-warnings -Xptxas -v \
   -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -Isrc
 build/obj/%.cu.o: src/%.cu build/config.mk
 	@mkdir -p $(@D) && echo "compile $@"
