@@ -26,17 +26,15 @@ void write_lines(const std::string& path, const char* header, const std::vector<
 
 void record(const std::string& name, const std::string& folder) {
   const std::string plans = cat(folder, "/cuda_plans_", name, ".csv");
-  const std::vector<PlannedModel> models = planned_models();
-  const std::size_t precisions = std::size(planned_precisions);
-  std::vector<std::vector<std::string>> lines(models.size() * precisions);
+  const std::vector<std::pair<PlannedModel, NamedPrecision>> passes = planned_passes();
+  std::vector<std::vector<std::string>> lines(passes.size());
   std::atomic<std::size_t> next = 0;
   std::string failure;
   const auto work = [&] {
     const DeviceDescription description = find_description(name);
     const std::unique_ptr<Device> device = make_described_device(description, plans);
     for (std::size_t i = next++; i < lines.size(); i = next++) {
-      const PlannedModel& model = models[i % models.size()];
-      const NamedPrecision& precision = planned_precisions[i / models.size()];
+      const auto& [model, precision] = passes[i];
       try {
         lines[i] = fusion_lines(*device, model, precision);
       } catch (const Error& e) {

@@ -81,12 +81,10 @@ TEST_P(CudaDnnPlans, EveryLayerOfEveryModelFindsAPlanAndTakesTheRecordedFusion) 
   if (device->facts().cudnn_version != rows().begin()->second.cudnn)
     GTEST_SKIP() << "the record is of cuDNN " << rows().begin()->second.cudnn;
   std::vector<std::string> lines = {fusion_header};
-  const std::vector<PlannedModel> models = planned_models();
-  for (const NamedPrecision& precision : planned_precisions)
-    for (const PlannedModel& model : models) {
-      const std::vector<std::string> part = fusion_lines(*device, model, precision);
-      lines.insert(lines.end(), part.begin(), part.end());
-    }
+  for (const auto& [model, precision] : planned_passes()) {
+    const std::vector<std::string> part = fusion_lines(*device, model, precision);
+    lines.insert(lines.end(), part.begin(), part.end());
+  }
   EXPECT_EQ(lines, read_lines(recorded("fusions"))) << advice();
   EXPECT_EQ(read_lines(copy).size(), before) << "operations that the record does not know; " << advice();
 }

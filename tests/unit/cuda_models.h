@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/backend.h"
@@ -22,9 +23,11 @@ struct PlannedModel {
   std::string name;
   Graph graph;
   std::int64_t micro_batch = 32;  // samples of a pass, which batch norm normalises together
+  bool half_only = false;         // planned in bf16 and fp16 only
 };
 
-// Every model at the size of its paper, with the 32 samples that Goyal et al. normalise together.
+// Every model at the size of its paper, with the 32 samples that Goyal et al. normalise together; and ResNet-50 with
+// the 256 that a GPU takes at once, in the precisions that are trained so.
 inline std::vector<PlannedModel> planned_models() {
   const auto resnet_of = [](std::int64_t depth) { return small_resnet(depth, 64, "imagenet", 224, 0, 1000); };
   SampleShape text;
@@ -35,6 +38,7 @@ inline std::vector<PlannedModel> planned_models() {
   models.push_back({"alexnet", alexnet({}, image_shape(224, 1000), {})});
   models.push_back({"cnn", cnn({}, image_shape(32, 10), {})});
   models.push_back({"char_lstm", char_lstm({}, text)});
+  models.push_back({"resnet-50 x 256", resnet_of(50), 256, true});
   return models;
 }
 
@@ -44,6 +48,16 @@ struct NamedPrecision {
 };
 inline constexpr NamedPrecision planned_precisions[] = {
     {"bf16", Precision::bf16}, {"fp16", Precision::fp16}, {"tf32", Precision::tf32}, {"fp32", Precision::fp32}};
+
+// All pairs that are planned.
+inline std::vector<std::pair<PlannedModel, NamedPrecision>> planned_passes() {
+  std::vector<std::pair<PlannedModel, NamedPrecision>> passes;
+  for (const NamedPrecision& precision : planned_precisions)
+    for (const PlannedModel& model : planned_models())
+      if (!model.half_only || precision.precision == Precision::bf16 || precision.precision == Precision::fp16)
+        passes.emplace_back(model, precision);
+  return passes;
+}
 
 // Compiles a model for training and returns a line for each place where kernels could be joined:
 // model,precision,site,way,ways refused. Throws Error where a layer finds no plan.
