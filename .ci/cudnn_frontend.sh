@@ -8,20 +8,15 @@ cd "$(dirname "$0")/.."
 folder=build/cudnn-frontend
 [ "$(cat $folder/version 2> /dev/null)" = $version ] && exit 0
 
-python=""
-for candidate in ${PYTHON:-} python3 /usr/bin/python3; do
-  "$candidate" -m pip --version > /dev/null 2>&1 && python=$candidate && break
-done
-[ -n "$python" ] || { echo "no python3 with pip was found (Debian: apt-get install python3-pip)" >&2; exit 1; }
+. .ci/pypi.sh
+python=$(python_with_pip)
 
 mkdir -p build
 scratch=$(mktemp -d build/cudnn-frontend.XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
-echo "nvidia-cudnn-frontend==$version --hash=sha256:$sha256" > "$scratch/requirements.txt"
 # The headers are the same for every machine and Python; this one has the recorded bytes.
-"$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes \
-  --platform manylinux_2_28_x86_64 --implementation cp --python-version 3.11 --abi cp311 \
-  --dest "$scratch" -r "$scratch/requirements.txt" < /dev/null
+download_wheels "$scratch" --platform manylinux_2_28_x86_64 --implementation cp --python-version 3.11 --abi cp311 \
+  <<< "nvidia-cudnn-frontend==$version --hash=sha256:$sha256"
 "$python" -c 'import sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
 wheel.extractall(sys.argv[2], [n for n in wheel.namelist() if n.startswith("include/") or ".dist-info/" in n and "LICENSE" in n.upper()])' \

@@ -8,20 +8,15 @@ for folder in ${home:+"$home/bin"} build/cuobjdump/bin; do
   [ -x "$folder/cuobjdump" ] && [ -x "$folder/nvdisasm" ] && echo "$folder" && exit 0
 done
 
-python=""
-for candidate in ${PYTHON:-} python3 /usr/bin/python3; do
-  "$candidate" -m pip --version > /dev/null 2>&1 && python=$candidate && break
-done
-[ -n "$python" ] || { echo "no python3 with pip was found (Debian: apt-get install python3-pip)" >&2; exit 1; }
+. .ci/pypi.sh
+python=$(python_with_pip)
 mkdir -p build
 scratch=$(mktemp -d build/cuobjdump.XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
-cat > "$scratch/requirements.txt" <<'END'
+download_wheels "$scratch" --retries 1 --timeout 15 --platform manylinux2014_x86_64 >&2 <<'END'
 nvidia-cuda-cuobjdump==13.5.37 --hash=sha256:38780fee50863252a0b8926357faa91615ca1c8346490563f33a06100cd73f58
 nvidia-cuda-nvdisasm==13.5.37 --hash=sha256:d3fdbdd49fa53e2e4aacd3db8259d052bd2b049ececdcb69e92e083c6728e7ca
 END
-"$python" -m pip download --quiet --disable-pip-version-check --retries 1 --timeout 15 --no-deps --only-binary=:all: \
-  --require-hashes --platform manylinux2014_x86_64 --dest "$scratch" -r "$scratch/requirements.txt" < /dev/null >&2
 "$python" -c 'import pathlib, sys, zipfile
 to = pathlib.Path(sys.argv[1])
 (to / "bin").mkdir(parents=True)

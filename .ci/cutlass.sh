@@ -8,18 +8,13 @@ cd "$(dirname "$0")/.."
 folder=build/cutlass
 [ "$(cat $folder/version 2> /dev/null)" = $version ] && exit 0
 
-python=""
-for candidate in ${PYTHON:-} python3 /usr/bin/python3; do
-  "$candidate" -m pip --version > /dev/null 2>&1 && python=$candidate && break
-done
-[ -n "$python" ] || { echo "no python3 with pip was found (Debian: apt-get install python3-pip)" >&2; exit 1; }
+. .ci/pypi.sh
+python=$(python_with_pip)
 
 mkdir -p build
 scratch=$(mktemp -d build/cutlass.XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
-echo "nvidia-cutlass==$version --hash=sha256:$sha256" > "$scratch/requirements.txt"
-"$python" -m pip download --quiet --disable-pip-version-check --retries 1 --timeout 15 --no-deps --only-binary=:all: --require-hashes \
-  --dest "$scratch" -r "$scratch/requirements.txt" < /dev/null
+download_wheels "$scratch" --retries 1 --timeout 15 <<< "nvidia-cutlass==$version --hash=sha256:$sha256"
 "$python" -c 'import pathlib, sys, zipfile
 wheel, to = zipfile.ZipFile(sys.argv[1]), pathlib.Path(sys.argv[2])
 for name in wheel.namelist():

@@ -8,11 +8,8 @@ cd "$(dirname "$0")/.."
 folder=build/mlperf-logging
 [ "$(cat $folder/version 2> /dev/null)" = $version ] && exit 0
 
-python=""
-for candidate in ${PYTHON:-} python3 /usr/bin/python3; do
-  "$candidate" -m pip --version > /dev/null 2>&1 && python=$candidate && break
-done
-[ -n "$python" ] || { echo "no python3 with pip was found (Debian: apt-get install python3-pip)" >&2; exit 1; }
+. .ci/pypi.sh
+python=$(python_with_pip)
 
 mkdir -p build
 scratch=$(mktemp -d build/mlperf-logging.XXXXXX)

@@ -10,6 +10,7 @@
 
 #include "backend/cuda/hopper/check.h"
 #include "backend/cuda/program/operation.h"
+#include "backend/cuda/program/rates.h"
 #include "base/error.h"
 #include "base/fnv.h"
 
@@ -66,14 +67,11 @@ std::map<std::string, FusionChoice> choices_of(const std::string& text) {
   return by_key;
 }
 
-// Rough, for it only says which of two sites comes first: what the memory and the tensor cores of such a GPU reach.
+// It only says which of two sites comes first.
 double expected_seconds(const Device& device, const FusionSite::Way& way) {
-  const int capability = device.facts().compute_capability;
-  const double bandwidth = capability >= 100 ? 7e12 : capability >= 90 ? 4e12 : capability >= 80 ? 1.7e12 : 0.8e12;
-  const double half = capability >= 100 ? 1.5e15 : capability >= 90 ? 7e14 : capability >= 80 ? 2.5e14 : 1e14;
   const Math math = way.operations.empty() ? Math::half : way.operations.front().math;
-  const double rate = math == Math::half ? half : math == Math::tf32 ? half / 2 : half / 12;
-  return std::max(way.bytes / bandwidth, way.flops / rate);
+  const Rates rates = rates_of(device.facts().compute_capability, math);
+  return std::max(way.bytes / rates.bytes, way.flops / rates.flops);
 }
 
 bool wants_proof(const FusionSite::Way& way) {

@@ -3,22 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cuda/program/operation.h"
+#include "backend/cuda/program/rates.h"
+
 namespace ringtrain::cuda {
 namespace {
 
 constexpr double launch_seconds = 3e-6;  // from the last block of a kernel of a graph to a full GPU in the next
 constexpr double tile = 128;             // rows and columns of a block's part of the product
-
-// What memory and tensor cores of such a GPU reach, about three quarters of the data sheet's numbers.
-struct Rates {
-  double bytes, flops;  // a second
-};
-Rates rates_of(int compute_capability, Math math) {
-  const Rates half = compute_capability >= 100  ? Rates{6e12, 1.5e15}
-                     : compute_capability >= 90 ? Rates{3.6e12, 7e14}
-                                                : Rates{1.5e12, 2.3e14};
-  return {half.bytes, math == Math::half ? half.flops : math == Math::tf32 ? half.flops / 2 : half.flops / 14};
-}
 
 // Of the implicit matrix product: [rows, inner] x [inner, columns].
 struct Product {
@@ -32,13 +24,11 @@ Product product_of(const DnnOperation& o) {
 }
 
 double seconds_of(const DnnOperation& operation, const Rates& rates, double multiprocessors) {
-  double bytes = 0;
-  for (const DnnTensor& tensor : operation.tensors())
-    bytes += static_cast<double>(tensor.elements() * bytes_of(tensor.type));
   const Product p = product_of(operation);
   const double tiles = std::ceil(p.rows / tile) * std::ceil(p.columns / tile);
   const double tile_seconds = 2 * tile * std::min(tile, p.columns) * p.inner / (rates.flops / multiprocessors);
-  return launch_seconds + std::max(bytes / rates.bytes, std::ceil(tiles / multiprocessors) * tile_seconds);
+  return launch_seconds +
+         std::max(tensor_bytes(operation) / rates.bytes, std::ceil(tiles / multiprocessors) * tile_seconds);
 }
 
 }  // namespace

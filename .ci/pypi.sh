@@ -1,0 +1,22 @@
+# Sourced by the scripts that fetch packages from PyPI: these versions and these bytes, without the Python packages that
+# they would bring along.
+
+# Prints a python3 that has pip.
+python_with_pip() {
+  local candidate
+  for candidate in ${PYTHON:-} python3 /usr/bin/python3; do
+    "$candidate" -m pip --version > /dev/null 2>&1 && echo "$candidate" && return
+  done
+  echo "no python3 with pip was found (Debian: apt-get install python3-pip)" >&2
+  return 1
+}
+
+# download_wheels FOLDER [PIP OPTION...] < lines of PACKAGE==VERSION --hash=sha256:...
+download_wheels() {
+  local folder=$1 python
+  shift
+  python=$(python_with_pip) || return
+  cat > "$folder/requirements.txt"
+  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes "$@" \
+    --dest "$folder" -r "$folder/requirements.txt" < /dev/null
+}

@@ -1,0 +1,16 @@
+// What a GPU reaches, roughly: for guesses where nothing is timed.
+#pragma once
+
+#include "backend/cuda/types.h"
+
+namespace ringtrain::cuda {
+
+struct Rates {
+  double bytes, flops;  // a second
+};
+
+// Of memory and of matrix products, about three quarters of the data sheets' numbers (A100, H200, B200).
+// `compute_capability`: 90 for 9.0.
+Rates rates_of(int compute_capability, Math math);
+
+}  // namespace ringtrain::cuda
