@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -111,6 +113,21 @@ void write_file_atomically(const std::string& path, const std::string& text) {
     ::unlink(temporary.c_str());
     throw;
   }
+}
+
+bool replace_cache_file(const std::string& path, const std::string& text) {
+  std::error_code failed;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), failed);
+  const std::string temporary = cat(path, '.', ::gethostid(), '-', ::getpid());
+  std::ofstream file(temporary, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) {
+    std::filesystem::rename(temporary, path, failed);
+    if (!failed) return true;
+  }
+  ::unlink(temporary.c_str());
+  return false;
 }
 
 }  // namespace ringtrain

@@ -32,6 +32,7 @@ class AnsweringDevice : public Device {
   std::map<std::string, double> tuning;  // what timing an operation's plans takes, by key
   std::vector<std::string> tuned;        // keys, in order
   std::vector<std::string> prepared;
+  int prepared_of_each = 0;
 
   const DeviceFacts& facts() const override { return facts_; }
   const DnnPlan* plan(const DnnOperation& operation, std::string* why) override {
@@ -39,7 +40,8 @@ class AnsweringDevice : public Device {
     if (why != nullptr) *why = found ? "" : "no engine\tsupports\nit";
     return found ? &plan_ : nullptr;
   }
-  void prepare(std::span<const DnnOperation> operations) override {
+  void prepare(std::span<const DnnOperation> operations, int most) override {
+    prepared_of_each = most;
     for (const DnnOperation& operation : operations) prepared.push_back(operation.key());
   }
   double tune(const DnnOperation& operation, int most) override {
@@ -113,6 +115,7 @@ TEST(CudaFusionTable, WithoutTimesTheFewestBytesThatFindPlansWin) {
   AnsweringDevice device;
   const FusionSite s = site(device);
   EXPECT_EQ(FusionTable().choose(device, s), 0u);
+  EXPECT_EQ(device.prepared_of_each, 1);  // nobody will time a second plan
   device.refused.insert(operation(" +scale_bias_relu +sums").key());
   FusionTable table;
   EXPECT_EQ(table.choose(device, s), 1u);
@@ -262,6 +265,18 @@ TEST_F(KeptFusions, SearchesAddUpAndGuessesAreNotKept) {
   EXPECT_EQ(both.choose(device, other()), 1u);
 }
 
+TEST_F(KeptFusions, AFileThatCannotBeReplacedIsAWarningAndLeavesNothingBehind) {
+  std::filesystem::create_directories(path("plans/fusions/in the way"));
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionTable table;
+  table.choose(device, site(device));
+  testing::internal::CaptureStderr();
+  keep_fusions(path("plans"), table);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("fusions cannot be written"), std::string::npos);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path("plans")), {}), 1);
+}
+
 TEST_F(KeptFusions, ADamagedFileCountsAsNone) {
   std::ofstream(path("fusions")) << "key\tway\n";
   AnsweringDevice device;
@@ -335,6 +350,7 @@ TEST(CudaFusionSearch, PlansAreTimedBeforeTheWaysAndTheBudgetCountsBoth) {
   EXPECT_EQ(device.tuned, (std::vector<std::string>{key(1, 1), key(1, 0)}));
   EXPECT_NEAR(table.seconds_spent(), 0.020, 1e-12);
   EXPECT_EQ(device.prepared.size(), 6u);  // all, before anything is timed
+  EXPECT_EQ(device.prepared_of_each, usual_plan_candidates);
 }
 
 TEST(CudaFusionSearch, OperationsAtNoChoiceAreTunedOnceAndKeptInTheTable) {

@@ -164,7 +164,7 @@ TEST_F(CudaPlanStore, NoMoreAreTimedThanAskedForAndTheSettingStandsInItsPlace) {
 TEST_F(CudaPlanStore, WhatWasPreparedIsNotBuiltAgain) {
   PlanStore store = start();
   const DnnOperation operations[] = {wide, deep, none, wide};
-  store.prepare(operations);
+  store.prepare(operations, usual_plan_candidates);
   EXPECT_EQ(proposals.builds[wide.key()], static_cast<std::size_t>(usual_plan_candidates));
   const auto asked = proposals.builds;
   std::string why;
@@ -175,8 +175,20 @@ TEST_F(CudaPlanStore, WhatWasPreparedIsNotBuiltAgain) {
   store.tune(deep, 4);
   EXPECT_EQ(engine(store, wide), "c");
   EXPECT_EQ(engine(store, deep), "e");
-  store.prepare(operations);
+  store.prepare(operations, usual_plan_candidates);
   EXPECT_EQ(proposals.builds, asked);
+}
+
+TEST_F(CudaPlanStore, WhereNothingWillBeTimedOnePlanIsBuilt) {
+  PlanStore store = start(path("cache"));
+  const DnnOperation operations[] = {wide, deep};
+  store.prepare(operations, 1);
+  EXPECT_EQ(proposals.builds[wide.key()], 1u);
+  EXPECT_EQ(engine(store, wide), "a");
+  PlanStore again = start(path("cache"));
+  const auto asked = proposals.builds;
+  again.prepare(operations, 1);
+  EXPECT_EQ(proposals.builds[wide.key()], asked.at(wide.key())) << "it lies in the cache";
 }
 
 TEST_F(CudaPlanStore, SeveralThreadsBuildEachWithItsOwnMakerAndNothingIsLost) {
@@ -194,7 +206,7 @@ TEST_F(CudaPlanStore, SeveralThreadsBuildEachWithItsOwnMakerAndNothingIsLost) {
         return std::make_unique<NamingMaker>(proposals);
       },
       "");
-  store.prepare(operations);
+  store.prepare(operations, usual_plan_candidates);
   EXPECT_EQ(proposals.builds.size(), 64u);
   for (const DnnOperation& operation : operations)
     EXPECT_EQ(engine(store, operation), operation.k % 2 == 0 ? "b" : "c");
@@ -234,7 +246,7 @@ TEST_F(CudaPlanStore, PlansOfARunAreTakenAsTheyAreAndWrittenDownAgainAsTheyWere)
     PlanStore store = start(path("cache"));
     store.take(unpack(again));
     const DnnOperation operations[] = {wide, deep, none};
-    store.prepare(operations);
+    store.prepare(operations, usual_plan_candidates);
     for (const DnnOperation& operation : operations) EXPECT_EQ(store.tune(operation, 4), 0);
     EXPECT_EQ(engine(store, wide), "b");
     EXPECT_TRUE(static_cast<const NamedPlan*>(store.find(wide, nullptr))->loaded);
@@ -262,7 +274,7 @@ TEST_F(CudaPlanStore, APlanThatCannotBeWrittenDownIsUsedAllTheSame) {
   PlanStore store = start(path("cache"));
   const DnnOperation operations[] = {wide};
   testing::internal::CaptureStderr();
-  store.prepare(operations);
+  store.prepare(operations, usual_plan_candidates);
   EXPECT_EQ(engine(store, wide), "a");
   store.find(deep, nullptr);
   EXPECT_EQ(store.packed().size(), 1u);

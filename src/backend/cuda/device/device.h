@@ -83,9 +83,9 @@ class Device {
   // A cuDNN plan for this operation, or null when there is none: `why` then says so in cuDNN's words. Plans of equal
   // operations are made once.
   virtual const DnnPlan* plan(const DnnOperation& operation, std::string* why = nullptr) = 0;
-  // Builds plans of these operations, usual_plan_candidates of each, on several host threads where that helps; plan()
-  // and tune() find them afterwards.
-  virtual void prepare(std::span<const DnnOperation> /*operations*/) {}
+  // Builds up to `most` plans of each of these operations, on several host threads where that helps; plan() and tune()
+  // find them afterwards. 1 where nothing will be timed.
+  virtual void prepare(std::span<const DnnOperation> /*operations*/, int /*most*/) {}
   // Times up to `most` of cuDNN's plans of the operation and keeps the fastest for plan(). Returns the seconds of
   // device time that this took: 0 where the device cannot time, or where the answer is kept from before. A plan that
   // plan() gave before stays valid; plan() gives the fastest from now on.

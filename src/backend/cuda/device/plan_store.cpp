@@ -1,7 +1,6 @@
 #include "backend/cuda/device/plan_store.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 
 namespace ringtrain::cuda {
@@ -107,24 +107,24 @@ PlanStore::Candidates PlanStore::candidates(PlanMaker& maker, const DnnOperation
   return found;
 }
 
-bool PlanStore::is_settled(const DnnOperation& operation) const {
+bool PlanStore::is_settled(const DnnOperation& operation, int most) const {
   if (known_.contains(operation.key()) || prepared_.contains(operation.key()) || taken_.contains(operation.key()))
     return true;
   const std::optional<PlanAnswer> kept = cached(operation);
-  return kept && (!kept->found || kept->timed >= setting_.value_or(usual_plan_candidates));
+  return kept && (!kept->found || most == 1 || kept->timed >= most);
 }
 
-void PlanStore::prepare(std::span<const DnnOperation> operations) {
+void PlanStore::prepare(std::span<const DnnOperation> operations, int most) {
+  if (most > 1) most = setting_.value_or(most);
   std::vector<const DnnOperation*> wanted;
   std::set<std::string> keys;
   for (const DnnOperation& operation : operations)
-    if (keys.insert(operation.key()).second && !is_settled(operation)) wanted.push_back(&operation);
-  const auto most = static_cast<std::size_t>(setting_.value_or(usual_plan_candidates));
+    if (keys.insert(operation.key()).second && !is_settled(operation, most)) wanted.push_back(&operation);
   std::atomic<std::size_t> next = 0;
   std::mutex writing;
   const auto work = [&](PlanMaker& maker) {
     for (std::size_t i = next++; i < wanted.size(); i = next++) try {
-        Candidates found = candidates(maker, *wanted[i], most);
+        Candidates found = candidates(maker, *wanted[i], static_cast<std::size_t>(most));
         const std::lock_guard lock(writing);
         prepared_[wanted[i]->key()] = std::move(found);
       } catch (const std::exception&) {  // find() asks again, and says it
@@ -212,13 +212,7 @@ std::optional<PlanAnswer> PlanStore::cached(const DnnOperation& operation) const
 
 // A cache that cannot be written costs time, nothing else.
 void PlanStore::write(const DnnOperation& operation, const PlanAnswer& answer) const {
-  if (folder_.empty()) return;
-  std::error_code ignored;
-  std::filesystem::create_directories(folder_, ignored);
-  const std::filesystem::path path = file_of(operation);
-  const std::filesystem::path temporary = cat(path.string(), '.', gethostid(), '-', getpid());  // of this rank alone
-  std::ofstream(temporary, std::ios::binary) << pack({{operation.key(), answer}});
-  std::filesystem::rename(temporary, path, ignored);
+  if (!folder_.empty()) replace_cache_file(file_of(operation).string(), pack({{operation.key(), answer}}));
 }
 
 std::vector<double> time_plans(Device& device, std::span<const std::unique_ptr<DnnPlan>> plans, double& spent) {

@@ -42,7 +42,7 @@ class PlanStore {
 
   // Device::plan(), prepare(), tune(), packed_plans() and take_plans(). A plan that was given out stays valid.
   const DnnPlan* find(const DnnOperation& operation, std::string* why);
-  void prepare(std::span<const DnnOperation> operations);
+  void prepare(std::span<const DnnOperation> operations, int most);
   double tune(const DnnOperation& operation, int most);
   PackedPlans packed();
   void take(PackedPlans plans);
@@ -61,7 +61,7 @@ class PlanStore {
   Known& known(const DnnOperation& operation);
   Known make(const DnnOperation& operation);
   bool load(const DnnOperation& operation, const PlanAnswer& answer, Known& known);
-  bool is_settled(const DnnOperation& operation) const;
+  bool is_settled(const DnnOperation& operation, int most) const;
   std::optional<PlanAnswer> cached(const DnnOperation& operation) const;
   static Candidates candidates(PlanMaker& maker, const DnnOperation& operation, std::size_t most);
   std::optional<PlanAnswer> answer_of(const std::string& key, const Known& known);

@@ -19,7 +19,6 @@ namespace ringtrain::cuda {
 namespace {
 
 constexpr int trial_repetitions = 5;
-constexpr int most_plans = 8;  // of an operation that are timed
 
 // Equal questions on different devices, or with another cuDNN, have different answers.
 std::string on_device(const Device& device, const std::string& question) {
@@ -135,7 +134,7 @@ void prepare(Device& device, const std::vector<Question>& questions, bool timed)
     else
       for (const FusionSite::Way& way : site.ways) add(way);
   }
-  device.prepare(operations);
+  device.prepare(operations, timed ? usual_plan_candidates : 1);
 }
 
 }  // namespace
@@ -240,7 +239,7 @@ FusionChoice FusionTable::make_choice(Device& device, const FusionSite& site, bo
 void FusionTable::tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways) {
   for (const std::size_t i : ways)
     for (const DnnOperation& operation : site.ways[i].operations)
-      if (!spent()) spent_ += device.tune(operation, most_plans);
+      if (!spent()) spent_ += device.tune(operation, usual_plan_candidates);
 }
 
 const std::string& FusionTable::disproof(Device& device, const FusionSite::Way& way) {

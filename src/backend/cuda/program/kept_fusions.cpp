@@ -1,16 +1,14 @@
 #include "backend/cuda/program/kept_fusions.h"
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <sstream>
-#include <system_error>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 
 namespace ringtrain::cuda {
@@ -20,7 +18,9 @@ std::string file_of(const std::string& folder) {
   return folder + "/fusions";
 }
 
+// Of a file that is not there, or that is no file: nothing.
 std::string contents(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) return {};
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -56,12 +56,8 @@ void keep_fusions(const std::string& folder, const FusionTable& table) {
   std::string text;
   for (const auto& [key, line] : lines) text += line + '\n';
   if (text == before) return;
-  std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
-  const std::string temporary = cat(file_of(folder), '.', gethostid(), '-', getpid());  // of this process alone
-  std::ofstream(temporary, std::ios::binary) << text;
-  std::filesystem::rename(temporary, file_of(folder), failed);
-  if (failed) log_warning(file_of(folder), " cannot be written: later runs search for fusions anew");
+  if (!replace_cache_file(file_of(folder), text))
+    log_warning(file_of(folder), " cannot be written: later runs search for fusions anew");
 }
 
 }  // namespace ringtrain::cuda

@@ -196,11 +196,11 @@ class RuntimeDevice : public Device {
     use(compute_);
     return plans_->find(operation, why);
   }
-  void prepare(std::span<const DnnOperation> operations) override {
+  void prepare(std::span<const DnnOperation> operations, int most) override {
     use(compute_);
     std::vector<DnnOperation> of_cudnn(operations.begin(), operations.end());
     std::erase_if(of_cudnn, [](const DnnOperation& operation) { return operation.engine == Engine::hopper; });
-    plans_->prepare(of_cudnn);
+    plans_->prepare(of_cudnn, most);
   }
   double tune(const DnnOperation& operation, int most) override {
     if (operation.engine == Engine::hopper) return 0;
