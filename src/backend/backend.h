@@ -141,6 +141,10 @@ struct Update {
   Vector* directions = nullptr;          // of Muon's matrices (UpdateRange::direction); null: another optimizer
   Orthogonalizer* orthogonalizer = nullptr;  // muon: of this rank's share of the directions
   std::function<void()> gather = {};         // muon: brings the shares of all ranks; collective. Empty: one rank
+  // Where other ranks update other parts of the model: is given this rank's squared norms, one per range, replaces each
+  // by that of the range's whole tensor, and returns the sum over all tensors of the model. The same bits on all of
+  // those ranks; collective. Null: this rank has the whole model.
+  std::function<double(std::span<double>)> complete_norms = {};
 };
 struct UpdateResult {
   double gradient_norm = 0;  // before clipping and decay, loss scale removed; summed in double, the same bits each time

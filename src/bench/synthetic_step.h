@@ -8,7 +8,7 @@
 #include "optim/optimizer.h"
 #include "run/machine.h"
 #include "run/plan.h"
-#include "train/synchronizer.h"
+#include "parallel/synchronizer.h"
 
 namespace ringtrain {
 

@@ -8,6 +8,7 @@
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
 #include "config/branch.h"
+#include "config/not_built.h"
 #include "config/schema.h"
 
 namespace ringtrain {
@@ -339,6 +340,7 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     return {{{"batch.global", "batch.micro"},
              cat(state("batch.micro", e), " but ", state("batch.global", e), ", expected a micro that divides global"),
              cat("Near: ", nearest_divisors(batch.global, batch.micro), ".")}};
+  if (auto contradiction = find_not_built(e)) return contradiction;
   if (auto contradiction = noise_contradiction(e)) return contradiction;
   if (auto contradiction = schedule_free_contradiction(e)) return contradiction;
   if (auto contradiction = adascale_contradiction(e)) return contradiction;

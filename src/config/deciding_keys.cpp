@@ -2,9 +2,20 @@
 
 namespace ringtrain {
 
+namespace {
+
+// Whether other updates are made than a ring would make.
+bool leaves_the_ring(const ParallelConfig& parallel) {
+  return parallel.kind == "server" && (parallel.mode == "async" || parallel.backup_workers > 0);
+}
+
+}  // namespace
+
 bool decides_what_is_learned(const Field& field, const Experiment& e) {
   if (section_of(field.key) == "branch" && e.branch.from.empty())
     return false;  // the ids of runs that begin by themselves
+  if (section_of(field.key) == "parallel" && !leaves_the_ring(e.parallel))
+    return false;  // the same updates within rounding, whoever makes them
   if (!field.how_it_runs_) return true;
   const bool follows = e.batch.follow_noise > 0;
   if (field.key == "noise.small_batch") return follows || e.optimizer.adascale;

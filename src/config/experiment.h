@@ -195,6 +195,35 @@ struct CommunicationConfig {
   bool operator==(const CommunicationConfig&) const = default;
 };
 
+struct ParallelConfig {
+  std::string kind = "ring";                 // ring | server | pipeline
+  bool shard_state = false;                  // ring: ZeRO stage 1
+  std::int64_t servers = 1;                  // server: ranks that hold the weights
+  std::string mode = "sync";                 // server: sync | async
+  std::int64_t max_staleness = -1;           // async: steps that a worker may be ahead; -1: any number
+  std::string staleness_rate = "none";       // async: none | inverse
+  std::string replay;                        // async: a recorded order of arrival; empty: none
+  std::int64_t backup_workers = 0;           // sync: gradients that a step does not wait for
+  std::int64_t replicas = 1;                 // server: servers that hold each range
+  std::int64_t stages = 2;                   // pipeline
+  std::vector<std::string> cuts = {"auto"};  // pipeline: auto, or the first layer of each stage after the first
+  std::string schedule = "1f1b";             // pipeline: gpipe | 1f1b
+  bool operator==(const ParallelConfig&) const = default;
+};
+
+struct MemoryConfig {
+  std::vector<std::string> recompute = {"none"};  // none, auto, or names of blocks
+  bool offload = false;                           // GPU: activations travel to the host and back
+  double limit_gib = 0;                           // of each rank; 0: what the machine has
+  bool operator==(const MemoryConfig&) const = default;
+};
+
+struct TestConfig {
+  std::int64_t slow_rank = -1;  // -1: none
+  double slow_seconds = 0;      // that it sleeps in each step
+  bool operator==(const TestConfig&) const = default;
+};
+
 struct RunConfig {
   std::string dir;                   // the run's own folder; empty: results/<name>/<id>
   std::string id;                    // empty: the time of the start
@@ -221,6 +250,9 @@ struct Experiment {
   CheckpointConfig checkpoint;
   MachineConfig machine;
   CommunicationConfig communication;
+  ParallelConfig parallel;
+  MemoryConfig memory;
+  TestConfig test;
   RunConfig run;
   bool operator==(const Experiment&) const = default;
 };

@@ -133,9 +133,10 @@ void assign(const Field& field, const Value& value, Experiment& experiment) {
     return;
   }
   if (auto* words = std::get_if<std::vector<std::string>*>(&member)) {
-    if (value.kind != Value::Kind::list) refuse(value, "");
+    const bool alone = value.kind == Value::Kind::scalar && field.words_.empty();  // "auto" is [auto]
+    if (value.kind != Value::Kind::list && !alone) refuse(value, "");
     (*words)->clear();
-    for (const Value& item : value.items) {
+    for (const Value& item : alone ? std::vector{value} : value.items) {
       std::string word;
       if (item.kind != Value::Kind::scalar || !assign_text(field, item, word) || std::ranges::count(**words, word) > 0)
         refuse(item, cat("item ", (*words)->size() + 1, " "));

@@ -347,6 +347,47 @@ std::vector<Field> make_schema() {
     FIELD(communication.timeout_seconds).how_it_runs().unit("seconds").above(0, second_limit).also({"timeout"})
       .means("A step that takes longer ends the job, after printing where every rank stands."),
 
+    FIELD(parallel.kind).how_it_runs().words({"ring", "server", "pipeline"}).also({"strategy", "distributed"})
+      .means("ring: every rank has all weights, and gradients are summed. server: parameter servers hold the weights. "
+             "pipeline: consecutive parts of the model lie on different ranks."),
+    FIELD(parallel.shard_state).how_it_runs().only_with("parallel.kind", {"ring"}).also({"zero", "zero_stage"})
+      .means("Each rank keeps the optimizer's state of a part of the weights and updates that part (ZeRO stage 1, Rajbhandari et al. 2020)."),
+    FIELD(parallel.servers).how_it_runs().unit("ranks").from(1, 65536).only_with("parallel.kind", {"server"})
+      .means("Ranks that hold the weights and the optimizer's state, in ranges of equal size: the first ones."),
+    FIELD(parallel.mode).words({"sync", "async"}).only_with("parallel.kind", {"server"})
+      .means("sync: a step waits for the gradients of all workers. async: each worker's share of a batch is an update of "
+             "its own, applied when it arrives."),
+    FIELD(parallel.max_staleness).unit("steps").from(-1, step_limit).only_with("parallel.mode", {"async"})
+      .means("How many steps a worker may be ahead of the slowest one (Ho et al. 2013). -1: any number."),
+    FIELD(parallel.staleness_rate).words({"none", "inverse"}).only_with("parallel.mode", {"async"})
+      .means("inverse: the rate of an update is divided by its staleness (Zhang et al. 2016)."),
+    FIELD(parallel.replay).only_with("parallel.mode", {"async"})
+      .means("A recorded order of arrival (arrivals.csv of a run) that is applied again, so that the run is reproducible."),
+    FIELD(parallel.backup_workers).unit("workers").from(0, 65536).only_with("parallel.kind", {"server"})
+      .means("sync: a step takes the gradients that arrive first and drops so many late ones (Chen et al. 2016)."),
+    FIELD(parallel.replicas).how_it_runs().unit("servers").from(1, 2).only_with("parallel.kind", {"server"})
+      .means("Servers that hold each range, so that the job survives one that dies. 2 needs an MPI library with fault tolerance (ULFM)."),
+    FIELD(parallel.stages).how_it_runs().unit("stages").from(2, 1024).only_with("parallel.kind", {"pipeline"})
+      .also({"pipeline_stages", "pp"}).means("Consecutive parts of the model, on as many ranks."),
+    FIELD(parallel.cuts).how_it_runs().only_with("parallel.kind", {"pipeline"})
+      .means("auto: stages of nearly equal time. Otherwise the first layer of every stage but the first: [layer2.0, layer3.0]."),
+    FIELD(parallel.schedule).how_it_runs().words({"gpipe", "1f1b"}).only_with("parallel.kind", {"pipeline"})
+      .means("gpipe: all forward passes of a step, then all backward passes (Huang et al. 2019). 1f1b: one forward, one "
+             "backward (Narayanan et al. 2019), which keeps fewer micro-batches in memory."),
+
+    FIELD(memory.recompute).how_it_runs().also({"checkpointing", "gradient_checkpointing", "remat"})
+      .means("Blocks whose activations are computed again in the backward pass instead of being kept (Chen et al. 2016): "
+             "none, auto (the cheapest ones that are needed) or names such as layer1.0."),
+    FIELD(memory.offload).how_it_runs()
+      .means("GPU: activations of early layers travel to the host's memory and come back in time."),
+    FIELD(memory.limit_gib).how_it_runs().unit("GiB").from(0, 1e6)
+      .means("What each rank may take. 0: the memory of its GPU; on CPUs no limit."),
+
+    FIELD(test.slow_rank).how_it_runs().from(-1, 1e6)
+      .means("For experiments with a slow rank: which one. -1: none."),
+    FIELD(test.slow_seconds).how_it_runs().unit("seconds").from(0, second_limit)
+      .means("How long the slow rank sleeps in each of its steps."),
+
     FIELD(run.dir).how_it_runs().also({"output", "output_dir", "out", "directory"})
       .means("The run's own folder. \"\": results/<name>/<id>."),
     FIELD(run.id).how_it_runs().folder_name()

@@ -58,14 +58,15 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-// Plain where no reader of YAML could take it for anything but text: "3x3" is no number, "0x3" is one.
+// Plain where no reader of YAML could take it for anything but text: "3x3" and "1f1b" are no numbers, "0x3" is one.
 std::string text_text(const std::string& text) {
   static constexpr std::string_view reserved[] = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"};
   std::string lower;
   for (const char c : text) lower += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
   const bool letter = !text.empty() && lower[0] >= 'a' && lower[0] <= 'z';
-  const bool product = !text.empty() && lower[0] >= '1' && lower[0] <= '9' && lower.find('x') != std::string::npos;
-  const bool plain = (letter || product) &&
+  const bool starts_with_digit =
+      !text.empty() && lower[0] >= '1' && lower[0] <= '9' && lower.find_first_of("xf") != std::string::npos;
+  const bool plain = (letter || starts_with_digit) &&
                      lower.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_./-") == std::string::npos &&
                      std::find(std::begin(reserved), std::end(reserved), lower) == std::end(reserved);
   return plain ? text : quoted(text);
@@ -109,8 +110,9 @@ std::string expected(const Field& field) {
   Experiment experiment;
   const Member member = field.member(experiment);
   if (std::holds_alternative<std::vector<std::string>*>(member))
-    return cat("a list such as [", join(field.words_, ", "), "] of different words, each one of ",
-               join(field.words_, ", "));
+    return field.words_.empty() ? "a word, or a list such as [layer2.0, layer3.0] of different words"
+                                : cat("a list such as [", join(field.words_, ", "),
+                                      "] of different words, each one of ", join(field.words_, ", "));
   if (field.words_.size() == 1) return std::string(field.words_[0]);
   if (!field.words_.empty()) return "one of " + join(field.words_, ", ");
   if (field.folder_name_) return "at most 100 letters, digits, '.', '_' and '-' that do not start with '.'";

@@ -46,7 +46,7 @@ struct UpdateRule {
   float matrix_rate = 0;                    // muon: the rate of its matrices, before the factor of each
 };
 
-// A trained tensor's elements [begin, end) of the flat vector, without padding.
+// A trained tensor's elements [begin, end) of the flat vector, without padding, or this rank's part of them.
 struct UpdateRange {
   std::int64_t begin = 0, end = 0;
   float weight_decay = 0;
@@ -55,6 +55,10 @@ struct UpdateRange {
   // Of a matrix of Muon's: where its direction begins in Update::directions, and by what its rate is multiplied.
   std::int64_t direction = -1;  // -1: it is none
   float matrix_factor = 0;      // 0: it is none
+  // The element of the optimizer's state vectors where the range's state begins. -1: at `begin`, as on a rank that
+  // updates the whole model.
+  std::int64_t own_state = -1;
+  std::int64_t state() const { return own_state < 0 ? begin : own_state; }
 };
 
 // Whether such an optimizer scales the rates of tensors by trust ratios.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string_view>
 
 #include "base/error.h"
@@ -89,23 +90,59 @@ std::vector<std::string> Optimizer::state_names(const OptimizerConfig& config, c
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend,
-                     UpdateRanks ranks)
-    : config_(config), backend_(backend), trained_(parameters.trained()), ranks_(std::move(ranks)) {
-  for (const Parameter& p : parameters.all()) {
-    if (p.kind == ParameterKind::statistic) continue;
-    ranges_.push_back({.begin = p.offset,
-                       .end = p.offset + p.count,
-                       .weight_decay = decays(config, p.kind) ? static_cast<float>(config.weight_decay) : 0.0f,
-                       .kind = p.kind,
-                       .has_trust_ratio = has_ratio(config, p.kind)});
-  }
+                     UpdateRanks ranks, UpdateShare share)
+    : config_(config),
+      backend_(backend),
+      share_(std::move(share)),
+      trained_(parameters.trained()),
+      ranks_(std::move(ranks)) {
+  const std::int64_t state_elements = make_ranges(parameters);
   std::vector<ElementRange> elements;
   for (const UpdateRange& range : ranges_) elements.push_back({range.begin, range.end});
   gradient_norms_ = backend.make_range_norms(elements);
-  for (std::size_t i = 0; i < state_names(config).size(); ++i)
-    state_.push_back(backend.make_vector(parameters.trained()));
+  for (std::size_t i = 0; i < state_names(config).size(); ++i) state_.push_back(backend.make_vector(state_elements));
   if (averages(config)) average_ = backend.make_vector(parameters.size());
   if (config.kind == "muon") make_muon(parameters);
+}
+
+// Where a rank has only some elements, a tensor's range is cut to each of them, and their state lies close together.
+// Returns the elements of a state vector.
+std::int64_t Optimizer::make_ranges(const ParameterTable& parameters) {
+  std::int64_t state = 0;
+  for (const Parameter& p : parameters.all()) {
+    if (p.kind == ParameterKind::statistic) continue;
+    const auto append = [&](std::int64_t begin, std::int64_t end) {
+      ranges_.push_back({.begin = begin,
+                         .end = end,
+                         .weight_decay = decays(config_, p.kind) ? static_cast<float>(config_.weight_decay) : 0.0f,
+                         .kind = p.kind,
+                         .has_trust_ratio = has_ratio(config_, p.kind),
+                         .own_state = share_.own ? state : -1});
+      state += end - begin;
+      tensor_of_.push_back(tensors_);
+    };
+    if (!share_.own) append(p.offset, p.offset + p.count);
+    for (const ElementRange& own : share_.own.value_or(std::vector<ElementRange>{})) {
+      const std::int64_t begin = std::max(own.begin, p.offset), end = std::min(own.end, p.offset + p.count);
+      if (begin < end) append(begin, end);
+    }
+    ++tensors_;
+  }
+  return share_.own ? state : parameters.trained();
+}
+
+// Update::complete_norms of this share.
+double Optimizer::complete_norms(std::span<double> norms) const {
+  if (!share_.own) {  // whole tensors: the other ranks have other ones
+    double sum = std::accumulate(norms.begin(), norms.end(), 0.0);
+    share_.sum({&sum, 1});
+    return sum;
+  }
+  std::vector<double> of_tensors(tensors_);
+  for (std::size_t i = 0; i < norms.size(); ++i) of_tensors[tensor_of_[i]] += norms[i];
+  share_.sum(of_tensors);
+  for (std::size_t i = 0; i < norms.size(); ++i) norms[i] = of_tensors[tensor_of_[i]];
+  return std::accumulate(of_tensors.begin(), of_tensors.end(), 0.0);
 }
 
 void Optimizer::make_muon(const ParameterTable& parameters) {
@@ -199,6 +236,8 @@ void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep
   rule.mlperf = config_.lars_form == "mlperf";
   rule.sgd_share = static_cast<float>(sgd_share(step.epochs, config_.transition_center, config_.transition_length));
   if (average_) set_schedule_free(rule, step.rate);
+  std::function<double(std::span<double>)> completes;
+  if (share_.sum) completes = [this](std::span<double> norms) { return complete_norms(norms); };
   backend_.start_update({.rule = rule,
                          .ranges = ranges_,
                          .gradient_norms = gradient_norms_.get(),
@@ -211,7 +250,8 @@ void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep
                          .adascale = step.adascale,
                          .directions = directions_.get(),
                          .orthogonalizer = orthogonalizer_.get(),
-                         .gather = ranks_.size > 1 ? std::function<void()>([this] { gather_directions(); }) : nullptr},
+                         .gather = ranks_.size > 1 ? std::function<void()>([this] { gather_directions(); }) : nullptr,
+                         .complete_norms = completes},
                         weights, gradients, state_);
 }
 

@@ -12,6 +12,7 @@
 #include "config/experiment.h"
 #include "nn/parameters.h"
 #include "optim/muon.h"
+#include "optim/update_share.h"
 
 namespace ringtrain {
 
@@ -34,8 +35,10 @@ double sgd_share(double e, double center, double length);
 
 class Optimizer {
  public:
-  // `ranks`: of Muon, whose work they share; all of them make the same calls.
-  Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend, UpdateRanks ranks = {});
+  // `ranks`: of Muon, whose work they share; all of them make the same calls. `share`: of the elements of `parameters`,
+  // what this rank updates.
+  Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend, UpdateRanks ranks = {},
+            UpdateShare share = {});
 
   // One update. The gradient is `loss_scale` x the mean over the global batch; behind the
   // trained elements it holds this step's statistics, of which the running ones take `norm_momentum`. Where the
@@ -78,7 +81,7 @@ class Optimizer {
   // The weights that are evaluated, exported and compared: `weights` itself or, with schedule_free, the average x that
   // belongs to it, made anew by each call, with the statistics of `weights`. Waits for a device.
   Vector& evaluated(Vector& weights);
-  // The trained tensors, in the order of the parameter table.
+  // The trained tensors in the order of the parameter table, or this rank's parts of them.
   std::span<const UpdateRange> ranges() const { return ranges_; }
   // Squared norms of the gradient that the newest start() was given, one per range: of the reduced gradient as it came,
   // loss scale included, before clipping and decay.
@@ -86,12 +89,17 @@ class Optimizer {
 
  private:
   void set_schedule_free(UpdateRule& rule, double rate);
+  std::int64_t make_ranges(const ParameterTable& parameters);
+  double complete_norms(std::span<double> norms) const;
   void make_muon(const ParameterTable& parameters);
   void gather_directions();
 
   OptimizerConfig config_;
   Backend& backend_;
-  std::vector<UpdateRange> ranges_;  // one per trained tensor, in the order of the parameter table
+  UpdateShare share_;
+  std::vector<UpdateRange> ranges_;     // of trained tensors, in the order of the parameter table
+  std::vector<std::size_t> tensor_of_;  // of each range: the number of its tensor
+  std::size_t tensors_ = 0;             // that are trained
   std::unique_ptr<RangeNorms> gradient_norms_;
   std::int64_t trained_;
   std::vector<std::unique_ptr<Vector>> state_;

@@ -22,7 +22,7 @@
 #include "optim/optimizer.h"
 #include "run/plan.h"
 #include "train/small_batch_norms.h"
-#include "train/synchronizer.h"
+#include "parallel/synchronizer.h"
 
 namespace ringtrain {
 

@@ -110,8 +110,10 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
     for (const Field& field : schema())
       if (value_text(field, experiment) != value_text(field, Experiment())) changed.insert(field.key);
   }
+  const std::set<std::string_view> not_built = {"parallel", "memory", "test"};  // config/not_built.cpp refuses them
   for (const Field& field : schema())
-    EXPECT_TRUE(changed.contains(field.key) || field.words_.size() == 1) << field.key << " was not tried";
+    EXPECT_TRUE(changed.contains(field.key) || field.words_.size() == 1 || not_built.contains(section_of(field.key)))
+        << field.key << " was not tried";
 }
 
 }  // namespace

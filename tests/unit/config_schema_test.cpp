@@ -45,7 +45,8 @@ TEST(ConfigSchema, NamesEveryMemberOfTheStructs) {
       member_count<LearningRateConfig>() + member_count<StopConfig>() + member_count<EvaluateConfig>() +
       member_count<CheckpointConfig>() + member_count<CommunicationConfig>() + member_count<RunConfig>() +
       member_count<LossScaleConfig>() + member_count<NoiseConfig>() + member_count<MachineConfig>() +
-      member_count<BranchConfig>();
+      member_count<BranchConfig>() + member_count<ParallelConfig>() + member_count<MemoryConfig>() +
+      member_count<TestConfig>();
   EXPECT_EQ(schema().size(), members);
   std::set<std::string_view> keys;
   for (const Field& field : schema()) {

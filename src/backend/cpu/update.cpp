@@ -18,7 +18,8 @@ struct Work {
   float* weights;
   const float* gradients;
   float *first, *second;  // the optimizer's state; second null: it has none
-  float* directions;      // of Muon's matrices; null: there are none
+  const std::function<double(std::span<double>)>& complete_norms;
+  float* directions;  // of Muon's matrices; null: there are none
 };
 
 bool is_muons(const UpdateRange& range) {
@@ -28,6 +29,13 @@ bool is_muons(const UpdateRange& range) {
 float* directions_of(const Work& work, const RangePiece& piece) {
   const UpdateRange& range = work.ranges[piece.range];
   return work.directions + range.direction + (piece.begin - range.begin);
+}
+
+// What a state vector has of a piece.
+float* state_of(const Work& work, float* state, const RangePiece& piece) {
+  if (state == nullptr) return nullptr;
+  const UpdateRange& range = work.ranges[piece.range];
+  return state + range.state() + (piece.begin - range.begin);
 }
 
 UpdateRule with_decay(UpdateRule rule, const UpdateRange& range) {
@@ -45,10 +53,15 @@ std::vector<float> trust_ratios(const UpdateRule& rule, const Work& work, std::s
     sum_pieces(work.threads, work.pieces, sums, others, [&](const RangePiece& piece) {
       const auto [begin, n, range] = piece;
       return work.kernels.lamb_moments(with_decay(rule, work.ranges[range]), n, work.weights + begin,
-                                       work.gradients + begin, work.first + begin, work.second + begin);
+                                       work.gradients + begin, state_of(work, work.first, piece),
+                                       state_of(work, work.second, piece));
     });
   else
     others.assign(gradient_norms.begin(), gradient_norms.end());
+  if (work.complete_norms) {
+    work.complete_norms(weights);
+    if (rule.kind == OptimizerKind::lamb) work.complete_norms(others);
+  }
   std::vector<float> ratios(work.ranges.size(), 1.0f);
   for (std::size_t i = 0; i < ratios.size(); ++i)
     if (work.ranges[i].has_trust_ratio)
@@ -62,7 +75,7 @@ void make_directions(const UpdateRule& rule, const Work& work, const Update& upd
   for (std::size_t i = 0; i < work.pieces.size(); ++i) {
     const RangePiece& piece = work.pieces[i];
     if (is_muons(work.ranges[piece.range]))
-      work.kernels.muon_directions(rule, piece.count, work.gradients + piece.begin, work.first + piece.begin,
+      work.kernels.muon_directions(rule, piece.count, work.gradients + piece.begin, state_of(work, work.first, piece),
                                    directions_of(work, piece));
   }
   update.orthogonalizer->run(*update.directions);
@@ -79,8 +92,8 @@ void update_weights(const UpdateRule& rule, const Work& work, const std::vector<
     const bool muons = is_muons(work.ranges[range]);
     if (muons) make_muons(own, work.ranges[range].matrix_factor);
     work.kernels.update(own, n, work.weights + begin,
-                        muons ? directions_of(work, work.pieces[i]) : work.gradients + begin, work.first + begin,
-                        work.second == nullptr ? nullptr : work.second + begin);
+                        muons ? directions_of(work, work.pieces[i]) : work.gradients + begin,
+                        state_of(work, work.first, work.pieces[i]), state_of(work, work.second, work.pieces[i]));
   }
 }
 
@@ -90,8 +103,11 @@ UpdateResult run_update(int threads, const Kernels& kernels, const Update& updat
                         const Vector& gradients, std::span<const std::unique_ptr<Vector>> state) {
   const double unscale = 1.0 / static_cast<double>(update.loss_scale);
   update.gradient_norms->measure(gradients);
-  const std::span<const double> norms = update.gradient_norms->values();
-  const double norm = std::sqrt(std::accumulate(norms.begin(), norms.end(), 0.0)) * unscale;
+  const std::span<const double> measured = update.gradient_norms->values();
+  std::vector<double> norms(measured.begin(), measured.end());
+  const double sum =
+      update.complete_norms ? update.complete_norms(norms) : std::accumulate(norms.begin(), norms.end(), 0.0);
+  const double norm = std::sqrt(sum) * unscale;
   if (!std::isfinite(norm)) return {.gradient_norm = norm, .applied = false};
   UpdateRule rule = update.rule;
   const double clipping = update.clip_norm > 0 && norm > update.clip_norm ? update.clip_norm / norm : 1;
@@ -112,6 +128,7 @@ UpdateResult run_update(int threads, const Kernels& kernels, const Update& updat
                   .gradients = gradients.data(),
                   .first = state[0]->data(),
                   .second = state.size() > 1 ? state[1]->data() : nullptr,
+                  .complete_norms = update.complete_norms,
                   .directions = update.directions == nullptr ? nullptr : update.directions->data()};
   std::vector<float> ratios;
   if (has_trust_ratio(rule.kind)) ratios = trust_ratios(rule, work, norms);

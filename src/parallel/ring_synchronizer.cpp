@@ -1,6 +1,6 @@
-#include "train/synchronizer.h"
-
 #include <utility>
+
+#include "parallel/synchronizer.h"
 
 namespace ringtrain {
 namespace {

@@ -1,0 +1,29 @@
+#include "config/not_built.h"
+
+#include "base/error.h"
+
+namespace ringtrain {
+
+std::optional<Contradiction> find_not_built(const Experiment& e) {
+  const ParallelConfig& p = e.parallel;
+  const struct {
+    bool asked;
+    std::string_view key, what;
+  } table[] = {
+      {p.kind == "pipeline", "parallel.kind", "parallel.kind: pipeline"},
+      {p.kind == "server" && p.mode == "sync" && p.backup_workers == 0, "parallel.kind", "parallel.kind: server"},
+      {p.kind == "server" && p.mode == "async", "parallel.mode", "parallel.mode: async"},
+      {p.backup_workers > 0, "parallel.backup_workers", "parallel.backup_workers"},
+      {p.replicas > 1, "parallel.replicas", "parallel.replicas: 2"},
+      {p.shard_state, "parallel.shard_state", "parallel.shard_state"},
+      {e.memory.recompute != std::vector<std::string>{"none"}, "memory.recompute", "memory.recompute"},
+      {e.memory.offload, "memory.offload", "memory.offload"},
+      {e.memory.limit_gib > 0, "memory.limit_gib", "memory.limit_gib"},
+      {e.test.slow_rank >= 0, "test.slow_rank", "test.slow_rank"},
+  };
+  for (const auto& [asked, key, what] : table)
+    if (asked) return {{{key}, cat(what, " is not built in this version"), "Leave the key out."}};
+  return std::nullopt;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,21 @@
+// Which part of an update is this rank's, where several ranks hold the model between them.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "backend/range_norms.h"
+
+namespace ringtrain {
+
+struct UpdateShare {
+  // The elements of the flat vector that this rank updates, ascending, without overlap; the optimizer keeps state for
+  // these only. None: all trained elements.
+  std::optional<std::vector<ElementRange>> own = std::nullopt;
+  // Sums over the ranks that hold the other parts; the same bits on all of them. Collective. Null: there are none.
+  std::function<void(std::span<double>)> sum = {};
+};
+
+}  // namespace ringtrain
