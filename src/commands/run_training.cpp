@@ -222,10 +222,11 @@ std::string stop_cause() {
 }
 
 void record_outcome(const std::string& run_dir, const std::string& outcome, const RunProgress& p,
-                    const std::string& place_in_code, const std::optional<NoiseSummary>& noise, EnergyMeter* energy) {
+                    const std::string& place_in_code, const std::optional<NoiseSummary>& noise, EnergyMeter* energy,
+                    const std::vector<StepTimes>& times = {}) {
   record_end(run_dir, {outcome, p.position.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss,
                        p.best_step, place_in_code, noise,
-                       energy != nullptr ? energy->joules() : std::map<std::string, double>{}});
+                       energy != nullptr ? energy->joules() : std::map<std::string, double>{}, times});
 }
 
 // Called while an error is on its way, which is the one to tell: what goes wrong here is not.
@@ -254,8 +255,8 @@ std::string continuation(const TrainingRequest& request, const std::string& run_
              config.dir.empty() && config.id.empty() ? " run.dir=" + run_dir : "", " --resume");
 }
 
-void report(TrainingRun& run, int code, const std::string& run_dir, const TrainingRequest& request,
-            EnergyMeter* energy) {
+void report(TrainingRun& run, int code, const std::string& run_dir, const TrainingRequest& request, EnergyMeter* energy,
+            const std::vector<StepTimes>& times) {
   const RunProgress& p = run.progress();
   record_stop_cost(run_dir, run.stop_cost());
   const std::optional<NoiseSummary> noise = run.noise_summary();
@@ -264,7 +265,7 @@ void report(TrainingRun& run, int code, const std::string& run_dir, const Traini
                  code == 0                 ? "finished"
                  : code == training_paused ? paused
                                            : "stopped by " + stop_cause(),
-                 p, "", noise, energy);
+                 p, "", noise, energy, times);
   if (requested_signal() != 0 && code == exit_checkpointed)
     log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
   log_info(code == 0                 ? "finished"
@@ -358,7 +359,8 @@ int GroupTraining::train() {
   run_->pause_after(request_.pause_samples);
   int code = run_->run();
   if (code == 0 && run_->paused()) code = training_paused;
-  if (root_) report(*run_, code, run_dir(), request_, energy());
+  const std::vector<StepTimes> times = run_->rank_times();
+  if (root_) report(*run_, code, run_dir(), request_, energy(), times);
   machine_.host->barrier();
   return code;
 }

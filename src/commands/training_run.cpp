@@ -66,6 +66,7 @@ int TrainingRun::run() {
     progress_.before = std::exchange(progress_.position, report.position);
     progress_.scale_invariant_steps = report.scale_invariant_steps;
     progress_.elapsed_seconds = now_seconds() - begin_;
+    times_ += report.times;
     record(report);
 
     if (report.requests.signal > 0) prepare_to_leave();
@@ -181,7 +182,6 @@ void TrainingRun::record(const StepReport& r) {
   s.communication_seconds = r.times.communication;
   s.update_seconds = r.times.update;
   recorder_->step(s);
-  waited_seconds_ += r.times.input;
   step_seconds_ += s.seconds;
   ++steps_;
 }

@@ -39,7 +39,9 @@ class TrainingRun {
   // On rank 0. Measured by this start, or by an earlier one where this one has written or trained nothing.
   StopCost stop_cost() const;
   // Of rank 0's steps: the share of their time that they waited for input.
-  double input_share() const { return step_seconds_ > 0 ? waited_seconds_ / step_seconds_ : 0; }
+  double input_share() const { return step_seconds_ > 0 ? times_.input / step_seconds_ : 0; }
+  // Of this start's steps, for every rank; on rank 0. Collective.
+  std::vector<StepTimes> rank_times() { return gather_times(times_, communicator_); }
   // Nothing where it was not measured.
   std::optional<NoiseSummary> noise_summary();
   std::vector<double> last_accuracies() const { return recorder_->last_accuracies(); }  // on rank 0
@@ -79,7 +81,8 @@ class TrainingRun {
   std::unique_ptr<CheckpointWriter> writer_;  // on rank 0, as the recorder
   std::unique_ptr<Recorder> recorder_;
   double begin_ = 0, last_save_ = 0, step_begin_ = 0;
-  double waited_seconds_ = 0, step_seconds_ = 0;
+  StepTimes times_;          // of this rank's steps, in this start
+  double step_seconds_ = 0;  // on rank 0: the same steps as a whole
   std::int64_t steps_ = 0;
   std::int64_t pause_samples_ = 0;
   std::int64_t measured_step_ = -1;  // that norms_ has measured last

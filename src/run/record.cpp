@@ -202,6 +202,12 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   }
   if (outcome.noise) end["noise"] = noise_to_json(*outcome.noise);
   for (const auto& [part, joules] : outcome.energy_joules) end["energy_joules"][part] = joules;
+  for (const StepTimes& t : outcome.rank_times)
+    end["rank_seconds"].push_back({{"input", t.input},
+                                   {"forward", t.forward},
+                                   {"backward", t.backward},
+                                   {"communication", t.communication},
+                                   {"update", t.update}});
   json["starts"].back().update(end);
   Json result = {{"name", json.value("name", "")}};
   result.update(end);

@@ -10,6 +10,7 @@
 
 #include "config/batch_plan.h"
 #include "run/noise_summary.h"
+#include "run/step_times.h"
 #include "run/stop_cost.h"
 
 namespace ringtrain {
@@ -54,6 +55,7 @@ struct RunOutcome {
   std::string thrown_at = "";  // of an error: the place in the code; "": none
   std::optional<NoiseSummary> noise = std::nullopt;
   std::map<std::string, double> energy_joules = {};  // of rank 0's node during this start, by part; see EnergyMeter
+  std::vector<StepTimes> rank_times = {};            // of this start's steps, in rank order
 };
 
 // Adds this start to <run_dir>/run.json ("starts"), with time (UTC), process id and Slurm's SLURM_* ids where set.

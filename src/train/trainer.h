@@ -21,6 +21,7 @@
 #include "optim/noise_scale.h"
 #include "optim/optimizer.h"
 #include "run/plan.h"
+#include "run/step_times.h"
 #include "train/small_batch_norms.h"
 #include "parallel/synchronizer.h"
 
@@ -34,10 +35,6 @@ struct Requests {
   double save = 0;    // rank 0's clock says: checkpoint
   double stop = 0;    // rank 0's clock says: time is up
   double fail = 0;    // rank 0 could not write its last checkpoint
-};
-
-struct StepTimes {
-  double input = 0, forward = 0, backward = 0, communication = 0, update = 0;  // seconds
 };
 
 // Of a step whose gradient was finite.

@@ -150,6 +150,12 @@ def test_a_run_describes_itself(workshop):
     assert first["ranks"] == 2 and first["batch"]["global"] == 32 and first["versions"]["HDF5"]
     assert sorted(rank for ranks in first["hosts"].values() for rank in ranks) == [0, 1]
     assert first["train"]["uuid"] and "train" in first["command_line"]
+    for start in first, second:  # of both ranks; rank 0's steps are in the log, too
+        assert [set(rank) for rank in start["rank_seconds"]] == [{"input", "forward", "backward", "communication", "update"}] * 2
+        assert all(rank["backward"] > 0 for rank in start["rank_seconds"])
+    for part, seconds in second["rank_seconds"][0].items():
+        logged = sum(record[f"{part}_seconds"] for record in steps(run)[3:])
+        assert abs(seconds - logged) <= 1e-5 * max(logged, 1), part
     assert sorted(path.name for path in run.iterdir() if not path.name.startswith(".")) == [
         "checkpoints", "experiment-until-step-3.yaml", "experiment.yaml", "metrics.jsonl", "run.json"]
 
