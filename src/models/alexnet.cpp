@@ -8,7 +8,9 @@ Graph alexnet(const ModelConfig& config, const SampleShape& sample, const LossCo
   int place = 0;  // in torchvision's list of layers
   const auto feature = [&] { return cat("features.", place++); };
   const auto layer = [&](int x, std::int64_t channels, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
-    x = g.convolution(x, channels, kernel, stride, padding, feature(), !config.norm);
+    const std::string name = feature();
+    g.begin_block(name);
+    x = g.convolution(x, channels, kernel, stride, padding, name, !config.norm);
     if (config.norm) x = g.batch_norm(x, feature());
     ++place;
     return g.relu(x);
@@ -23,9 +25,12 @@ Graph alexnet(const ModelConfig& config, const SampleShape& sample, const LossCo
   x = layer(x, 384, 3, 1, 1);
   x = layer(x, 256, 3, 1, 1);
   x = pool(layer(x, 256, 3, 1, 1));
+  g.begin_block("classifier.1");
   x = g.flatten(x);
   x = g.relu(g.dense(g.dropout(x, config.dropout, 0), 4096, "classifier.1"));
+  g.begin_block("classifier.4");
   x = g.relu(g.dense(g.dropout(x, config.dropout, 1), 4096, "classifier.4"));
+  g.begin_block("");
   g.cross_entropy(g.dense(x, sample.classes, "classifier.6"), loss.label_smoothing);
   return g;
 }

@@ -55,6 +55,7 @@ Graph resnet(const ModelConfig& config, const SampleShape& sample, const LossCon
 
   int x = g.image(sample.image_size, sample.image_size, sample.mean, sample.std);
   const bool small = config.stem == "small";
+  g.begin_block("conv1");
   x = g.relu(build.conv_norm(x, config.width, small ? 3 : 7, small ? 1 : 2, "conv1", "bn1"));
   if (!small) x = g.max_pool(x, 3, 2, 1);
 
@@ -62,6 +63,7 @@ Graph resnet(const ModelConfig& config, const SampleShape& sample, const LossCon
     const std::int64_t channels = config.width << stage, output = depth.bottleneck ? 4 * channels : channels;
     for (std::int64_t block = 0; block < depth.blocks[stage]; ++block) {
       const std::string name = cat("layer", stage + 1, ".", block);
+      g.begin_block(name);
       const std::int64_t stride = block == 0 && stage > 0 ? 2 : 1;
       const bool projects = block == 0 && (stride > 1 || output != config.width);
       const int shortcut =
@@ -71,6 +73,7 @@ Graph resnet(const ModelConfig& config, const SampleShape& sample, const LossCon
       x = g.relu(g.add(branch, shortcut));
     }
   }
+  g.begin_block("");
   x = g.dense(g.global_average_pool(x), sample.classes, "fc", 0.01);
   g.cross_entropy(x, loss.label_smoothing);
   return g;

@@ -1,14 +1,16 @@
 #include "nn/graph.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
 
 namespace ringtrain {
 
-int Graph::append(Operation operation, std::vector<int> inputs, std::vector<Parameter> parameters,
-                  FeatureShape output) {
-  nodes_.push_back({std::move(operation), std::move(inputs), output});
+int Graph::append(Operation operation, std::vector<int> inputs, std::vector<Parameter> parameters, FeatureShape output,
+                  std::int64_t flops) {
+  nodes_.push_back({std::move(operation), std::move(inputs), output, block_, flops});
+  flops_ += flops;
   node_parameters_.push_back(std::move(parameters));
   return static_cast<int>(nodes_.size()) - 1;
 }
@@ -35,7 +37,7 @@ int Graph::lstm(int input, std::int64_t hidden, const std::string& name, std::in
                 name + ".bias_ih" + l,
                 name + ".bias_hh" + l};
   const double scale = 1 / std::sqrt(static_cast<double>(hidden));
-  flops_ += sequence_ * 2 * 4 * hidden * (hidden + (one_hot ? 0 : width));
+  const std::int64_t flops = sequence_ * 2 * 4 * hidden * (hidden + (one_hot ? 0 : width));
   state_size_ += 2 * hidden;
   const auto parameter = [&](const std::string& n, std::vector<std::int64_t> shape, ParameterKind kind) {
     return Parameter{n, std::move(shape), kind, InitialValues::uniform, scale};
@@ -47,7 +49,7 @@ int Graph::lstm(int input, std::int64_t hidden, const std::string& name, std::in
   return append(op, {input},
                 {std::move(weight_ih), parameter(op.weight_hh, {4 * hidden, hidden}, ParameterKind::weight),
                  std::move(bias_ih), parameter(op.bias_hh, {4 * hidden}, ParameterKind::bias)},
-                {hidden});
+                {hidden}, flops);
 }
 
 int Graph::dropout(int input, double probability, std::int64_t layer) {
@@ -59,7 +61,6 @@ int Graph::dense(int input, std::int64_t output, const std::string& name, double
   const std::int64_t width = shape(input).size();
   const InitialValues kind = deviation > 0 ? InitialValues::normal : InitialValues::uniform;
   const double scale = deviation > 0 ? deviation : 1 / std::sqrt(static_cast<double>(width));
-  flops_ += sequence_ * 2 * width * output;
   return append(Dense{width, output, name + ".weight", name + ".bias"}, {input},
                 {Parameter{name + ".weight", {output, width}, ParameterKind::weight, kind, scale},
                  Parameter{name + ".bias",
@@ -67,7 +68,7 @@ int Graph::dense(int input, std::int64_t output, const std::string& name, double
                            ParameterKind::bias,
                            deviation > 0 ? InitialValues::constant : InitialValues::uniform,
                            deviation > 0 ? 0 : scale}},
-                {output});
+                {output}, sequence_ * 2 * width * output);
 }
 
 int Graph::image(std::int64_t height, std::int64_t width, std::vector<double> mean, std::vector<double> std) {
@@ -88,7 +89,6 @@ int Graph::convolution(int input, std::int64_t output, std::int64_t kernel, std:
     throw Error(cat(name, ": a ", in.height, " x ", in.width, " image is too small for a ", kernel, " x ", kernel,
                     " convolution"),
                 "use larger images (data.image_size); a resnet takes small ones with model.stem: small");
-  flops_ += 2 * out.size() * in.channels * kernel * kernel;
   const double deviation = std::sqrt(2 / static_cast<double>(output * kernel * kernel));
   std::vector<Parameter> parameters = {Parameter{name + ".weight",
                                                  {output, in.channels, kernel, kernel},
@@ -98,7 +98,7 @@ int Graph::convolution(int input, std::int64_t output, std::int64_t kernel, std:
   if (bias) parameters.push_back(Parameter{name + ".bias", {output}, ParameterKind::bias, InitialValues::constant, 0});
   for (Parameter& p : parameters) p.is_outer = is_input(input);
   return append(Convolution{in.channels, output, kernel, stride, padding, name + ".weight", bias ? name + ".bias" : ""},
-                {input}, std::move(parameters), out);
+                {input}, std::move(parameters), out, 2 * out.size() * in.channels * kernel * kernel);
 }
 
 int Graph::batch_norm(int input, const std::string& name, double initial_weight) {
@@ -181,6 +181,35 @@ ParameterTable Graph::parameters() const {
       for (const Parameter& p : *node)
         if ((p.kind == ParameterKind::statistic) == statistics) table.append(p);
   return table;
+}
+
+std::vector<Block> Graph::blocks() const {
+  std::vector<Block> blocks;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    if (node.block.empty()) continue;
+    if (blocks.empty() || blocks.back().name != node.block)
+      blocks.push_back({.name = node.block, .first = i, .last = i, .recomputed = node.recomputed});
+    blocks.back().last = i;
+    blocks.back().flops += node.flops;
+  }
+  return blocks;
+}
+
+void Graph::recompute(const std::vector<std::string>& names) {
+  const auto stands_for = [](const std::string& name, const std::string& block) {
+    return !name.empty() && block.starts_with(name) && (block.size() == name.size() || block[name.size()] == '.');
+  };
+  const std::vector<Block> known = blocks();
+  for (const std::string& name : names) {
+    if (std::ranges::any_of(known, [&](const Block& b) { return stands_for(name, b.name); })) continue;
+    std::string list;
+    for (const Block& b : known) list += (list.empty() ? "" : ", ") + b.name;
+    throw Error(cat("memory.recompute names ", name, ", which is no block of this model"),
+                cat("the blocks are ", list, "; or none, or auto"));
+  }
+  for (Node& node : nodes_)
+    node.recomputed = std::ranges::any_of(names, [&](const std::string& n) { return stands_for(n, node.block); });
 }
 
 }  // namespace ringtrain

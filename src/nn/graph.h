@@ -74,6 +74,17 @@ struct Node {
   Operation operation;
   std::vector<int> inputs;  // the nodes that feed it
   FeatureShape output;
+  std::string block = {};   // the block that it belongs to; "": none
+  std::int64_t flops = 0;   // of a forward pass, per sample: multiply and add counted as 2; a gather as 0
+  bool recomputed = false;  // the training pass keeps the block's input only, and makes the rest again
+};
+
+// Consecutive nodes that users know by one name ("layer1.0", "features.3", "lstm.0"). One value comes in.
+struct Block {
+  std::string name;
+  std::size_t first = 0, last = 0;  // nodes
+  std::int64_t flops = 0;           // of a forward pass, per sample
+  bool recomputed = false;
 };
 
 class Graph {
@@ -98,6 +109,14 @@ class Graph {
   int flatten(int input);
   int cross_entropy(int input, double label_smoothing = 0);
 
+  // The nodes from here on belong to this block, until the next one begins; "": to none. The input and the layer that
+  // the loss reads belong to none.
+  void begin_block(std::string name) { block_ = std::move(name); }
+  std::vector<Block> blocks() const;  // in order of execution
+  // These blocks are recomputed in the backward pass and no others (Chen et al. 2016). A name stands for itself and for
+  // all blocks below it: "layer1" for layer1.0, layer1.1 and so on. Throws Error with the names that there are.
+  void recompute(const std::vector<std::string>& names);
+
   // Other initial values, for the layers so far. Norms keep theirs, and so do forget gates with a bias of their own.
   // Weights and biases uniform in +-range.
   void start_uniform(double range);
@@ -120,12 +139,14 @@ class Graph {
   ParameterTable parameters() const;
 
  private:
-  int append(Operation operation, std::vector<int> inputs, std::vector<Parameter> parameters, FeatureShape output);
+  int append(Operation operation, std::vector<int> inputs, std::vector<Parameter> parameters, FeatureShape output,
+             std::int64_t flops = 0);
   // Whether this node is an input of the model.
   bool is_input(int node) const;
   const FeatureShape& shape(int node) const { return nodes_[static_cast<std::size_t>(node)].output; }
   std::vector<Node> nodes_;
   std::vector<std::vector<Parameter>> node_parameters_;
+  std::string block_;  // that nodes are added to
   std::int64_t sequence_ = 0, classes_ = 0, flops_ = 0, state_size_ = 0, input_bytes_ = 0;
   bool has_images_ = false, has_batch_norm_ = false;
 };

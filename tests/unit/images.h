@@ -47,15 +47,19 @@ inline Graph small_alexnet(double dropout, bool norm = false) {
   int x = g.image(47, 47, shape.mean, shape.std);
   const auto convolution = [&](std::int64_t channels, std::int64_t kernel, std::int64_t stride, const char* name,
                                const char* norm_name) {
+    g.begin_block(name);
     x = g.convolution(x, channels, kernel, stride, 2, name, !norm);
     if (norm) x = g.batch_norm(x, norm_name);
     x = g.max_pool(g.relu(x), 3, 2, 0);
   };
   convolution(24, 11, 4, "features.0", "features.1");
   convolution(40, 5, 1, "features.3", "features.4");
+  g.begin_block("classifier.1");
   x = g.flatten(x);
   x = g.relu(g.dense(g.dropout(x, dropout, 0), 150, "classifier.1"));
+  g.begin_block("classifier.4");
   x = g.relu(g.dense(g.dropout(x, dropout, 1), 36, "classifier.4"));
+  g.begin_block("");
   g.cross_entropy(g.dense(x, 10, "classifier.6"), 0.1);
   return g;
 }

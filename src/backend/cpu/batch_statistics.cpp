@@ -58,7 +58,7 @@ template <class T>
 void BatchStatistics::forward_steps() {
   if (!context_.measures) return;
   Schedule& s = *context_.schedule;
-  Step measure{.name = name_ + " moments", .uses = {x_->forward, moments_}};
+  Step measure{.name = name_ + " moments", .uses = {x_->forward, moments_}, .once = true};
   measure.run = [this](const Slice& slice) {
     const Schedule& schedule = *context_.schedule;
     const std::int64_t blocks = context_.blocks(*x_), lanes = context_.lanes(), pixels = x_->pixels();
@@ -68,7 +68,7 @@ void BatchStatistics::forward_steps() {
     });
   };
   s.add(std::move(measure));
-  Step finish{.name = name_ + " statistics", .whole = true, .uses = {moments_, coefficients_}};
+  Step finish{.name = name_ + " statistics", .whole = true, .uses = {moments_, coefficients_}, .once = true};
   finish.run = [this](const Slice&) { finish_forward(); };
   s.defer(std::move(finish));
 }

@@ -197,7 +197,7 @@ LossOperation::LossOperation(const ImageContext& context, const CrossEntropy& no
     : context_(context), node_(node), logits_(logits) {}
 
 void LossOperation::forward_steps() {
-  Step step{.name = "cross-entropy", .whole = true, .uses = {logits_->forward}};
+  Step step{.name = "cross-entropy", .whole = true, .uses = {logits_->forward}, .once = true};
   step.run = [this](const Slice& slice) {
     const Schedule& s = *context_.schedule;
     ImagePass& pass = *context_.pass;

@@ -1,6 +1,7 @@
 #include "backend/cpu/image_graph.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/cpu/convolution_operation.h"
 #include "backend/cpu/norm_operation.h"
@@ -29,7 +30,13 @@ class Joiner {
   }
 
   ImageOperations join() {
-    for (int i = 0; i < size(); ++i) std::visit([&](const auto& node) { append(i, node); }, nodes_[at(i)].operation);
+    std::string name;
+    for (int i = 0, blocks = 0; i < size(); ++i) {
+      const Node& node = nodes_[at(i)];
+      if (std::exchange(name, node.block) != node.block) ++blocks;
+      block_ = node.recomputed && context_.training ? blocks : -1;
+      std::visit([&](const auto& operation) { append(i, operation); }, node.operation);
+    }
     if (result_.loss == nullptr) throw Error("a model of images ends in a cross-entropy");
     return std::move(result_);
   }
@@ -59,6 +66,7 @@ class Joiner {
   Made* keep(std::unique_ptr<Made> operation) {
     Made* made = operation.get();
     result_.operations.push_back(std::move(operation));
+    result_.blocks.push_back(block_);
     return made;
   }
 
@@ -207,6 +215,7 @@ class Joiner {
   std::vector<Feature*> feature_;             // by node; null while no operation has made it
   std::vector<BatchStatistics*> statistics_;  // by node
   PixelOperation<T>* pixels_ = nullptr;
+  int block_ = -1;  // of the node under way
   ImageOperations result_;
 };
 

@@ -12,6 +12,7 @@ namespace ringtrain::cpu {
 
 struct ImageOperations {
   std::vector<std::unique_ptr<ImageOperation>> operations;  // in order of execution
+  std::vector<int> blocks;                                  // of the operations, where they are recomputed; else -1
   std::vector<std::unique_ptr<BatchStatistics>> norms;
   std::vector<std::unique_ptr<Feature>> features;
   const LossOperation* loss = nullptr;

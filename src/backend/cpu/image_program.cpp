@@ -34,11 +34,16 @@ class CompiledImageProgram : public ImageProgram {
                          .measures = mode != PassMode::inference,
                          .group = group};
     parts_ = join_operations<T>(graph, context);
-    for (auto& operation : parts_.operations) operation->forward_steps();
+    for (std::size_t i = 0; i < parts_.operations.size(); ++i) {
+      schedule_.enter(parts_.blocks[i]);
+      parts_.operations[i]->forward_steps();
+    }
     schedule_.begin_backward();
     if (training_)
-      for (auto operation = parts_.operations.rbegin(); operation != parts_.operations.rend(); ++operation)
-        (*operation)->backward_steps();
+      for (std::size_t i = parts_.operations.size(); i-- > 0;) {
+        schedule_.enter(parts_.blocks[i]);
+        parts_.operations[i]->backward_steps();
+      }
     schedule_.prepare();
     schedule_.plan(parameters_);
   }

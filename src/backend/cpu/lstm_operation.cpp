@@ -14,13 +14,12 @@ struct LstmOperation<T>::State {
   OperationContext context;
   RowBlocks blocks;
   const Kernels* kernels;
-  bool one_hot, training;
+  bool one_hot, training, recomputed;
   std::int64_t H, K, V;  // hidden; columns of [x | h]; symbols of a one-hot input
   std::int64_t layer_index = 0, layer_count = 1;
   double drop = 0;
   std::int64_t drop_layer = 0;
   Parameter w_ih, w_hh, b_ih, b_hh;
-  std::int64_t cell_slots;    // time steps of c that are kept, + 1
   std::int64_t chunk_blocks;  // blocks per weight-gradient product
   Port output;
 
@@ -30,16 +29,27 @@ struct LstmOperation<T>::State {
   Gemm forward_product, backward_product, first_forward, first_backward, weight_product, weight_product_add;
 
   struct {
-    Buffer input, input_gradient, gates, cell, mask;  // per micro-batch
+    Buffer input, input_gradient, gates, cell, mask;            // per micro-batch
+    Buffer first_cell, cell_again, mask_again, products_again;  // of a recomputed layer
     Buffer packed_first_forward, packed_first_backward;
     Buffer packed_forward, packed_backward, addend, joined;
     Buffer products, d_cell, d_hidden, d_bias, weight_gradient, scratch;  // working space
   } plan;
-  T *input = nullptr, *gates = nullptr, *out = nullptr;
-  float *input_gradient = nullptr, *cell = nullptr, *addend = nullptr, *joined = nullptr, *products = nullptr;
+  T *input = nullptr, *out = nullptr;
+  float *input_gradient = nullptr, *first_cell = nullptr, *addend = nullptr, *joined = nullptr;
   float *d_cell = nullptr, *d_hidden = nullptr, *d_bias = nullptr, *weight_gradient = nullptr;
   const float* d_out = nullptr;
-  std::uint8_t* mask = nullptr;
+
+  // Where a run through the time steps leaves what the backward steps read.
+  struct Trace {
+    float* cell = nullptr;
+    std::uint8_t* mask = nullptr;
+    T* gates = nullptr;  // of all blocks
+    float* products = nullptr;
+    std::int64_t cell_slots = 0, mask_slots = 0;  // time steps that there is room for
+    bool by_thread = false;                       // cell and mask of the block that the thread works on, not of all
+  };
+  Trace first, again;  // `again` of a recomputed layer, else the same
 
   std::int64_t x_columns() const { return K - H; }
   std::int64_t bias_rows() const { return one_hot ? V : 1; }
@@ -47,20 +57,30 @@ struct LstmOperation<T>::State {
   std::int64_t at(std::int64_t block, std::int64_t time, std::int64_t features, std::int64_t slots) const {
     return (block * slots + time) * blocks.block_rows * features;
   }
-  float* cell_at(std::int64_t block, std::int64_t time) const {  // c before time step `time`
-    return cell + at(block, time % cell_slots, H, cell_slots);
+  // c before time step `time`
+  float* cell_at(const Trace& trace, std::int64_t block, std::int64_t thread, std::int64_t time) const {
+    return trace.cell + at(trace.by_thread ? thread : block, time % trace.cell_slots, H, trace.cell_slots);
+  }
+  std::uint8_t* mask_at(const Trace& trace, std::int64_t block, std::int64_t thread, std::int64_t time) const {
+    if (drop == 0) return nullptr;
+    return trace.mask + at(trace.by_thread ? thread : block, time % trace.mask_slots, H, trace.mask_slots);
+  }
+  T* gates_at(const Trace& trace, std::int64_t block, std::int64_t time) const {
+    return trace.gates == nullptr ? nullptr : trace.gates + at(block, time, 4 * H, blocks.sequence);
   }
   float* carried(const Pass& pass, std::int64_t row, int which) const {
     return pass.context.state + ((row * layer_count + layer_index) * 2 + which) * H;
   }
-  void load_state(const Pass& pass, std::int64_t block);
-  void keep_state(const Pass& pass, std::int64_t block, const float* h_last);
-  void forward_block(const Pass& pass, std::int64_t block, int thread);
+  void load_state(const Pass& pass, std::int64_t block, float* c);
+  void keep_state(const Pass& pass, std::int64_t block, const float* c, const float* h_last);
+  // A second run reads [x | h] of the first one and leaves its trace, and nothing else.
+  void forward_block(const Pass& pass, std::int64_t block, int thread, const Trace& trace, bool second);
   void backward_block(const Pass& pass, std::int64_t block, int thread, const std::function<void()>& poll);
 };
 
 template <class T>
-LstmOperation<T>::LstmOperation(const OperationContext& context, const Lstm& node, bool one_hot, const Dropout* dropout)
+LstmOperation<T>::LstmOperation(const OperationContext& context, const Lstm& node, bool one_hot, const Dropout* dropout,
+                                bool recomputed)
     : s_(std::make_unique<State>()) {
   State& s = *s_;
   s.context = context;
@@ -68,6 +88,7 @@ LstmOperation<T>::LstmOperation(const OperationContext& context, const Lstm& nod
   s.kernels = context.kernels;
   s.one_hot = one_hot;
   s.training = context.training;
+  s.recomputed = recomputed && context.training;
   s.H = node.hidden;
   s.K = one_hot ? node.hidden : node.input + node.hidden;
   s.V = node.input;
@@ -79,7 +100,11 @@ LstmOperation<T>::LstmOperation(const OperationContext& context, const Lstm& nod
   s.w_hh = context.parameters->find(node.weight_hh);
   s.b_ih = context.parameters->find(node.bias_ih);
   s.b_hh = context.parameters->find(node.bias_hh);
-  s.cell_slots = s.training ? s.blocks.sequence + 1 : 2;
+  const std::int64_t steps = s.blocks.sequence;
+  s.first.cell_slots = s.training && !s.recomputed ? steps + 1 : 2;
+  s.first.mask_slots = s.recomputed ? 1 : steps;
+  s.first.by_thread = s.recomputed;
+  s.again = {.cell_slots = steps + 1, .mask_slots = steps, .by_thread = s.recomputed};
 
   // Products over about 2048 positions run at full speed and keep the transposed copy of their operand small.
   const std::int64_t wanted = std::max<std::int64_t>(1, 2048 / (s.blocks.block_rows * s.blocks.sequence));
@@ -145,7 +170,12 @@ void LstmOperation<T>::plan(ArenaPlan& arena, int forward, int backward) {
   const std::string name =
       s.w_hh.name.substr(0, s.w_hh.name.find('.')) + " layer " + std::to_string(s.layer_index) + " ";
   s.plan.input = arena.add(name + "input and hidden", elements(n * s.K, sizeof(T)), forward - 1, last);
-  s.plan.cell = arena.add(name + "cell", elements(s.cell_slots * rows * s.H, sizeof(float)), forward, last);
+  const auto traced = [&](const char* what, const State::Trace& trace, std::int64_t slots, std::size_t size, int from,
+                          int to) {
+    return arena.add(name + what, elements(slots * (trace.by_thread ? threads * b : rows) * s.H, size), from, to);
+  };
+  const int first_last = s.recomputed ? forward : last;
+  s.plan.cell = traced("cell", s.first, s.first.cell_slots, sizeof(float), forward, first_last);
   s.plan.packed_forward = arena.add(name + "weights, forward", s.forward_product.packed_bytes());
   if (s.short_sequence)
     s.plan.packed_first_forward = arena.add(name + "weights, first forward", s.first_forward.packed_bytes());
@@ -155,8 +185,15 @@ void LstmOperation<T>::plan(ArenaPlan& arena, int forward, int backward) {
   s.plan.d_hidden = arena.add(name + "hidden, one step", elements(threads * b * s.H, sizeof(float)), forward, last);
   std::int64_t scratch = s.forward_product.scratch_bytes() + s.first_forward.scratch_bytes();
   if (s.training) {
-    s.plan.gates = arena.add(name + "gates", elements(n * 4 * s.H, sizeof(T)), forward, last);
-    if (s.drop > 0) s.plan.mask = arena.add(name + "dropout mask", elements(n * s.H, 1), forward, last);
+    s.plan.gates = arena.add(name + "gates", elements(n * 4 * s.H, sizeof(T)), s.recomputed ? last : forward, last);
+    if (s.drop > 0) s.plan.mask = traced("dropout mask", s.first, s.first.mask_slots, 1, forward, first_last);
+    if (s.recomputed) {
+      s.plan.first_cell = arena.add(name + "first cell", elements(rows * s.H, sizeof(float)), forward, last);
+      s.plan.cell_again = traced("cell, again", s.again, s.again.cell_slots, sizeof(float), last, last);
+      if (s.drop > 0) s.plan.mask_again = traced("dropout mask, again", s.again, s.again.mask_slots, 1, last, last);
+      s.plan.products_again =
+          arena.add(name + "products, again", elements(threads * b * 4 * s.H, sizeof(float)), last, last);
+    }
     // The layer below reads the gradient of its output from here; a one-hot input has none: one time step is enough.
     s.plan.input_gradient = arena.add(name + "input gradient",
                                       elements((s.one_hot ? threads * b : n) * s.K, sizeof(float)), last, last + 1);
@@ -178,19 +215,27 @@ template <class T>
 void LstmOperation<T>::bind(const Arena& arena) {
   State& s = *s_;
   arena.place(s.input, s.plan.input);
-  arena.place(s.gates, s.plan.gates);
   arena.place(s.out, s.output.buffer);
   arena.place(s.input_gradient, s.plan.input_gradient);
-  arena.place(s.cell, s.plan.cell);
   arena.place(s.addend, s.plan.addend);
   arena.place(s.joined, s.plan.joined);
-  arena.place(s.products, s.plan.products);
   arena.place(s.d_cell, s.plan.d_cell);
   arena.place(s.d_hidden, s.plan.d_hidden);
   arena.place(s.d_bias, s.plan.d_bias);
   arena.place(s.weight_gradient, s.plan.weight_gradient);
   arena.place(s.d_out, s.output.gradient);
-  arena.place(s.mask, s.plan.mask);
+  arena.place(s.first_cell, s.plan.first_cell);
+  arena.place(s.first.cell, s.plan.cell);
+  arena.place(s.first.mask, s.plan.mask);
+  arena.place(s.first.products, s.plan.products);
+  if (!s.recomputed) arena.place(s.first.gates, s.plan.gates);
+  s.again = s.recomputed ? s.again : s.first;
+  if (s.recomputed) {
+    arena.place(s.again.cell, s.plan.cell_again);
+    arena.place(s.again.mask, s.plan.mask_again);
+    arena.place(s.again.products, s.plan.products_again);
+    arena.place(s.again.gates, s.plan.gates);
+  }
 
   char* scratch = arena.at(s.plan.scratch);
   scratch = s.forward_product.bind(arena.at(s.plan.packed_forward), scratch);
@@ -238,8 +283,7 @@ void LstmOperation<T>::set_weights(const float* flat) {
 }
 
 template <class T>
-void LstmOperation<T>::State::load_state(const Pass& pass, std::int64_t block) {
-  float* c = cell_at(block, 0);
+void LstmOperation<T>::State::load_state(const Pass& pass, std::int64_t block, float* c) {
   T* h = input + at(block, 0, K, blocks.sequence) + x_columns();
   for (std::int64_t r = 0; r < blocks.block_rows; ++r) {
     const std::int64_t row = block * blocks.block_rows + r;
@@ -252,8 +296,7 @@ void LstmOperation<T>::State::load_state(const Pass& pass, std::int64_t block) {
 }
 
 template <class T>
-void LstmOperation<T>::State::keep_state(const Pass& pass, std::int64_t block, const float* h_last) {
-  const float* c = cell_at(block, blocks.sequence);
+void LstmOperation<T>::State::keep_state(const Pass& pass, std::int64_t block, const float* c, const float* h_last) {
   for (std::int64_t r = 0; r < blocks.block_rows; ++r) {
     const std::int64_t row = block * blocks.block_rows + r;
     if (row >= blocks.rows) break;
@@ -263,18 +306,25 @@ void LstmOperation<T>::State::keep_state(const Pass& pass, std::int64_t block, c
 }
 
 template <class T>
-void LstmOperation<T>::State::forward_block(const Pass& pass, std::int64_t block, int thread) {
+void LstmOperation<T>::State::forward_block(const Pass& pass, std::int64_t block, int thread, const Trace& trace,
+                                            bool second) {
   const std::int64_t b = blocks.block_rows, steps = blocks.sequence;
   const bool carry = pass.context.state != nullptr;
-  float* x = products + thread * b * 4 * H;
-  float* h_last = d_hidden + thread * b * H;
-  load_state(pass, block);
+  float* x = trace.products + thread * b * 4 * H;
+  float* one_step = d_hidden + thread * b * H;
+  float* c_first = cell_at(trace, block, thread, 0);
+  if (second) {
+    std::copy_n(first_cell + block * b * H, b * H, c_first);
+  } else {
+    load_state(pass, block, c_first);
+    if (recomputed) std::copy_n(c_first, b * H, first_cell + block * b * H);
+  }
   for (std::int64_t t = 0; t < steps; ++t) {
     // At the first step of a zero state a one-hot layer has nothing to multiply.
     const bool nothing = t == 0 && one_hot && !carry;
     Gemm& product = t == 0 && short_sequence && !carry ? first_forward : forward_product;
     if (!nothing) product.run(thread, input + at(block, t, K, steps), x);
-    std::uint8_t* step_mask = drop > 0 ? mask + at(block, t, H, steps) : nullptr;
+    std::uint8_t* step_mask = mask_at(trace, block, thread, t);
     if (step_mask != nullptr)
       kernels->dropout_mask({.key = pass.context.dropout_key,
                              .step = pass.context.step,
@@ -290,24 +340,25 @@ void LstmOperation<T>::State::forward_block(const Pass& pass, std::int64_t block
     a.addend = addend;
     a.tokens = one_hot ? pass.tokens + block * b * steps + t : nullptr;
     a.token_stride = steps;
-    a.c_previous = cell_at(block, t);
-    a.c = cell_at(block, t + 1);
-    a.gates = training ? gates + at(block, t, 4 * H, steps) : nullptr;
-    a.h = t + 1 < steps ? input + at(block, t + 1, K, steps) + x_columns() : nullptr;
+    a.c_previous = cell_at(trace, block, thread, t);
+    a.c = cell_at(trace, block, thread, t + 1);
+    a.gates = gates_at(trace, block, t);
+    a.h = t + 1 < steps && !second ? input + at(block, t + 1, K, steps) + x_columns() : nullptr;
     a.ld_h = K;
-    a.out = out + at(block, t, output.ld, steps);
-    a.ld_out = output.ld;
+    a.out = second ? reinterpret_cast<T*>(one_step) : out + at(block, t, output.ld, steps);
+    a.ld_out = second ? H : output.ld;
     a.mask = step_mask;
     a.mask_scale = static_cast<float>(1 / (1 - dropout_threshold(drop) / 65536.0));
-    a.h_last = carry && t + 1 == steps ? h_last : nullptr;
+    a.h_last = carry && !second && t + 1 == steps ? one_step : nullptr;
     kernels->lstm_forward(a);
   }
-  if (carry) keep_state(pass, block, h_last);
+  if (carry && !second) keep_state(pass, block, cell_at(trace, block, thread, steps), one_step);
 }
 
 template <class T>
 void LstmOperation<T>::forward(Pass& pass) {
-  for_each_block(s_->blocks, [&](std::int64_t block, int thread) { s_->forward_block(pass, block, thread); });
+  for_each_block(s_->blocks,
+                 [&](std::int64_t block, int thread) { s_->forward_block(pass, block, thread, s_->first, false); });
 }
 
 template <class T>
@@ -321,12 +372,12 @@ void LstmOperation<T>::State::backward_block(const Pass& pass, std::int64_t bloc
     LstmBackward<T> a{};
     a.rows = b;
     a.hidden = H;
-    a.gates = gates + at(block, t, 4 * H, steps);
-    a.c = cell_at(block, t + 1);
-    a.c_previous = cell_at(block, t);
+    a.gates = gates_at(again, block, t);
+    a.c = cell_at(again, block, thread, t + 1);
+    a.c_previous = cell_at(again, block, thread, t);
     a.d_out = d_out + at(block, t, output.gradient_ld, steps);
     a.ld_out = output.gradient_ld;
-    a.mask = drop > 0 ? mask + at(block, t, H, steps) : nullptr;
+    a.mask = mask_at(again, block, thread, t);
     a.mask_scale = static_cast<float>(1 / (1 - dropout_threshold(drop) / 65536.0));
     a.d_h = d_h;
     a.ld_h = K;
@@ -354,12 +405,15 @@ void LstmOperation<T>::backward(const Pass& pass, float* gradients, bool accumul
   State& s = *s_;
   const std::int64_t G = 4 * s.H, x = s.x_columns(), threads = s.blocks.threads;
   std::fill_n(s.d_bias, threads * s.bias_rows() * G, 0.0f);
-  for_each_block(s.blocks, [&](std::int64_t block, int thread) { s.backward_block(pass, block, thread, poll); });
+  for_each_block(s.blocks, [&](std::int64_t block, int thread) {
+    if (s.recomputed) s.forward_block(pass, block, thread, s.again, true);
+    s.backward_block(pass, block, thread, poll);
+  });
 
   for (std::int64_t block = 0; block < s.blocks.blocks; block += s.chunk_blocks) {
     Gemm& product = block == 0 ? s.weight_product : s.weight_product_add;
-    product.run(0, s.gates + s.at(block, 0, G, s.blocks.sequence), s.input + s.at(block, 0, s.K, s.blocks.sequence),
-                s.weight_gradient);
+    product.run(0, s.again.gates + s.at(block, 0, G, s.blocks.sequence),
+                s.input + s.at(block, 0, s.K, s.blocks.sequence), s.weight_gradient);
     if (poll) poll();
   }
   float* w_ih = gradients + s.w_ih.offset;

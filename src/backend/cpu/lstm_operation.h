@@ -5,6 +5,9 @@
 // pass (gates' gradient, in place of the gates), then one product with [W_ih | W_hh] that gives the gradients of x_t
 // and h_t-1 together. The weights' gradient is one product over all positions of the micro-batch. A one-hot input is no
 // product: forward adds a row of W_ih^T per symbol, backward sums gradient rows by symbol.
+//
+// A recomputed layer keeps [x | h] and the first c. Gates, cells and masks are made again in the backward pass, block
+// by block of rows, from the same products.
 #pragma once
 
 #include <memory>
@@ -17,7 +20,8 @@ namespace ringtrain::cpu {
 template <class T>
 class LstmOperation : public CpuOperation {
  public:
-  LstmOperation(const OperationContext& context, const Lstm& node, bool one_hot, const Dropout* dropout);
+  LstmOperation(const OperationContext& context, const Lstm& node, bool one_hot, const Dropout* dropout,
+                bool recomputed);
   ~LstmOperation() override;
 
   Port input_port() const;  // after plan()

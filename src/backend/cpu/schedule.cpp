@@ -24,6 +24,7 @@ void Schedule::resize(int storage, std::int64_t bytes) {
 }
 
 void Schedule::add(Step step) {
+  step.block = block_;
   if (step.whole) {
     steps_.push_back(std::move(step));
     cut();
@@ -32,6 +33,7 @@ void Schedule::add(Step step) {
   }
 }
 void Schedule::defer(Step step) {
+  step.block = block_;
   waiting_.push_back(std::move(step));
 }
 void Schedule::cut() {
@@ -52,12 +54,13 @@ void Schedule::prepare() {
     else
       segments_.push_back({i, i + 1, 0});
   }
-  find_lifetimes();
   for (Segment& segment : segments_) {
     if (!steps_[segment.begin].whole) segment.slice = choose_slice(segment);
     for (std::size_t i = segment.begin; i < segment.end; ++i)
       if (steps_[i].prepare) steps_[i].prepare(segment.slice == 0 ? images_ : segment.slice);
   }
+  insert_recomputation();
+  find_lifetimes();
   seconds_.assign(steps_.size(), 0);
 }
 
@@ -68,19 +71,21 @@ void Schedule::find_lifetimes() {
   for (std::size_t i = 0; i < steps_.size(); ++i)
     for (int use : steps_[i].uses) {
       Storage& s = storages_[static_cast<std::size_t>(use)];
-      if (s.first < 0) s.first = static_cast<int>(i);
-      s.last = static_cast<int>(i);
+      Life& life = s.lives[s.again >= 0 && segment_of[i] >= s.again ? 1 : 0];
+      if (life.first < 0) life.first = static_cast<int>(i);
+      life.last = static_cast<int>(i);
     }
-  for (Storage& s : storages_) {
-    if (s.lasting || s.first < 0) continue;
-    const int first = segment_of[static_cast<std::size_t>(s.first)];
-    const int last = segment_of[static_cast<std::size_t>(s.last)];
-    s.sliced = s.images && first == last && !steps_[static_cast<std::size_t>(s.first)].whole;
-    if (s.sliced) continue;
-    // Between the first slice's first step and the last slice's last one nothing else may lie there.
-    s.first = static_cast<int>(segments_[static_cast<std::size_t>(first)].begin);
-    s.last = static_cast<int>(segments_[static_cast<std::size_t>(last)].end) - 1;
-  }
+  for (Storage& s : storages_)
+    for (Life& life : s.lives) {
+      if (s.lasting || life.first < 0) continue;
+      const int first = segment_of[static_cast<std::size_t>(life.first)];
+      const int last = segment_of[static_cast<std::size_t>(life.last)];
+      life.sliced = s.images && first == last && !steps_[static_cast<std::size_t>(life.first)].whole;
+      if (life.sliced) continue;
+      // Between the first slice's first step and the last slice's last one nothing else may lie there.
+      life.first = static_cast<int>(segments_[static_cast<std::size_t>(first)].begin);
+      life.last = static_cast<int>(segments_[static_cast<std::size_t>(last)].end) - 1;
+    }
 }
 
 // The largest divisor of the micro-batch whose maps fit a share of the last-level cache, but an image per thread and
@@ -111,17 +116,19 @@ std::int64_t Schedule::choose_slice(const Segment& segment) const {
 void Schedule::plan(const ParameterTable& table) {
   for (Storage& s : storages_) {
     if (s.lasting) {
-      s.buffer = arena_.add(s.what, s.bytes);
+      s.lives[0].buffer = arena_.add(s.what, s.bytes);
       continue;
     }
-    if (s.first < 0) continue;  // nobody wants it
-    const std::int64_t slice = [&] {
-      for (const Segment& g : segments_)
-        if (static_cast<std::size_t>(s.first) < g.end) return g.slice;
-      return images_;
-    }();
-    const std::int64_t copies = !s.images ? 1 : (s.sliced ? slice : images_);
-    s.buffer = arena_.add(s.what, copies * s.bytes, s.first, s.last);
+    for (Life& life : s.lives) {
+      if (life.first < 0) continue;  // nobody wants it
+      const std::int64_t slice = [&] {
+        for (const Segment& g : segments_)
+          if (static_cast<std::size_t>(life.first) < g.end) return g.slice;
+        return images_;
+      }();
+      const std::int64_t copies = !s.images ? 1 : (life.sliced ? slice : images_);
+      life.buffer = arena_.add(&life == s.lives ? s.what : s.what + ", again", copies * s.bytes, life.first, life.last);
+    }
   }
   arena_.place();
 
@@ -139,7 +146,15 @@ void Schedule::plan(const ParameterTable& table) {
 }
 
 void Schedule::bind(char* base) {
-  for (Storage& s : storages_) s.base = s.buffer.planned() ? base + arena_.offset(s.buffer) : nullptr;
+  for (Storage& s : storages_) {
+    for (Life& life : s.lives) life.base = life.buffer.planned() ? base + arena_.offset(life.buffer) : nullptr;
+    live(s, 0);
+  }
+}
+
+void Schedule::live(Storage& storage, std::size_t life) const {
+  storage.base = storage.lives[life].base;
+  storage.sliced = storage.lives[life].sliced;
 }
 
 void Schedule::run_step(std::size_t index, const Slice& slice, const BackwardHooks* hooks) {
@@ -150,10 +165,15 @@ void Schedule::run_step(std::size_t index, const Slice& slice, const BackwardHoo
 }
 
 void Schedule::run(const BackwardHooks* hooks) {
-  if (hooks == nullptr) ++runs_;
+  if (hooks == nullptr) {
+    ++runs_;
+    for (Storage& s : storages_)
+      if (s.again >= 0) live(s, 0);
+  }
   std::int64_t reported = 0;
   for (const Segment& segment : segments_) {
     if ((segment.begin >= backward_) != (hooks != nullptr)) continue;
+    for (int storage : segment.revives) live(storages_[static_cast<std::size_t>(storage)], 1);
     const std::int64_t slice = segment.slice == 0 ? images_ : segment.slice;
     for (std::int64_t first = 0; first < images_; first += slice)
       for (std::size_t i = segment.begin; i < segment.end; ++i) run_step(i, {first, slice}, hooks);

@@ -4,6 +4,9 @@
 //
 //   forward   normalise | convolve | statistics  for each slice;  then: the statistics of all slices
 //   backward  apply | convolve | sums            for each slice;  then: the sums of all slices, the weight gradient
+//
+// A block may be recomputed (Chen et al. 2016): its maps live twice, once in the forward pass and once from the moment
+// on when its forward steps run again, before its first backward step (recomputation.cpp).
 #pragma once
 
 #include <cstdint>
@@ -29,6 +32,8 @@ struct Step {
   std::vector<std::string> finishes = {};          // parameters whose gradients are then final
   std::int64_t least_images = 1;                   // in a slice, if the micro-batch has them
   double flops_per_image = 0;
+  bool once = false;  // never runs again: what it writes is kept for the backward pass, or was counted
+  int block = -1;     // Schedule::enter()
 };
 
 // For benchmarks: what a step has cost so far.
@@ -51,6 +56,8 @@ class Schedule {
   int lasting(std::string what, std::int64_t bytes);  // for the whole run: weights' copies
   void resize(int storage, std::int64_t bytes);       // until plan(): when primitives have said how much they need
 
+  // Steps from here on belong to this block of the model, which is recomputed; -1: to none.
+  void enter(int block) { block_ = block; }
   void add(Step step);
   void defer(Step step);  // a whole step that may wait for the next cut
   void cut();             // runs what waits
@@ -78,20 +85,30 @@ class Schedule {
   void reset_costs();
 
  private:
-  struct Storage {
-    std::string what;
-    std::int64_t bytes = 0;  // per image, or of all
-    bool images = false, lasting = false, sliced = false;
+  struct Life {
     int first = -1, last = -1;  // steps
+    bool sliced = false;
     Buffer buffer = {};
     char* base = nullptr;
   };
+  struct Storage {
+    std::string what;
+    std::int64_t bytes = 0;  // per image, or of all
+    bool images = false, lasting = false;
+    Life lives[2] = {};   // the second one begins where the values are made again
+    int again = -1;       // segment
+    bool sliced = false;  // of the life under way
+    char* base = nullptr;
+  };
   struct Segment {
-    std::size_t begin, end;  // steps
-    std::int64_t slice;      // images; 0: one whole step
+    std::size_t begin, end;         // steps
+    std::int64_t slice;             // images; 0: one whole step
+    std::vector<int> revives = {};  // storages whose second life begins here
   };
   int append(Storage storage);
   void find_lifetimes();
+  void live(Storage& storage, std::size_t life) const;
+  void insert_recomputation();
   std::int64_t choose_slice(const Segment& segment) const;
   void run_step(std::size_t index, const Slice& slice, const BackwardHooks* hooks);
 
@@ -103,6 +120,7 @@ class Schedule {
   std::vector<std::int64_t> watermarks_;  // by step
   std::vector<double> seconds_;           // by step
   std::int64_t runs_ = 0;
+  int block_ = -1;
   std::size_t backward_ = static_cast<std::size_t>(-1);  // first step of the backward pass
   ArenaPlan arena_;
 };

@@ -1,0 +1,156 @@
+// Recomputed blocks: the bits of the run without, in less memory.
+#include <gtest/gtest.h>
+
+#include "backend/cpu/isa.h"
+#include "base/error.h"
+#include "tests/unit/cuda_training.h"
+
+namespace ringtrain {
+namespace {
+
+struct Case {
+  const char* name;
+  cuda::Task task;
+  int threads = 2;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.name;
+}
+
+ModelConfig text_model(double dropout) {
+  ModelConfig model;
+  model.layers = 3;
+  model.hidden = 24;
+  model.dropout = dropout;
+  return model;
+}
+
+std::vector<Case> cases() {
+  return {
+      {"ResNet18SmallStem", cuda::image_task(small_resnet(18, 16, "small", 24), 8, 4, 2)},
+      {"ResNet18ManySlices", cuda::image_task(small_resnet(18, 16, "small", 32), 32, 32, 16)},
+      {"ResNet18OddSizesOddChannels", cuda::image_task(small_resnet(18, 10, "imagenet", 75, 0.1), 6, 3, 3), 1},
+      {"ResNet50ImageNetStem", cuda::image_task(small_resnet(50, 16, "imagenet", 64), 6, 6, 3)},
+      {"Cnn", cuda::image_task(cnn({}, image_shape(32, 10), {0.1}), 24, 12, 12)},
+      {"AlexNetLikeWithDropout", cuda::image_task(small_alexnet(0.5), 8, 4, 4)},
+      {"AlexNetLikeWithNorms", cuda::image_task(small_alexnet(0.5, true), 8, 4, 4)},
+      {"Lstm", cuda::text_task(text_model(0.25), 9, 13, 12, 6)},
+      {"LstmWithoutDropout", cuda::text_task(text_model(0), 20, 13, 200, 200)},
+      {"LstmCarriedState", cuda::text_task(text_model(0.25), 20, 13, 14, 7, true, 3), 3},
+  };
+}
+
+std::vector<std::string> names(const Graph& graph) {
+  std::vector<std::string> all;
+  for (const Block& block : graph.blocks()) all.push_back(block.name);
+  return all;
+}
+
+cuda::Task recomputed(cuda::Task task, const std::vector<std::string>& blocks) {
+  task.graph.recompute(blocks);
+  return task;
+}
+
+std::int64_t program_bytes(Backend& backend, const cuda::Task& task, PassMode mode = PassMode::training) {
+  const auto program = backend.compile(task.graph, task.micro_batch, task.precision, mode, task.group);
+  std::int64_t predicted = 0;
+  for (const MemoryItem& item : program->memory()) predicted += item.bytes;
+  const std::int64_t before = backend.allocated_bytes();
+  program->allocate();
+  EXPECT_EQ(backend.allocated_bytes() - before, predicted);
+  return predicted;
+}
+
+class Recomputation : public testing::TestWithParam<Case> {};
+
+TEST_P(Recomputation, OfAllBlocksChangesNoBit) {
+  const Case& c = GetParam();
+  const auto backend = make_cpu_backend(c.threads);
+  cuda::expect_same_bits(cuda::train(*backend, c.task), cuda::train(*backend, recomputed(c.task, names(c.task.graph))));
+}
+
+TEST_P(Recomputation, OfEveryOtherBlockChangesNoBit) {
+  const Case& c = GetParam();
+  const auto backend = make_cpu_backend(c.threads);
+  const cuda::Curve expected = cuda::train(*backend, c.task);
+  for (std::size_t first : {0, 1}) {
+    std::vector<std::string> some;
+    const std::vector<std::string> all = names(c.task.graph);
+    for (std::size_t i = first; i < all.size(); i += 2) some.push_back(all[i]);
+    SCOPED_TRACE(cat("from block ", first));
+    cuda::expect_same_bits(expected, cuda::train(*backend, recomputed(c.task, some)));
+  }
+}
+
+TEST_P(Recomputation, In16BitsChangesNoBit) {
+  if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "no AVX-512 BF16 here";
+  cuda::Task task = GetParam().task;
+  task.precision = Precision::bf16;
+  const auto backend = make_cpu_backend(GetParam().threads);
+  cuda::expect_same_bits(cuda::train(*backend, task), cuda::train(*backend, recomputed(task, names(task.graph))));
+}
+
+TEST_P(Recomputation, TakesWhatItPredicts) {
+  const Case& c = GetParam();
+  const auto backend = make_cpu_backend(c.threads);
+  const cuda::Task all = recomputed(c.task, names(c.task.graph));
+  EXPECT_LT(program_bytes(*backend, all), program_bytes(*backend, c.task));
+  EXPECT_EQ(program_bytes(*backend, all, PassMode::inference), program_bytes(*backend, c.task, PassMode::inference));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Recomputation, testing::ValuesIn(cases()),
+                         [](const auto& the_case) { return std::string(the_case.param.name); });
+
+// 152 layers in memory for half of them: what is kept are the blocks' outputs, 4 of 10 maps.
+TEST(RecomputationTest, DeepModelsFit) {
+  const auto backend = make_cpu_backend(2);
+  cuda::Task task{.graph = small_resnet(152, 16, "small", 32),
+                  .rows = 16,
+                  .micro_batch = 16,
+                  .group = 16,
+                  .weights = {},
+                  .inputs = {},
+                  .targets = {},
+                  .state = {}};
+  const auto activations = [&](const cuda::Task& t) {
+    return backend->compile(t.graph, t.micro_batch, t.precision, PassMode::training, t.group)->memory()[1].bytes;
+  };
+  EXPECT_LT(2 * activations(recomputed(task, names(task.graph))), activations(task));
+}
+
+TEST(RecomputationTest, ANameStandsForTheBlocksBelowIt) {
+  Graph graph = small_resnet(18, 16, "small", 24);
+  const auto chosen = [&] {
+    std::string list;
+    for (const Block& b : graph.blocks())
+      if (b.recomputed) list += b.name + " ";
+    return list;
+  };
+  graph.recompute({"layer2", "layer4.1"});
+  EXPECT_EQ(chosen(), "layer2.0 layer2.1 layer4.1 ");
+  graph.recompute({});
+  EXPECT_EQ(chosen(), "");
+  try {
+    graph.recompute({"layer1.0", "layer5"});
+    FAIL() << "a block that is not there";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("layer5"), std::string::npos) << error.what();
+  }
+}
+
+TEST(RecomputationTest, BlocksHaveTheModelsFlops) {
+  for (const Graph& graph : {small_resnet(50, 16, "imagenet", 64), alexnet({}, image_shape(95, 10), {}),
+                             char_lstm(text_model(0.25), {.sequence = 9, .vocabulary = 13})}) {
+    std::int64_t flops = 0;
+    for (const Node& node : graph.nodes()) flops += node.flops;
+    EXPECT_EQ(flops, graph.forward_flops_per_sample());
+    std::int64_t in_blocks = 0;
+    for (const Block& block : graph.blocks()) in_blocks += block.flops;
+    const Node& head = graph.nodes()[graph.nodes().size() - 2];
+    EXPECT_EQ(in_blocks + head.flops, flops);
+  }
+}
+
+}  // namespace
+}  // namespace ringtrain
