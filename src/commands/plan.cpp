@@ -11,6 +11,7 @@
 #include "config/reader.h"
 #include "run/course.h"
 #include "run/machine.h"
+#include "run/memory_plan.h"
 #include "run/planned_index.h"
 #include "run/traffic.h"
 
@@ -49,9 +50,11 @@ int plan(const PlanArguments& arguments) {
   const std::vector<MemoryItem> memory = rank_memory(p, *backend);
   const std::string course = describe_batch_course(p);
   const std::string traffic = machine.fusions ? plan_traffic(p, machine) : "";
-  std::printf("%s\n%s\n%s%s%s\n%s\n%s%s", to_yaml(experiment).c_str(),
+  const std::string choices = describe_memory_choices(p, *backend);
+  std::printf("%s\n%s\n%s%s%s\n%s\n%s%s%s%s", to_yaml(experiment).c_str(),
               describe_run(p, backend->describe(), memory).c_str(), course.c_str(), course.empty() ? "" : "\n",
               describe_learning_rate(p).c_str(), describe_parameters(p).c_str(), describe_memory(memory).c_str(),
+              choices.empty() ? "" : "\n", choices.c_str(),
               traffic.c_str());
   return 0;
 }

@@ -16,9 +16,6 @@ std::optional<Contradiction> find_not_built(const Experiment& e) {
       {p.backup_workers > 0, "parallel.backup_workers", "parallel.backup_workers"},
       {p.replicas > 1, "parallel.replicas", "parallel.replicas: 2"},
       {p.shard_state, "parallel.shard_state", "parallel.shard_state"},
-      {e.memory.recompute != std::vector<std::string>{"none"}, "memory.recompute", "memory.recompute"},
-      {e.memory.offload, "memory.offload", "memory.offload"},
-      {e.memory.limit_gib > 0, "memory.limit_gib", "memory.limit_gib"},
       {e.test.slow_rank >= 0, "test.slow_rank", "test.slow_rank"},
   };
   for (const auto& [asked, key, what] : table)

@@ -14,6 +14,7 @@
 #include "optim/optimizer.h"
 #include "run/adascale_plan.h"
 #include "run/course.h"
+#include "run/memory_plan.h"
 #include "run/norm_plan.h"
 #include "run/points.h"
 
@@ -196,6 +197,8 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   plan_course(p);
   if (experiment.optimizer.adascale) measure_by_base_batch(p);
   learning_rate(experiment.learning_rate, rate_schedule(p), 0);  // throws what the schedule lacks, before step 0
+  const bool recorded = recorded_micro_batch > 0 && p.batch.micro_batch == recorded_micro_batch;
+  plan_memory(p, backend, experiment.batch.micro > 0 ? experiment.batch.micro : recorded ? recorded_micro_batch : 0);
   return p;
 }
 
@@ -478,6 +481,10 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   if (!e.checkpoint.keep_at.empty()) t.row("kept for ever", describe_kept(plan));
   t.row("machine", cat(plan.batch.ranks, plan.batch.ranks == 1 ? " rank" : " ranks", ", each: ", backend));
   t.row("precision", describe_precision(e));
+  std::vector<std::string> recomputed;
+  for (const Block& block : plan.graph.blocks())
+    if (block.recomputed) recomputed.push_back(block.name);
+  if (!recomputed.empty()) t.row("recomputed", joined(recomputed));
   t.row("memory", cat(device > 0 ? cat(readable_bytes(static_cast<double>(device)), " of the GPU and ") : "",
                       readable_bytes(static_cast<double>(host)), " per rank"));
   t.row("seed", std::to_string(e.seed));

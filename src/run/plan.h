@@ -51,7 +51,7 @@ struct RunPlan {
 
 // `recorded_micro_batch` (0: none) is kept where batch.micro is auto and it still divides the rank's rows. Throws Error
 // for every contradiction between experiment, data and ranks. `branch`: where a branch begins; without it at the
-// beginning of the data.
+// beginning of the data. memory.* is carried out here (run/memory_plan.h).
 RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                       int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0,
                       const std::optional<BranchPoint>& branch = std::nullopt);

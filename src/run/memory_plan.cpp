@@ -1,0 +1,268 @@
+#include "run/memory_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "base/table.h"
+#include "run/norm_plan.h"
+
+namespace ringtrain {
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+std::int64_t limit_of(const Experiment& e) {
+  return static_cast<std::int64_t>(e.memory.limit_gib * (1 << 30));
+}
+
+bool is_auto(const Experiment& e) {
+  return e.memory.recompute == Names{"auto"};
+}
+
+// That the experiment names itself.
+Names named_blocks(const Experiment& e) {
+  return is_auto(e) || e.memory.recompute == Names{"none"} ? Names{} : e.memory.recompute;
+}
+
+Names all_blocks(const Graph& graph) {
+  Names names;
+  for (const Block& block : graph.blocks()) names.push_back(block.name);
+  return names;
+}
+
+// The plan with passes of another size. The batch and its course stay.
+RunPlan with_passes(RunPlan p, std::int64_t micro_batch, const Names& recomputed) {
+  BatchConfig batch = p.experiment.batch;
+  batch.micro = micro_batch;
+  const NoiseConfig& noise = p.experiment.noise;
+  p.batch = batch_plan(batch, p.batch.ranks, micro_batch, p.graph.has_batch_norm(), noise.small_batch);
+  p.measures_noise = noise.every_steps > 0 && p.batch.small_batch < p.batches.back();
+  p.train_loader.micro_batch = micro_batch;
+  if (p.has_validation) p.validation_loader.micro_batch = micro_batch;
+  plan_norms(p);
+  p.graph.recompute(recomputed);
+  return p;
+}
+
+std::int64_t bytes_with(const RunPlan& p, Backend& backend, std::int64_t micro_batch, const Names& recomputed) {
+  return limited_bytes(rank_memory(with_passes(p, micro_batch, recomputed), backend), backend);
+}
+
+// Micro-batches that the rank's rows allow, in increasing order.
+std::vector<std::int64_t> candidates(const RunPlan& p) {
+  std::int64_t rows = p.experiment.noise.small_batch;
+  if (rows == 0) {
+    for (const std::int64_t batch : p.batches) rows = std::gcd(rows, batch);
+    rows /= p.batch.ranks;
+  }
+  const std::int64_t unit = std::max<std::int64_t>(1, p.norm_group);
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t d = 1; d * d <= rows; ++d) {
+    if (rows % d != 0) continue;
+    for (const std::int64_t size : {d, rows / d})
+      if (size % unit == 0) sizes.push_back(size);
+  }
+  std::ranges::sort(sizes);
+  sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
+  return sizes;
+}
+
+// 0: not even the smallest fits. Memory grows with the micro-batch, so little that does not fit is compiled.
+std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend, std::int64_t limit, const Names& recomputed) {
+  const std::vector<std::int64_t> sizes = candidates(p);
+  const auto fits = [&](std::size_t i) { return bytes_with(p, backend, sizes[i], recomputed) <= limit; };
+  if (!fits(0)) return 0;
+  std::size_t good = 0, bad = 1;
+  while (bad < sizes.size() && fits(bad)) {
+    good = bad;
+    bad *= 2;
+  }
+  bad = std::min(bad, sizes.size());
+  while (bad - good > 1) {
+    const std::size_t middle = std::midpoint(good, bad);
+    (fits(middle) ? good : bad) = middle;
+  }
+  return sizes[good];
+}
+
+// Of the values that the backward pass reads again and recomputation does not keep.
+double kept_elements(const Graph& graph, const Block& block) {
+  double elements = 0;
+  for (std::size_t i = block.first; i <= block.last; ++i) {
+    const Node& node = graph.nodes()[i];
+    if (std::holds_alternative<Convolution>(node.operation) && i != block.last)
+      elements += static_cast<double>(node.output.size());
+    if (std::holds_alternative<Lstm>(node.operation))  // gates, cell, mask
+      elements += 5.5 * static_cast<double>(graph.sequence() * node.output.size());
+  }
+  return elements;
+}
+
+// The cheapest blocks whose recomputation makes the micro-batch fit.
+Names cheapest_blocks(const RunPlan& p, Backend& backend, std::int64_t limit, std::int64_t micro_batch) {
+  RunPlan trial = with_passes(p, micro_batch, {});
+  const auto program_bytes = [&](const Names& names) {
+    trial.graph.recompute(names);
+    const auto program =
+        backend.compile(trial.graph, micro_batch, trial.precision, PassMode::training, trial.norm_group);
+    std::int64_t bytes = 0;
+    for (const MemoryItem& item : program->memory()) bytes += item.bytes;
+    return bytes;
+  };
+  const std::int64_t others = limited_bytes(rank_memory(trial, backend), backend) - program_bytes({});
+  const auto fits = [&](const Names& names) { return others + program_bytes(names) <= limit; };
+  if (fits({})) return {};
+
+  std::vector<Block> blocks = p.graph.blocks();
+  const auto worth = [&](const Block& b) { return kept_elements(p.graph, b) / static_cast<double>(b.flops + 1); };
+  std::ranges::stable_sort(blocks, [&](const Block& a, const Block& b) { return worth(a) > worth(b); });
+  std::vector<Block> chosen;
+  const auto names_without = [&](std::size_t skipped) {
+    Names names;
+    for (std::size_t i = 0; i < chosen.size(); ++i)
+      if (i != skipped) names.push_back(chosen[i].name);
+    return names;
+  };
+  for (const Block& block : blocks) {
+    chosen.push_back(block);
+    if (!fits(names_without(chosen.size()))) continue;
+    std::ranges::stable_sort(chosen, [](const Block& a, const Block& b) { return a.flops > b.flops; });
+    for (std::size_t i = 0; i < chosen.size();)
+      if (fits(names_without(i)))
+        chosen.erase(chosen.begin() + static_cast<std::ptrdiff_t>(i));
+      else
+        ++i;
+    Names names;  // in the model's order
+    for (const Block& b : p.graph.blocks())
+      if (std::ranges::any_of(chosen, [&](const Block& c) { return c.name == b.name; })) names.push_back(b.name);
+    return names;
+  }
+  return all_blocks(p.graph);
+}
+
+std::string readable(std::int64_t bytes) {
+  return readable_bytes(static_cast<double>(bytes));
+}
+
+// In the key's unit, rounded up.
+std::string gib(std::int64_t bytes) {
+  return with_digits(std::ceil(static_cast<double>(bytes) / (1 << 30) * 1e4) / 1e4);
+}
+
+[[noreturn]] void fail_to_fit(const RunPlan& p, Backend& backend, std::int64_t limit, std::int64_t micro_batch,
+                              const Names& recomputed) {
+  const std::int64_t needed = bytes_with(p, backend, micro_batch, recomputed);
+  const std::int64_t same = largest_micro_batch(p, backend, limit, recomputed);
+  const std::int64_t most = largest_micro_batch(p, backend, limit, all_blocks(p.graph));
+  std::string hint;
+  if (same > 0) hint = cat("the largest batch.micro that fits is ", same);
+  if (most > same)
+    hint += cat(same > 0 ? "; " : "", "with memory.recompute: auto a batch.micro of up to ", most, " fits");
+  if (same == 0 && most == 0) {
+    const std::int64_t least = candidates(p).front();
+    const std::int64_t bytes =
+        std::min(bytes_with(p, backend, least, {}), bytes_with(p, backend, least, all_blocks(p.graph)));
+    hint = cat("no batch.micro fits: the smallest, ", least, ", needs ",
+               gib(bytes), " GiB; raise memory.limit_gib or take a smaller ", "model");
+  }
+  throw Error(cat("a rank needs ", gib(needed), " GiB with a micro-batch of ", micro_batch, "; memory.limit_gib is ",
+                  with_digits(p.experiment.memory.limit_gib)),
+              hint);
+}
+
+// Of a step without recomputation, whose backward pass costs two forward passes. At most: steps of a block whose values
+// nobody reads again do not run again.
+double extra_flops(const Graph& graph) {
+  std::int64_t again = 0;
+  for (const Block& block : graph.blocks())
+    if (block.recomputed) again += block.flops;
+  return static_cast<double>(again) / (3 * static_cast<double>(graph.forward_flops_per_sample()));
+}
+
+std::string percent(double share) {
+  return cat(with_digits(std::round(1000 * share) / 10, 4), " %");
+}
+
+void check_machine(const Experiment& e, const Backend& backend) {
+  if (e.memory.offload && !backend.on_device())
+    throw Error("memory.offload: true on CPUs: activations lie in the host's memory already",
+                "leave the key out; memory.recompute makes a pass smaller");
+  if (e.memory.offload) throw Error("memory.offload is not built for GPUs in this version", "leave the key out");
+  if (e.memory.recompute != Names{"none"} && backend.on_device())
+    throw Error("memory.recompute is built for CPUs only in this version: a GPU keeps all activations",
+                "leave the key out; a smaller batch.micro takes less memory (batch.micro: 0 finds the largest)");
+  if (is_auto(e) && e.memory.limit_gib == 0)
+    throw Error("memory.recompute: auto needs to know how much memory a rank may take",
+                "set memory.limit_gib, for example to the node's memory divided by its ranks");
+}
+
+}  // namespace
+
+std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend& backend) {
+  std::int64_t bytes = 0;
+  for (const MemoryItem& item : memory)
+    if (item.on_device || !backend.on_device()) bytes += item.bytes;
+  return bytes;
+}
+
+void plan_memory(RunPlan& p, Backend& backend, std::int64_t wanted) {
+  const Experiment& e = p.experiment;
+  check_machine(e, backend);
+  Names blocks = named_blocks(e);
+  p.graph.recompute(blocks);
+  const std::int64_t limit = limit_of(e);
+  if (limit == 0) return;
+  std::int64_t micro_batch = wanted > 0 ? wanted : largest_micro_batch(p, backend, limit, blocks);
+  if (micro_batch == 0) micro_batch = candidates(p).front();
+  if (is_auto(e)) blocks = cheapest_blocks(p, backend, limit, micro_batch);
+  if (bytes_with(p, backend, micro_batch, blocks) > limit) fail_to_fit(p, backend, limit, micro_batch, blocks);
+  p = with_passes(std::move(p), micro_batch, blocks);
+}
+
+std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
+  const Experiment& e = p.experiment;
+  const std::int64_t limit = limit_of(e);
+  if (e.memory.recompute == Names{"none"} && limit == 0) return "";
+  Names chosen;
+  for (const Block& block : p.graph.blocks())
+    if (block.recomputed) chosen.push_back(block.name);
+  Table t;
+  t.section("memory of a rank by what is kept");
+  const std::int64_t micro = p.batch.micro_batch;
+  const auto line = [&](const std::string& what, const Names& names) {
+    const RunPlan with = with_passes(p, micro, names);
+    std::string text = cat(readable(bytes_with(p, backend, micro, names)), " with a micro-batch of ", micro, ", +",
+                           percent(extra_flops(with.graph)), " of a step's flops");
+    if (limit > 0) {
+      const std::int64_t most = largest_micro_batch(p, backend, limit, names);
+      text += most > 0 ? cat("; largest micro-batch ", most) : "; no micro-batch fits";
+    }
+    t.row(what, text);
+  };
+  // Two plans give the line through their bytes.
+  const auto formula = [&](const Names& names) {
+    const std::vector<std::int64_t> sizes = candidates(p);
+    const std::int64_t other = sizes.front() != micro ? sizes.front() : sizes.back();
+    const double bytes = static_cast<double>(bytes_with(p, backend, micro, names));
+    if (other == micro) return cat(readable_bytes(bytes));
+    const double slope =
+        (bytes - static_cast<double>(bytes_with(p, backend, other, names))) / static_cast<double>(micro - other);
+    return cat(readable_bytes(bytes - slope * static_cast<double>(micro)), " of model and overhead + b x ",
+               readable_bytes(slope));
+  };
+  if (limit > 0) t.row("limit", readable(limit));
+  t.row("formula", formula({}));
+  line("recompute nothing", {});
+  if (backend.on_device()) return t.str();
+  t.row("formula, all blocks recomputed", formula(all_blocks(p.graph)));
+  line("recompute all blocks", all_blocks(p.graph));
+  if (!chosen.empty() && chosen != all_blocks(p.graph)) line("recompute as chosen", chosen);
+  t.row("chosen", chosen.empty() ? "nothing is recomputed" : joined(chosen));
+  return t.str();
+}
+
+}  // namespace ringtrain

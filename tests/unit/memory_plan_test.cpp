@@ -1,0 +1,140 @@
+// memory.limit_gib and memory.recompute: what the plan chooses, against exhaustive search.
+#include "run/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "config/reader.h"
+#include "tests/unit/good_experiment.h"
+
+namespace ringtrain {
+namespace {
+
+class MemoryPlan : public testing::Test {
+ protected:
+  RunPlan plan(std::vector<std::string> overrides, std::int64_t recorded = 0) {
+    for (const char* key : {"model.kind=resnet", "model.depth=18", "model.width=16", "model.stem=small",
+                            "data.image_size=16", "data.resize=16", "batch.worker=4", "data.classes=10",
+                            "data.train_samples=640", "data.mean=[0.5,0.5,0.5]", "data.std=[0.2,0.2,0.2]"})
+      overrides.insert(overrides.begin(), key);
+    const Experiment e = parse_experiment(good, "x.yaml", overrides);
+    return make_run_plan(e, stated_index(e, "images", e.data.train_samples), nullptr, 1, *backend_, recorded);
+  }
+  std::int64_t bytes(const RunPlan& p) { return limited_bytes(rank_memory(p, *backend_), *backend_); }
+  std::int64_t bytes_at(std::int64_t micro, const std::string& recompute) {
+    return bytes(plan({cat("batch.micro=", micro), "memory.recompute=" + recompute}));
+  }
+  static std::string limit(std::int64_t bytes) {
+    char text[64];
+    std::snprintf(text, sizeof text, "memory.limit_gib=%.12f", static_cast<double>(bytes) / (1 << 30) + 1e-11);
+    return text;
+  }
+  static std::int64_t recomputed_flops(const RunPlan& p) {
+    std::int64_t flops = 0;
+    for (const Block& block : p.graph.blocks())
+      if (block.recomputed) flops += block.flops;
+    return flops;
+  }
+  std::string error_of(const std::vector<std::string>& overrides) {
+    try {
+      plan(overrides);
+    } catch (const Error& error) {
+      return cat(error.what(), " ", error.hint());
+    }
+    return "no error";
+  }
+
+  std::unique_ptr<Backend> backend_ = make_cpu_backend(1);
+};
+
+const std::string all = "[conv1, layer1, layer2, layer3, layer4]";
+
+TEST_F(MemoryPlan, AnOpenMicroBatchIsTheLargestThatFits) {
+  for (const std::string& recompute : {std::string("none"), all})
+    for (const std::int64_t micro : {4, 8, 16, 32, 64}) {
+      const std::int64_t needed = bytes_at(micro, recompute);
+      EXPECT_EQ(plan({limit(needed), "memory.recompute=" + recompute}).batch.micro_batch, micro) << recompute;
+      if (micro == 4) continue;
+      EXPECT_EQ(plan({limit(needed - 1), "memory.recompute=" + recompute}).batch.micro_batch, micro / 2) << recompute;
+    }
+}
+
+TEST_F(MemoryPlan, RecomputationMakesRoomForLargerMicroBatches) {
+  const std::int64_t half = (bytes_at(64, "none") + bytes_at(32, "none")) / 2;
+  EXPECT_LT(bytes_at(64, all), half);
+}
+
+// Of all 512 sets of blocks none that fits is much cheaper.
+TEST_F(MemoryPlan, AutoRecomputesNoMoreThanItMust) {
+  const std::int64_t none = bytes_at(32, "none"), least = bytes_at(32, all);
+  const auto automatic = [&](double share) {
+    return plan({"batch.micro=32", "memory.recompute=auto",
+                 limit(least + static_cast<std::int64_t>(share * static_cast<double>(none - least)))});
+  };
+  EXPECT_EQ(recomputed_flops(automatic(1)), 0);
+  std::int64_t before = recomputed_flops(plan({"batch.micro=32", "memory.recompute=" + all})) + 1;
+  for (const double share : {0.0, 0.2, 0.4, 0.6, 0.8}) {
+    const RunPlan p = automatic(share);
+    const auto allowed = least + static_cast<std::int64_t>(share * static_cast<double>(none - least));
+    EXPECT_LE(bytes(p), allowed);
+    EXPECT_GT(recomputed_flops(p), 0);
+    EXPECT_LE(recomputed_flops(p), before) << share;
+    before = recomputed_flops(p);
+    EXPECT_EQ(p.batch.micro_batch, 32);
+    // Without any one of them it does not fit.
+    for (const Block& block : p.graph.blocks()) {
+      if (!block.recomputed) continue;
+      RunPlan less = p;
+      std::vector<std::string> names;
+      for (const Block& other : p.graph.blocks())
+        if (other.recomputed && other.name != block.name) names.push_back(other.name);
+      less.graph.recompute(names);
+      EXPECT_GT(bytes(less), allowed) << block.name;
+    }
+  }
+  EXPECT_LT(before, recomputed_flops(plan({"batch.micro=32", "memory.recompute=" + all})) / 2);
+}
+
+TEST_F(MemoryPlan, AutoPrefersASmallerMicroBatchWhereItIsOpen) {
+  const RunPlan p = plan({"memory.recompute=auto", limit(bytes_at(8, "none"))});
+  EXPECT_EQ(p.batch.micro_batch, 8);
+  EXPECT_EQ(recomputed_flops(p), 0);
+  const RunPlan small = plan({"memory.recompute=auto", limit(bytes_at(4, "none") - 1)});
+  EXPECT_EQ(small.batch.micro_batch, 4);
+  EXPECT_GT(recomputed_flops(small), 0);
+}
+
+TEST_F(MemoryPlan, ARecordedMicroBatchIsKept) {
+  const RunPlan p = plan({"memory.recompute=auto", limit(bytes_at(32, "none") - 1)}, 32);
+  EXPECT_EQ(p.batch.micro_batch, 32);
+  EXPECT_GT(recomputed_flops(p), 0);
+}
+
+TEST_F(MemoryPlan, SaysWhatWouldFit) {
+  const std::string small = limit(bytes_at(16, "none"));
+  std::string error = error_of({"batch.micro=64", small});
+  EXPECT_NE(error.find("memory.limit_gib"), std::string::npos) << error;
+  EXPECT_NE(error.find("micro-batch of 64"), std::string::npos) << error;
+  EXPECT_NE(error.find("largest batch.micro that fits is 16"), std::string::npos) << error;
+  error = error_of({"memory.limit_gib=0.0001", "memory.recompute=auto"});
+  EXPECT_NE(error.find("no batch.micro fits: the smallest, 4, needs"), std::string::npos) << error;
+  error = error_of({"memory.recompute=auto"});
+  EXPECT_NE(error.find("set memory.limit_gib"), std::string::npos) << error;
+  error = error_of({"memory.recompute=[layer7]"});
+  EXPECT_NE(error.find("layer7"), std::string::npos) << error;
+  EXPECT_NE(error.find("layer4.1"), std::string::npos) << error;
+  error = error_of({"memory.offload=true"});
+  EXPECT_NE(error.find("memory.offload"), std::string::npos) << error;
+}
+
+TEST_F(MemoryPlan, DescribesTheChoices) {
+  EXPECT_EQ(describe_memory_choices(plan({}), *backend_), "");
+  const RunPlan p = plan({"batch.micro=32", "memory.recompute=[layer1]", limit(bytes_at(32, "none"))});
+  const std::string text = describe_memory_choices(p, *backend_);
+  EXPECT_NE(text.find("largest micro-batch 32"), std::string::npos) << text;
+  EXPECT_NE(text.find("layer1.0, layer1.1"), std::string::npos) << text;
+  EXPECT_NE(text.find("of a step's flops"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace ringtrain
