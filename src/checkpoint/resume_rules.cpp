@@ -127,8 +127,21 @@ static void check_same(const Checkpoint& checkpoint, const std::string& path, co
               what_to_do);
 }
 
+// An asynchronous update is a worker's share of the batch.
+static void check_same_workers(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
+  const Experiment before = experiment_of(checkpoint, path);
+  const auto ranks = static_cast<std::int64_t>(checkpoint.number_or("ranks", 0));
+  if (!plan.servers || !plan.servers->async || before.parallel.mode != "async" || ranks == 0) return;
+  const std::int64_t was = ranks - before.parallel.servers;
+  if (was != plan.servers->workers)
+    throw Error(cat(path, ": its updates are of ", was, " workers, and there are ", plan.servers->workers,
+                    ", expected as many: an update is batch.global / workers samples"),
+                cat("start ", was + plan.servers->servers, " ranks, or a new run in another run.dir"));
+}
+
 void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
   check_same(checkpoint, path, plan, false);
+  check_same_workers(checkpoint, path, plan);
 }
 
 void check_source(const Checkpoint& source, const RunPlan& plan) {

@@ -148,6 +148,9 @@ LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, c
   }
   const std::int64_t step = from.progress.position.step;
   log_info("resuming after step ", step, " from ", from.path);
+  if (const std::int64_t lost = last_recorded_step(run_dir) - step; lost > 0)
+    log_info(lost, lost == 1 ? " update" : " updates",
+             " since that checkpoint were lost: the job ended without another one");
   const Experiment before = experiment_of(*from.checkpoint, from.path);
   const std::vector<KeyChange> changes = changed_keys(before, plan.experiment);
   for (const KeyChange& change : changes) log_info("changed since that checkpoint: ", to_string(change));
@@ -162,7 +165,9 @@ LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, c
     log_info(
         "the checkpoint was made on another machine or number of ranks or threads: it continues within rounding, "
         "not bit for bit");
-  const bool same_steps = more && last && !decide_result(since_last) && !decide_result(changes);
+  // Gradients come in another order than they did.
+  const bool reproducible = !plan.servers || plan.servers->workers == 1 || !plan.experiment.parallel.replay.empty();
+  const bool same_steps = more && reproducible && last && !decide_result(since_last) && !decide_result(changes);
   return same_steps ? LaterRecords::drop : LaterRecords::keep;
 }
 
@@ -223,10 +228,12 @@ std::string stop_cause() {
 
 void record_outcome(const std::string& run_dir, const std::string& outcome, const RunProgress& p,
                     const std::string& place_in_code, const std::optional<NoiseSummary>& noise, EnergyMeter* energy,
-                    const std::vector<StepTimes>& times = {}) {
-  record_end(run_dir, {outcome, p.position.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss,
-                       p.best_step, place_in_code, noise,
-                       energy != nullptr ? energy->joules() : std::map<std::string, double>{}, times});
+                    const std::vector<StepTimes>& times = {},
+                    const std::map<std::int64_t, std::int64_t>& staleness = {}, std::int64_t dropped = 0) {
+  record_end(run_dir,
+             {outcome, p.position.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss,
+              p.best_step, place_in_code, noise, energy != nullptr ? energy->joules() : std::map<std::string, double>{},
+              staleness, dropped, times});
 }
 
 // Called while an error is on its way, which is the one to tell: what goes wrong here is not.
@@ -236,6 +243,19 @@ void record_failure(const std::string& run_dir, const std::exception& error, con
     record_outcome(run_dir, cat("error: ", error.what()), progress, thrown_at(error), std::nullopt, energy);
   } catch (const std::exception&) {
   }
+}
+
+// "staleness: mean 2.9; updates by staleness: 0: 4, 1: 10, 2: 81, 3: 105"
+std::string describe_staleness(const std::map<std::int64_t, std::int64_t>& updates) {
+  std::int64_t count = 0, sum = 0;
+  std::string text;
+  for (const auto& [staleness, n] : updates) {
+    count += n;
+    sum += staleness * n;
+    text += cat(text.empty() ? "" : ", ", staleness, ": ", n);
+  }
+  return cat("staleness: mean ", tenths(static_cast<double>(sum) / static_cast<double>(count)),
+             "; updates by staleness: ", text);
 }
 
 void log_summary(const TrainingRun& run) {
@@ -265,7 +285,7 @@ void report(TrainingRun& run, int code, const std::string& run_dir, const Traini
                  code == 0                 ? "finished"
                  : code == training_paused ? paused
                                            : "stopped by " + stop_cause(),
-                 p, "", noise, energy, times);
+                 p, "", noise, energy, times, run.staleness(), run.dropped());
   if (requested_signal() != 0 && code == exit_checkpointed)
     log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
   log_info(code == 0                 ? "finished"
@@ -274,6 +294,8 @@ void report(TrainingRun& run, int code, const std::string& run_dir, const Traini
            " after step ", p.position.step, " and ", std::llround(p.elapsed_seconds), " s",
            p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
   log_summary(run);
+  if (const auto staleness = run.staleness(); !staleness.empty()) write_info_line(describe_staleness(staleness));
+  if (run.dropped() > 0) log_info(run.dropped(), " gradients came too late and were dropped");
   if (noise) write_info_line(describe(*noise));
   log_info("run folder: ", run_dir);
   if (code == exit_checkpointed) log_info("continue with: ", continuation(request, run_dir));
@@ -346,8 +368,8 @@ void GroupTraining::open() {
   LaterRecords later = LaterRecords::drop;
   if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_);
   is_recorded_ = root_;
-  run_ =
-      std::make_unique<TrainingRun>(planned_.plan, std::move(from_), run_dir(), machine_, threads_, later, watchdog_);
+  run_ = std::make_unique<TrainingRun>(planned_.plan, std::move(from_), run_dir(), machine_, threads_, later, watchdog_,
+                                       request_.group);
   machine_.host->barrier();  // every rank has its memory and weights: the run has started
   if (!root_) return;
   if (has_steps_left(planned_.plan, progress_))

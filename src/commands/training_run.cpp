@@ -17,7 +17,7 @@
 namespace ringtrain {
 
 TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine,
-                         int threads, LaterRecords later, Watchdog& watchdog)
+                         int threads, LaterRecords later, Watchdog& watchdog, const RankGroup& group)
     : plan_(plan),
       machine_(machine),
       communicator_(machine.communicator()),
@@ -25,8 +25,10 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
       threads_(threads),
       progress_(from.progress),
       begins_(from.kind == ResumePoint::Kind::beginning),
-      loader_(make_dataset(plan.train), for_rank(plan.train_loader, communicator_.rank())),
-      trainer_(plan, *machine.backend, communicator_, watchdog, loader_) {
+      loader_(make_dataset(plan.train), train_loader_of(plan, communicator_.rank())),
+      servers_(make_server_ranks(plan, group)),
+      trainer_(plan, *machine.backend, communicator_, watchdog, loader_,
+               servers_ ? servers_->update_share() : UpdateShare{}) {
   if (plan.has_validation) evaluator_ = std::make_unique<Evaluator>(plan, *machine.backend, communicator_, watchdog);
   if (plan.norm_samples > 0)
     norms_ = std::make_unique<NormRecomputation>(plan, *machine.backend, communicator_, watchdog);
@@ -35,7 +37,12 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
     note_kept();
   }
   load_trainer(from.checkpoint.get(), trainer_, plan, progress_, communicator_);
+  steps_of_run_ =
+      make_steps({plan, trainer_, loader_, communicator_, watchdog, servers_.get()},
+                 [this](const Position& before, const Position& position) { return all_meet_after(before, position); });
   if (communicator_.rank() == 0) {
+    if (plan.servers && plan.servers->async)
+      arrivals_ = std::make_unique<ArrivalsFile>(run_dir, progress_.position.step);
     writer_ = std::make_unique<CheckpointWriter>(run_dir, plan.experiment.checkpoint.keep);
     std::int64_t lines = plan.experiment.run.log_every_steps;
     if (lines == 0) lines = std::max<std::int64_t>(1, plan.schedule.steps_per_epoch / 20);
@@ -62,12 +69,17 @@ int TrainingRun::run() {
     if (improved || (lacks_norms && !leaving_)) save(improved);
   }
   while (!stop && !leaving_) {
-    const StepReport report = trainer_.step(requests());
-    progress_.before = std::exchange(progress_.position, report.position);
+    const StepReport report = steps_of_run_->step(requests());
+    progress_.before = report.before.value_or(progress_.position);
+    progress_.position = report.position;
     progress_.scale_invariant_steps = report.scale_invariant_steps;
     progress_.elapsed_seconds = now_seconds() - begin_;
     times_ += report.times;
     record(report);
+    if (!report.met) {  // nothing is due that needs the other ranks
+      step_begin_ = now_seconds();
+      continue;
+    }
 
     if (report.requests.signal > 0) prepare_to_leave();
     if (report.requests.fail > 0 && writer_) writer_->finish();  // throws what went wrong
@@ -137,6 +149,16 @@ bool TrainingRun::evaluation_due(bool at_end) const {
          (at_end || due(e.every_epochs, e.every_steps, plan_, progress_.before, progress_.position, e.offset_epochs));
 }
 
+// What is due after an update whatever its result.
+bool TrainingRun::all_meet_after(const Position& before, const Position& position) const {
+  const EvaluateConfig& e = plan_.experiment.evaluate;
+  const CheckpointConfig& c = plan_.experiment.checkpoint;
+  const bool pauses = pause_samples_ > 0 && position.samples >= pause_samples_;
+  return pauses || has_all_steps(plan_, position, 0) || reaches_kept_point(plan_, before, position) ||
+         due(c.every_epochs, c.every_steps, plan_, before, position) ||
+         (evaluator_ && due(e.every_epochs, e.every_steps, plan_, before, position, e.offset_epochs));
+}
+
 bool TrainingRun::checkpoint_due() const {
   const CheckpointConfig& c = plan_.experiment.checkpoint;
   if (reaches_kept_point(plan_, progress_.before, progress_.position)) return true;
@@ -176,12 +198,22 @@ void TrainingRun::record(const StepReport& r) {
   s.seconds = now_seconds() - step_begin_;
   s.samples_per_second = static_cast<double>(r.samples) / s.seconds;
   s.elapsed_seconds = progress_.elapsed_seconds;
-  s.input_seconds = r.times.input;
-  s.forward_seconds = r.times.forward;
-  s.backward_seconds = r.times.backward;
-  s.communication_seconds = r.times.communication;
+  const StepTimes& passes = r.served ? r.served->times : r.times;
+  s.input_seconds = passes.input;
+  s.forward_seconds = passes.forward;
+  s.backward_seconds = passes.backward;
+  s.communication_seconds = passes.communication;
   s.update_seconds = r.times.update;
+  if (r.served)
+    s.served = {r.served->worker,  r.served->staleness,   r.served->gradients,
+                r.served->dropped, r.times.communication, plan_.servers->async};
+  if (r.served) dropped_ += r.served->dropped;
   recorder_->step(s);
+  if (arrivals_)
+    arrivals_->add({.step = r.position.step,
+                    .update = r.served->update,
+                    .worker = r.served->worker,
+                    .version = r.served->version});
   step_seconds_ += s.seconds;
   ++steps_;
 }

@@ -1,6 +1,7 @@
 // The loop of `ringtrain train` on one rank: after every step it decides what comes next, and all ranks decide alike.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,12 +12,14 @@
 #include "checkpoint/resume_point.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"
+#include "parallel/arrivals_file.h"
 #include "run/machine.h"
 #include "run/plan.h"
 #include "run/record.h"
 #include "run/recorder.h"
 #include "train/evaluator.h"
 #include "train/norm_recomputation.h"
+#include "train/steps.h"
 #include "train/trainer.h"
 
 namespace ringtrain {
@@ -26,7 +29,7 @@ class TrainingRun {
   // Collective: takes the memory, loads the weights, and where no earlier start has done so writes a trial checkpoint.
   // `run_dir` matters on rank 0 only. `later`: what becomes of records after the step that the run goes on from.
   TrainingRun(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine, int threads,
-              LaterRecords later, Watchdog& watchdog);
+              LaterRecords later, Watchdog& watchdog, const RankGroup& group);
 
   // Before run(): it also ends, to be gone on with, at the first step with so many samples; 0: it does not.
   void pause_after(std::int64_t samples) { pause_samples_ = samples; }
@@ -35,6 +38,12 @@ class TrainingRun {
   // Whether it has stopped there, before its end.
   bool paused() const;
 
+  // On rank 0 of an asynchronous run: its updates by staleness, those of earlier starts included. Else empty.
+  std::map<std::int64_t, std::int64_t> staleness() const {
+    return arrivals_ ? staleness_histogram(read_arrivals(arrivals_->path(), 0))
+                     : std::map<std::int64_t, std::int64_t>{};
+  }
+  std::int64_t dropped() const { return dropped_; }  // gradients of this start that came too late for their step
   const RunProgress& progress() const { return progress_; }
   // On rank 0. Measured by this start, or by an earlier one where this one has written or trained nothing.
   StopCost stop_cost() const;
@@ -52,6 +61,7 @@ class TrainingRun {
   bool at_last_step() const;
   bool evaluation_due(bool at_end) const;
   bool checkpoint_due() const;
+  bool all_meet_after(const Position& before, const Position& position) const;
   double epochs(const Position& position) const;
   NoiseRecord noise_record(const NoiseReport& noise) const;
   void record(const StepReport& report);
@@ -75,15 +85,18 @@ class TrainingRun {
   std::vector<std::int64_t> kept_;  // steps of the checkpoints that stay for ever
   bool begins_;                     // with fresh weights
   Loader loader_;
+  std::unique_ptr<ServerRanks> servers_;  // null: all ranks do the same
   Trainer trainer_;
+  std::unique_ptr<Steps> steps_of_run_;
   std::unique_ptr<Evaluator> evaluator_;      // null: no validation data
   std::unique_ptr<NormRecomputation> norms_;  // null: the statistics in the weights are evaluated
   std::unique_ptr<CheckpointWriter> writer_;  // on rank 0, as the recorder
   std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<ArrivalsFile> arrivals_;  // on rank 0 of an asynchronous run
   double begin_ = 0, last_save_ = 0, step_begin_ = 0;
   StepTimes times_;          // of this rank's steps, in this start
   double step_seconds_ = 0;  // on rank 0: the same steps as a whole
-  std::int64_t steps_ = 0;
+  std::int64_t steps_ = 0, dropped_ = 0;
   std::int64_t pause_samples_ = 0;
   std::int64_t measured_step_ = -1;  // that norms_ has measured last
   bool leaving_ = false;             // a signal asked for it

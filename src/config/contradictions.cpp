@@ -9,6 +9,7 @@
 #include "config/batch_plan.h"
 #include "config/branch.h"
 #include "config/not_built.h"
+#include "config/server_contradictions.h"
 #include "config/schema.h"
 
 namespace ringtrain {
@@ -341,6 +342,7 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
              cat(state("batch.micro", e), " but ", state("batch.global", e), ", expected a micro that divides global"),
              cat("Near: ", nearest_divisors(batch.global, batch.micro), ".")}};
   if (auto contradiction = find_not_built(e)) return contradiction;
+  if (auto contradiction = find_server_contradiction(e)) return contradiction;
   if (auto contradiction = noise_contradiction(e)) return contradiction;
   if (auto contradiction = schedule_free_contradiction(e)) return contradiction;
   if (auto contradiction = adascale_contradiction(e)) return contradiction;

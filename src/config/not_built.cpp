@@ -12,8 +12,6 @@ std::optional<Contradiction> find_not_built(const Experiment& e) {
   } table[] = {
       {p.kind == "pipeline", "parallel.kind", "parallel.kind: pipeline"},
       {p.kind == "server" && p.mode == "sync" && p.backup_workers == 0, "parallel.kind", "parallel.kind: server"},
-      {p.kind == "server" && p.mode == "async", "parallel.mode", "parallel.mode: async"},
-      {p.backup_workers > 0, "parallel.backup_workers", "parallel.backup_workers"},
       {p.replicas > 1, "parallel.replicas", "parallel.replicas: 2"},
       {p.shard_state, "parallel.shard_state", "parallel.shard_state"},
       {e.test.slow_rank >= 0, "test.slow_rank", "test.slow_rank"},

@@ -361,7 +361,7 @@ std::vector<Field> make_schema() {
       .means("How many steps a worker may be ahead of the slowest one (Ho et al. 2013). -1: any number."),
     FIELD(parallel.staleness_rate).words({"none", "inverse"}).only_with("parallel.mode", {"async"})
       .means("inverse: the rate of an update is divided by its staleness (Zhang et al. 2016)."),
-    FIELD(parallel.replay).only_with("parallel.mode", {"async"})
+    FIELD(parallel.replay).how_it_runs().only_with("parallel.mode", {"async"})
       .means("A recorded order of arrival (arrivals.csv of a run) that is applied again, so that the run is reproducible."),
     FIELD(parallel.backup_workers).unit("workers").from(0, 65536).only_with("parallel.kind", {"server"})
       .means("sync: a step takes the gradients that arrive first and drops so many late ones (Chen et al. 2016)."),

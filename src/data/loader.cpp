@@ -108,10 +108,16 @@ struct Loader::State {
   // ---- All of these: under the lock.
 
   bool can_take() {
-    return started && (next_part % sizes.parts > 0 || slot(next_part / sizes.parts).state == SlotState::empty);
+    if (next_part % sizes.parts > 0) return started;
+    if (plan.on_request && next_place.micro_step == 0 && requested.empty()) return false;
+    return started && slot(next_part / sizes.parts).state == SlotState::empty;
   }
 
   Work take() {
+    if (plan.on_request && next_place.micro_step == 0 && next_part % sizes.parts == 0) {
+      next_place.position = requested.front();
+      requested.pop_front();
+    }
     const std::int64_t batch = course.batch_at(next_place.position);
     const RowRange rows = rows_of_rank(plan, batch);
     Work work;
@@ -281,7 +287,7 @@ struct Loader::State {
     std::unique_lock<std::mutex> lock(mutex);
     const bool has_batch = batch == 0 || course == constant_course(batch, samples, course.keeps_rest);
     // An evaluation that ended where it began again needs nothing thrown away.
-    const bool already_there = started && has_batch && place_to_return() == place;
+    const bool already_there = started && has_batch && !plan.on_request && place_to_return() == place;
     if (already_there && slot(next_take).failure == nullptr) return;
     started = false;
     buffer_free.notify_all();
@@ -289,11 +295,21 @@ struct Loader::State {
     slot_full.wait(lock, [&] { return taken == 0; });
     for (Slot& each : slots) each.state = SlotState::empty;
     next_part = next_take = 0;
+    requested.clear();
     holding = false;
     next_place = place;
     if (!has_batch) course = constant_course(batch, samples, course.keeps_rest);
     started = true;
     lock.unlock();
+    part_free.notify_all();
+  }
+
+  void request(const Position& position) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      requested.push_back(position);
+      started = true;
+    }
     part_free.notify_all();
   }
 
@@ -318,6 +334,7 @@ struct Loader::State {
   const std::shared_ptr<const Dataset> dataset;
   const LoaderPlan plan;
   const std::int64_t samples, steps;  // of an epoch
+  std::deque<Position> requested;     // global batches that are to be read
   BatchCourse course;
   const RingSizes sizes;
   const std::unique_ptr<BatchSource> source;
@@ -358,6 +375,13 @@ void Loader::seek(std::int64_t epoch, std::int64_t offset, std::int64_t batch) {
                 "was the data set or the batch changed since the checkpoint?");
   }
   state_->seek({position, 0}, batch);
+}
+
+void Loader::request(std::int64_t epoch, std::int64_t offset) {
+  state_->request({0, 0, epoch, offset});
+}
+void Loader::forget_requests() {
+  state_->seek({}, 0);
 }
 
 const MicroBatch& Loader::next() {

@@ -32,6 +32,7 @@ struct LoaderPlan {
   bool evaluation = false;       // natural order, every sample (every character) exactly once, tails padded
   std::int64_t threads = 1;      // that fill batches; images: that decode
   std::int64_t prefetch = 4;
+  bool on_request = false;  // training: only the global batches that Loader::request() names are read
 };
 
 // One device pass of one rank.
@@ -68,6 +69,10 @@ class Loader {
   // read ahead is thrown away. `batch`: samples of every global batch from there on; 0: as the course has them. Throws
   // Error when no whole batch is left there.
   void seek(std::int64_t epoch, std::int64_t offset, std::int64_t batch = 0);
+  // With on_request: the next global batch to be read is the one after these samples of the epoch. Batches are read in
+  // the order of the requests.
+  void request(std::int64_t epoch, std::int64_t offset);
+  void forget_requests();  // and throws away what was read of them
   // The next micro-batch, in order, across epochs; valid until the next call. Throws what a loader thread threw.
   const MicroBatch& next();
   // The memory of all micro-batches, for devices that copy from it.

@@ -117,7 +117,7 @@ std::int64_t Optimizer::make_ranges(const ParameterTable& parameters) {
                          .weight_decay = decays(config_, p.kind) ? static_cast<float>(config_.weight_decay) : 0.0f,
                          .kind = p.kind,
                          .has_trust_ratio = has_ratio(config_, p.kind),
-                         .own_state = share_.own ? state : -1});
+                         .own_state = share_.own && !share_.whole_state ? state : -1});
       state += end - begin;
       tensor_of_.push_back(tensors_);
     };
@@ -128,7 +128,7 @@ std::int64_t Optimizer::make_ranges(const ParameterTable& parameters) {
     }
     ++tensors_;
   }
-  return share_.own ? state : parameters.trained();
+  return share_.own && !share_.whole_state ? state : parameters.trained();
 }
 
 // Update::complete_norms of this share.

@@ -16,6 +16,8 @@ struct UpdateShare {
   std::optional<std::vector<ElementRange>> own = std::nullopt;
   // Sums over the ranks that hold the other parts; the same bits on all of them. Collective. Null: there are none.
   std::function<void(std::span<double>)> sum = {};
+  // The state vectors have places for all trained elements, whatever `own` is, as the weights' vector has.
+  bool whole_state = false;
 };
 
 }  // namespace ringtrain

@@ -17,6 +17,7 @@
 #include "run/memory_plan.h"
 #include "run/norm_plan.h"
 #include "run/points.h"
+#include "run/server_plan.h"
 
 namespace ringtrain {
 
@@ -180,7 +181,7 @@ RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& t
   return make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, 0, batch);
 }
 
-RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+RunPlan make_equal_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                       int ranks, Backend& backend, std::int64_t recorded_micro_batch,
                       const std::optional<BranchPoint>& branch) {
   const NoiseConfig& noise = experiment.noise;
@@ -199,6 +200,22 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   learning_rate(experiment.learning_rate, rate_schedule(p), 0);  // throws what the schedule lacks, before step 0
   const bool recorded = recorded_micro_batch > 0 && p.batch.micro_batch == recorded_micro_batch;
   plan_memory(p, backend, experiment.batch.micro > 0 ? experiment.batch.micro : recorded ? recorded_micro_batch : 0);
+  return p;
+}
+
+RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+                      int ranks, Backend& backend, std::int64_t recorded_micro_batch,
+                      const std::optional<BranchPoint>& branch) {
+  const std::optional<ServerPlan> servers = server_plan(experiment, ranks, backend.on_device());
+  const Experiment planned = servers ? experiment_of_update(experiment, *servers) : experiment;
+  const int equal_ranks = !servers ? ranks : servers->async ? 1 : servers->workers;
+  RunPlan p = make_equal_plan(planned, train, validation, equal_ranks, backend, recorded_micro_batch, branch);
+  if (!servers) return p;
+  p.experiment = experiment;
+  p.servers = servers;
+  p.measures_noise = false;
+  p.train_loader.on_request = true;
+  if (servers->async && p.has_validation) p.validation_loader.global_batch *= servers->workers;
   return p;
 }
 
@@ -227,6 +244,7 @@ std::string experiment_id(const RunPlan& plan) {
   text += cat("data.train=", plan.train.dataset_uuid, " ", plan.train.split, "\n");
   if (plan.has_validation)
     text += cat("data.validation=", plan.validation.dataset_uuid, " ", plan.validation.split, "\n");
+  if (plan.servers) text += cat("parallel.workers=", plan.servers->workers, "\n");
   if (is_branch(plan.experiment)) text += cat("branch.from=", plan.branch.source, "\n");
   char digits[17];
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(fnv1a(text)));
@@ -249,6 +267,11 @@ std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_d
 LoaderPlan for_rank(LoaderPlan plan, int rank) {
   plan.first_row = rank * plan.rows;
   return plan;
+}
+
+LoaderPlan train_loader_of(const RunPlan& plan, int rank) {
+  const bool whole = plan.servers && (plan.servers->async || rank < plan.servers->servers);
+  return for_rank(plan.train_loader, whole ? 0 : rank - first_worker(plan));
 }
 
 std::string model_fingerprint(const RunPlan& plan) {
@@ -407,6 +430,7 @@ std::string describe_optimizer(const Experiment& e) {
 
 std::string describe_noise(const RunPlan& plan) {
   const std::int64_t every = plan.experiment.noise.every_steps;
+  if (plan.servers) return "not measured: parameter servers do not see the small batches of a step";
   if (every == 0) return "not measured (noise.every_steps is 0)";
   if (!plan.measures_noise)
     return "not measured: one rank does the whole batch in one pass; noise.small_batch makes smaller passes";
@@ -472,6 +496,7 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
     t.row("validation", describe_data(plan.validation, samples_per_epoch(plan.validation, plan.validation_loader)));
   if (plan.train.is_image()) t.row("images", describe_images(e.data));
   t.row("batch", to_string(plan.batch));
+  if (plan.servers) t.row("servers", describe_servers(plan));
   t.row("epoch", describe_epoch(plan));
   if (is_branch(e)) t.row("branch", describe_branch(plan));
   t.row("optimizer", describe_optimizer(e));
@@ -479,7 +504,8 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   if (e.evaluate.norm_statistics != "running") t.row("batch norm", describe_norm_statistics(e));
   t.row("stop", describe_stop(plan));
   if (!e.checkpoint.keep_at.empty()) t.row("kept for ever", describe_kept(plan));
-  t.row("machine", cat(plan.batch.ranks, plan.batch.ranks == 1 ? " rank" : " ranks", ", each: ", backend));
+  const std::int64_t ranks = plan.servers ? plan.servers->servers + plan.servers->workers : plan.batch.ranks;
+  t.row("machine", cat(ranks, ranks == 1 ? " rank" : " ranks", ", each: ", backend));
   t.row("precision", describe_precision(e));
   std::vector<std::string> recomputed;
   for (const Block& block : plan.graph.blocks())

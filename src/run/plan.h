@@ -23,6 +23,12 @@ struct BranchPoint {
   std::uint64_t source = 0;  // a hash of that run's deciding keys, its data and the place; 0: not known
 };
 
+// Of a run whose parameter servers have ranks of their own, the first ones; the other ranks are workers.
+struct ServerPlan {
+  int servers = 1, workers = 1;
+  bool async = false;  // an update is one worker's share of the batch; else a step takes the workers that come first
+};
+
 struct RunPlan {
   Experiment experiment;
   DatasetIndex train, validation;
@@ -30,7 +36,8 @@ struct RunPlan {
   Graph graph;
   ParameterTable parameters;
   Precision precision = Precision::fp32;
-  BatchPlan batch;
+  BatchPlan batch;                    // async: of one update, on one rank
+  std::optional<ServerPlan> servers;  // none: all ranks do the same
   std::int64_t norm_group = 0;        // samples that batch norm normalises together; 0: the model has none
   BatchCourse course;                 // of the batch over the run; where it follows the noise, its beginning
   std::vector<std::int64_t> batches;  // that the run may have, in increasing order
@@ -78,6 +85,12 @@ std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device);
 
 LoaderPlan for_rank(LoaderPlan plan, int rank);
+// The first rank that computes gradients and evaluates.
+inline int first_worker(const RunPlan& plan) {
+  return plan.servers ? plan.servers->servers : 0;
+}
+// What a rank reads for training.
+LoaderPlan train_loader_of(const RunPlan& plan, int rank);
 
 // What makes weights fit a model: every tensor's name and shape, and the vocabulary that its rows stand for.
 std::string model_fingerprint(const RunPlan& plan);

@@ -202,6 +202,8 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   }
   if (outcome.noise) end["noise"] = noise_to_json(*outcome.noise);
   for (const auto& [part, joules] : outcome.energy_joules) end["energy_joules"][part] = joules;
+  for (const auto& [staleness, updates] : outcome.staleness) end["staleness"][std::to_string(staleness)] = updates;
+  if (outcome.dropped > 0) end["dropped_gradients"] = outcome.dropped;
   for (const StepTimes& t : outcome.rank_times)
     end["rank_seconds"].push_back({{"input", t.input},
                                    {"forward", t.forward},
@@ -213,6 +215,16 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   result.update(end);
   result["starts"] = json["starts"];
   write_record(run_dir, result);
+}
+
+std::int64_t last_recorded_step(const std::string& run_dir) {
+  std::ifstream in(run_dir + "/metrics.jsonl");
+  std::int64_t last = 0;
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    const Json record = Json::parse(line, nullptr, false);
+    if (record.is_object() && record.contains("loss")) last = std::max(last, record.value("step", std::int64_t{0}));
+  }
+  return last;
 }
 
 std::string utc_time() {

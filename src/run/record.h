@@ -54,8 +54,10 @@ struct RunOutcome {
   std::int64_t best_step = 0;
   std::string thrown_at = "";  // of an error: the place in the code; "": none
   std::optional<NoiseSummary> noise = std::nullopt;
-  std::map<std::string, double> energy_joules = {};  // of rank 0's node during this start, by part; see EnergyMeter
-  std::vector<StepTimes> rank_times = {};            // of this start's steps, in rank order
+  std::map<std::string, double> energy_joules = {};     // of rank 0's node during this start, by part; see EnergyMeter
+  std::map<std::int64_t, std::int64_t> staleness = {};  // asynchronous: updates by staleness
+  std::int64_t dropped = 0;                             // backup workers: gradients that came too late
+  std::vector<StepTimes> rank_times = {};               // of this start's steps, in rank order
 };
 
 // Adds this start to <run_dir>/run.json ("starts"), with time (UTC), process id and Slurm's SLURM_* ids where set.
@@ -69,6 +71,9 @@ std::optional<StopCost> recorded_stop_cost(const std::string& run_dir);
 
 // Completes the last start. Safe to call while an exception is handled; throws Error when the file cannot be written.
 void record_end(const std::string& run_dir, const RunOutcome& outcome);
+
+// Of the newest whole record of a step in <run_dir>/metrics.jsonl; 0: there is none.
+std::int64_t last_recorded_step(const std::string& run_dir);
 
 // "2026-11-21T10:30:59Z"
 std::string utc_time();

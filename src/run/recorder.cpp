@@ -209,6 +209,11 @@ void Recorder::step(const StepRecord& record) {
   if (record.scale_invariant_epoch)
     line.add("gain", record.gain).add("scale_invariant_epoch", *record.scale_invariant_epoch);
   if (record.noise) add_noise(line, *record.noise);
+  if (record.served && record.served->async)
+    line.add("worker", record.served->worker).add("staleness", record.served->staleness);
+  else if (record.served)
+    line.add("gradients", record.served->gradients).add("dropped", record.served->dropped);
+  if (record.served) line.add("server_wait_seconds", record.served->server_wait_seconds);
   if (!record.trust_ratios.empty()) line.add("trust_ratios", record.trust_ratios);
   if (record.loss_scale != 1) line.add("loss_scale", record.loss_scale).add("skipped", record.skipped);
   state_->append(line.finish());

@@ -21,6 +21,14 @@ struct NoiseRecord {
   std::vector<std::pair<std::string, double>> groups = {};  // "noise_groups": the scale of each; where there are some
 };
 
+// Written with an update that a parameter server has applied.
+struct ServedRecord {
+  std::int64_t worker = 0, staleness = 0;   // "worker" and "staleness", of an asynchronous run
+  std::int64_t gradients = 1, dropped = 0;  // "gradients" and "dropped", of a run with backup workers
+  double server_wait_seconds = 0;           // the server waited for workers
+  bool async = false;
+};
+
 struct StepRecord {
   std::int64_t step = 0;     // finished updates, from 1
   double epoch = 0;          // finished epochs, a fraction
@@ -36,7 +44,8 @@ struct StepRecord {
   double loss_scale = 1;                                       // written when it is not 1: fp16
   bool skipped = false;                                     // the same: the gradient overflowed and nothing was updated
   std::vector<std::pair<std::string, float>> trust_ratios;  // of tensors, by name; written when there are some
-  double seconds = 0;                                       // of this step
+  std::optional<ServedRecord> served = std::nullopt;
+  double seconds = 0;  // of this step
   double samples_per_second = 0;
   double elapsed_seconds = 0;  // of the run, earlier parts included
   // The step's time split; what is left over is bookkeeping.

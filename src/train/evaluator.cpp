@@ -13,7 +13,8 @@ Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& commun
       communicator_(communicator),
       watchdog_(watchdog),
       program_(backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::inference)),
-      loader_plan_(for_rank(plan.validation_loader, communicator.rank())),
+      has_rows_(communicator.rank() >= first_worker(plan)),
+      loader_plan_(for_rank(plan.validation_loader, has_rows_ ? communicator.rank() - first_worker(plan) : 0)),
       loader_(make_dataset(plan.validation), loader_plan_),
       pinned_(backend, loader_.ring()) {
   program_->allocate();
@@ -34,6 +35,7 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
     watchdog_.enter(step, Phase::evaluation);
     watchdog_.alive();
     if (leaving.agreed()) return std::nullopt;
+    if (!has_rows_) continue;
     const MicroBatch& batch = loader_.next();
     if (batch.valid_rows == 0) continue;
     PassContext context;

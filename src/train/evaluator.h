@@ -41,6 +41,7 @@ class Evaluator {
   Communicator& communicator_;
   Watchdog& watchdog_;
   std::unique_ptr<Program> program_;
+  bool has_rows_;  // a parameter server has none
   LoaderPlan loader_plan_;
   Loader loader_;
   std::vector<float> carried_state_;

@@ -86,14 +86,15 @@ UpdateRanks ranks_of(Communicator& communicator) {
 
 }  // namespace
 
-Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader)
+Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
+                 UpdateShare share)
     : plan_(plan),
       backend_(backend),
       watchdog_(watchdog),
       loader_(loader),
       weights_(backend.make_vector(plan.parameters.size())),
       gradients_(backend.make_vector(gradient_elements(plan), true)),
-      optimizer_(plan.experiment.optimizer, plan.parameters, backend, ranks_of(communicator)),
+      optimizer_(plan.experiment.optimizer, plan.parameters, backend, ranks_of(communicator), std::move(share)),
       loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
       program_(
           backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group)),
@@ -190,6 +191,39 @@ StepReport Trainer::step(const Requests& requests) {
   return report;
 }
 
+LossSums Trainer::compute(const Position& position, StepTimes& times, std::int64_t& targets) {
+  StepClock clock(watchdog_, position.step);
+  alone_ = true;
+  program_->set_weights(*weights_);
+  staged_.reset();
+  const BackwardHooks no_hooks{[](std::int64_t) {}, [] {}};
+  for (std::int64_t pass = 0; pass < batch_at(position).accumulation; ++pass) {
+    begin_pass(clock, times, position);
+    clock.time(Phase::backward, times.backward, [&] { program_->backward(*gradients_, pass > 0, no_hooks); });
+    staged_.reset();
+  }
+  targets = targets_;
+  program_->close_sums();
+  const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return program_->take_sums(); });
+  watchdog_.step_finished(position.step);
+  return sums;
+}
+
+StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rate_factor) {
+  StepReport report;
+  StepClock clock(watchdog_, position_.step);
+  report.samples = course_.samples_at(position_);
+  report.met = false;
+  rate_factor_ = rate_factor;
+  clock.time(Phase::update, report.times.update, [&] {
+    start_update(report);
+    finish_update(report, counters_of(sums, {}, false), targets);
+  });
+  position_ = report.position = next_position();
+  watchdog_.step_finished(position_.step);
+  return report;
+}
+
 // Waits for a device where the small batches' norms are asked for.
 StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests, bool measures) {
   std::vector<double> of_groups(noise_groups_ ? noise_groups_->size() : 0);
@@ -205,12 +239,13 @@ bool Trainer::measures_noise(const Position& next) const {
 double Trainer::scheduled_rate() const {
   return learning_rate(plan_.experiment.learning_rate, rate_schedule(plan_),
                        schedule_steps(plan_, position_, adascale_ ? adascale_->steps() : 0)) *
-         course_.stage_at(position_).rate_factor;
+         course_.stage_at(position_).rate_factor * rate_factor_;
 }
 
 // The gradient is scaled by 1 / this before the backward pass, so that the reduction over ranks is a plain sum. Without
 // masking every target counts and nobody needs to be asked.
 std::int64_t Trainer::global_targets(const MicroBatch& first, const Position& position) {
+  if (alone_) return std::max<std::int64_t>(1, first.step_targets);
   if (!plan_.train_loader.mask_blanks) return course_.samples_at(position) * plan_.graph.sequence();
   double count = static_cast<double>(first.step_targets);
   synchronizer_->agree(std::span<double>(&count, 1));
@@ -257,7 +292,8 @@ void Trainer::stage_next() {
 PassContext Trainer::pass_context(const MicroBatch& batch, const Position& position) {
   PassContext context;
   context.gradient_scale = loss_scale_.value() / static_cast<float>(targets_);
-  context.statistic_scale = 1.0f / static_cast<float>(batch_at(position).workers);
+  const BatchPlan batch_plan = batch_at(position);
+  context.statistic_scale = 1.0f / static_cast<float>(batch_plan.workers / (alone_ ? batch_plan.ranks : 1));
   context.dropout_key = dropout_key_;
   context.step = position.step;
   context.first_row = batch.first_row;

@@ -20,10 +20,10 @@
 #include "optim/noise_groups.h"
 #include "optim/noise_scale.h"
 #include "optim/optimizer.h"
+#include "parallel/synchronizer.h"
 #include "run/plan.h"
 #include "run/step_times.h"
 #include "train/small_batch_norms.h"
-#include "parallel/synchronizer.h"
 
 namespace ringtrain {
 
@@ -46,8 +46,20 @@ struct NoiseReport {
   std::vector<std::pair<std::string, double>> groups = {};  // noise.groups: kind; the scale of each
 };
 
+// Of an update that a parameter server has applied.
+struct ServedReport {
+  std::int64_t update = 0;                  // whose samples it has taken
+  std::int64_t worker = 0, version = 0;     // who computed it, from the weights after how many updates
+  std::int64_t staleness = 0;               // updates that were applied in between
+  std::int64_t gradients = 1, dropped = 0;  // of how many workers it is made; those that came too late
+  StepTimes times;                          // of the workers' steps, on average; communication: for weights
+};
+
 struct StepReport {
   Position position;                   // after this step
+  std::optional<Position> before;      // this step; none: the position of the report before this one
+  bool met = true;                     // all ranks are here
+  std::optional<ServedReport> served;  // on server 0
   std::int64_t samples = 0;            // of this step
   double loss = 0;                     // mean over the counted targets of the global batch
   double accuracy = 0, accuracy5 = 0;  // top-1; top-5 of images
@@ -70,11 +82,20 @@ class Trainer {
  public:
   // Takes the memory. Weights and optimizer state are zero until they are loaded; start_at() then says where the run
   // goes on.
-  Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader);
+  Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
+          UpdateShare share = {});
 
   // One update. Throws Diverged, before any weight has changed, when loss or gradient are not finite (fp16: when no
   // loss scale makes the gradient finite).
   StepReport step(const Requests& requests);
+
+  // The two halves of a step whose gradient and update are made by different ranks. The mean gradient of this rank's
+  // rows of the step that begins at `position`, by all its targets, to gradients(); returns the sums of its passes.
+  // `targets`: that count, at least 1.
+  LossSums compute(const Position& position, StepTimes& times, std::int64_t& targets);
+  // One update with what lies in gradients(), at the rate of this position times `rate_factor`. Throws as step().
+  StepReport apply(const LossSums& sums, std::int64_t targets, double rate_factor);
+  void stand_at(const Position& position) { position_ = position; }  // another rank has made the updates
 
   const Position& position() const { return position_; }
   std::int64_t batch() const { return course_.batch_at(position_); }  // of the next step
@@ -85,6 +106,7 @@ class Trainer {
   Backend& backend() { return backend_; }
   LossScale& loss_scale() { return loss_scale_; }
   Vector& weights() { return *weights_; }
+  Vector& gradients() { return *gradients_; }
   // What is evaluated and exported; see Optimizer::evaluated().
   Vector& evaluated_weights() { return optimizer_.evaluated(*weights_); }
   Optimizer& optimizer() { return optimizer_; }
@@ -138,6 +160,8 @@ class Trainer {
   std::optional<MicroBatch> staged_;  // what the program's next forward pass takes
   bool ahead_ = false;                // and it has begun: the first of the next step
   std::int64_t targets_ = 0;          // of the global batch that the newest pass belongs to
+  bool alone_ = false;                // compute(): this rank's gradient is a mean by itself
+  double rate_factor_ = 1;            // of apply()
   Position position_;
 };
 

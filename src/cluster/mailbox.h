@@ -1,0 +1,37 @@
+// Messages from one rank to another, for work that is not the same on all ranks.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "cluster/rank_group.h"
+
+namespace ringtrain {
+
+// Messages with the same sender, receiver and tag arrive in the order in which they were sent; others in any order. A
+// message has the length that its receiver expects. For the main thread only.
+class Mailbox {
+ public:
+  virtual ~Mailbox() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Returns when the receiver has taken the message, or when it lies elsewhere: `bytes` may change then. Throws
+  // GroupFailed (rank_group.h), here and below, when a rank cannot take part any more.
+  virtual void send(int to, int tag, std::span<const std::byte> bytes) = 0;
+  // Returns at once; `bytes` stay as they are until finish_sending() has returned.
+  virtual void start_sending(int to, int tag, std::span<const std::byte> bytes) = 0;
+  virtual void finish_sending() = 0;
+  // Waits for the message.
+  virtual void receive(int from, int tag, std::span<std::byte> bytes) = 0;
+  // A rank whose message with this tag can be received without waiting. None: there is none.
+  virtual std::optional<int> sender_of_waiting(int tag) = 0;
+  // Between two looks: lets other threads run, and sees that another rank has failed.
+  virtual void pause() = 0;
+};
+
+// Collective over the group.
+std::unique_ptr<Mailbox> make_mailbox(const RankGroup& group);
+
+}  // namespace ringtrain

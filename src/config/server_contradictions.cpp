@@ -1,0 +1,39 @@
+#include "config/server_contradictions.h"
+
+#include "base/error.h"
+#include "config/schema.h"
+
+namespace ringtrain {
+
+std::optional<Contradiction> find_server_contradiction(const Experiment& e) {
+  const ParallelConfig& p = e.parallel;
+  const bool async = p.mode == "async";
+  if (p.kind != "server" || (!async && p.backup_workers == 0)) return std::nullopt;
+  const std::string_view mode = async ? "parallel.mode" : "parallel.backup_workers";
+  const std::string is = cat(mode, " is ", value_text(*find_field(mode), e));
+  if (async && p.backup_workers > 0)
+    return {{{"parallel.mode", "parallel.backup_workers"},
+             cat(is, " but parallel.backup_workers is ", p.backup_workers,
+                 ", expected only one of them: an asynchronous update waits for nobody")}};
+  const struct {
+    bool asked;
+    std::string_view key, expected;
+  } table[] = {
+      {e.precision == "fp16", "precision", "fp32 or bf16: a loss scale would change between a pull and its update"},
+      {e.data.order == "streams", "data.order", "windows: a stream's carried state goes from each update to the next"},
+      {e.optimizer.kind == "muon", "optimizer.kind", "another optimizer: Muon needs whole matrices on every rank"},
+      {e.optimizer.adascale, "optimizer.adascale", "false: servers do not see the gradients of small batches"},
+      {e.batch.follow_noise > 0, "batch.follow_noise", "0: servers do not measure the noise scale"},
+      {e.noise.small_batch > 0, "noise.small_batch", "0: servers do not measure the noise scale"},
+      {e.noise.groups != "none", "noise.groups", "none: servers do not measure the noise scale"},
+      {!e.branch.from.empty(), "branch.from", "a run that begins by itself"},
+      {p.servers > 1 && e.optimizer.record_trust_every_steps > 0, "optimizer.record_trust_every_steps",
+       "0, or parallel.servers: 1: each server knows the ratios of its part only"},
+  };
+  for (const auto& [asked, key, expected] : table)
+    if (asked)
+      return {{{mode, key}, cat(is, " but ", key, " is ", value_text(*find_field(key), e), ", expected ", expected)}};
+  return std::nullopt;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,190 @@
+#include "parallel/parameter_server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace ringtrain {
+namespace {
+
+std::span<float> piece(std::span<float> vector, const ElementRange& range) {
+  return vector.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.end - range.begin));
+}
+
+template <class Message>
+std::span<std::byte> bytes_of(Message& message) {
+  return std::as_writable_bytes(std::span(&message, 1));
+}
+
+}  // namespace
+
+ParameterServer::ParameterServer(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients,
+                                 std::unique_ptr<UpdateOrder> order, bool combines, Apply apply, Signalled signalled)
+    : ranks_(ranks),
+      weights_(weights),
+      gradients_(gradients),
+      order_(std::move(order)),
+      combines_(combines),
+      apply_(std::move(apply)),
+      signalled_(std::move(signalled)),
+      received_(combines ? gradients.size() : 0),
+      sums_(static_cast<std::size_t>(ranks.workers())) {}
+
+bool ParameterServer::step(const Wishes& wishes) {
+  return order_ ? lead(wishes) : follow();
+}
+
+bool ParameterServer::lead(const Wishes& wishes) {
+  wish(wishes);
+  for (;;) {
+    look_for_notes();
+    const std::optional<ServerAction> action = order_->next();
+    if (!action) {
+      const double begin = now_seconds();
+      while (!ranks_.mailbox().sender_of_waiting(worker_note_tag)) ranks_.mailbox().pause();
+      waited_seconds_ += now_seconds() - begin;
+      continue;
+    }
+    ServerOrder order{.action = *action, .sums = {}};
+    const ServerAction::Kind kind = action->kind;
+    if (kind == ServerAction::Kind::take) order.sums = sums_of(action->worker);
+    if (kind == ServerAction::Kind::meet) order.wishes = std::exchange(wishes_, {});
+    for (int server = 1; server < ranks_.servers(); ++server) tell(server, order);
+    if (kind == ServerAction::Kind::grant) tell(ranks_.rank_of_worker(action->worker), order);
+    if (kind == ServerAction::Kind::meet)
+      for (int worker = 0; worker < ranks_.workers(); ++worker) tell(ranks_.rank_of_worker(worker), order);
+    perform(order);
+    if (kind == ServerAction::Kind::meet) return true;
+    if (kind == ServerAction::Kind::apply && !action->meets) return false;
+  }
+}
+
+bool ParameterServer::follow() {
+  has_told_signal_ = false;
+  for (;;) {
+    if (!has_told_signal_ && signalled_()) {
+      has_told_signal_ = true;
+      WorkerNote note{.kind = WorkerNote::Kind::signal, .wants_to_stop = 1, .sums = {}};
+      ranks_.mailbox().send(0, worker_note_tag, bytes_of(note));
+    }
+    ServerOrder order;
+    ranks_.mailbox().receive(0, server_order_tag, bytes_of(order));
+    perform(order);
+    if (order.action.kind == ServerAction::Kind::meet) return true;
+  }
+}
+
+void ParameterServer::tell(int rank, const ServerOrder& order) {
+  ranks_.mailbox().send(rank, server_order_tag, std::as_bytes(std::span(&order, 1)));
+}
+
+void ParameterServer::wish(const Wishes& wishes) {
+  if (std::ranges::all_of(wishes, [](double one) { return one == 0; })) return;
+  for (std::size_t i = 0; i < wishes.size(); ++i) wishes_[i] += wishes[i];
+  order_->meet_soon();
+}
+
+void ParameterServer::look_for_notes() {
+  while (const std::optional<int> rank = ranks_.mailbox().sender_of_waiting(worker_note_tag)) {
+    WorkerNote note;
+    ranks_.mailbox().receive(*rank, worker_note_tag, bytes_of(note));
+    if (note.wants_to_stop > 0) wish({1, 0, 0, 0});
+    const int worker = *rank - ranks_.servers();
+    if (note.kind == WorkerNote::Kind::asks) order_->asks(worker);
+    if (note.kind != WorkerNote::Kind::delivers) continue;
+    sums_of(worker) = note.sums;
+    order_->delivers(worker);
+  }
+}
+
+void ParameterServer::perform(const ServerOrder& order) {
+  switch (order.action.kind) {
+    case ServerAction::Kind::grant:
+      return send_weights(ranks_.rank_of_worker(order.action.worker));
+    case ServerAction::Kind::take:
+    case ServerAction::Kind::drop:
+      return take(order);
+    case ServerAction::Kind::apply:
+      return apply(order.action);
+    case ServerAction::Kind::meet:
+      met_wishes_ = order.wishes;
+      return;
+  }
+}
+
+void ParameterServer::send_weights(int worker) {
+  for (const ElementRange& range : ranks_.pulled_from(ranks_.mailbox().rank())) {
+    ranks_.mailbox().send(worker, weights_tag, std::as_bytes(piece(weights_, range)));
+    moved_bytes_ += static_cast<double>(piece(weights_, range).size_bytes());
+  }
+}
+
+void ParameterServer::take(const ServerOrder& order) {
+  const ServerAction& action = order.action;
+  const std::span<float> into = combines_ ? std::span(received_) : gradients_;
+  for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank())) {
+    ranks_.mailbox().receive(ranks_.rank_of_worker(action.worker), gradient_tag,
+                             std::as_writable_bytes(piece(into, range)));
+    moved_bytes_ += static_cast<double>(piece(into, range).size_bytes());
+  }
+  if (action.kind == ServerAction::Kind::drop) return;
+  if (combines_) combine(static_cast<double>(order.sums.targets), taken_.count == 0);
+  const WorkerSums& sums = order.sums;
+  WorkerSums& all = taken_.sums;
+  all.loss += sums.loss;
+  all.correct += sums.correct;
+  all.correct5 += sums.correct5;
+  all.targets += sums.targets;
+  all.input += sums.input;
+  all.forward += sums.forward;
+  all.backward += sums.backward;
+  all.waiting += sums.waiting;
+  taken_.last = action;
+  taken_.count += 1;
+}
+
+// A gradient that is divided by its own targets counts as often as it has targets.
+void ParameterServer::combine(double weight, bool first) {
+  const auto factor = static_cast<float>(weight);
+  for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank())) {
+    const std::span<float> sum = piece(gradients_, range), one = piece(received_, range);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = (first ? 0.0f : sum[i]) + factor * one[i];
+  }
+}
+
+void ParameterServer::apply(const ServerAction& action) {
+  if (combines_) {
+    const float factor = 1.0f / static_cast<float>(taken_.sums.targets);
+    for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank()))
+      for (float& value : piece(gradients_, range)) value *= factor;
+  }
+  taken_.dropped = action.dropped;
+  apply_(std::exchange(taken_, {}));
+}
+
+ServerOrder ServedWorker::ask(bool wants_to_stop) {
+  return note({.kind = WorkerNote::Kind::asks, .wants_to_stop = wants_to_stop ? 1 : 0, .sums = {}});
+}
+
+ServerOrder ServedWorker::deliver(const WorkerSums& sums, bool wants_to_stop) {
+  for (int server = 0; server < ranks_.servers(); ++server)
+    for (const ElementRange& range : ranks_.pushed_to(server))
+      ranks_.mailbox().start_sending(server, gradient_tag, std::as_bytes(piece(gradients_, range)));
+  return note({.kind = WorkerNote::Kind::delivers, .wants_to_stop = wants_to_stop ? 1 : 0, .sums = sums});
+}
+
+ServerOrder ServedWorker::note(const WorkerNote& note) {
+  Mailbox& mailbox = ranks_.mailbox();
+  mailbox.send(0, worker_note_tag, std::as_bytes(std::span(&note, 1)));
+  mailbox.finish_sending();
+  ServerOrder order;
+  mailbox.receive(0, server_order_tag, bytes_of(order));
+  if (order.action.kind == ServerAction::Kind::grant)
+    for (int server = 0; server < ranks_.servers(); ++server)
+      for (const ElementRange& range : ranks_.pulled_from(server))
+        mailbox.receive(server, weights_tag, std::as_writable_bytes(piece(weights_, range)));
+  return order;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,91 @@
+// The two sides of a run with parameter servers of their own: what a server does for one update, and how a worker gets
+// its work. Server 0 decides (update_order.h) and tells the other servers, which do the same in the same order: so all
+// parts of the weights that a worker pulls are of the same version, and the servers can sum norms over their parts.
+//
+//   worker    asks or delivers ─────────► server 0: grant ─► weights of its range
+//     gradient ranges ─► each server      │  and the same order, message by message
+//                                         └► servers 1, 2, ... : grant ─► weights of theirs
+//
+// A server never waits for a worker that computes: a worker has sent its gradient before it says so, and is waiting for
+// weights when they are sent.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "parallel/server_messages.h"
+#include "parallel/server_ranks.h"
+
+namespace ringtrain {
+
+// The gradients of one update, combined: the mean over all their targets.
+struct TakenGradients {
+  WorkerSums sums;           // of all of them
+  ServerAction last;         // how the last one was taken
+  std::int64_t count = 0;    // of gradients
+  std::int64_t dropped = 0;  // came too late since the update before
+};
+
+class ParameterServer {
+ public:
+  // The update with what now lies in the gradients' vector.
+  using Apply = std::function<void(const TakenGradients&)>;
+  using Signalled = std::function<bool()>;  // whether this rank was asked to stop
+
+  // `weights`, `gradients`: the flat vectors. `order`: on server 0. `combines`: an update takes several gradients.
+  ParameterServer(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients,
+                  std::unique_ptr<UpdateOrder> order, bool combines, Apply apply, Signalled signalled);
+
+  // Server 0: until it has applied an update and, where the ranks meet after that, until they do. The others: until the
+  // ranks meet. Returns whether they have met; wishes() are those of all ranks then. `wishes`: of this rank.
+  bool step(const Wishes& wishes);
+  const Wishes& wishes() const { return met_wishes_; }
+  double waited_seconds() const { return waited_seconds_; }  // total, for workers
+  double moved_bytes() const { return moved_bytes_; }        // total: weights and gradients, of this server
+
+ private:
+  bool lead(const Wishes& wishes);
+  bool follow();
+  void look_for_notes();
+  void wish(const Wishes& wishes);
+  void perform(const ServerOrder& order);
+  void send_weights(int worker);
+  void take(const ServerOrder& order);
+  void combine(double weight, bool first);
+  void apply(const ServerAction& action);
+  WorkerSums& sums_of(std::int64_t worker) { return sums_[static_cast<std::size_t>(worker)]; }
+  void tell(int rank, const ServerOrder& order);
+
+  ServerRanks& ranks_;
+  std::span<float> weights_, gradients_;
+  const std::unique_ptr<UpdateOrder> order_;
+  const bool combines_;
+  const Apply apply_;
+  const Signalled signalled_;
+  std::vector<float> received_;   // of combined gradients
+  std::vector<WorkerSums> sums_;  // of each worker's newest gradient
+  TakenGradients taken_;
+  Wishes wishes_{}, met_wishes_{};
+  bool has_told_signal_ = false;
+  double waited_seconds_ = 0, moved_bytes_ = 0;
+};
+
+class ServedWorker {
+ public:
+  // `weights`, `gradients`: the flat vectors; the weights of a grant are put there.
+  ServedWorker(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients)
+      : ranks_(ranks), weights_(weights), gradients_(gradients) {}
+  // Both wait for what server 0 says: a grant, with its weights, or a meeting.
+  ServerOrder ask(bool wants_to_stop);
+  ServerOrder deliver(const WorkerSums& sums, bool wants_to_stop);
+
+ private:
+  ServerOrder note(const WorkerNote& note);
+
+  ServerRanks& ranks_;
+  std::span<float> weights_, gradients_;
+};
+
+}  // namespace ringtrain

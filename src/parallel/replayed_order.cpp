@@ -1,0 +1,149 @@
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "parallel/update_order.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr const char* hint =
+    "give the arrivals.csv of a run of the same experiment on as many workers and servers, with the same evaluations "
+    "and checkpoints";
+
+void check(const std::vector<Arrival>& arrivals, int workers, std::int64_t begin) {
+  std::vector<std::int64_t> free_at(static_cast<std::size_t>(workers), begin);  // updates with the worker's last one
+  std::set<std::int64_t> seen;
+  for (std::size_t i = 0; i < arrivals.size(); ++i) {
+    const Arrival& a = arrivals[i];
+    const auto fail = [&](const std::string& what, const std::string& expected) {
+      throw Error(cat("parallel.replay: step ", a.step, " ", what, ", expected ", expected), hint);
+    };
+    const std::int64_t step = begin + static_cast<std::int64_t>(i) + 1;
+    if (a.step != step) fail("comes where another should", cat("step ", step));
+    if (a.update < begin || !seen.insert(a.update).second)
+      fail(cat("takes the samples of update ", a.update), cat("each from ", begin, " on once"));
+    if (a.worker < 0 || a.worker >= workers) fail(cat("is of worker ", a.worker), cat("one from 0 to ", workers - 1));
+    std::int64_t& free = free_at[static_cast<std::size_t>(a.worker)];
+    if (a.version < free || a.version >= a.step)
+      fail(cat("was computed from version ", a.version), cat("one from ", free, " to ", a.step - 1));
+    free = a.step;
+  }
+}
+
+class ReplayedOrder : public UpdateOrder {
+ public:
+  ReplayedOrder(int workers, std::int64_t begin, std::vector<Arrival> arrivals, MeetsAfter meets)
+      : meets_(std::move(meets)),
+        begin_(begin),
+        applied_(begin),
+        arrivals_(std::move(arrivals)),
+        states_(static_cast<std::size_t>(workers), State::busy) {
+    check(arrivals_, workers, begin);
+    find_grants();
+  }
+
+  void asks(int worker) override { of(worker) = State::idle; }
+  void delivers(int worker) override { of(worker) = State::arrived; }
+  void meet_soon() override { meets_soon_ = true; }
+
+  std::optional<ServerAction> next() override {
+    if (took_) {
+      took_ = false;
+      ++applied_;
+      meets_now_ = meets_(applied_);
+      if (meets_now_ && !is_clean())
+        throw Error(cat("parallel.replay: the ranks meet after step ", applied_,
+                        ", but the recorded run had other updates under way there"),
+                    hint);
+      meets_now_ = meets_now_ || (meets_soon_ && is_clean());
+      return ServerAction{.kind = ServerAction::Kind::apply, .update = applied_ - 1, .meets = meets_now_};
+    }
+    if (meets_now_) {
+      if (std::ranges::count(states_, State::idle) < std::ssize(states_)) return std::nullopt;
+      meets_now_ = meets_soon_ = false;
+      std::ranges::fill(states_, State::busy);
+      return ServerAction{.kind = ServerAction::Kind::meet, .update = applied_};
+    }
+    const auto at = static_cast<std::size_t>(applied_ - begin_);
+    if (at == arrivals_.size())
+      throw Error(cat("parallel.replay ends after step ", applied_, ", before the run does"), hint);
+    if (granted_ < grants_.size() && version(granted_) == applied_) return grant();
+    return take(arrivals_[at]);
+  }
+
+ private:
+  enum class State { busy, idle, arrived };
+  State& of(std::int64_t worker) { return states_[static_cast<std::size_t>(worker)]; }
+  std::int64_t version(std::size_t grant) const { return arrivals_[grants_[grant]].version; }
+
+  // In the order of the pulls, and what each worker computes next.
+  void find_grants() {
+    grants_.resize(arrivals_.size());
+    for (std::size_t i = 0; i < grants_.size(); ++i) grants_[i] = i;
+    std::ranges::stable_sort(grants_, {}, [&](std::size_t i) { return arrivals_[i].version; });
+    hints_.assign(arrivals_.size(), -1);
+    std::vector<std::int64_t> next(states_.size(), -1);
+    for (std::size_t i = arrivals_.size(); i-- > 0;)
+      hints_[i] = std::exchange(next[static_cast<std::size_t>(arrivals_[i].worker)], arrivals_[i].update);
+    // The steps after which exactly the updates before them are applied, and none is under way.
+    clean_.resize(arrivals_.size() + 1);
+    std::int64_t largest = begin_ - 1;
+    std::vector<bool> pulled_before(arrivals_.size() + 1, false);
+    std::int64_t oldest = INT64_MAX;
+    for (std::size_t i = arrivals_.size() + 1; i-- > 0;) {
+      pulled_before[i] = oldest < begin_ + static_cast<std::int64_t>(i);
+      if (i > 0) oldest = std::min(oldest, arrivals_[i - 1].version);
+    }
+    for (std::size_t i = 0; i <= arrivals_.size(); ++i) {
+      if (i > 0) largest = std::max(largest, arrivals_[i - 1].update);
+      clean_[i] = largest < begin_ + static_cast<std::int64_t>(i) && !pulled_before[i];
+    }
+  }
+  bool is_clean() const { return clean_[static_cast<std::size_t>(applied_ - begin_)]; }
+
+  std::optional<ServerAction> grant() {
+    const std::size_t at = grants_[granted_];
+    const Arrival& a = arrivals_[at];
+    if (of(a.worker) != State::idle) return std::nullopt;
+    of(a.worker) = State::busy;
+    ++granted_;
+    return ServerAction{.kind = ServerAction::Kind::grant,
+                        .worker = a.worker,
+                        .update = a.update,
+                        .hint = hints_[at],
+                        .version = a.version};
+  }
+
+  std::optional<ServerAction> take(const Arrival& a) {
+    if (of(a.worker) != State::arrived) return std::nullopt;
+    of(a.worker) = State::idle;
+    took_ = true;
+    return ServerAction{.kind = ServerAction::Kind::take,
+                        .worker = a.worker,
+                        .update = a.update,
+                        .version = a.version,
+                        .staleness = a.staleness()};
+  }
+
+  const MeetsAfter meets_;
+  const std::int64_t begin_;
+  std::int64_t applied_;
+  const std::vector<Arrival> arrivals_;
+  std::vector<std::size_t> grants_;  // places in arrivals_
+  std::vector<std::int64_t> hints_;  // of each arrival, what its worker computes after it
+  std::vector<bool> clean_;          // by the number of applied arrivals
+  std::vector<State> states_;
+  std::size_t granted_ = 0;
+  bool took_ = false, meets_soon_ = false, meets_now_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateOrder> make_replayed_order(int workers, std::int64_t begin, std::vector<Arrival> arrivals,
+                                                 MeetsAfter meets) {
+  return std::make_unique<ReplayedOrder>(workers, begin, std::move(arrivals), std::move(meets));
+}
+
+}  // namespace ringtrain

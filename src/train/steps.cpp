@@ -1,0 +1,208 @@
+#include "train/steps.h"
+
+#include <array>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/signals.h"
+#include "parallel/arrivals_file.h"
+#include "parallel/parameter_server.h"
+#include "train/step_positions.h"
+
+namespace ringtrain {
+namespace {
+
+std::span<float> all_of(Vector& vector) {
+  return {vector.data(), static_cast<std::size_t>(vector.size())};
+}
+
+class EqualSteps : public Steps {
+ public:
+  explicit EqualSteps(Trainer& trainer) : trainer_(trainer) {}
+  StepReport step(const Requests& requests) override { return trainer_.step(requests); }
+
+ private:
+  Trainer& trainer_;
+};
+
+// What servers and workers share: after a meeting every rank has all weights and the whole state, as in a ring.
+class ServedSteps : public Steps {
+ public:
+  explicit ServedSteps(const StepParts& parts)
+      : parts_(parts), positions_(parts.plan.course, parts.trainer.position()) {}
+
+ protected:
+  void share_all() {
+    ServerRanks& servers = *parts_.servers;
+    Trainer& trainer = parts_.trainer;
+    for (int server = 0; server < servers.servers(); ++server) {
+      for (const ElementRange& range : servers.pulled_from(server)) share(trainer.weights(), range, server);
+      for (const std::unique_ptr<Vector>& state : trainer.optimizer().state())
+        share(*state, servers.range_of(server), server);
+    }
+  }
+  // Of a rank that sees no update but the last one before the meeting.
+  StepReport meeting(std::int64_t step, const Wishes& wishes) {
+    share_all();
+    StepReport report;
+    report.met = true;
+    report.before = positions_.at(step - 1);
+    report.position = positions_.at(step);
+    report.samples = report.position.samples - report.before->samples;
+    report.requests = {wishes[0], wishes[1], wishes[2], wishes[3]};
+    parts_.trainer.stand_at(report.position);
+    parts_.watchdog.step_finished(step);
+    positions_.forget_before(step);
+    return report;
+  }
+
+  StepParts parts_;
+  StepPositions positions_;
+
+ private:
+  void share(Vector& vector, const ElementRange& range, int server) {
+    parts_.communicator.broadcast_vector(all_of(vector).subspan(static_cast<std::size_t>(range.begin),
+                                                                static_cast<std::size_t>(range.end - range.begin)),
+                                         server);
+  }
+};
+
+class ServerSteps : public ServedSteps {
+ public:
+  ServerSteps(const StepParts& parts, MeetingRule meets)
+      : ServedSteps(parts),
+        meets_(std::move(meets)),
+        server_(
+            *parts.servers, all_of(parts.trainer.weights()), all_of(parts.trainer.gradients()), order(),
+            !parts.plan.servers->async, [this](const TakenGradients& taken) { apply(taken); },
+            [] { return requested_signal() != 0; }) {}
+
+  StepReport step(const Requests& r) override {
+    const double waited = server_.waited_seconds();
+    const bool met = server_.step({r.signal, r.save, r.stop, r.fail});
+    if (parts_.servers->mailbox().rank() != 0) return meeting(parts_.trainer.position().step, server_.wishes());
+    StepReport report = std::exchange(report_, {});
+    const Position before = positions_.at(report.position.step - 1);
+    if (met) {
+      StepReport shared = meeting(report.position.step, server_.wishes());
+      report.requests = shared.requests;
+      report.met = true;
+    }
+    report.before = before;
+    report.times.communication = server_.waited_seconds() - waited;
+    return report;
+  }
+
+ private:
+  std::unique_ptr<UpdateOrder> order() {
+    if (parts_.servers->mailbox().rank() != 0) return nullptr;
+    const MeetsAfter meets = [this](std::int64_t step) { return meets_(positions_.at(step - 1), positions_.at(step)); };
+    const ParallelConfig& parallel = parts_.plan.experiment.parallel;
+    const int workers = parts_.servers->workers();
+    const std::int64_t begin = parts_.trainer.position().step;
+    if (!parts_.plan.servers->async)
+      return make_backup_order(workers, begin, static_cast<int>(parallel.backup_workers), meets);
+    if (parallel.replay.empty()) return make_arrival_order(workers, begin, parallel.max_staleness, meets);
+    return make_replayed_order(workers, begin, read_arrivals(parallel.replay, begin), meets);
+  }
+
+  void apply(const TakenGradients& taken) {
+    const WorkerSums& sums = taken.sums;
+    const bool inverse = parts_.plan.experiment.parallel.staleness_rate == "inverse";
+    const double factor = inverse && taken.last.staleness > 1 ? 1.0 / static_cast<double>(taken.last.staleness) : 1.0;
+    report_ = parts_.trainer.apply({.loss = sums.loss, .correct = sums.correct, .correct5 = sums.correct5},
+                                   sums.targets, factor);
+    const auto count = static_cast<double>(taken.count);
+    report_.served = ServedReport{.update = taken.last.update,
+                                  .worker = taken.last.worker,
+                                  .version = taken.last.version,
+                                  .staleness = taken.last.staleness,
+                                  .gradients = taken.count,
+                                  .dropped = taken.dropped,
+                                  .times = {.input = sums.input / count,
+                                            .forward = sums.forward / count,
+                                            .backward = sums.backward / count,
+                                            .communication = sums.waiting / count}};
+  }
+
+  MeetingRule meets_;
+  StepReport report_;  // of the newest update
+  ParameterServer server_;
+};
+
+class WorkerSteps : public ServedSteps {
+ public:
+  explicit WorkerSteps(const StepParts& parts)
+      : ServedSteps(parts),
+        worker_(*parts.servers, all_of(parts.trainer.weights()), all_of(parts.trainer.gradients())) {}
+
+  // Until the ranks meet.
+  StepReport step(const Requests& requests) override {
+    StepTimes times;
+    const auto timed = [&](double& seconds, const auto& call) {
+      const double begin = now_seconds();
+      ServerOrder order = call();
+      seconds = now_seconds() - begin;
+      return order;
+    };
+    double waiting = 0;
+    ServerOrder order = timed(waiting, [&] { return worker_.ask(requests.signal > 0); });
+    times.communication += waiting;
+    while (order.action.kind == ServerAction::Kind::grant) {
+      StepTimes own;
+      WorkerSums sums = compute(order.action, own);
+      sums.waiting = waiting;
+      order = timed(waiting, [&] { return worker_.deliver(sums, requested_signal() != 0); });
+      own.communication = waiting;
+      times += own;
+    }
+    StepReport report = meeting(order.action.update, order.wishes);
+    report.times = times;
+    return report;
+  }
+
+ private:
+  void request(std::int64_t update) {
+    const Position& position = positions_.at(update);
+    parts_.loader.request(position.epoch, position.offset);
+    requested_ = update;
+  }
+
+  WorkerSums compute(const ServerAction& grant, StepTimes& times) {
+    if (requested_ != grant.update) {
+      if (requested_ >= 0) parts_.loader.forget_requests();
+      request(grant.update);
+    }
+    requested_ = -1;
+    if (grant.hint >= 0) request(grant.hint);
+    std::int64_t targets = 0;
+    const LossSums sums = parts_.trainer.compute(positions_.at(grant.update), times, targets);
+    return {.loss = sums.loss,
+            .correct = sums.correct,
+            .correct5 = sums.correct5,
+            .targets = targets,
+            .input = times.input,
+            .forward = times.forward,
+            .backward = times.backward,
+            .waiting = 0};
+  }
+
+  ServedWorker worker_;
+  std::int64_t requested_ = -1;  // the update whose samples are being read ahead; -1: none
+};
+
+}  // namespace
+
+std::unique_ptr<ServerRanks> make_server_ranks(const RunPlan& plan, const RankGroup& group) {
+  if (!plan.servers) return nullptr;
+  return std::make_unique<ServerRanks>(make_mailbox(group), plan.servers->servers, plan.parameters.trained(),
+                                       plan.parameters.size());
+}
+
+std::unique_ptr<Steps> make_steps(const StepParts& parts, MeetingRule meets) {
+  if (parts.servers == nullptr) return std::make_unique<EqualSteps>(parts.trainer);
+  if (parts.servers->is_server()) return std::make_unique<ServerSteps>(parts, std::move(meets));
+  return std::make_unique<WorkerSteps>(parts);
+}
+
+}  // namespace ringtrain

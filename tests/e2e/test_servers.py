@@ -1,0 +1,114 @@
+"""Parameter servers with ranks of their own: asynchronous updates, and steps with backup workers."""
+import csv
+import json
+import os
+import signal
+
+import pytest
+
+from conftest import assert_same_bits, checkpoints, evaluations, last_step, steps
+
+ASYNC = {"kind": "server", "mode": "async"}
+
+
+def arrivals(run_dir):
+    with open(run_dir / "arrivals.csv") as file:
+        return [{key: int(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def assert_each_update_once(run_dir):
+    rows = arrivals(run_dir)
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    assert sorted(row["update"] for row in rows) == list(range(len(rows)))
+    assert all(row["staleness"] == row["step"] - 1 - row["version"] for row in rows)
+    return rows
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "lamb"])
+def test_one_worker_equals_one_rank_of_the_ring_bit_for_bit(workshop, optimizer):
+    common = dict(stop__steps=15, optimizer={"kind": optimizer, "clip_norm": 0.5}, run__threads=1, model__dropout=0.3)
+    ring = workshop.train("ring", **common)
+    server = workshop.train("server", ranks=2, parallel=ASYNC, **common)
+    assert_same_bits(ring, server)
+    assert [s["loss"] for s in steps(ring)] == [s["loss"] for s in steps(server)]
+    assert [e["validation_loss"] for e in evaluations(ring)] == [e["validation_loss"] for e in evaluations(server)]
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_replay_has_the_bits_of_the_run(workshop, servers):
+    common = dict(ranks=servers + 2, stop__steps=30, evaluate__every_steps=12, run__threads=1)
+    run = workshop.train("run", parallel={**ASYNC, "servers": servers}, **common)
+    rows = assert_each_update_once(run)
+    for meeting in (12, 24):
+        assert {row["update"] for row in rows[:meeting]} == set(range(meeting))
+    again = workshop.train(
+        "again", parallel={**ASYNC, "servers": servers, "replay": str(run / "arrivals.csv")}, **common)
+    assert arrivals(again) == rows
+    assert_same_bits(run, again)
+
+
+def test_staleness_is_bounded_and_reported(workshop):
+    run = workshop.train("run", ranks=4, stop__steps=40, batch={"global": 24, "worker": 4},
+                         parallel={**ASYNC, "max_staleness": 1, "staleness_rate": "inverse"}, learning_rate={"base": 0.01})
+    rows = assert_each_update_once(run)
+    assert max(row["staleness"] for row in rows) <= 2 * (2 * 1 + 1)
+    for step, row in zip(steps(run), rows):
+        assert (step["worker"], step["staleness"]) == (row["worker"], row["staleness"])
+        assert step["lr"] == pytest.approx(0.01 / max(1, row["staleness"]))
+        assert step["global_batch"] == 8
+    histogram = json.loads((run / "run.json").read_text())["staleness"]
+    assert {int(key): value for key, value in histogram.items()} == {
+        staleness: sum(row["staleness"] == staleness for row in rows) for staleness in
+        {row["staleness"] for row in rows}}
+
+
+def test_backup_workers_stand_in_for_late_ones(workshop):
+    run = workshop.train("run", ranks=4, stop__steps=25, batch={"global": 24, "worker": 4},
+                         parallel={"kind": "server", "backup_workers": 1})
+    assert last_step(run) == 25
+    assert all(step["gradients"] == 2 and step["dropped"] >= 0 for step in steps(run))
+    assert steps(run)[-1]["loss"] < steps(run)[0]["loss"]
+
+
+def test_a_signal_to_a_worker_drains_the_run_into_a_checkpoint_and_it_goes_on(workshop):
+    common = dict(ranks=3, parallel=ASYNC, stop={"epochs": 0, "steps": 1000000}, evaluate__every_epochs=0)
+    run, job = workshop.start_training("run", **common)
+    job.wait_for_step(run, 20)
+    os.kill(job.ranks()[2], signal.SIGUSR1)
+    job.wait()
+    stopped = int(checkpoints(run)[-1].stem.split("-")[1])
+    assert len(assert_each_update_once(run)) == stopped
+    common["stop"] = {"epochs": 0, "steps": stopped + 10}
+    workshop.train("run", resume=True, **common)
+    assert len(assert_each_update_once(run)) == stopped + 10
+
+
+@pytest.mark.parametrize("victim", [1, 3])  # a server, a worker
+def test_a_killed_rank_ends_the_job_and_the_restart_says_what_was_lost(workshop, victim):
+    common = dict(ranks=4, parallel={**ASYNC, "servers": 2}, checkpoint__every_steps=30, evaluate__every_epochs=0)
+    run, job = workshop.start_training("run", stop={"epochs": 0, "steps": 1000000}, **common)
+    job.wait_for_step(run, 40)
+    os.kill(job.ranks()[victim], signal.SIGKILL)
+    result = job.wait()
+    assert result.code != 0
+    kept = int(checkpoints(run)[-1].stem.split("-")[1])
+    lost = last_step(run) - kept
+    _, job = workshop.start_training("run", resume=True, stop={"epochs": 0, "steps": kept + 20}, **common)
+    result = job.wait()
+    assert result.code == 0, result
+    if lost > 0:
+        assert f"{lost} update{'s' if lost > 1 else ''} since that checkpoint were lost" in result.out + result.err
+    assert len(assert_each_update_once(run)) == kept + 20
+
+
+@pytest.mark.parametrize("ranks, changes, message", [
+    (1, dict(parallel=ASYNC), "1 or more"),
+    (4, dict(parallel=ASYNC, batch={"global": 16, "worker": 4}), "a multiple of 3"),
+    (3, dict(parallel=ASYNC, optimizer={"kind": "muon"}), "Muon needs whole matrices"),
+    (3, dict(parallel={**ASYNC, "backup_workers": 1}), "expected only one of them"),
+    (2, dict(parallel={"kind": "server", "backup_workers": 1}), "2 or more"),
+    (3, dict(parallel={**ASYNC, "replay": "/nowhere.csv"}), "/nowhere.csv"),
+])
+def test_what_cannot_be_is_refused_with_the_reason(workshop, ranks, changes, message):
+    result = workshop.train_badly("run", ranks=ranks, **changes)
+    assert message in result.out + result.err

@@ -1,0 +1,256 @@
+// Parameter servers and workers as threads of a network that delays and reorders: plain SGD on weights that say which
+// updates they hold, against a sequential program in double.
+#include "parallel/parameter_server.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "simulated_mailboxes.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::int64_t trained = 7, elements = 9;  // the last two are statistics
+
+struct Setting {
+  int servers = 1, workers = 3, backups = -1;  // backups >= 0: synchronous
+  std::int64_t max_staleness = -1, end = 40, meets_every = 13;
+  unsigned seed = 1;
+  int slow = -1;  // a worker
+  std::vector<Arrival> replay = {};
+};
+
+struct Outcome {
+  std::vector<Arrival> arrivals;
+  std::vector<std::int64_t> gradients, dropped;  // of each step
+  std::vector<double> weights;
+  std::vector<std::string> failures;
+};
+
+// The gradient of an update at these weights; any function that mixes both.
+double gradient(double weight, std::int64_t update, std::int64_t element) {
+  return 0.3 * weight + static_cast<double>((update * 7 + element * 3) % 11) - 5;
+}
+
+class Job {
+ public:
+  explicit Job(const Setting& setting) : s_(setting), network_(setting.servers + setting.workers, setting.seed) {}
+
+  Outcome run() {
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < s_.servers + s_.workers; ++rank)
+      ranks.emplace_back([this, rank] {
+        try {
+          ServerRanks servers(network_.mailbox(rank), s_.servers, trained, elements);
+          rank < s_.servers ? serve(servers, rank) : work(servers, rank);
+        } catch (const std::exception& error) {
+          const std::lock_guard lock(mutex_);
+          outcome_.failures.push_back(error.what());
+        }
+      });
+    for (std::thread& rank : ranks) rank.join();
+    outcome_.weights.assign(weights_.begin(), weights_.end());
+    return outcome_;
+  }
+
+ private:
+  bool meets(std::int64_t step) const { return step % s_.meets_every == 0 || step == s_.end; }
+
+  std::unique_ptr<UpdateOrder> order() {
+    const MeetsAfter rule = [this](std::int64_t step) { return meets(step); };
+    if (s_.backups >= 0) return make_backup_order(s_.workers, 0, s_.backups, rule);
+    if (!s_.replay.empty()) return make_replayed_order(s_.workers, 0, s_.replay, rule);
+    return make_arrival_order(s_.workers, 0, s_.max_staleness, rule);
+  }
+
+  void serve(ServerRanks& ranks, int rank) {
+    std::vector<float> weights(elements, 1.0f), gradients(elements);
+    std::int64_t step = 0;
+    const auto apply = [&](const TakenGradients& taken) {
+      std::array<double, 1> check = {1.0};
+      ranks.sum(check);
+      EXPECT_EQ(check[0], s_.servers);
+      const ElementRange own = ranks.range_of(rank);
+      for (std::int64_t i = 0; i < elements; ++i)
+        if (i >= trained || (i >= own.begin && i < own.end)) {
+          const auto at = static_cast<std::size_t>(i);
+          weights[at] -= 0.01f * gradients[at];
+        }
+      ++step;
+      if (rank != 0) return;
+      outcome_.arrivals.push_back({step, taken.last.update, taken.last.worker, taken.last.version});
+      outcome_.gradients.push_back(taken.count);
+      outcome_.dropped.push_back(taken.dropped);
+    };
+    ParameterServer server(ranks, weights, gradients, rank == 0 ? order() : nullptr, s_.backups >= 0, apply,
+                           [] { return false; });
+    while (step < s_.end) server.step({});
+    const std::lock_guard lock(mutex_);
+    weights_.resize(elements);
+    for (const ElementRange& range : ranks.pulled_from(rank))
+      std::copy(weights.begin() + range.begin, weights.begin() + range.end, weights_.begin() + range.begin);
+  }
+
+  void work(ServerRanks& ranks, int rank) {
+    std::vector<float> weights(elements), gradients(elements);
+    ServedWorker worker(ranks, weights, gradients);
+    std::mt19937 random(s_.seed * 100 + static_cast<unsigned>(rank));
+    for (std::int64_t met = 0; met < s_.end;) {
+      ServerOrder order = worker.ask(false);
+      while (order.action.kind == ServerAction::Kind::grant) {
+        std::this_thread::sleep_for(
+            std::chrono::microseconds(random() % 200 + (rank - s_.servers == s_.slow ? 1500 : 0)));
+        for (std::size_t i = 0; i < weights.size(); ++i)
+          gradients[i] = static_cast<float>(
+              gradient(static_cast<double>(weights[i]), order.action.update, static_cast<std::int64_t>(i)));
+        order = worker.deliver({.loss = 1, .targets = 2}, false);
+      }
+      EXPECT_TRUE(meets(order.action.update));
+      met = order.action.update;
+    }
+  }
+
+  const Setting s_;
+  SimulatedNetwork network_;
+  std::mutex mutex_;
+  Outcome outcome_;
+  std::vector<float> weights_;
+};
+
+void expect_each_update_once(const Outcome& outcome, const Setting& s) {
+  EXPECT_TRUE(outcome.failures.empty()) << outcome.failures.front();
+  ASSERT_EQ(std::ssize(outcome.arrivals), s.end);
+  std::set<std::int64_t> seen;
+  for (const Arrival& a : outcome.arrivals) {
+    EXPECT_TRUE(seen.insert(a.update).second) << a.update;
+    if (a.step % s.meets_every == 0) {
+      EXPECT_EQ(*seen.rbegin(), a.step - 1) << "no prefix at a meeting";
+    }
+  }
+}
+
+// The worker's steps by the order: whoever pulls version v has all that the bound asks for.
+void expect_bound(const Outcome& outcome, const Setting& s) {
+  std::vector<std::vector<Arrival>> steps(static_cast<std::size_t>(s.workers));
+  for (const Arrival& a : outcome.arrivals) {
+    EXPECT_LE(a.staleness(), (s.workers - 1) * (2 * s.max_staleness + 1));
+    steps[static_cast<std::size_t>(a.worker)].push_back(a);
+  }
+  for (const auto& mine : steps)
+    for (std::size_t k = 0; k < mine.size(); ++k)  // step k + 1: all have finished k - s before
+      for (const auto& others : steps)
+        if (const auto needed = static_cast<std::int64_t>(k) - s.max_staleness; needed > 0) {
+          ASSERT_GE(std::ssize(others), needed);
+          EXPECT_LE(others[static_cast<std::size_t>(needed - 1)].step, mine[k].version);
+        }
+}
+
+std::vector<double> sequential(const std::vector<Arrival>& arrivals) {
+  std::vector<std::vector<double>> versions = {std::vector<double>(elements, 1.0)};
+  for (const Arrival& a : arrivals) {
+    const std::vector<double>& pulled = versions[static_cast<std::size_t>(a.version)];
+    std::vector<double> next = versions.back();
+    for (std::size_t i = 0; i < next.size(); ++i)
+      next[i] -= 0.01 * gradient(pulled[i], a.update, static_cast<std::int64_t>(i));
+    versions.push_back(next);
+  }
+  return versions.back();
+}
+
+TEST(ParameterServer, TwoHundredOrdersEndKeepTheirBoundAndAreASequentialProgram) {
+  for (unsigned seed = 1; seed <= 200; ++seed) {
+    const Setting s{.servers = static_cast<int>(seed % 3) + 1,
+                    .workers = static_cast<int>(seed % 4) + 1,
+                    .max_staleness = static_cast<std::int64_t>(seed % 5) - 1,
+                    .end = 30,
+                    .seed = seed,
+                    .slow = seed % 2 == 0 ? 0 : -1};
+    SCOPED_TRACE(seed);
+    const Outcome outcome = Job(s).run();
+    expect_each_update_once(outcome, s);
+    if (s.max_staleness >= 0) expect_bound(outcome, s);
+    const std::vector<double> expected = sequential(outcome.arrivals);
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(outcome.weights[i], expected[i], 2e-6);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(ParameterServer, AReplayHasTheSameOrderAndBits) {
+  for (unsigned seed = 1; seed <= 10; ++seed) {
+    Setting s{.servers = 2, .workers = 4, .max_staleness = seed % 2 == 0 ? 2 : -1, .seed = seed, .slow = 1};
+    const Outcome first = Job(s).run();
+    s.replay = first.arrivals;
+    s.seed += 1000;
+    s.slow = 3;
+    const Outcome again = Job(s).run();
+    EXPECT_EQ(again.arrivals, first.arrivals);
+    EXPECT_EQ(again.weights, first.weights);
+  }
+}
+
+TEST(ParameterServer, ASlowWorkerTakesFewerUpdates) {
+  const Setting s{.workers = 3, .end = 60, .meets_every = 60, .slow = 2};
+  std::vector<int> updates(3);
+  for (const Arrival& a : Job(s).run().arrivals) ++updates[static_cast<std::size_t>(a.worker)];
+  EXPECT_LT(2 * updates[2], updates[0]);
+  EXPECT_LT(2 * updates[2], updates[1]);
+}
+
+TEST(ParameterServer, BackupWorkersStandInForASlowOne) {
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    const Setting s{.servers = static_cast<int>(seed % 2) + 1, .workers = 4, .backups = 1, .seed = seed, .slow = 3};
+    const Outcome outcome = Job(s).run();
+    EXPECT_TRUE(outcome.failures.empty()) << outcome.failures.front();
+    ASSERT_EQ(std::ssize(outcome.arrivals), s.end);
+    std::int64_t dropped = 0;
+    for (std::size_t i = 0; i < outcome.gradients.size(); ++i) {
+      EXPECT_EQ(outcome.gradients[i], 3);
+      EXPECT_EQ(outcome.arrivals[i].version, static_cast<std::int64_t>(i));
+      dropped += outcome.dropped[i];
+    }
+    EXPECT_GT(dropped, 0);
+    std::vector<Arrival> steps;  // three equal gradients of the same weights are one
+    for (std::int64_t i = 0; i < s.end; ++i) steps.push_back({i + 1, i, 0, i});
+    const std::vector<double> expected = sequential(steps);
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(outcome.weights[i], expected[i], 2e-6);
+  }
+}
+
+TEST(UpdateOrder, RefusesAnOrderThatNobodyCanHaveHad) {
+  const auto meets = [](std::int64_t) { return false; };
+  const auto refuses = [&](const std::vector<Arrival>& arrivals, const std::string& what) {
+    try {
+      make_replayed_order(2, 0, arrivals, meets);
+      ADD_FAILURE() << what;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+    }
+  };
+  refuses({{2, 0, 0, 0}}, "expected step 1");
+  refuses({{1, 0, 2, 0}}, "worker 2");
+  refuses({{1, 0, 0, 0}, {2, 0, 1, 0}}, "samples of update 0");
+  refuses({{1, 0, 0, 0}, {2, 1, 0, 0}}, "version 0");
+  refuses({{1, 0, 0, 1}}, "version 1");
+}
+
+// A signal that comes when everything granted is applied: one update more, and then the meeting.
+TEST(UpdateOrder, MeetsSoonAfterAtLeastOneUpdate) {
+  const auto order = make_arrival_order(1, 5, -1, [](std::int64_t) { return false; });
+  using Kind = ServerAction::Kind;
+  order->asks(0);
+  order->meet_soon();
+  EXPECT_EQ(order->next()->kind, Kind::grant);
+  EXPECT_EQ(order->next(), std::nullopt);
+  order->delivers(0);
+  EXPECT_EQ(order->next()->kind, Kind::take);
+  const ServerAction applied = *order->next();
+  EXPECT_EQ(applied.kind, Kind::apply);
+  EXPECT_TRUE(applied.meets);
+  const ServerAction meeting = *order->next();
+  EXPECT_EQ(meeting.kind, Kind::meet);
+  EXPECT_EQ(meeting.update, 6);
+}
+
+}  // namespace
+}  // namespace ringtrain

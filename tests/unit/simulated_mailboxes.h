@@ -1,0 +1,88 @@
+// Ranks as threads that send each other messages: every message is delayed, and messages of different senders or tags
+// overtake each other, by a seed.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "base/error.h"
+#include "cluster/mailbox.h"
+
+namespace ringtrain {
+
+class SimulatedNetwork {
+ public:
+  SimulatedNetwork(int ranks, unsigned seed) : ranks_(ranks), random_(seed) {}
+  std::unique_ptr<Mailbox> mailbox(int rank) { return std::make_unique<Box>(*this, rank); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Message {
+    Clock::time_point arrives;
+    std::vector<std::byte> bytes;
+  };
+  class Box : public Mailbox {
+   public:
+    Box(SimulatedNetwork& network, int rank) : network_(network), rank_(rank) {}
+    int rank() const override { return rank_; }
+    int size() const override { return network_.ranks_; }
+    void send(int to, int tag, std::span<const std::byte> bytes) override { network_.post(rank_, to, tag, bytes); }
+    void start_sending(int to, int tag, std::span<const std::byte> bytes) override { send(to, tag, bytes); }
+    void finish_sending() override {}
+    void receive(int from, int tag, std::span<std::byte> bytes) override { network_.take(from, rank_, tag, bytes); }
+    std::optional<int> sender_of_waiting(int tag) override { return network_.sender(rank_, tag); }
+    void pause() override { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
+
+   private:
+    SimulatedNetwork& network_;
+    int rank_;
+  };
+
+  void post(int from, int to, int tag, std::span<const std::byte> bytes) {
+    const std::lock_guard lock(mutex_);
+    auto& queue = queues_[{from, to, tag}];
+    Clock::time_point arrives = Clock::now() + std::chrono::microseconds(random_() % 300);
+    if (!queue.empty()) arrives = std::max(arrives, queue.back().arrives);  // no overtaking here
+    queue.push_back({arrives, {bytes.begin(), bytes.end()}});
+  }
+  void take(int from, int to, int tag, std::span<std::byte> bytes) {
+    for (const Clock::time_point end = Clock::now() + std::chrono::seconds(20); Clock::now() < end;) {
+      {
+        const std::lock_guard lock(mutex_);
+        auto& queue = queues_[{from, to, tag}];
+        if (!queue.empty() && queue.front().arrives <= Clock::now()) {
+          if (queue.front().bytes.size() != bytes.size()) throw Error("a message of another length");
+          std::ranges::copy(queue.front().bytes, bytes.begin());
+          queue.pop_front();
+          return;
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    throw Error(cat("rank ", to, " waits for ever for rank ", from, ", tag ", tag));
+  }
+  std::optional<int> sender(int to, int tag) {
+    const std::lock_guard lock(mutex_);
+    std::vector<int> all;
+    for (int from = 0; from < ranks_; ++from)
+      if (auto& queue = queues_[{from, to, tag}]; !queue.empty() && queue.front().arrives <= Clock::now())
+        all.push_back(from);
+    if (all.empty()) return std::nullopt;
+    return all[random_() % all.size()];
+  }
+
+  const int ranks_;
+  std::mutex mutex_;
+  std::mt19937 random_;
+  std::map<std::tuple<int, int, int>, std::deque<Message>> queues_;
+};
+
+}  // namespace ringtrain
