@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/group_ranks.h"
 #include "backend/orthogonalizer.h"
 #include "backend/range_norms.h"
 #include "nn/adascale.h"
@@ -54,11 +55,13 @@ struct PassInput {
 struct PassContext {
   float gradient_scale =
       0;  // fp16's loss scale / (targets counted in the global batch): gradients of all ranks then sum
-  float statistic_scale = 0;      // 1 / (virtual workers of the global batch), for batch norm's statistics
+  // 1 / (virtual workers of the global batch x ranks that share each), for batch norm's statistics
+  float statistic_scale = 0;
   std::uint64_t dropout_key = 0;  // with `step` and `first_row` it names every random bit of the pass
   std::int64_t step = 0;
   std::int64_t first_row = 0;  // of the global batch
   float* state = nullptr;  // in and, by take_sums(), out: [micro_batch, layers, (h, c), hidden]; null = zeros, not kept
+  GroupRanks* group_ranks = nullptr;  // of a program whose groups lie on several ranks; must live until backward()
 };
 
 // Sums over passes: added up over micro-steps and ranks, divided once.
@@ -171,7 +174,8 @@ class Backend {
   virtual void copy_from_host(std::span<const float> from, Vector& to, std::int64_t offset) = 0;
 
   // Throws Error when the machine cannot run this precision.
-  // `group`: samples that batch norm normalises together (batch.worker), a divisor of micro_batch; 0: all of them.
+  // `group`: samples that batch norm normalises together (batch.worker), a divisor of micro_batch; 0: all of them. A
+  // multiple: the group lies on group / micro_batch ranks, which every pass then needs (PassContext::group_ranks).
   virtual std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
                                            PassMode mode, std::int64_t group = 0) = 0;
   // Samples per pass where the experiment leaves it open: the fastest by working set on a CPU; on a device the largest

@@ -23,15 +23,17 @@ SyntheticPasses::SyntheticPasses(const RunPlan& plan, Backend& backend)
   initialize(plan.parameters, plan.experiment.seed, flat);
   backend_.copy_from_host(flat, *weights_, 0);
   context_.gradient_scale = 1.0f / static_cast<float>(plan.batch.global * plan.graph.sequence());
-  context_.statistic_scale = 1.0f / static_cast<float>(plan.batch.workers);
+  context_.statistic_scale = 1.0f / static_cast<float>(plan.batch.workers * plan.batch.span);
   context_.dropout_key = random_key(plan.experiment.seed, RandomPurpose::dropout);
 }
 
 void SyntheticPasses::compile(std::int64_t micro_batch) {
   program_.reset();  // its memory first
-  program_ = backend_.compile(plan_.graph, micro_batch, plan_.precision, PassMode::training, plan_.norm_group);
+  const std::int64_t group = group_ranks_ ? plan_.norm_group : std::min(plan_.norm_group, micro_batch);
+  program_ = backend_.compile(plan_.graph, micro_batch, plan_.precision, PassMode::training, group);
   program_->allocate();
   program_->set_weights(*weights_);
+  context_.group_ranks = group_ranks_.get();
   const auto* tokens = std::get_if<TokenInput>(&plan_.graph.nodes().front().operation);
   const int values = tokens != nullptr ? static_cast<int>(tokens->vocabulary) : 256;
   inputs_.resize(static_cast<std::size_t>(micro_batch * plan_.graph.input_bytes()));
@@ -66,6 +68,7 @@ SyntheticStep::SyntheticStep(const RunPlan& plan, const Machine& machine)
       synchronizer_(make_ring_synchronizer(
           machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
           bucket_elements(plan.experiment.communication, backend_.on_device()), backend_.on_device())) {
+  if (plan.batch.span > 1) group_ranks_ = machine.communicator().share_groups(static_cast<int>(plan.batch.span));
   machine.communicator().set_rounding(
       gradient_rounding(plan.parameters.trained(), plan.batch.global * plan.graph.sequence(), 1));
 }

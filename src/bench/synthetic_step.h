@@ -26,6 +26,7 @@ class SyntheticPasses {
   const RunPlan& plan_;
   Backend& backend_;
   std::unique_ptr<Vector> weights_, gradients_;
+  std::unique_ptr<GroupRanks> group_ranks_;  // null: groups that ranks share are normalised without the others
   std::unique_ptr<Program> program_;
 
  private:

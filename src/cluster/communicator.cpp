@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/group_ranks.h"
+#include "base/error.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -30,6 +32,11 @@ void Communicator::sum(std::span<double> values) {
 
 void Communicator::broadcast_vector(std::span<float> values, int root) {
   broadcast(std::as_writable_bytes(values), root);
+}
+
+std::unique_ptr<GroupRanks> Communicator::share_groups(int span) {
+  throw Error(cat(describe(), " cannot share batch norm's groups among ", span, " ranks"),
+              "use as many ranks as divide the virtual workers");
 }
 
 std::string broadcast_string(Communicator& communicator, std::string text, int root) {

@@ -12,6 +12,7 @@
 
 namespace ringtrain {
 
+class GroupRanks;
 class RankGroup;
 
 // A collective under way. Buffers stay alive and untouched until done() has returned true or finish() has returned.
@@ -69,6 +70,10 @@ class Communicator {
   // The reverse: `all` on root is cut into equal pieces.
   virtual void scatter(std::span<const float> all, std::span<float> mine, int root) = 0;
   virtual void barrier() = 0;
+
+  // The `span` neighbouring ranks that share batch norm's groups with this one (span_ranks.h). Collective. Throws Error
+  // where they cannot.
+  virtual std::unique_ptr<GroupRanks> share_groups(int span);
 
   // Throws what has gone wrong meanwhile outside the calls above, on this rank or on another one of the group; to be
   // called while the host waits for a device or a disk.

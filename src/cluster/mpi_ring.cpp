@@ -24,6 +24,7 @@
 #include "cluster/communicator.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
+#include "cluster/span_ranks.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -79,6 +80,7 @@ class MpiRing final : public Communicator {
   void gather(std::span<const float> mine, std::span<float> all, int root) override;
   void scatter(std::span<const float> all, std::span<float> mine, int root) override;
   void barrier() override;
+  std::unique_ptr<GroupRanks> share_groups(int span) override { return make_span_ranks(group_, span); }
   void poll() override {
     if (!aborted_) group_.check();
   }

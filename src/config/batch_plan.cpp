@@ -33,27 +33,61 @@ std::int64_t nearest_divisor(std::int64_t number, std::int64_t wanted) {
                            [wanted](std::int64_t a, std::int64_t b) { return ratio(a, wanted) < ratio(b, wanted); });
 }
 
+// "1, 4, 16": the eight of `numbers`, in increasing order and not empty, that are nearest to `wanted`, and 1.
+std::string nearest_of(std::vector<std::int64_t> numbers, std::int64_t wanted) {
+  constexpr std::size_t most = 8;
+  std::stable_sort(numbers.begin(), numbers.end(),
+                   [wanted](std::int64_t a, std::int64_t b) { return ratio(a, wanted) < ratio(b, wanted); });
+  numbers.resize(std::min(numbers.size(), most));
+  std::sort(numbers.begin(), numbers.end());
+  std::string out = numbers.front() > 1 ? "1" : "";
+  for (const std::int64_t n : numbers) out += cat(out.empty() ? "" : ", ", n);
+  return out;
+}
+
+// Of all batches of a run: their greatest common divisor.
+std::int64_t common_batch(const BatchConfig& batch) {
+  std::int64_t all = 0;
+  for (const std::int64_t b : batches_on_course(batch)) all = std::gcd(all, b);
+  return all;
+}
+
+// All numbers of ranks that can divide or share so many workers of `worker` samples.
+std::vector<std::int64_t> possible_ranks(std::int64_t workers, std::int64_t worker) {
+  std::vector<std::int64_t> all;
+  for (const std::int64_t teams : divisors(workers))
+    for (std::int64_t span = 1; worker % span == 0; span *= 2) all.push_back(teams * span);
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all;
+}
+
 // What the ranks' shares of all batches of a run have in common.
 struct CommonRows {
   std::int64_t rows = 0;       // the greatest common divisor of the rows of a rank
+  std::int64_t span = 1;       // ranks that share a worker
   std::string of_every_batch;  // for messages; "" where the batch never changes
 };
 
 // Throws Error where a batch of the run cannot be divided among the ranks.
-CommonRows common_rows(const BatchConfig& batch, std::int64_t ranks, std::int64_t small_batch) {
+CommonRows common_rows(const BatchConfig& batch, std::int64_t ranks, bool may_share, std::int64_t small_batch) {
   const std::vector<std::int64_t> batches = batches_on_course(batch);
-  std::int64_t all = 0;
-  for (const std::int64_t b : batches) all = std::gcd(all, b);
+  const std::int64_t all = common_batch(batch);
+  const std::int64_t workers = std::max<std::int64_t>(1, all / batch.worker);
+  const std::int64_t span = may_share ? ranks_per_worker(batch, ranks) : 1;
   for (const std::int64_t b : batches) {
     const std::string global = b == batch.global ? cat("batch.global ", b) : cat("the batch of ", b);
     if (b % batch.worker != 0)
       throw Error(cat("batch.worker ", batch.worker, " does not divide ", global),
                   cat("Values of batch.worker that do: ", nearest_divisors(all, batch.worker), "."));
-    if (b / batch.worker % ranks != 0)
+    if (span == 0)
+      throw Error(cat(ranks, " ranks neither divide the ", b / batch.worker, " virtual workers (", global,
+                      " / batch.worker ", batch.worker, ") nor can a power of two of ranks share each"),
+                  cat("Numbers of ranks that can: ", nearest_of(possible_ranks(workers, batch.worker), ranks), "."));
+    if (b / batch.worker % (ranks / span) != 0)
       throw Error(cat(ranks, " ranks do not divide the ", b / batch.worker, " virtual workers (", global,
                       " / batch.worker ", batch.worker, ")"),
-                  cat("Numbers of ranks that do: ",
-                      nearest_divisors(std::max<std::int64_t>(1, all / batch.worker), ranks), "."));
+                  cat("Numbers of ranks that do: ", nearest_divisors(workers, ranks), "."));
     if (small_batch > 0 && b / ranks % small_batch != 0)
       throw Error(
           cat("noise.small_batch ", small_batch, " does not divide the ", b / ranks, " rows of each of ", ranks,
@@ -61,21 +95,20 @@ CommonRows common_rows(const BatchConfig& batch, std::int64_t ranks, std::int64_
           cat("Numbers of ranks that work: ", nearest_divisors(std::max<std::int64_t>(1, all / small_batch), ranks),
               "; noise.small_batch=0 measures what a rank does in one pass."));
   }
-  return {all / ranks, batches.size() > 1 ? " common" : ""};
+  return {all / ranks, span, batches.size() > 1 ? " common" : ""};
 }
 
 }  // namespace
 
+std::int64_t ranks_per_worker(const BatchConfig& batch, std::int64_t ranks) {
+  const std::int64_t workers = std::max<std::int64_t>(1, common_batch(batch) / batch.worker);
+  for (std::int64_t span = 1; ranks % span == 0 && batch.worker % span == 0; span *= 2)
+    if (workers % (ranks / span) == 0) return span;
+  return 0;
+}
+
 std::string nearest_divisors(std::int64_t number, std::int64_t wanted) {
-  constexpr std::size_t most = 8;
-  std::vector<std::int64_t> near = divisors(number);
-  std::stable_sort(near.begin(), near.end(),
-                   [wanted](std::int64_t a, std::int64_t b) { return ratio(a, wanted) < ratio(b, wanted); });
-  near.resize(std::min(near.size(), most));
-  std::sort(near.begin(), near.end());
-  std::string out = near.front() > 1 ? "1" : "";
-  for (const std::int64_t d : near) out += cat(out.empty() ? "" : ", ", d);
-  return out;
+  return nearest_of(divisors(number), wanted);
 }
 
 BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
@@ -87,12 +120,24 @@ BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t 
   BatchPlan plan;
   plan.worker = batch.worker;
   plan.ranks = ranks;
-  const CommonRows common = common_rows(batch, ranks, small_batch);
+  const CommonRows common = common_rows(batch, ranks, whole_workers, small_batch);
+  plan.span = common.span;
 
-  // A micro-batch is a number of units: samples, or virtual workers where those must stay whole.
-  const std::int64_t unit = whole_workers ? batch.worker : 1;
+  // A micro-batch is a number of units: samples, or virtual workers where those must stay whole. Of a shared worker it
+  // is one part.
+  const std::int64_t unit = whole_workers ? batch.worker / plan.span : 1;
   const std::int64_t units = (small_batch > 0 ? small_batch : common.rows) / unit;
-  if (batch.micro == 0) {
+  if (plan.span > 1) {
+    plan.micro_batch = unit;
+    if (batch.micro != 0 && batch.micro != unit)
+      throw Error(cat("batch.micro is ", batch.micro, ", but ", plan.span, " ranks share each virtual worker of ",
+                      batch.worker, " samples, expected ", unit, ": a pass is a rank's part of one worker"),
+                  cat("Set batch.micro=", unit, ", or 0."));
+    if (small_batch % unit != 0)
+      throw Error(cat("noise.small_batch is ", small_batch, ", expected a multiple of the ", unit,
+                      " samples of a pass: ", plan.span, " ranks share each virtual worker of ", batch.worker),
+                  "noise.small_batch=0 measures what a rank does in one pass.");
+  } else if (batch.micro == 0) {
     const std::int64_t wanted = std::max<std::int64_t>(1, preferred_micro_batch / unit);
     plan.micro_batch = unit * nearest_divisor(units, wanted);
   } else {
@@ -126,7 +171,8 @@ std::string to_string(const BatchPlan& plan) {
     return cat(count, " ", noun, count == 1 ? "" : "s");
   };
   return cat(plan.global, " = ", counted(plan.workers, "worker"), " x ", plan.worker, " = ",
-             counted(plan.ranks, "rank"), " x ", counted(plan.accumulation, "micro-step"), " x ", plan.micro_batch);
+             counted(plan.ranks, "rank"), " x ", counted(plan.accumulation, "micro-step"), " x ", plan.micro_batch,
+             plan.span > 1 ? cat(", ", plan.span, " ranks share a worker") : "");
 }
 
 }  // namespace ringtrain

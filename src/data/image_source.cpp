@@ -84,7 +84,9 @@ class ImageSource : public BatchSource {
     };
     batch.valid_rows = samples_in(part.first_row, plan_.micro_batch);
     const RowRange mine = rows_of_rank(plan_, part.batch);
-    batch.step_targets = samples_in(mine.first, mine.count);
+    batch.step_targets = 0;
+    for (std::int64_t pass = 0; pass < mine.count / plan_.micro_batch; ++pass)
+      batch.step_targets += samples_in(first_row_of_pass(plan_, mine, pass), plan_.micro_batch);
     batch.resets_state = false;
   }
 

@@ -127,7 +127,7 @@ struct Loader::State {
     work.part.batch = batch;
     work.part.micro_step = next_place.micro_step;
     work.part.part = next_part % sizes.parts;
-    work.part.first_row = rows.first + work.part.micro_step * plan.micro_batch;
+    work.part.first_row = first_row_of_pass(plan, rows, work.part.micro_step);
     if (work.part.part == 0) {
       Slot& mine = *work.slot;
       mine.state = SlotState::filling;

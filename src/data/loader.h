@@ -25,9 +25,13 @@ struct LoaderPlan {
   ImageTransform image;               // images only
   std::int64_t reads = 8;             // images only: records being read at the same time
   std::int64_t global_batch = 0;
-  std::int64_t first_row = 0;  // this rank's rows of every global batch: [first_row, first_row + rows)
+  // This rank's rows of every global batch: [first_row, first_row + rows). Where `span` ranks share the workers of
+  // batch norm: of their span x rows rows from first_row on, the micro-batches member, member + span, member + 2 span,
+  // ...
+  std::int64_t first_row = 0;
   std::int64_t rows = 0;
   std::int64_t micro_batch = 0;  // divides rows
+  std::int64_t span = 1, member = 0;
   BatchCourse course;            // training; without stages: global_batch over the whole run
   bool evaluation = false;       // natural order, every sample (every character) exactly once, tails padded
   std::int64_t threads = 1;      // that fill batches; images: that decode

@@ -44,7 +44,8 @@ void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
                 "use the data set's context length, or convert the names again with --context");
   }
   if (plan.sequence < 1 || plan.global_batch < 1 || plan.rows < 1 || plan.first_row < 0 ||
-      plan.first_row + plan.rows > plan.global_batch || plan.micro_batch < 1 || plan.rows % plan.micro_batch != 0 ||
+      plan.first_row + plan.span * plan.rows > plan.global_batch || plan.micro_batch < 1 ||
+      plan.rows % plan.micro_batch != 0 || plan.span < 1 || plan.member < 0 || plan.member >= plan.span ||
       plan.threads < 1 || plan.prefetch < 1) {
     throw Error(cat("impossible loader plan: sequence ", plan.sequence, ", global batch ", plan.global_batch,
                     ", rows [", plan.first_row, ", ", plan.first_row + plan.rows, "), micro-batch ", plan.micro_batch,

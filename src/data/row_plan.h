@@ -9,12 +9,18 @@
 
 namespace ringtrain {
 
-// This rank's rows of a global batch of `batch` rows.
+// This rank's rows of a global batch of `batch` rows: how many, and where they begin, or those of all ranks that share
+// workers with it.
 struct RowRange {
   std::int64_t first = 0, count = 0;
 };
 inline RowRange rows_of_rank(const LoaderPlan& plan, std::int64_t batch) {
   return {plan.first_row * batch / plan.global_batch, plan.rows * batch / plan.global_batch};
+}
+
+// Of one micro-batch of them, in the global batch.
+inline std::int64_t first_row_of_pass(const LoaderPlan& plan, const RowRange& own, std::int64_t micro_step) {
+  return own.first + (micro_step * plan.span + plan.member) * plan.micro_batch;
 }
 
 // Throws Error when the plan contradicts itself or the data set.

@@ -7,8 +7,8 @@
 
 namespace ringtrain {
 
-// Passes of whole groups that together take exactly evaluate.norm_samples, as large as a micro-batch allows. Which
-// samples are normalised together does not depend on their size.
+// Passes of whole groups, also where ranks share a group in training, that together take exactly evaluate.norm_samples,
+// as large as a micro-batch allows. Which samples are normalised together does not depend on their size.
 void plan_norms(RunPlan& p) {
   p.norm_samples = p.experiment.evaluate.norm_samples;
   if (p.norm_samples == 0) return;
@@ -17,10 +17,11 @@ void plan_norms(RunPlan& p) {
         cat("evaluate.norm_samples is ", p.norm_samples, ", but ", p.train.prefix, " has ", p.train.total, " samples"),
         cat("expected at most ", p.train.total / p.norm_group * p.norm_group));
   const std::int64_t groups = p.norm_samples / p.norm_group;
-  std::int64_t groups_of_pass = std::min(groups, p.batch.micro_batch / p.norm_group);
+  std::int64_t groups_of_pass = std::clamp<std::int64_t>(p.batch.micro_batch / p.norm_group, 1, groups);
   while (groups % groups_of_pass != 0) --groups_of_pass;
   p.norm_loader = p.train_loader;
   p.norm_loader.course = {};  // one batch
+  p.norm_loader.span = 1;
   p.norm_loader.global_batch = p.norm_loader.rows = p.norm_loader.micro_batch = groups_of_pass * p.norm_group;
 }
 

@@ -153,11 +153,15 @@ RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const
   std::int64_t common = 0;
   for (const std::int64_t b : p.batches) common = std::gcd(common, b);
   const std::int64_t rows = small_batch > 0 ? small_batch : std::max<std::int64_t>(1, common / std::max(1, ranks));
-  if (batch.micro == 0 && recorded_micro_batch > 0 && rows % recorded_micro_batch == 0)
-    batch.micro = recorded_micro_batch;
   if (p.graph.has_batch_norm()) p.norm_group = batch.worker;
+  // Ranks that share batch norm's workers have no choice.
+  const bool shares = p.norm_group > 0 && ranks_per_worker(batch, ranks) > 1;
+  if (batch.micro == 0 && !shares && recorded_micro_batch > 0 && rows % recorded_micro_batch == 0 &&
+      (p.norm_group == 0 || recorded_micro_batch % p.norm_group == 0))
+    batch.micro = recorded_micro_batch;
   const std::int64_t preferred =
       batch.micro > 0 ? batch.micro
+      : shares        ? 1
                       : backend.preferred_micro_batch(p.graph, p.precision,
                                                       {.rows = rows,
                                                        .group = p.norm_group,
@@ -166,6 +170,7 @@ RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const
                                                        .measures_norms = experiment.evaluate.norm_samples > 0});
   p.batch = batch_plan(batch, ranks, preferred, p.graph.has_batch_norm(), small_batch);
   p.train_loader = loader_plan(p, train, false);
+  p.train_loader.span = p.batch.span;
   if (p.has_validation) p.validation_loader = loader_plan(p, p.validation, true);
   p.carries_state = p.train_loader.order == TextOrder::streams;
   return p;
@@ -187,6 +192,11 @@ RunPlan make_equal_plan(const Experiment& experiment, const DatasetIndex& train,
   const NoiseConfig& noise = experiment.noise;
   RunPlan p = make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, noise.small_batch,
                         experiment.batch);
+  if (p.batch.span > 1 && backend.on_device())
+    throw Error(cat(ranks, " ranks would share the virtual workers of batch.worker ", p.norm_group, ", ", p.batch.span,
+                    " ranks each: batch norm's sums over ranks are made on CPUs only"),
+                cat("GPUs: numbers of ranks that divide the ", p.batch.workers, " workers, ",
+                    nearest_divisors(p.batch.workers, ranks), ", or machine.device=cpu."));
   if (branch) p.branch = *branch;
   check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   p.samples_per_epoch = samples_per_epoch(train, p.train_loader);
@@ -265,7 +275,8 @@ std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_d
 }
 
 LoaderPlan for_rank(LoaderPlan plan, int rank) {
-  plan.first_row = rank * plan.rows;
+  plan.member = rank % plan.span;
+  plan.first_row = (rank - plan.member) * plan.rows;
   return plan;
 }
 

@@ -38,7 +38,7 @@ struct RunPlan {
   Precision precision = Precision::fp32;
   BatchPlan batch;                    // async: of one update, on one rank
   std::optional<ServerPlan> servers;  // none: all ranks do the same
-  std::int64_t norm_group = 0;        // samples that batch norm normalises together; 0: the model has none
+  std::int64_t norm_group = 0;        // samples that batch norm normalises together, on batch.span ranks; 0: none
   BatchCourse course;                 // of the batch over the run; where it follows the noise, its beginning
   std::vector<std::int64_t> batches;  // that the run may have, in increasing order
   BranchPoint branch;                 // a branch's; else the beginning of the data

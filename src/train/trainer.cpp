@@ -96,6 +96,7 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       gradients_(backend.make_vector(gradient_elements(plan), true)),
       optimizer_(plan.experiment.optimizer, plan.parameters, backend, ranks_of(communicator), std::move(share)),
       loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
+      group_ranks_(plan.batch.span > 1 ? communicator.share_groups(static_cast<int>(plan.batch.span)) : nullptr),
       program_(
           backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group)),
       synchronizer_(make_ring_synchronizer(
@@ -293,7 +294,9 @@ PassContext Trainer::pass_context(const MicroBatch& batch, const Position& posit
   PassContext context;
   context.gradient_scale = loss_scale_.value() / static_cast<float>(targets_);
   const BatchPlan batch_plan = batch_at(position);
-  context.statistic_scale = 1.0f / static_cast<float>(batch_plan.workers / (alone_ ? batch_plan.ranks : 1));
+  context.statistic_scale =
+      1.0f / static_cast<float>(batch_plan.workers * batch_plan.span / (alone_ ? batch_plan.ranks : 1));
+  context.group_ranks = group_ranks_.get();
   context.dropout_key = dropout_key_;
   context.step = position.step;
   context.first_row = batch.first_row;

@@ -145,6 +145,7 @@ class Trainer {
   std::unique_ptr<Vector> weights_, gradients_;
   Optimizer optimizer_;
   LossScale loss_scale_;
+  std::unique_ptr<GroupRanks> group_ranks_;  // that share batch norm's workers; null: this rank has them whole
   std::unique_ptr<Program> program_;
   std::unique_ptr<Synchronizer> synchronizer_;
   std::optional<SmallBatchNorms> small_norms_;  // of this rank; none where the noise scale is not measured

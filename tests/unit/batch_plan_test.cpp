@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "base/error.h"
 
 namespace ringtrain {
@@ -114,6 +116,38 @@ TEST(BatchPlan, RefusalsSayWhatWouldWork) {
     EXPECT_NE(refusal(bad, 1).find("expected positive numbers"), std::string::npos);
   EXPECT_NE(refusal(config(8, 1), 0).find("expected positive numbers"), std::string::npos);
   EXPECT_NE(refusal(config(8, 1), 1, 0).find("expected positive numbers"), std::string::npos);
+}
+
+TEST(BatchPlan, RanksShareWorkersByPowersOfTwo) {
+  const auto plan = [](std::int64_t global, std::int64_t worker, std::int64_t ranks, std::int64_t micro = 0) {
+    return batch_plan(config(global, worker, micro), ranks, 64, true);
+  };
+  // MLPerf's batch: 160 workers of 424.
+  for (const auto& [ranks, span, accumulation] :
+       {std::tuple{160, 1, 1}, {320, 2, 1}, {640, 4, 1}, {1280, 8, 1}, {64, 2, 5}, {128, 4, 5}, {256, 8, 5}}) {
+    const BatchPlan p = plan(67840, 424, ranks);
+    EXPECT_EQ(p.span, span) << ranks;
+    EXPECT_EQ(p.micro_batch, 424 / span) << ranks;
+    EXPECT_EQ(p.accumulation, accumulation) << ranks;
+    EXPECT_EQ(p.global, p.ranks * p.accumulation * p.micro_batch);
+    EXPECT_EQ(p.workers, 160);
+  }
+  EXPECT_EQ(to_string(plan(67840, 424, 320)),
+            "67840 = 160 workers x 424 = 320 ranks x 1 micro-step x 212, 2 ranks share a worker");
+  EXPECT_EQ(plan(16, 8, 4, 4).micro_batch, 4);
+  EXPECT_EQ(resized(plan(16, 8, 4), 64).accumulation, 4);
+  EXPECT_EQ(ranks_per_worker(config(67840, 424), 2560), 0) << "424 = 8 x 53";
+}
+
+TEST(BatchPlan, WorkersThatRanksCannotShareAreRefused) {
+  EXPECT_EQ(refusal(config(67840, 424), 2560, 64, true),
+            "2560 ranks neither divide the 160 virtual workers (batch.global 67840 / batch.worker 424) nor can a power "
+            "of two of ranks share each | Numbers of ranks that can: 1, 64, 80, 128, 160, 256, 320, 640, 1280.");
+  EXPECT_EQ(refusal(config(24, 8), 9, 64, true).substr(0, 36), "9 ranks neither divide the 3 virtual");
+  EXPECT_EQ(refusal(config(24, 8), 6, 64, false).substr(0, 36), "6 ranks do not divide the 3 virtual ");
+  EXPECT_EQ(refusal(config(24, 8, 8), 6, 64, true),
+            "batch.micro is 8, but 2 ranks share each virtual worker of 8 samples, expected 4: a pass is a rank's part "
+            "of one worker | Set batch.micro=4, or 0.");
 }
 
 TEST(BatchPlan, TheLineShowsTheNumbersAndCountsOneInTheSingular) {

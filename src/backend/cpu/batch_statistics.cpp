@@ -31,6 +31,8 @@ BatchStatistics::BatchStatistics(const ImageContext& context, const BatchNorm& n
   moments_ = s.fixed(name_ + " moments", s.images() * channels * 2 * double_bytes);
   if (context_.training) slopes_ = s.fixed(name_ + " gradient coefficients", groups() * 2 * channels * float_bytes);
   statistics_ = s.lasting(name_ + " statistics", 2 * channels * float_bytes);
+  if (context_.span > 1)
+    parts_ = s.fixed(name_ + " sums of the group's ranks", context_.span * 2 * channels * double_bytes);
 }
 
 float* BatchStatistics::coefficient(std::int64_t group, int which) const {
@@ -69,35 +71,74 @@ void BatchStatistics::forward_steps() {
   };
   s.add(std::move(measure));
   Step finish{.name = name_ + " statistics", .whole = true, .uses = {moments_, coefficients_}, .once = true};
+  if (parts_ >= 0) finish.uses.push_back(parts_);
   finish.run = [this](const Slice&) { finish_forward(); };
   s.defer(std::move(finish));
 }
 template void BatchStatistics::forward_steps<float>();
 template void BatchStatistics::forward_steps<BFloat16>();
 
+double* BatchStatistics::part(std::int64_t rank, int which) const {
+  return context_.schedule->at<double>(parts_) + (rank * 2 + which) * context_.padded_channels(*x_);
+}
+
+template <class Own>
+void BatchStatistics::gather_parts(const Own& own) {
+  GroupRanks& ranks = *context_.pass->context.group_ranks;
+  const std::int64_t channels = context_.padded_channels(*x_);
+#pragma omp parallel for num_threads(context_.schedule->threads()) schedule(static)
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const auto [first, second] = own(c);
+    part(ranks.rank(), 0)[c] = first;
+    part(ranks.rank(), 1)[c] = second;
+  }
+  ranks.gather({part(0, 0), static_cast<std::size_t>(context_.span * 2 * channels)}, context_.pass->poll);
+}
+
 // Chan, Golub and LeVeque 1983: means and sums of squares of equally large parts.
+BatchStatistics::Moments BatchStatistics::own_moments(std::int64_t group, std::int64_t channel) const {
+  const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_);
+  const auto* moments = context_.schedule->at<double>(moments_);
+  const auto moment = [&](std::int64_t image, std::int64_t which) {
+    return moments[((image * blocks + channel / lanes) * 2 + which) * lanes + channel % lanes];
+  };
+  const std::int64_t begin = group * context_.group, end = begin + context_.group;
+  Moments own;
+  for (std::int64_t i = begin; i < end; ++i) own.mean += moment(i, 0);
+  own.mean /= static_cast<double>(context_.group);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const double d = moment(i, 0) - own.mean;
+    own.squares += moment(i, 1) + static_cast<double>(x_->pixels()) * d * d;
+  }
+  return own;
+}
+
+// Over all ranks of the group.
+BatchStatistics::Moments BatchStatistics::joined_moments(std::int64_t group, std::int64_t channel) const {
+  if (context_.span == 1) return own_moments(group, channel);
+  const double values = static_cast<double>(x_->pixels() * context_.group);
+  Moments all;
+  for (std::int64_t r = 0; r < context_.span; ++r) all.mean += part(r, 0)[channel];
+  all.mean /= static_cast<double>(context_.span);
+  for (std::int64_t r = 0; r < context_.span; ++r) {
+    const double d = part(r, 0)[channel] - all.mean;
+    all.squares += part(r, 1)[channel] + values * d * d;
+  }
+  return all;
+}
+
 void BatchStatistics::finish_forward() {
   const Schedule& s = *context_.schedule;
-  const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_), channels = blocks * lanes;
-  const double pixels = static_cast<double>(x_->pixels()), count = pixels * static_cast<double>(context_.group);
-  const auto* moments = s.at<double>(moments_);
+  const std::int64_t channels = context_.padded_channels(*x_);
+  const double count = static_cast<double>(x_->pixels() * context_.group * context_.span);
   const auto* gamma = s.at<float>(affine_weights_);
   auto* statistics = s.at<float>(statistics_);
+  if (context_.span > 1) gather_parts([this](std::int64_t c) { return own_moments(0, c); });
 #pragma omp parallel for num_threads(s.threads()) schedule(static)
   for (std::int64_t c = 0; c < channels; ++c) {
-    const auto moment = [&](std::int64_t image, std::int64_t which) {
-      return moments[((image * blocks + c / lanes) * 2 + which) * lanes + c % lanes];
-    };
     double mean_sum = 0, variance_sum = 0;
     for (std::int64_t g = 0; g < groups(); ++g) {
-      const std::int64_t begin = g * context_.group, end = begin + context_.group;
-      double mean = 0, squares = 0;
-      for (std::int64_t i = begin; i < end; ++i) mean += moment(i, 0);
-      mean /= static_cast<double>(context_.group);
-      for (std::int64_t i = begin; i < end; ++i) {
-        const double d = moment(i, 0) - mean;
-        squares += moment(i, 1) + pixels * d * d;
-      }
+      const auto [mean, squares] = joined_moments(g, c);
       const double inverse = 1 / std::sqrt(squares / count + epsilon_);
       coefficient(g, 0)[c] = static_cast<float>(mean);
       coefficient(g, 1)[c] = static_cast<float>(static_cast<double>(gamma[c]) * inverse);
@@ -110,30 +151,50 @@ void BatchStatistics::finish_forward() {
   }
 }
 
+BatchStatistics::Sums BatchStatistics::own_sums(const double* sums, int product, std::int64_t group,
+                                                std::int64_t channel) const {
+  const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_);
+  Sums own;
+  for (std::int64_t i = group * context_.group; i < (group + 1) * context_.group; ++i) {
+    const double* unit = sums + (i * blocks + channel / lanes) * 3 * lanes + channel % lanes;
+    own.d += unit[0];
+    own.dx += unit[product * lanes];
+  }
+  return own;
+}
+
+BatchStatistics::Sums BatchStatistics::joined_sums(const Sums& own, std::int64_t channel) const {
+  if (context_.span == 1) return own;
+  Sums all;
+  for (std::int64_t r = 0; r < context_.span; ++r) {
+    all.d += part(r, 0)[channel];
+    all.dx += part(r, 1)[channel];
+  }
+  return all;
+}
+
 // With xhat = (x - mean) / deviation and n values:
 //   dx = gamma / deviation (dz - sum(dz) / n - xhat sum(dz xhat) / n)
+// The sums are those of the whole group. The gradients of gamma and beta are this rank's own share: the reduction over
+// ranks adds the others.
 void BatchStatistics::finish_backward(const double* sums, int product) {
   const Schedule& s = *context_.schedule;
   const ImagePass& pass = *context_.pass;
-  const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_), channels = blocks * lanes;
-  const double count = static_cast<double>(x_->pixels() * context_.group);
+  const std::int64_t channels = context_.padded_channels(*x_);
+  const double count = static_cast<double>(x_->pixels() * context_.group * context_.span);
   const auto* statistics = s.at<float>(statistics_);
   auto* slopes = s.at<float>(slopes_);
+  if (context_.span > 1) gather_parts([&](std::int64_t c) { return own_sums(sums, product, 0, c); });
 #pragma omp parallel for num_threads(s.threads()) schedule(static)
   for (std::int64_t c = 0; c < channels; ++c) {
     double d_gamma = 0, d_beta = 0;
     for (std::int64_t g = 0; g < groups(); ++g) {
-      double d = 0, dx = 0;
-      for (std::int64_t i = g * context_.group; i < (g + 1) * context_.group; ++i) {
-        const double* unit = sums + (i * blocks + c / lanes) * 3 * lanes + c % lanes;
-        d += unit[0];
-        dx += unit[product * lanes];
-      }
+      const Sums own = own_sums(sums, product, g, c), all = joined_sums(own, c);
       const auto scale = static_cast<double>(coefficient(g, 1)[c]), inverse = static_cast<double>(coefficient(g, 2)[c]);
-      slopes[g * 2 * channels + c] = static_cast<float>(-scale * inverse * inverse * dx / count);
-      slopes[(g * 2 + 1) * channels + c] = static_cast<float>(-scale * d / count);
-      d_gamma += dx * inverse;
-      d_beta += d;
+      slopes[g * 2 * channels + c] = static_cast<float>(-scale * inverse * inverse * all.dx / count);
+      slopes[(g * 2 + 1) * channels + c] = static_cast<float>(-scale * all.d / count);
+      d_gamma += own.dx * inverse;
+      d_beta += own.d;
     }
     if (c >= gamma_.count) continue;
     const auto store = [&](const Parameter& p, double value) {

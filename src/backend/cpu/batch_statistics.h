@@ -1,6 +1,7 @@
 // Batch norm's per-channel side: statistics of each group of images, the coefficients that the kernels use, gradients
 // of gamma and beta. Sums are kept per image and block and added in a fixed order, so the bits do not depend on
-// threads.
+// threads. Where a group lies on several ranks, each brings the sums of its own images, and every rank adds them in the
+// order of the ranks: all have the same coefficients, bit for bit.
 #pragma once
 
 #include <span>
@@ -30,7 +31,10 @@ class BatchStatistics {
 
   void set_weights(const float* flat);
   std::vector<int> forward_storages() const { return {coefficients_}; }
-  std::vector<int> backward_storages() const { return {coefficients_, slopes_}; }
+  std::vector<int> backward_storages() const {
+    if (parts_ < 0) return {coefficients_, slopes_};
+    return {coefficients_, slopes_, parts_};
+  }
   std::vector<std::string> parameters() const;
   const std::string& name() const { return name_; }
 
@@ -38,6 +42,22 @@ class BatchStatistics {
   std::int64_t groups() const { return context_.measures ? context_.schedule->images() / context_.group : 1; }
   std::int64_t group_of(std::int64_t image) const { return context_.measures ? image / context_.group : 0; }
   float* coefficient(std::int64_t group, int which) const;  // [padded channels]: 0 mean, 1 scale, 2 1 / deviation
+  // Of this rank's images of a group. `which`: as NormKernels::moments() has them.
+  struct Moments {
+    double mean = 0, squares = 0;  // squares: of differences from the mean, summed
+  };
+  Moments own_moments(std::int64_t group, std::int64_t channel) const;
+  Moments joined_moments(std::int64_t group, std::int64_t channel) const;
+  // Sums of the backward pass: dz, and dz (x - mean).
+  struct Sums {
+    double d = 0, dx = 0;
+  };
+  Sums own_sums(const double* sums, int product, std::int64_t group, std::int64_t channel) const;
+  Sums joined_sums(const Sums& own, std::int64_t channel) const;
+  // Of the values that own(channel) gives, two per channel, those of all ranks of the group: [span][2][channels].
+  template <class Own>
+  void gather_parts(const Own& own);
+  double* part(std::int64_t rank, int which) const;
   void finish_forward();
 
   ImageContext context_;
@@ -45,7 +65,7 @@ class BatchStatistics {
   double epsilon_;
   Parameter gamma_, beta_, running_mean_, running_var_;
   std::string name_;
-  int moments_ = -1, coefficients_ = -1, slopes_ = -1, affine_weights_ = -1, statistics_ = -1;
+  int moments_ = -1, coefficients_ = -1, slopes_ = -1, affine_weights_ = -1, statistics_ = -1, parts_ = -1;
 };
 
 }  // namespace ringtrain::cpu

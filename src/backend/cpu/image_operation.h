@@ -34,6 +34,7 @@ struct ImagePass {
   LossSums sums = {};
   float* gradients = nullptr;
   bool accumulate = false;
+  std::function<void()> poll = {};  // as BackwardHooks::poll; empty in a forward pass
 };
 
 struct ImageContext {
@@ -45,7 +46,8 @@ struct ImageContext {
   ImagePass* pass = nullptr;
   bool training = true;
   bool measures = true;    // batch norm normalises by statistics of the pass, not by running ones
-  std::int64_t group = 0;  // images that batch norm normalises together
+  std::int64_t group = 0;  // images of this rank that batch norm normalises together
+  std::int64_t span = 1;   // ranks that a group lies on, each with so many
 
   std::int64_t lanes() const { return norm->lanes; }
   std::int64_t blocks(const Feature& f) const { return (f.shape.channels + lanes() - 1) / lanes(); }

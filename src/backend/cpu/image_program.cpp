@@ -20,6 +20,7 @@ class CompiledImageProgram : public ImageProgram {
       : parameters_(graph.parameters()),
         training_(mode == PassMode::training),
         mode_(mode),
+        span_(std::max<std::int64_t>(1, group / micro_batch)),
         threads_(threads),
         schedule_(micro_batch, threads),
         count_(std::move(count)) {
@@ -32,7 +33,8 @@ class CompiledImageProgram : public ImageProgram {
                          .pass = &pass_,
                          .training = training_,
                          .measures = mode != PassMode::inference,
-                         .group = group};
+                         .group = std::min(group, micro_batch),
+                         .span = span_};
     parts_ = join_operations<T>(graph, context);
     for (std::size_t i = 0; i < parts_.operations.size(); ++i) {
       schedule_.enter(parts_.blocks[i]);
@@ -75,6 +77,9 @@ class CompiledImageProgram : public ImageProgram {
 
   void forward(const PassContext& context) override {
     const TeamSize team(threads_);
+    const GroupRanks* ranks = context.group_ranks;
+    if (span_ > 1 && (ranks == nullptr || ranks->size() != span_))
+      throw Error(cat("a pass of ", schedule_.images(), " images needs the ", span_, " ranks of its batch-norm group"));
     pass_ = ImagePass{.input = staged_, .context = context};
     schedule_.run(nullptr);
     sums_ += pass_.sums;
@@ -86,6 +91,7 @@ class CompiledImageProgram : public ImageProgram {
     const TeamSize team(threads_);
     pass_.gradients = gradients.data();
     pass_.accumulate = accumulate;
+    pass_.poll = hooks.poll;
     schedule_.run(&hooks);
   }
 
@@ -104,6 +110,7 @@ class CompiledImageProgram : public ImageProgram {
   ParameterTable parameters_;
   bool training_;
   PassMode mode_;
+  std::int64_t span_;  // ranks that a group of batch norm lies on
   int threads_;
   Schedule schedule_;
   MemoryCount count_;
@@ -119,8 +126,9 @@ class CompiledImageProgram : public ImageProgram {
 std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int64_t micro_batch, std::int64_t group,
                                                     Precision precision, PassMode mode, int threads, Isa isa,
                                                     MemoryCount count) {
-  if (group < 1 || micro_batch % group != 0)
-    throw Error(cat("a micro-batch of ", micro_batch, " does not hold whole batch-norm groups of ", group),
+  if (group < 1 || (micro_batch % group != 0 && group % micro_batch != 0))
+    throw Error(cat("a micro-batch of ", micro_batch, " holds neither whole batch-norm groups of ", group,
+                    " nor an equal part of one"),
                 "batch.micro must be a multiple of batch.worker");
   if (precision == Precision::fp32)
     return std::make_unique<CompiledImageProgram<float>>(graph, micro_batch, group, mode, threads, isa,

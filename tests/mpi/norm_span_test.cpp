@@ -1,0 +1,167 @@
+// Virtual workers of batch norm that ranks share: the first gradient, the curve, evaluations and checkpoints of one
+// rank.
+#include "checkpoint/resume_rules.h"
+#include "cluster/span_ranks.h"
+#include "tests/unit/image_shards.h"
+#include "train/norm_recomputation.h"
+#include "training_rank.h"
+
+namespace ringtrain {
+namespace {
+
+class NormSpanTraining : public TrainerTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(TrainerTest::SetUp());
+    write_image_shards((folder_ / "images").string(), raw_images(150, 20, 20), 2);
+  }
+
+  // `workers` of four samples. On p ranks (p a power of two) that do not divide them, ranks share them.
+  Experiment experiment(std::int64_t workers, const std::string& model, const Settings& more = {}) const {
+    std::ofstream(folder_ / "images.yaml")
+        << "name: test\nmodel: " << model << "\ndata: {train: " << (folder_ / "images").string()
+        << ", image_size: 16, resize: 0, augmentation: pad_crop, pad: 2}\nbatch: {global: " << 4 * workers
+        << ", worker: 4}\noptimizer: {kind: sgd, momentum: 0.9, weight_decay: 0.0001}\n"
+        << "learning_rate: {base: 0.02}\nstop: {steps: 1000}\n";
+    return read_experiment((folder_ / "images.yaml").string(), more);
+  }
+};
+
+const char* const kResnet = "{kind: resnet, depth: 18, width: 16, stem: small}";
+
+bool is_power_of_two(int n) {
+  return (n & (n - 1)) == 0;
+}
+
+// One update at rate 1 without momentum: the weights before it minus those after it.
+std::vector<double> first_gradient(const Experiment& e, bool alone, ParameterTable& table) {
+  TrainingRank rank(e, false, nullptr, alone);
+  table = rank.plan.parameters;
+  const std::vector<float> before = rank.weights();
+  rank.steps(1);
+  const std::vector<float> after = rank.weights();
+  std::vector<double> difference(before.size());
+  for (std::size_t i = 0; i < before.size(); ++i)
+    difference[i] = static_cast<double>(before[i]) - static_cast<double>(after[i]);
+  return difference;
+}
+
+double tensor_difference(const std::vector<double>& a, const std::vector<double>& b, const Parameter& p) {
+  double difference = 0, norm = 0;
+  for (auto i = static_cast<std::size_t>(p.offset); i < static_cast<std::size_t>(p.offset + p.count); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+}
+
+TEST_F(NormSpanTraining, ThePartsOfAllRanksArriveInTheirOrder) {
+  const int size = session().size();
+  for (int span = 1; span <= size; span *= 2) {
+    if (size % span != 0) continue;
+    const auto ranks = make_span_ranks(session().job(), span);
+    ASSERT_EQ(ranks->size(), span);
+    EXPECT_EQ(ranks->rank(), session().rank() % span);
+    const int first = session().rank() - ranks->rank();
+    for (const std::size_t length : {std::size_t{1}, std::size_t{7}, std::size_t{100003}}) {
+      std::vector<double> parts(length * static_cast<std::size_t>(span), -1);
+      const std::vector<float> own = exact_values(session().rank(), length, span);
+      std::copy(own.begin(), own.end(), parts.begin() + static_cast<std::ptrdiff_t>(length) * ranks->rank());
+      ranks->gather(parts, {});
+      for (int r = 0; r < span; ++r) {
+        const std::vector<float> part = exact_values(first + r, length, span);
+        EXPECT_TRUE(std::equal(part.begin(), part.end(), parts.begin() + static_cast<std::ptrdiff_t>(length) * r))
+            << r << " of " << span << " with " << length;
+      }
+    }
+  }
+  EXPECT_THROW(make_span_ranks(session().job(), 3 * size), Error);
+}
+
+// A large rate, so that the weights' roundings are small beside the update.
+TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
+  for (const std::int64_t workers : {1, 3}) {
+    if (!is_power_of_two(session().size())) continue;
+    for (const std::string model : {kResnet, "{kind: alexnet, norm: true, dropout: 0.3}"}) {
+      Settings plain = {"optimizer.momentum=0", "optimizer.weight_decay=0", "learning_rate.base=4096"};
+      if (model.find("alexnet") != std::string::npos) plain.push_back("data.image_size=64");
+      SCOPED_TRACE(cat(workers, " workers, ", model));
+      const Experiment e = experiment(workers, model, plain);
+      ParameterTable table;
+      const std::vector<double> shared = first_gradient(e, false, table), alone = first_gradient(e, true, table);
+      for (const Parameter& p : table.all()) {
+        if (p.offset >= table.trained()) continue;
+        EXPECT_LE(tensor_difference(shared, alone, p), 1e-5) << p.name;
+      }
+    }
+  }
+}
+
+TEST_F(NormSpanTraining, TheCurveIsThatOfOneRank) {
+  for (const std::int64_t workers : {1, 3, 5}) {
+    if (!is_power_of_two(session().size())) continue;
+    SCOPED_TRACE(workers);
+    const Experiment e = experiment(workers, kResnet);
+    TrainingRank shared(e, false), alone(e, false, nullptr, true);
+    const auto span = static_cast<std::int64_t>(session().size());
+    EXPECT_EQ(shared.plan.batch.span, span) << "an odd number of workers";
+    EXPECT_EQ(shared.plan.batch.micro_batch * shared.plan.batch.accumulation, 4 * workers / span);
+    const std::vector<StepReport> a = shared.steps(20), b = alone.steps(20);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      const double tolerance = i < 5 ? 1e-5 : 2e-2;  // roundings grow
+      EXPECT_NEAR(a[i].loss, b[i].loss, tolerance * (1 + b[i].loss)) << i;
+      EXPECT_NEAR(a[i].gradient_norm, b[i].gradient_norm, 10 * tolerance * b[i].gradient_norm) << i;
+    }
+    // The running statistics count each worker once.
+    TrainingRank once(e, false), once_alone(e, false, nullptr, true);
+    once.steps(1);
+    once_alone.steps(1);
+    const std::vector<float> first = once.weights(), first_alone = once_alone.weights();
+    for (auto i = static_cast<std::size_t>(once.plan.parameters.trained()); i < first.size(); ++i)
+      EXPECT_NEAR(first[i], first_alone[i], 1e-5f * (1 + std::abs(first_alone[i]))) << i;
+  }
+}
+
+TEST_F(NormSpanTraining, RecomputedStatisticsAreThoseOfOneRank) {
+  if (!is_power_of_two(session().size())) return;
+  const Experiment e = experiment(3, kResnet, {"evaluate.norm_statistics=recomputed", "evaluate.norm_samples=24"});
+  TrainingRank shared(e, false), alone(e, false, nullptr, true);
+  shared.steps(2);
+  alone.steps(2);
+  NormRecomputation norms(shared.plan, *shared.backend, shared.communicator(), shared.watchdog);
+  NormRecomputation expected(alone.plan, *alone.backend, alone.communicator(), alone.watchdog);
+  ASSERT_TRUE(norms.measure(shared.trainer->weights(), 2, {}));
+  ASSERT_TRUE(expected.measure(alone.trainer->weights(), 2, {}));
+  for (std::size_t i = 0; i < norms.values().size(); ++i)
+    EXPECT_NEAR(norms.values()[i], expected.values()[i], 1e-4f * (1 + std::abs(expected.values()[i]))) << i;
+}
+
+// A checkpoint says how large the passes were; ranks that share workers, or do not any more, have passes of their own.
+TEST_F(NormSpanTraining, ARunGoesOnWithWorkersSharedAndWhole) {
+  if (!is_power_of_two(session().size())) return;
+  const Experiment e = experiment(3, kResnet);
+  TrainingRank first(e, false);
+  first.steps(3);
+  const Checkpoint checkpoint = first.snapshot();
+  const std::vector<StepReport> expected = first.steps(2);
+  const std::int64_t of_checkpoint = first.plan.batch.micro_batch;
+  const DatasetIndex index = read_dataset_index(e.data.train);
+  for (const int ranks : {1, 2, 3, 4, 6, 12}) {
+    const RunPlan plan = make_run_plan(e, index, nullptr, ranks, *first.backend, of_checkpoint);
+    EXPECT_EQ(plan.batch.micro_batch * plan.batch.span % 4, 0) << ranks;
+  }
+  TrainingRank resumed(e, false, &checkpoint);
+  const std::vector<StepReport> reports = resumed.steps(2);
+  for (std::size_t i = 0; i < reports.size(); ++i) EXPECT_EQ(reports[i].loss, expected[i].loss) << i;
+  // Alone only rank 0 has the checkpoint.
+  if (session().rank() != 0) {
+    TrainingRank other(e, false, nullptr, true);
+    return;
+  }
+  TrainingRank whole(e, false, &checkpoint, true);
+  EXPECT_EQ(whole.plan.batch.span, 1);
+  EXPECT_NEAR(whole.steps(1)[0].loss, expected[0].loss, 1e-4 * expected[0].loss);
+}
+
+}  // namespace
+}  // namespace ringtrain
