@@ -367,6 +367,10 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     return {
         {{"run.dir", "run.id"}, cat(state("run.dir", e), " and ", state("run.id", e), ", expected only one of them")}};
   if (auto contradiction = learning_rate_contradiction(source_experiment(e))) return contradiction;
+  if ((e.test.slow_rank >= 0) != (e.test.slow_seconds > 0))
+    return {{{"test.slow_rank", "test.slow_seconds"},
+             cat(state("test.slow_rank", e), " and ", state("test.slow_seconds", e),
+                 ", expected a rank and how long it sleeps in each step, or neither")}};
   const StopConfig& stop = e.stop;
   if (stop.epochs == 0 && stop.steps == 0 && stop.seconds == 0 && stop.target_metric.empty() && e.branch.samples == 0)
     return {{{"stop.epochs", "stop.steps", "stop.seconds", "stop.target_metric"},

@@ -386,7 +386,8 @@ std::vector<Field> make_schema() {
              "fits. 0: the memory of its GPU; on CPUs no limit."),
 
     FIELD(test.slow_rank).how_it_runs().from(-1, 1e6)
-      .means("For experiments with a slow rank: which one. -1: none."),
+      .means("For experiments with a slow rank: which one, counted from 0. It sleeps at the beginning of its steps, which "
+             "changes no number of theirs. -1: none."),
     FIELD(test.slow_seconds).how_it_runs().unit("seconds").from(0, second_limit)
       .means("How long the slow rank sleeps in each of its steps."),
 

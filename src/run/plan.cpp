@@ -17,6 +17,7 @@
 #include "run/memory_plan.h"
 #include "run/norm_plan.h"
 #include "run/points.h"
+#include "run/rank_checks.h"
 #include "run/server_plan.h"
 
 namespace ringtrain {
@@ -192,11 +193,7 @@ RunPlan make_equal_plan(const Experiment& experiment, const DatasetIndex& train,
   const NoiseConfig& noise = experiment.noise;
   RunPlan p = make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, noise.small_batch,
                         experiment.batch);
-  if (p.batch.span > 1 && backend.on_device())
-    throw Error(cat(ranks, " ranks would share the virtual workers of batch.worker ", p.norm_group, ", ", p.batch.span,
-                    " ranks each: batch norm's sums over ranks are made on CPUs only"),
-                cat("GPUs: numbers of ranks that divide the ", p.batch.workers, " workers, ",
-                    nearest_divisors(p.batch.workers, ranks), ", or machine.device=cpu."));
+  check_ranks(experiment, p.batch, backend);
   if (branch) p.branch = *branch;
   check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   p.samples_per_epoch = samples_per_epoch(train, p.train_loader);

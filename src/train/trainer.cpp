@@ -1,7 +1,9 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -109,7 +111,8 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       carried_state_(plan.carries_state ? static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size())
                                         : 0),
       pinned_(backend, with(loader.ring(), carried_state_)),
-      dropout_key_(random_key(plan.experiment.seed, RandomPurpose::dropout)) {
+      dropout_key_(random_key(plan.experiment.seed, RandomPurpose::dropout)),
+      slow_seconds_(plan.experiment.test.slow_rank == communicator.rank() ? plan.experiment.test.slow_seconds : 0) {
   program_->allocate();
   communicator.set_rounding(
       gradient_rounding(plan.parameters.trained(), plan.batch.global * plan.graph.sequence(), loss_scale_.value()));
@@ -155,6 +158,9 @@ StepReport Trainer::step(const Requests& requests) {
     };
   }
   synchronizer_->begin(before_sum);
+  if (slow_seconds_ > 0)
+    clock.time(Phase::forward, times.forward,
+               [this] { std::this_thread::sleep_for(std::chrono::duration<double>(slow_seconds_)); });
 
   for (std::int64_t micro_step = 0; micro_step < batch.accumulation; ++micro_step) {
     const bool last = micro_step + 1 == batch.accumulation;

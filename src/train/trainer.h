@@ -158,6 +158,7 @@ class Trainer {
   PageVector<float> carried_state_;
   Pinned pinned_;
   std::uint64_t dropout_key_;
+  double slow_seconds_;               // that this rank sleeps in each step (test.slow_rank)
   std::optional<MicroBatch> staged_;  // what the program's next forward pass takes
   bool ahead_ = false;                // and it has begun: the first of the next step
   std::int64_t targets_ = 0;          // of the global batch that the newest pass belongs to
