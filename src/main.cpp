@@ -47,10 +47,14 @@ constexpr const char* usage = R"(ringtrain: large-batch training over MPI
       train --resume.
   ringtrain bench comm|input|step ... [EXPERIMENT.yaml] [key.path=value ...] [--json FILE] [--seconds S] [--link-gbit G]
                   [--wanted RATE]
+  ringtrain bench utilisation [EXPERIMENT.yaml] [key.path=value ...] [--limit-gib G] [--largest N] [--csv FILE.csv]
+  ringtrain bench components EXPERIMENT.yaml [key.path=value ...] [--csv FILE.csv]
       Measures what the ranks of this job have: all-reduce, reading the data set, a training step (10 s each); also the
       nodes' clocks and versions, and which node is slow. comm needs no experiment. --json adds to a file. input says
       which input a node needs for RATE samples/s (else for its measured steps): JPEGs or a decoded data set, and how
-      many loader threads.
+      many loader threads. utilisation: training steps of growing batches, up to the one that does not fit, of a CNN
+      with three convolutions where no experiment is given. components: what storage, decoding, augmentation, copies,
+      computing and all-reduce cost a training step. results/plot_bench.py draws both.
   ringtrain predict EXPERIMENT.yaml [--ranks 1..4096] [--preflight FILE,...] [--check FILE,...] [key.path=value ...]
                     [--ranks-per-node N] [--cores-per-node N] [--rows-per-rank N] [--latency-us L --link-gbit G]
                     [--csv FILE] [--json FILE] [--svg FILE]
@@ -136,13 +140,23 @@ int run_import(CommandLine& line, Session*) {
 
 int run_bench(CommandLine& line, Session* session) {
   BenchArguments b;
-  b.kinds = line.words({"comm", "input", "step"});
-  if (b.kinds.empty()) throw Error("ringtrain bench needs one or more of comm, input and step", "ringtrain --help");
+  b.kinds = line.words({"comm", "input", "step", "utilisation", "components"});
+  if (b.kinds.empty())
+    throw Error("ringtrain bench needs one or more of comm, input, step, utilisation and components",
+                "ringtrain --help");
   b.json = line.option("--json", "");
   b.seconds = line.number("--seconds", b.seconds, 0.01);
   b.link_gbit = line.number("--link-gbit", 0, 0);
   b.wanted = line.number("--wanted", 0, 0);
-  b.experiment = b.kinds == std::vector<std::string>{"comm"} ? line.experiment_if_any() : line.experiment();
+  b.limit_gib = line.number("--limit-gib", 0, 0);
+  b.largest = line.integer("--largest", 0, 1);
+  b.csv = line.output("--csv", ".csv");
+  const auto tables = std::ranges::count(b.kinds, "utilisation") + std::ranges::count(b.kinds, "components");
+  if (!b.csv.empty() && tables != 1)
+    throw Error("--csv takes one table: that of utilisation or that of components", "ringtrain --help");
+  const bool needs_experiment =
+      std::ranges::any_of(b.kinds, [](const std::string& kind) { return kind != "comm" && kind != "utilisation"; });
+  b.experiment = needs_experiment ? line.experiment() : line.experiment_if_any();
   return bench(b, *session);
 }
 

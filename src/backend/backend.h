@@ -98,6 +98,9 @@ class Program {
   // Begins to move the next pass's input to the device; the buffers stay untouched until its forward() has returned.
   // At most one pass ahead of forward().
   virtual void stage(const PassInput& input) = 0;
+  // The next pass takes the input of an earlier one again, and nothing is moved: to measure what moving costs. After
+  // two calls of stage().
+  virtual void stage_again() {}
   // Takes what was staged. A device may still be computing when it returns.
   virtual void forward(const PassContext& context) = 0;
   // Ends what the next take_sums() counts; passes that are begun in between count for the one after it.

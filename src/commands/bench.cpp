@@ -4,8 +4,10 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "bench/components.h"
 #include "bench/experiment_keys.h"
 #include "bench/measure.h"
+#include "bench/utilisation.h"
 #include "cluster/clock_offsets.h"
 #include "commands/commands.h"
 #include "config/schema.h"
@@ -66,7 +68,13 @@ int most_ranks_on_a_host(const std::vector<std::string>& hosts) {
 int bench(const BenchArguments& arguments, Session& session) {
   const std::unique_ptr<Communicator> start = make_mpi_communicator(session.job(), 1 << 16);
   Experiment experiment;
-  if (!arguments.experiment.path.empty()) experiment = shared_experiment(arguments.experiment, *start);
+  const auto asks_for = [&](const char* kind) {
+    return std::ranges::find(arguments.kinds, kind) != arguments.kinds.end();
+  };
+  if (!arguments.experiment.path.empty())
+    experiment = shared_experiment(arguments.experiment, *start);
+  else if (asks_for("utilisation"))
+    experiment = small_cnn_experiment();
   const int threads = thread_count(experiment, session);
   Machine machine = make_machine(experiment, session.job(), threads);
   const BenchContext context{.session = session,
@@ -87,8 +95,10 @@ int bench(const BenchArguments& arguments, Session& session) {
     if (kind == "comm") bench_comm(context, result);
     if (kind == "input") bench_input(context, result);
     if (kind == "step") bench_step(context, result);
+    if (kind == "utilisation") bench_utilisation(context, arguments.limit_gib, arguments.largest, arguments.csv);
+    if (kind == "components") bench_components(context, arguments.csv);
   }
-  if (std::ranges::find(arguments.kinds, "input") != arguments.kinds.end()) advise_on_input(context, result);
+  if (asks_for("input")) advise_on_input(context, result);
   if (context.root()) {
     for (const SlowHost& s : result.slow) {
       char times[32];

@@ -111,7 +111,8 @@ std::vector<Field> make_schema() {
       .means("Samples per optimizer step, whatever the number of ranks."),
     FIELD(batch.worker).unit("samples").required().from(1, int32_limit).also({"local_batch", "batch_per_gpu"})
       .means("Samples per virtual worker: the group of batch norm. Divides batch.global; the ranks must divide the "
-             "number of workers, batch.global / batch.worker."),
+             "number of workers, batch.global / batch.worker. With batch norm, on CPUs, a power of two of ranks of one "
+             "node may share each worker; a pass is then a rank's part of one worker."),
     FIELD(batch.micro).how_it_runs().unit("samples").from(0, int32_limit).also({"micro_batch", "micro_batch_size"})
       .means("Samples in one device pass: speed and memory, not the result. Divides each rank's share of "
              "batch.global. 0: chosen by the backend."),

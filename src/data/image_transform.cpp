@@ -166,6 +166,19 @@ struct ImageDecoder::State {
         [&](std::int64_t count) { return reader.read(count); }, out);
   }
 
+  // Reads the rows that `cut` needs and puts their beginnings into the rows of `out`, one after the other, round and
+  // round.
+  void from_jpeg_as_it_is(JpegReader& reader, const Cut& cut, std::span<std::uint8_t> out) {
+    const std::int64_t size = transform.size, width = std::min(size, cut.source.width);
+    reader.start(cut.source, 0);
+    for (std::int64_t row = 0; row < cut.source.height; row += 2) {
+      const std::int64_t count = std::min<std::int64_t>(2, cut.source.height - row);
+      const auto [first, second] = reader.read(count);
+      std::copy_n(first, width * 3, out.data() + row % size * size * 3);
+      if (count > 1) std::copy_n(second, width * 3, out.data() + (row + 1) % size * size * 3);
+    }
+  }
+
   void from_pixels(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width, std::int64_t channels,
                    const Cut& cut, std::span<std::uint8_t> out) {
     if ((channels != 1 && channels != 3) || std::ssize(pixels) != height * width * channels)
@@ -206,6 +219,13 @@ void ImageDecoder::training(std::span<const std::uint8_t> jpeg, const SampleKey&
   JpegReader reader(jpeg);
   const JpegHeader& header = reader.header();
   state_->from_jpeg(reader, training_cut(state_->transform, header.height, header.width, key), out);
+}
+
+void ImageDecoder::decoded_only(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out) {
+  state_->check_output(out);
+  JpegReader reader(jpeg);
+  const JpegHeader& header = reader.header();
+  state_->from_jpeg_as_it_is(reader, training_cut(state_->transform, header.height, header.width, key), out);
 }
 
 void ImageDecoder::evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out) {

@@ -55,6 +55,9 @@ class ImageDecoder {
   void evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out);
   // torchvision's resized_crop to size x size at a given place, then the mirror: what training() does.
   void resized_crop(std::span<const std::uint8_t> jpeg, const CropBox& box, std::span<std::uint8_t> out);
+  // For benchmarks: decodes what training() does, and neither resizes nor mirrors it: `out` is filled with the rows'
+  // beginnings.
+  void decoded_only(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out);
   // The same on stored pixels u8 [height, width, channels]; channels 1 or 3.
   void training_raw(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width,
                     std::int64_t channels, const SampleKey& key, std::span<std::uint8_t> out);

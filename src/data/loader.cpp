@@ -51,7 +51,7 @@ struct Loader::State {
     bool operator==(const Place&) const = default;
   };
 
-  State(std::shared_ptr<const Dataset> given, const LoaderPlan& given_plan)
+  State(std::shared_ptr<const Dataset> given, const LoaderPlan& given_plan, std::unique_ptr<BatchSource> given_source)
       : dataset(std::move(given)),
         plan(given_plan),
         samples(samples_per_epoch(dataset->index(), plan)),
@@ -60,7 +60,7 @@ struct Loader::State {
                    ? constant_course(plan.global_batch, samples, plan.course.keeps_rest)
                    : plan.course),
         sizes(ring_sizes(dataset->index(), plan)),
-        source(make_batch_source(dataset, plan)),
+        source(given_source ? std::move(given_source) : make_batch_source(dataset, plan)),
         all_inputs(static_cast<std::size_t>(sizes.slots * sizes.inputs)),
         all_targets(static_cast<std::size_t>(sizes.slots * sizes.targets)),
         slots(static_cast<std::size_t>(sizes.slots)) {
@@ -359,8 +359,10 @@ struct Loader::State {
   std::vector<std::thread> threads;  // last: they use all of the above
 };
 
+Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan, std::unique_ptr<BatchSource> source)
+    : state_(std::make_unique<State>(std::move(dataset), plan, std::move(source))) {}
 Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan)
-    : state_(std::make_unique<State>(std::move(dataset), plan)) {}
+    : Loader(std::move(dataset), plan, nullptr) {}
 Loader::~Loader() = default;
 
 void Loader::seek(std::int64_t epoch, std::int64_t offset, std::int64_t batch) {

@@ -65,8 +65,12 @@ std::int64_t samples_per_epoch(const DatasetIndex& index, const LoaderPlan& plan
 std::int64_t steps_per_epoch(const DatasetIndex& index,
                              const LoaderPlan& plan);  // of global_batch; throws Error when N < B
 
+class BatchSource;
+
 class Loader {
  public:
+  // `source`: what fills the micro-batches; null: the data set, as the plan says.
+  Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan, std::unique_ptr<BatchSource> source);
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan);
   ~Loader();  // ends the threads
   // Starts (again) with the global batch after the first `offset` samples of this epoch (evaluation: epoch 0); what was

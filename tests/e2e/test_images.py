@@ -9,7 +9,7 @@ import h5py
 import numpy
 import pytest
 
-from conftest import CONVERTER, arrays, assert_close, assert_same_bits, checkpoints, evaluations, last_step, steps
+from conftest import CONVERTER, ROOT, arrays, assert_close, assert_same_bits, checkpoints, evaluations, last_step, steps
 
 # Goyal's recipe in small: 96 images are 6 steps, each of 4 virtual workers.
 RESNET = {
@@ -73,6 +73,30 @@ def test_one_rank_is_two_ranks_is_four_ranks_with_batch_norm(workshop, data_sets
     assert len(steps(one)) == 10 and evaluations(one)[-1]["validation_targets"] == 30
     assert len(same(one, two)) == len(same(one, four)) == 2 * 20  # means and variances of 20 norms
     assert [s["accuracy"] for s in steps(one)][:3] == [s["accuracy"] for s in steps(four)][:3]
+
+
+def test_ranks_that_share_a_worker_are_one_rank(images):
+    """Two workers of 8 on 4 ranks, three of 4 on 2 and 4; a run goes on with workers shared and whole."""
+    for batch, shared in (({"global": 16, "worker": 8}, [4]), ({"global": 12, "worker": 4}, [2, 4])):
+        experiment = {**RESNET, "batch": batch}
+        one = images.train(f"{batch['global']}-1", ranks=1, **experiment)
+        for ranks in shared:
+            assert len(same(one, images.train(f"{batch['global']}-{ranks}", ranks=ranks, **experiment))) == 2 * 20
+            parts = f"{batch['global']}-parts-{ranks}"
+            images.train(parts, ranks=ranks, **{**experiment, "stop": {"steps": 5}})
+            same(one, images.train(parts, ranks=1, resume=True, **experiment))
+    result = images.run("plan", images.experiment(**{**RESNET, "batch": {"global": 12, "worker": 4}}), "--ranks", "4", ranks=0)
+    assert "12 = 3 workers x 4 = 4 ranks x 3 micro-steps x 1, 4 ranks share a worker" in result.out, result
+
+
+def test_plan_takes_more_ranks_than_workers_on_cpus_and_says_why_gpus_cannot(workshop):
+    mlperf = [ROOT / "configs/imagenet_resnet50_mlperf.yaml", "batch.global=67840", "batch.worker=424"]
+    result = workshop.run("plan", *mlperf, "--ranks", "320", ranks=0)
+    assert result.code == 0 and "320 ranks x 1 micro-step x 212, 2 ranks share a worker" in result.out, result
+    result = workshop.run("plan", *mlperf, "--ranks", "320", "--device", "h200", ranks=0)
+    assert result.code == 1 and "batch norm's sums over ranks are made on CPUs only" in result.err, result
+    result = workshop.run("plan", *mlperf, "--ranks", "2560", ranks=0)
+    assert result.code == 1 and "2560 ranks neither divide the 160 virtual workers" in result.err, result
 
 
 @pytest.mark.parametrize("experiment", [RESNET, CNN], ids=["resnet", "cnn"])

@@ -14,11 +14,7 @@ TEST_F(SlowRank, SleepsInItsStepsAndChangesNoBit) {
     const StepReport expected = plain.steps(1).front(), report = slowed.steps(1).front();
     EXPECT_EQ(report.loss, expected.loss);
     EXPECT_EQ(report.gradient_norm, expected.gradient_norm);
-    if (session().rank() == slow) {
-      EXPECT_GE(report.times.forward, 0.05);
-    } else {
-      EXPECT_GE(report.times.forward + report.times.backward + report.times.communication, 0.04) << "they wait";
-    }
+    EXPECT_TRUE(session().rank() != slow || report.times.forward >= 0.05) << report.times.forward;
   }
   EXPECT_EQ(slowed.weights(), plain.weights());
 }

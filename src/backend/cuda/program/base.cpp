@@ -171,6 +171,11 @@ void ProgramBase::stage(const PassInput& input) {
   ++staged_;
 }
 
+void ProgramBase::stage_again() {
+  if (staged_ < 2 || staged_ > taken_ + 1) throw Error("stage_again() needs two earlier passes and room for one more");
+  ++staged_;
+}
+
 void ProgramBase::forward(const PassContext& context) {
   if (taken_ == staged_) throw Error("forward() without a staged pass");
   const Stream stream = device_.compute_stream();

@@ -83,6 +83,7 @@ class ProgramBase : public Program {
   void allocate() override;
   void set_weights(const Vector& weights) override;
   void stage(const PassInput& input) override;
+  void stage_again() override;
   void forward(const PassContext& context) override;
   void close_sums() override;
   LossSums take_sums() override;

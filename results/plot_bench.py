@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Draws what `ringtrain bench utilisation` and `ringtrain bench components` have written with --csv, as a PNG.
+
+  results/plot_bench.py utilisation.csv -o utilisation.png
+  results/plot_bench.py components.csv -o components.png
+
+Utilisation: throughput, share of the machine's matrix rate and memory against the batch of a rank; the batch that does
+not fit is a cross above the limit. Several files are drawn together. Components: what each part costs a step.
+"""
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+
+def fail(message):
+    sys.exit(f"plot_bench.py: error: {message}")
+
+
+def read_rows(path):
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        fail(f"{path} cannot be read: {error.strerror}")
+    if not rows or not {"batch_per_rank", "removed"} & set(rows[0]):
+        fail(f"{path} holds no rows of `ringtrain bench utilisation|components --csv {path}`")
+    return rows
+
+
+def pyplot():
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    return plt
+
+
+def draw_utilisation(tables):
+    plt = pyplot()
+    figure, (rate, share, memory) = plt.subplots(3, 1, figsize=(8, 10), sharex=True)
+    for i, (name, rows) in enumerate(tables.items()):
+        color = f"C{i}"
+        fit = [r for r in rows if r["fits"] == "yes"]
+        batches = [int(r["batch_per_rank"]) for r in fit]
+        first = rows[0]
+        ranks = "1 rank" if first["ranks"] == "1" else f"{first['ranks']} ranks"
+        label = f"{first['model']}, {first['image_size']} px, {first['precision']}, {ranks} x {first['threads']} threads"
+        label = label if len(tables) == 1 else f"{name}: {label}"
+        rate.plot(batches, [float(r["samples_per_second"]) for r in fit], "o-", color=color, label=label)
+        share.plot(batches, [100 * float(r["share_of_matrix_rate"]) for r in fit], "o-", color=color,
+                   label=f"100 % = {float(first['matrix_gflops']):.0f} GFLOP/s a rank (dense layers)")
+        memory.plot(batches, [float(r["memory_mib"]) for r in fit], "o-", color=color, label="of a rank")
+        memory.axhline(float(first["limit_mib"]), color=color, linestyle="--", linewidth=1, label=f"limit, {float(first['limit_mib']):.0f} MiB")
+        over = [r for r in rows if r["fits"] == "no"]
+        if over:
+            memory.plot([int(r["batch_per_rank"]) for r in over], [float(r["memory_mib"]) for r in over], "x", color="red",
+                        markersize=9, label=f"{', '.join(r['batch_per_rank'] for r in over)} does not fit")
+    for axis, text in ((rate, "samples per second"), (share, "% of the matrix rate"), (memory, "MiB")):
+        axis.set_ylabel(text)
+        axis.set_xscale("log", base=2)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
+    share.set_ylim(bottom=0)
+    memory.set_yscale("log")
+    memory.set_xlabel("samples per rank and step")
+    rate.set_title("Training steps of growing batches")
+    return figure
+
+
+def draw_components(rows):
+    plt = pyplot()
+    figure, (rate, cost) = plt.subplots(1, 2, figsize=(11, 4.5))
+    names = [r["removed"] for r in rows]
+    colors = ["0.5"] + [f"C{i}" for i in range(len(rows) - 1)]
+    bars = rate.barh(names, [float(r["samples_per_second"]) for r in rows], color=colors)
+    rate.bar_label(bars, fmt="%.1f", padding=3)
+    rate.set_xlabel("samples per second")
+    rate.set_ylabel("removed")
+    costs = [100 * float(r["share_of_step"]) for r in rows[1:]]
+    bars = cost.barh(names[1:], costs, color=colors[1:])
+    cost.bar_label(bars, fmt="%.1f %%", padding=3)
+    cost.axvline(0, color="black", linewidth=0.8)
+    cost.set_xlabel("% by which a step is shorter without it")
+    for axis in (rate, cost):
+        axis.invert_yaxis()
+        axis.grid(axis="x", alpha=0.3)
+        axis.margins(x=0.18)
+    first = rows[0]
+    ranks = "1 rank" if first["ranks"] == "1" else f"{first['ranks']} ranks"
+    figure.suptitle(f"{first['model']}, {first['image_size']} px, {first['precision']}, batch {first['global_batch']}, "
+                    f"{ranks} x ({first['threads']} computing + {first['loader_threads']} loading) threads")
+    return figure
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="+", metavar="FILE.csv")
+    parser.add_argument("-o", "--output", default="bench.png", help="the PNG to write [bench.png]")
+    arguments = parser.parse_args()
+    tables = {Path(path).stem: read_rows(path) for path in arguments.tables}
+    components = [rows for rows in tables.values() if "removed" in rows[0]]
+    if components and len(tables) > 1:
+        fail("components are drawn from one file alone")
+    figure = draw_components(components[0]) if components else draw_utilisation(tables)
+    figure.tight_layout()
+    try:
+        figure.savefig(arguments.output, dpi=120)
+    except OSError as error:
+        fail(f"{arguments.output} cannot be written: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main()

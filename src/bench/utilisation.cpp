@@ -1,0 +1,238 @@
+#include "bench/utilisation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "bench/synthetic_step.h"
+#include "run/start.h"
+
+namespace ringtrain {
+
+namespace {
+
+constexpr std::int64_t most_batch = 1 << 24;
+
+// Of the node; what other programs could be asked to give back counts as free.
+std::int64_t free_host_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string name, rest; file >> name && std::getline(file, rest);)
+    if (name == "MemAvailable:") return std::stoll(rest) << 10;
+  throw Error("/proc/meminfo does not say what memory is free", "state it with --limit-gib");
+}
+
+std::int64_t memory_limit(const BenchContext& context, double limit_gib) {
+  double bytes = limit_gib * static_cast<double>(1 << 30);
+  if (limit_gib == 0 && context.machine.device)
+    bytes = 0.9 * static_cast<double>(context.machine.device->facts().free_bytes);
+  else if (limit_gib == 0)
+    bytes = 0.9 * static_cast<double>(free_host_bytes()) / context.session.node_size();
+  // The least of all ranks.
+  const std::vector<double> all = gathered(*context.machine.host, bytes);
+  double least = all.empty() ? 0 : *std::ranges::min_element(all);
+  context.machine.host->broadcast(std::as_writable_bytes(std::span(&least, 1)), 0);
+  return static_cast<std::int64_t>(least);
+}
+
+// The experiment with so many samples in one pass of each rank.
+RunPlan plan_of_batch(const Experiment& experiment, std::int64_t batch, int ranks, Backend& backend) {
+  Experiment e = experiment;
+  e.batch = {};
+  e.batch.global = batch * ranks;
+  e.batch.worker = e.batch.micro = batch;
+  e.noise.every_steps = 0;
+  e.learning_rate = {};
+  e.stop = {};
+  e.stop.steps = 1;
+  e.data.validation.clear();
+  e.data.train_samples = 0;
+  return make_run_plan(e, stated_index(e, "random pictures", batch * ranks), nullptr, ranks, backend);
+}
+
+std::int64_t memory_of(const RunPlan& plan, Backend& backend) {
+  std::int64_t bytes = 0;
+  for (const MemoryItem& item : rank_memory(plan, backend))
+    if (item.on_device == backend.on_device()) bytes += item.bytes;
+  return bytes;
+}
+
+// Hardly more than products of large matrices, and in the backend's own programs, so that it is what a network could
+// reach. Programs of images begin with a convolution: a very small one.
+Graph dense_network(std::int64_t width) {
+  Graph g;
+  int x = g.image(8, 8, {0.5, 0.5, 0.5}, {0.25, 0.25, 0.25});
+  x = g.flatten(g.relu(g.convolution(x, 16, 1, 1, 0, "convolution", true)));
+  for (int layer = 0; layer < 3; ++layer) x = g.relu(g.dense(x, width, cat("dense", layer)));
+  g.cross_entropy(g.dense(x, 10, "classes"));
+  return g;
+}
+
+double matrix_rate(const BenchContext& context, const RunPlan& like) {
+  Backend& backend = *context.machine.backend;
+  RunPlan plan = like;
+  plan.graph = dense_network(backend.on_device() ? 8192 : 2048);
+  plan.parameters = plan.graph.parameters();
+  plan.norm_group = 0;
+  const std::int64_t batch = backend.on_device() ? 8192 : 512;
+  SyntheticPasses passes(plan, backend);
+  passes.compile(batch);
+  const Runs runs =
+      timed_runs(*context.machine.host, context.seconds / 4, 1000, TooSlow::run_anyway, [&] { passes.pass(); });
+  const double operations = static_cast<double>(batch * training_flops_per_sample(plan.graph));
+  if (!context.root()) return 0;
+  // What the machine can do: the fastest run of the slowest rank.
+  double slowest = 0;
+  for (const std::vector<double>& of_rank : runs.of_rank)
+    slowest = std::max(slowest, *std::ranges::min_element(of_rank));
+  return operations / slowest;
+}
+
+UtilisationRow measure(const BenchContext& context, const RunPlan& plan, double seconds, double rate) {
+  UtilisationRow row{.batch = plan.batch.micro_batch, .memory_bytes = memory_of(plan, *context.machine.backend)};
+  SyntheticStep step(plan, context.machine);
+  step.compile(plan.batch.micro_batch);
+  const Runs runs = timed_runs(*context.machine.host, seconds, 1000, TooSlow::run_anyway, [&] { step.step(); });
+  if (!context.root()) return row;
+  row.seconds = runs.slowest();
+  row.samples_per_second = static_cast<double>(plan.batch.global) / row.seconds;
+  row.flops = static_cast<double>(row.batch * training_flops_per_sample(plan.graph)) / row.seconds;
+  row.share = row.flops / rate;
+  return row;
+}
+
+std::string mib(std::int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+void print(const UtilisationRow& row) {
+  char line[160];
+  if (row.fits)
+    std::snprintf(line, sizeof line, "  %9lld %12.0f samples/s %9.3f ms %9.1f GFLOP/s %5.1f %% of it %10s MiB",
+                  static_cast<long long>(row.batch), row.samples_per_second, 1e3 * row.seconds, 1e-9 * row.flops,
+                  100 * row.share, mib(row.memory_bytes).c_str());
+  else
+    std::snprintf(line, sizeof line, "  %9lld does not fit: %s MiB", static_cast<long long>(row.batch),
+                  mib(row.memory_bytes).c_str());
+  log_info(std::string(line));
+}
+
+std::string csv_of(const BenchContext& context, const Utilisation& u) {
+  const Experiment& e = context.experiment;
+  std::ostringstream csv;
+  csv << "model,image_size,precision,ranks,threads,batch_per_rank,fits,seconds,samples_per_second,gflops,"
+         "share_of_matrix_rate,memory_mib,matrix_gflops,limit_mib,machine,commit\n";
+  for (const UtilisationRow& row : u.rows) {
+    csv << e.model.kind << ',' << e.data.image_size << ',' << e.precision << ',' << context.session.size() << ','
+        << context.threads << ',' << row.batch << ',' << (row.fits ? "yes" : "no") << ',';
+    if (row.fits)
+      csv << row.seconds << ',' << row.samples_per_second << ',' << 1e-9 * row.flops << ',' << row.share;
+    else
+      csv << ",,,";
+    csv << ',' << mib(row.memory_bytes) << ',' << 1e-9 * u.matrix_rate << ',' << mib(u.limit_bytes) << ",\""
+        << context.machine.backend->describe() << "\"," << build_commit() << '\n';
+  }
+  return csv.str();
+}
+
+// The batches that are measured, and the first one that is too large (0: `largest` ended it).
+struct Batches {
+  std::vector<std::int64_t> fitting;
+  std::int64_t too_large = 0;
+};
+
+Batches find_batches(const BenchContext& context, const Experiment& e, std::int64_t limit, std::int64_t largest) {
+  Backend& backend = *context.machine.backend;
+  const int ranks = context.session.size();
+  const std::int64_t end = largest > 0 ? largest : most_batch;
+  const auto fits = [&](std::int64_t batch) {
+    return memory_of(plan_of_batch(e, batch, ranks, backend), backend) <= limit;
+  };
+  Batches found;
+  for (std::int64_t batch = 1; batch <= end && found.too_large == 0; batch *= 2)
+    if (fits(batch))
+      found.fitting.push_back(batch);
+    else
+      found.too_large = batch;
+  if (found.fitting.empty())
+    throw Error(cat("a batch of 1 does not fit into ", mib(limit), " MiB"), "a larger --limit-gib, or a smaller model");
+  if (found.too_large == 0 || backend.on_device()) return found;
+  std::int64_t low = found.fitting.back();
+  while (found.too_large - low > 1) {
+    const std::int64_t middle = low + (found.too_large - low) / 2;
+    (fits(middle) ? low : found.too_large) = middle;
+  }
+  if (low > found.fitting.back()) found.fitting.push_back(low);
+  return found;
+}
+
+}  // namespace
+
+Experiment small_cnn_experiment() {
+  Experiment e;
+  e.name = "utilisation";
+  e.model.kind = "cnn";
+  e.data.train = "random pictures";
+  e.data.image_size = 32;
+  e.data.resize = 0;
+  e.data.augmentation = "pad_crop";
+  e.data.classes = 10;
+  e.optimizer.kind = "sgd";
+  return e;
+}
+
+std::int64_t training_flops_per_sample(const Graph& graph) {
+  for (const Node& node : graph.nodes()) {
+    std::int64_t first = 0;
+    if (const auto* c = std::get_if<Convolution>(&node.operation))
+      first = 2 * c->input * c->kernel * c->kernel * node.output.size();
+    else if (const auto* d = std::get_if<Dense>(&node.operation))
+      first = 2 * d->input * d->output;
+    if (first > 0) return 3 * graph.forward_flops_per_sample() - first;
+  }
+  return 3 * graph.forward_flops_per_sample();
+}
+
+Utilisation bench_utilisation(const BenchContext& context, double limit_gib, std::int64_t largest,
+                              const std::string& csv) {
+  Experiment e = context.experiment;
+  Communicator& host = *context.machine.host;
+  Backend& backend = *context.machine.backend;
+  if (e.model.kind == "char_lstm")
+    throw Error("model.kind is char_lstm, expected a model of pictures: bench utilisation feeds random ones",
+                "leave the experiment out to measure the three-convolution CNN");
+  if (e.data.classes == 0) e.data.classes = std::ssize(shared_index(e.data.train, host).image.class_ids);
+
+  Utilisation u;
+  u.limit_bytes = memory_limit(context, limit_gib > 0 ? limit_gib : e.memory.limit_gib);
+  Batches batches;
+  context.machine.agree_on_fusions([&] { batches = find_batches(context, e, u.limit_bytes, largest); });
+  const int ranks = context.session.size();
+  u.matrix_rate = matrix_rate(context, plan_of_batch(e, 1, ranks, backend));
+  log_info("utilisation: ", e.model.kind, " on pictures of ", e.data.image_size, " x ", e.data.image_size, ", ",
+           e.precision, "; dense layers reach ", std::llround(1e-9 * u.matrix_rate),
+           " GFLOP/s a rank, and a rank may take ", mib(u.limit_bytes), " MiB");
+  const double seconds = context.seconds / static_cast<double>(batches.fitting.size());
+  for (const std::int64_t batch : batches.fitting) {
+    u.rows.push_back(measure(context, plan_of_batch(e, batch, ranks, backend), seconds, u.matrix_rate));
+    if (context.root()) print(u.rows.back());
+  }
+  if (batches.too_large > 0) {
+    const std::int64_t bytes = memory_of(plan_of_batch(e, batches.too_large, ranks, backend), backend);
+    u.rows.push_back({.batch = batches.too_large, .memory_bytes = bytes, .fits = false});
+    if (context.root()) print(u.rows.back());
+  }
+  if (!context.root() || csv.empty()) return u;
+  write_file_atomically(csv, csv_of(context, u));
+  log_info("wrote ", csv);
+  return u;
+}
+
+}  // namespace ringtrain

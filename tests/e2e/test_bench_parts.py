@@ -1,0 +1,87 @@
+"""bench utilisation, bench components, and the pictures of both."""
+import csv
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+from test_images import CNN, CROPPED, data_sets  # noqa: F401 (a fixture)
+
+
+def table(file):
+    with open(file, newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def draw(file):
+    pytest.importorskip("matplotlib")
+    picture = file.with_suffix(".png")
+    done = subprocess.run([sys.executable, ROOT / "results/plot_bench.py", file, "-o", picture], capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_utilisation_goes_up_to_the_batch_that_does_not_fit(workshop, ranks):
+    file = workshop.folder / "utilisation.csv"
+    result = workshop.run("bench", "utilisation", "--limit-gib", "0.05", "--seconds", "0.5", "--csv", file, ranks=ranks)
+    assert result.code == 0, result
+    rows = table(file)
+    sizes = [int(r["batch_per_rank"]) for r in rows]
+    assert [r["fits"] for r in rows] == ["yes"] * (len(rows) - 1) + ["no"]
+    assert sizes[:3] == [1, 2, 4] and sizes[-1] == sizes[-2] + 1, "the largest that fits and the next one"
+    memory = [float(r["memory_mib"]) for r in rows]
+    assert memory == sorted(memory) and memory[-2] <= 0.05 * 1024 < memory[-1]
+    for row in rows[:-1]:
+        assert row["model"] == "cnn" and row["ranks"] == str(ranks)
+        rate = int(row["batch_per_rank"]) * ranks / float(row["seconds"])
+        assert float(row["samples_per_second"]) == pytest.approx(rate, rel=1e-3)
+        # conv1 gives no gradient of the pictures: 2 x its 0.88 million products, 3 x the others'.
+        flops = 2 * (2 * 32 * 27 * 1024 + 3 * (64 * 288 * 256 + 128 * 576 * 64 + 2048 * 10))
+        assert float(row["gflops"]) == pytest.approx(flops * rate / ranks / 1e9, rel=1e-3)
+        assert float(row["share_of_matrix_rate"]) == pytest.approx(float(row["gflops"]) / float(row["matrix_gflops"]), rel=1e-3)
+    draw(file)
+
+
+def test_utilisation_of_an_experiments_model_up_to_a_stated_batch(workshop, data_sets):  # noqa: F811
+    workshop.data = data_sets["raw"]
+    file = workshop.folder / "utilisation.csv"
+    result = workshop.run("bench", "utilisation", workshop.experiment(**CNN), "--largest", "5", "--seconds", "0.3", "--csv", file)
+    assert result.code == 0, result
+    assert [(r["model"], r["batch_per_rank"], r["fits"]) for r in table(file)] == [("cnn", n, "yes") for n in ("1", "2", "4")]
+
+
+SMALL = {**CROPPED, "model": {"kind": "cnn"}, "data__prefetch": 1}
+
+
+def test_components_are_removed_in_turn(workshop, data_sets):  # noqa: F811
+    for encoding, ranks in (("jpeg", 2), ("raw", 1)):
+        workshop.data = data_sets[encoding]
+        file = workshop.folder / "components.csv"
+        result = workshop.run("bench", "components", workshop.experiment(**SMALL), "--seconds", "1", "--csv", file, ranks=ranks)
+        assert result.code == 0, result
+        rows = table(file)
+        expected = ["nothing", "storage", "decode", "augment", "compute", "all-reduce"]
+        assert [r["removed"] for r in rows] == [part for part in expected if not (
+            part == "decode" and encoding == "raw" or part == "all-reduce" and ranks == 1)]
+        seconds = {r["removed"]: float(r["seconds_per_step"]) for r in rows}
+        for row in rows:
+            assert float(row["samples_per_second"]) == pytest.approx(16 / float(row["seconds_per_step"]), rel=1e-3)
+            assert float(row["cost_seconds"]) == pytest.approx(seconds["nothing"] - seconds[row["removed"]], abs=1e-5)
+        assert "copy: a CPU computes on the loader's own memory" in result.out
+        draw(file)
+
+
+def test_what_cannot_be_measured_is_told(workshop, names):
+    workshop.data = names
+    experiment = workshop.experiment()
+    for words, told in ((["utilisation", experiment], "model.kind is char_lstm, expected a model of pictures"),
+                        (["components", experiment], "expected images"),
+                        (["components"], "needs an experiment file"),
+                        (["utilisation", "--limit-gib", "0.0001"], "a batch of 1 does not fit"),
+                        (["comm", "--csv", "x.csv"], "--csv takes one table"),
+                        (["utilisation", "--csv", "x.png"], "expected a file that ends in .csv")):
+        result = workshop.run("bench", *words, "--seconds", "0.2")
+        assert result.code != 0 and told in result.err, result
