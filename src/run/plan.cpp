@@ -193,7 +193,6 @@ RunPlan make_equal_plan(const Experiment& experiment, const DatasetIndex& train,
   const NoiseConfig& noise = experiment.noise;
   RunPlan p = make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, noise.small_batch,
                         experiment.batch);
-  check_ranks(experiment, p.batch, backend);
   if (branch) p.branch = *branch;
   check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   p.samples_per_epoch = samples_per_epoch(train, p.train_loader);
@@ -217,6 +216,7 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   const Experiment planned = servers ? experiment_of_update(experiment, *servers) : experiment;
   const int equal_ranks = !servers ? ranks : servers->async ? 1 : servers->workers;
   RunPlan p = make_equal_plan(planned, train, validation, equal_ranks, backend, recorded_micro_batch, branch);
+  check_ranks(experiment, p.batch, ranks, servers.has_value(), backend);
   if (!servers) return p;
   p.experiment = experiment;
   p.servers = servers;

@@ -4,16 +4,23 @@
 
 namespace ringtrain {
 
-void check_ranks(const Experiment& experiment, const BatchPlan& batch, const Backend& backend) {
+void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks, bool has_servers,
+                 const Backend& backend) {
   if (batch.span > 1 && backend.on_device())
     throw Error(cat(batch.ranks, " ranks would share the virtual workers of batch.worker ", batch.worker, ", ",
                     batch.span, " ranks each, but batch norm's sums over ranks are made on CPUs only"),
                 cat("Numbers of GPUs that divide the ", batch.workers,
                     " workers: ", nearest_divisors(batch.workers, batch.ranks), "; or machine.device=cpu."));
+  if (batch.span > 1 && has_servers)
+    throw Error(
+        cat(batch.ranks, " workers of parallel.kind: server would share the virtual workers of batch.worker ",
+            batch.worker, ", ", batch.span, " each, but one that is late or dropped would leave half of a group"),
+        cat("Numbers of workers that divide the ", batch.workers,
+            " virtual ones: ", nearest_divisors(batch.workers, batch.ranks), "; or parallel.kind=ring."));
   const std::int64_t slow = experiment.test.slow_rank;
-  if (slow >= batch.ranks)
-    throw Error(cat("test.slow_rank is ", slow, ", but the ranks are 0 to ", batch.ranks - 1),
-                cat("Expected at most ", batch.ranks - 1, "; -1: no rank is slow."));
+  if (slow >= ranks)
+    throw Error(cat("test.slow_rank is ", slow, ", but the ranks are 0 to ", ranks - 1),
+                cat("Expected at most ", ranks - 1, "; -1: no rank is slow."));
 }
 
 }  // namespace ringtrain

@@ -7,7 +7,9 @@
 
 namespace ringtrain {
 
-// Throws Error where ranks would share workers of batch norm on GPUs, or the slow rank is none of them.
-void check_ranks(const Experiment& experiment, const BatchPlan& batch, const Backend& backend);
+// Throws Error where ranks would share workers of batch norm on GPUs, or beside servers with ranks of their own, or
+// where the slow rank is none of the job's `ranks`.
+void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks, bool has_servers,
+                 const Backend& backend);
 
 }  // namespace ringtrain

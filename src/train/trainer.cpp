@@ -158,9 +158,7 @@ StepReport Trainer::step(const Requests& requests) {
     };
   }
   synchronizer_->begin(before_sum);
-  if (slow_seconds_ > 0)
-    clock.time(Phase::forward, times.forward,
-               [this] { std::this_thread::sleep_for(std::chrono::duration<double>(slow_seconds_)); });
+  sleep_if_slow(clock, times);
 
   for (std::int64_t micro_step = 0; micro_step < batch.accumulation; ++micro_step) {
     const bool last = micro_step + 1 == batch.accumulation;
@@ -198,11 +196,18 @@ StepReport Trainer::step(const Requests& requests) {
   return report;
 }
 
+void Trainer::sleep_if_slow(StepClock& clock, StepTimes& times) {
+  if (slow_seconds_ == 0) return;
+  clock.time(Phase::forward, times.forward,
+             [this] { std::this_thread::sleep_for(std::chrono::duration<double>(slow_seconds_)); });
+}
+
 LossSums Trainer::compute(const Position& position, StepTimes& times, std::int64_t& targets) {
   StepClock clock(watchdog_, position.step);
   alone_ = true;
   program_->set_weights(*weights_);
   staged_.reset();
+  sleep_if_slow(clock, times);
   const BackwardHooks no_hooks{[](std::int64_t) {}, [] {}};
   for (std::int64_t pass = 0; pass < batch_at(position).accumulation; ++pass) {
     begin_pass(clock, times, position);

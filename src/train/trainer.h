@@ -118,6 +118,7 @@ class Trainer {
 
  private:
   void measure_small_batches();
+  void sleep_if_slow(StepClock& clock, StepTimes& times);
   void stage_next();
   // `position`: where the pass's step begins.
   void begin_pass(StepClock& clock, StepTimes& times, const Position& position);
