@@ -2,9 +2,8 @@
 // overtake each other, by a seed.
 #pragma once
 
-#include <atomic>
+#include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -39,35 +38,40 @@ class SimulatedNetwork {
     void finish_sending() override {}
     void receive(int from, int tag, std::span<std::byte> bytes) override { network_.take(from, rank_, tag, bytes); }
     std::optional<int> sender_of_waiting(int tag) override { return network_.sender(rank_, tag); }
-    void pause() override { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
+    void pause() override {
+      network_.expect_progress();
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
 
    private:
     SimulatedNetwork& network_;
     int rank_;
   };
 
+  // Where no message has been sent for long, everybody waits for somebody.
+  void expect_progress() {
+    const std::lock_guard lock(mutex_);
+    if (Clock::now() - newest_ > std::chrono::seconds(5)) throw Error("all ranks wait for ever");
+  }
   void post(int from, int to, int tag, std::span<const std::byte> bytes) {
     const std::lock_guard lock(mutex_);
+    newest_ = Clock::now();
     auto& queue = queues_[{from, to, tag}];
     Clock::time_point arrives = Clock::now() + std::chrono::microseconds(random_() % 300);
     if (!queue.empty()) arrives = std::max(arrives, queue.back().arrives);  // no overtaking here
     queue.push_back({arrives, {bytes.begin(), bytes.end()}});
   }
   void take(int from, int to, int tag, std::span<std::byte> bytes) {
-    for (const Clock::time_point end = Clock::now() + std::chrono::seconds(20); Clock::now() < end;) {
-      {
-        const std::lock_guard lock(mutex_);
-        auto& queue = queues_[{from, to, tag}];
-        if (!queue.empty() && queue.front().arrives <= Clock::now()) {
-          if (queue.front().bytes.size() != bytes.size()) throw Error("a message of another length");
-          std::ranges::copy(queue.front().bytes, bytes.begin());
-          queue.pop_front();
-          return;
-        }
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    for (;; std::this_thread::sleep_for(std::chrono::microseconds(20))) {
+      expect_progress();
+      const std::lock_guard lock(mutex_);
+      auto& queue = queues_[{from, to, tag}];
+      if (queue.empty() || queue.front().arrives > Clock::now()) continue;
+      if (queue.front().bytes.size() != bytes.size()) throw Error("a message of another length");
+      std::ranges::copy(queue.front().bytes, bytes.begin());
+      queue.pop_front();
+      return;
     }
-    throw Error(cat("rank ", to, " waits for ever for rank ", from, ", tag ", tag));
   }
   std::optional<int> sender(int to, int tag) {
     const std::lock_guard lock(mutex_);
@@ -81,6 +85,7 @@ class SimulatedNetwork {
 
   const int ranks_;
   std::mutex mutex_;
+  Clock::time_point newest_ = Clock::now();  // message
   std::mt19937 random_;
   std::map<std::tuple<int, int, int>, std::deque<Message>> queues_;
 };
