@@ -64,6 +64,20 @@ struct PassContext {
   GroupRanks* group_ranks = nullptr;  // of a program whose groups lie on several ranks; must live until backward()
 };
 
+// What a program of a part of a model (Graph::part()) takes from its neighbours and gives to them, for a micro-batch:
+// activations in the storage type; gradients of maps too, of vectors and sequences in fp32. [micro_batch, channels,
+// height, width] or [micro_batch, sequence, channels], the same on every machine. Null: this end is the model's.
+struct PartTraffic {
+  const std::byte* activations_in = nullptr;
+  std::byte* activations_out = nullptr;
+  const std::byte* gradients_in = nullptr;  // of activations_out
+  std::byte* gradients_out = nullptr;       // of activations_in
+};
+// Of one direction. 0: this end is the model's.
+struct PartBytes {
+  std::int64_t activations_in = 0, activations_out = 0, gradients_in = 0, gradients_out = 0;
+};
+
 // Sums over passes: added up over micro-steps and ranks, divided once.
 struct LossSums {
   double loss = 0;            // natural logarithm
@@ -101,6 +115,12 @@ class Program {
   // The next pass takes the input of an earlier one again, and nothing is moved: to measure what moving costs. After
   // two calls of stage().
   virtual void stage_again() {}
+  // The slot that the next forward() or backward() works in. A program with several slots can begin other micro-batches
+  // before the backward pass of an earlier one.
+  virtual void select(int slot) { static_cast<void>(slot); }
+  // Of a part of a model: where the next forward() or backward() finds and leaves what crosses its ends.
+  virtual void connect(const PartTraffic& traffic) { static_cast<void>(traffic); }
+  virtual PartBytes part_bytes() const { return {}; }
   // Takes what was staged. A device may still be computing when it returns.
   virtual void forward(const PassContext& context) = 0;
   // Ends what the next take_sums() counts; passes that are begun in between count for the one after it.
@@ -181,6 +201,10 @@ class Backend {
   // multiple: the group lies on group / micro_batch ranks, which every pass then needs (PassContext::group_ranks).
   virtual std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
                                            PassMode mode, std::int64_t group = 0) = 0;
+  // A training program with memory for `slots` micro-batches in flight. Throws Error where the backend has one slot, or
+  // where it cannot compile a part of a model.
+  virtual std::unique_ptr<Program> compile_part(const Graph& graph, std::int64_t micro_batch, Precision precision,
+                                                PassMode mode, std::int64_t group, int slots);
   // Samples per pass where the experiment leaves it open: the fastest by working set on a CPU; on a device the largest
   // that fits, which then divides demand.rows and is a multiple of demand.group.
   virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace ringtrain {
 
@@ -16,15 +17,28 @@ Buffer ArenaPlan::add(std::string what, std::int64_t bytes) {
 }
 
 void ArenaPlan::place() {
+  place(0, 1);
+}
+
+// Slots lie first; all that waits lives at `turn`, so nothing in a slot can share a place.
+void ArenaPlan::place(int turn, int slots) {
+  slot_bytes_ = 0;
+  if (slots > 1)
+    for (Item& item : items_) {
+      item.waits = item.first > std::numeric_limits<int>::min() && item.first < turn && item.last >= turn;
+      if (item.waits) item.offset = std::exchange(slot_bytes_, slot_bytes_ + item.bytes);
+    }
+  const std::int64_t begin = slots * slot_bytes_;
   std::vector<std::size_t> order(items_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return items_[a].bytes > items_[b].bytes; });
   std::vector<const Item*> placed;  // by offset
-  bytes_ = 0;
+  bytes_ = begin;
   for (std::size_t i : order) {
     Item& item = items_[i];
-    std::int64_t at = 0;
+    if (item.waits) continue;
+    std::int64_t at = begin;
     for (const Item* other : placed) {
       if (other->last < item.first || item.last < other->first) continue;
       if (at + item.bytes <= other->offset) break;
@@ -38,8 +52,9 @@ void ArenaPlan::place() {
   }
 }
 
-std::int64_t ArenaPlan::offset(Buffer buffer) const {
-  return items_[static_cast<std::size_t>(buffer.id)].offset;
+std::int64_t ArenaPlan::offset(Buffer buffer, int slot) const {
+  const Item& item = items_[static_cast<std::size_t>(buffer.id)];
+  return item.offset + (item.waits ? slot * slot_bytes_ : 0);
 }
 
 }  // namespace ringtrain

@@ -26,7 +26,10 @@ class ArenaPlan {
 
   // Assigns offsets: largest first, each at the lowest place that no buffer alive at the same time holds.
   void place();
-  std::int64_t offset(Buffer buffer) const;
+  // The same for a program with `slots` micro-batches in flight: what lives from before moment `turn` until it or later
+  // waits for its backward pass, and exists once per slot.
+  void place(int turn, int slots);
+  std::int64_t offset(Buffer buffer, int slot = 0) const;
   std::int64_t bytes() const { return bytes_; }  // after place()
 
   struct Item {
@@ -34,13 +37,14 @@ class ArenaPlan {
     std::int64_t bytes = 0;
     int first = 0, last = 0;
     std::int64_t offset = -1;
+    bool waits = false;  // for the backward pass: once per slot
   };
   const std::vector<Item>& items() const { return items_; }
 
  private:
   std::int64_t alignment_;
   std::vector<Item> items_;
-  std::int64_t bytes_ = 0;
+  std::int64_t bytes_ = 0, slot_bytes_ = 0;
 };
 
 }  // namespace ringtrain

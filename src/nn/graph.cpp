@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -210,6 +211,52 @@ void Graph::recompute(const std::vector<std::string>& names) {
   }
   for (Node& node : nodes_)
     node.recomputed = std::ranges::any_of(names, [&](const std::string& n) { return stands_for(n, node.block); });
+}
+
+bool Graph::can_be_cut(int node) const {
+  const auto at = static_cast<std::size_t>(node);
+  if (node < 1 || at >= nodes_.size() || nodes_[at].inputs.empty()) return false;
+  const Operation& operation = nodes_[at].operation;
+  if (!std::holds_alternative<Convolution>(operation) && !std::holds_alternative<Lstm>(operation) &&
+      !std::holds_alternative<Dense>(operation))
+    return false;
+  const int crossing = nodes_[at].inputs.front();
+  if (is_input(crossing)) return false;
+  for (std::size_t i = at; i < nodes_.size(); ++i)
+    for (const int from : nodes_[i].inputs)
+      if (from < node && from != crossing) return false;
+  return true;
+}
+
+Graph Graph::part(int first, int last) const {
+  const int size = static_cast<int>(nodes_.size());
+  if (first < 0 || last > size || first >= last || (first > 0 && !can_be_cut(first)) ||
+      (last < size && !can_be_cut(last)))
+    throw Error(cat("the model cannot be cut to its nodes ", first, " to ", last));
+  Graph g;
+  g.sequence_ = sequence_;
+  g.classes_ = classes_;
+  g.input_bytes_ = input_bytes_;
+  g.has_images_ = has_images_;
+  const int before = first > 0 ? nodes_[static_cast<std::size_t>(first)].inputs.front() : -1;
+  if (first > 0) g.append(PartInput{}, {}, {}, shape(before));
+  const auto place = [&](int node) { return node == before ? 0 : node - first + (first > 0 ? 1 : 0); };
+  for (int i = first; i < last; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    std::vector<int> inputs = nodes_[at].inputs;
+    for (int& from : inputs) from = place(from);
+    if (const auto* lstm = std::get_if<Lstm>(&nodes_[at].operation)) g.state_size_ += 2 * lstm->hidden;
+    if (std::holds_alternative<BatchNorm>(nodes_[at].operation)) g.has_batch_norm_ = true;
+    g.append(nodes_[at].operation, std::move(inputs), node_parameters_[at], nodes_[at].output, nodes_[at].flops);
+    g.nodes_.back().block = nodes_[at].block;
+    g.nodes_.back().recomputed = nodes_[at].recomputed;
+  }
+  if (last < size) {
+    const int out = nodes_[static_cast<std::size_t>(last)].inputs.front();
+    if (out < first) throw Error(cat("the part of nodes ", first, " to ", last, " passes a value on without work"));
+    g.append(PartOutput{}, {place(out)}, {}, shape(out));
+  }
+  return g;
 }
 
 }  // namespace ringtrain

@@ -61,8 +61,12 @@ struct MaxPool {
 struct GlobalAveragePool {};  // [channels, height, width] -> [channels]
 struct Flatten {};            // [channels, height, width] -> [channels x height x width], in this order
 
+// Where a part of a model begins or ends: the value comes from the rank of the part before, or goes to the next one's.
+struct PartInput {};
+struct PartOutput {};
+
 using Operation = std::variant<TokenInput, Lstm, Dropout, Dense, CrossEntropy, ImageInput, Convolution, BatchNorm, Relu,
-                               Add, MaxPool, GlobalAveragePool, Flatten>;
+                               Add, MaxPool, GlobalAveragePool, Flatten, PartInput, PartOutput>;
 
 // Of a node's output, per sample and position. Sequences and vectors have height = width = 1.
 struct FeatureShape {
@@ -137,6 +141,18 @@ class Graph {
 
   // Laid out in the order in which the backward pass finishes them (last node first), then the running statistics.
   ParameterTable parameters() const;
+
+  // Floating-point operations of a node's forward pass, per sample.
+  std::int64_t forward_flops_of(int node) const { return nodes_[static_cast<std::size_t>(node)].flops; }
+  const std::vector<Parameter>& parameters_of(int node) const {
+    return node_parameters_[static_cast<std::size_t>(node)];
+  }
+  // Whether the model can be cut before this node: one value crosses, and this node, which multiplies by weights, reads
+  // it.
+  bool can_be_cut(int node) const;
+  // Nodes [first, last) with a PartInput before them where first > 0, and a PartOutput after them where the model goes
+  // on; sequence, classes and kind of input are the whole model's. Throws Error where the model cannot be cut so.
+  Graph part(int first, int last) const;
 
  private:
   int append(Operation operation, std::vector<int> inputs, std::vector<Parameter> parameters, FeatureShape output,

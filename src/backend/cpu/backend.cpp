@@ -56,15 +56,20 @@ class CpuBackend : public Backend {
 
   std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision, PassMode mode,
                                    std::int64_t group) override {
+    return compile_part(graph, micro_batch, precision, mode, group, 1);
+  }
+  std::unique_ptr<Program> compile_part(const Graph& graph, std::int64_t micro_batch, Precision precision,
+                                        PassMode mode, std::int64_t group, int slots) override {
     if (precision == Precision::tf32 || precision == Precision::fp16)
       throw Error(cat("precision ", precision_name(precision), " needs a GPU"),
                   "use fp32 or bf16 on CPUs, or run where there is a GPU (machine.device: cuda)");
     if (precision == Precision::bf16 && isa_ != Isa::avx512_bf16)
       throw Error(cat("precision bf16 needs a CPU with AVX-512 BF16; this one has ", isa_name(isa_)),
                   "use precision: fp32, or run on a CPU with avx512_bf16 in /proc/cpuinfo");
-    if (!graph.has_images()) return compile_lstm_program(graph, micro_batch, precision, mode, threads_, isa_, count_);
+    if (!graph.has_images())
+      return compile_lstm_program(graph, micro_batch, precision, mode, threads_, isa_, count_, slots);
     return compile_image_program(graph, micro_batch, group == 0 ? micro_batch : group, precision, mode, threads_, isa_,
-                                 count_);
+                                 count_, slots);
   }
 
   std::int64_t preferred_micro_batch(const Graph& graph, Precision, const PassDemand&) override {

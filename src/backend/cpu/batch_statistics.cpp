@@ -30,7 +30,9 @@ BatchStatistics::BatchStatistics(const ImageContext& context, const BatchNorm& n
   coefficients_ = s.fixed(name_ + " coefficients", bytes);
   moments_ = s.fixed(name_ + " moments", s.images() * channels * 2 * double_bytes);
   if (context_.training) slopes_ = s.fixed(name_ + " gradient coefficients", groups() * 2 * channels * float_bytes);
-  statistics_ = s.lasting(name_ + " statistics", 2 * channels * float_bytes);
+  const std::int64_t statistics = 2 * channels * float_bytes;
+  statistics_ =
+      context_.training ? s.fixed(name_ + " statistics", statistics) : s.lasting(name_ + " statistics", statistics);
   if (context_.span > 1)
     parts_ = s.fixed(name_ + " sums of the group's ranks", context_.span * 2 * channels * double_bytes);
 }
@@ -70,7 +72,8 @@ void BatchStatistics::forward_steps() {
     });
   };
   s.add(std::move(measure));
-  Step finish{.name = name_ + " statistics", .whole = true, .uses = {moments_, coefficients_}, .once = true};
+  Step finish{
+      .name = name_ + " statistics", .whole = true, .uses = {moments_, coefficients_, statistics_}, .once = true};
   if (parts_ >= 0) finish.uses.push_back(parts_);
   finish.run = [this](const Slice&) { finish_forward(); };
   s.defer(std::move(finish));

@@ -32,8 +32,8 @@ class BatchStatistics {
   void set_weights(const float* flat);
   std::vector<int> forward_storages() const { return {coefficients_}; }
   std::vector<int> backward_storages() const {
-    if (parts_ < 0) return {coefficients_, slopes_};
-    return {coefficients_, slopes_, parts_};
+    if (parts_ < 0) return {coefficients_, slopes_, statistics_};
+    return {coefficients_, slopes_, statistics_, parts_};
   }
   std::vector<std::string> parameters() const;
   const std::string& name() const { return name_; }

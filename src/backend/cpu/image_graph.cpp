@@ -5,6 +5,7 @@
 
 #include "backend/cpu/convolution_operation.h"
 #include "backend/cpu/norm_operation.h"
+#include "backend/cpu/part_operation.h"
 #include "backend/cpu/pool_operation.h"
 #include "base/error.h"
 
@@ -37,7 +38,8 @@ class Joiner {
       block_ = node.recomputed && context_.training ? blocks : -1;
       std::visit([&](const auto& operation) { append(i, operation); }, node.operation);
     }
-    if (result_.loss == nullptr) throw Error("a model of images ends in a cross-entropy");
+    if (result_.loss == nullptr && result_.bytes.activations_out == 0)
+      throw Error("a model of images ends in a cross-entropy");
     return std::move(result_);
   }
 
@@ -74,7 +76,7 @@ class Joiner {
   bool behind_norm(int node) const {
     for (int i = input(node);; i = input(i)) {
       if (as<BatchNorm>(i) != nullptr || as<Add>(i) != nullptr) return true;
-      if (as<Convolution>(i) != nullptr || as<ImageInput>(i) != nullptr) return false;
+      if (nodes_[at(i)].inputs.empty() || as<Convolution>(i) != nullptr) return false;
     }
   }
   bool needs_vector(int node) const {
@@ -86,6 +88,18 @@ class Joiner {
     if (feature(node)->vector) throw Error(cat("the CPU backend has no ", what, " of vectors"));
   }
 
+  void append(int i, const PartInput&) {
+    Feature* y = make(i);
+    y->vector = needs_vector(i);
+    auto* made = keep(std::make_unique<PartInputOperation<T>>(context_, y));
+    result_.bytes.activations_in = made->activation_bytes();
+    result_.bytes.gradients_out = made->gradient_bytes();
+  }
+  void append(int i, const PartOutput&) {
+    auto* made = keep(std::make_unique<PartOutputOperation<T>>(context_, feature(input(i))));
+    result_.bytes.activations_out = made->activation_bytes();
+    result_.bytes.gradients_in = made->gradient_bytes();
+  }
   void append(int, const TokenInput&) { throw Error("a model reads symbols or images, not both"); }
   void append(int, const Lstm&) { throw Error("the CPU backend has no LSTM in a model of images"); }
 

@@ -15,7 +15,8 @@ struct ImageOperations {
   std::vector<int> blocks;                                  // of the operations, where they are recomputed; else -1
   std::vector<std::unique_ptr<BatchStatistics>> norms;
   std::vector<std::unique_ptr<Feature>> features;
-  const LossOperation* loss = nullptr;
+  const LossOperation* loss = nullptr;  // null: the model goes on in another part
+  PartBytes bytes;
 };
 
 // Conv -> ReLU, norm -> ReLU and norm -> add (of a norm) -> ReLU become one operation each; every other order of these

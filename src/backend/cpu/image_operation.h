@@ -31,6 +31,7 @@ struct Feature {
 struct ImagePass {
   PassInput input = {};
   PassContext context = {};
+  PartTraffic traffic = {};
   LossSums sums = {};
   float* gradients = nullptr;
   bool accumulate = false;

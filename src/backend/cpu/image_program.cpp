@@ -16,14 +16,15 @@ template <class T>
 class CompiledImageProgram : public ImageProgram {
  public:
   CompiledImageProgram(const Graph& graph, std::int64_t micro_batch, std::int64_t group, PassMode mode, int threads,
-                       Isa isa, MemoryCount count)
+                       Isa isa, MemoryCount count, int slots)
       : parameters_(graph.parameters()),
         training_(mode == PassMode::training),
         mode_(mode),
         span_(std::max<std::int64_t>(1, group / micro_batch)),
         threads_(threads),
-        schedule_(micro_batch, threads),
-        count_(std::move(count)) {
+        schedule_(micro_batch, threads, slots),
+        count_(std::move(count)),
+        kept_(static_cast<std::size_t>(slots)) {
     const TeamSize team(threads_);
     ImageContext context{.schedule = &schedule_,
                          .parameters = &parameters_,
@@ -75,12 +76,22 @@ class CompiledImageProgram : public ImageProgram {
 
   void stage(const PassInput& input) override { staged_ = input; }
 
+  void select(int slot) override {
+    if (slot == slot_) return;
+    kept_[static_cast<std::size_t>(slot_)] = pass_;
+    pass_ = kept_[static_cast<std::size_t>(slot)];
+    slot_ = slot;
+    schedule_.bind(memory_.data(), slot);
+  }
+  void connect(const PartTraffic& traffic) override { traffic_ = traffic; }
+  PartBytes part_bytes() const override { return parts_.bytes; }
+
   void forward(const PassContext& context) override {
     const TeamSize team(threads_);
     const GroupRanks* ranks = context.group_ranks;
     if (span_ > 1 && (ranks == nullptr || ranks->size() != span_))
       throw Error(cat("a pass of ", schedule_.images(), " images needs the ", span_, " ranks of its batch-norm group"));
-    pass_ = ImagePass{.input = staged_, .context = context};
+    pass_ = ImagePass{.input = staged_, .context = context, .traffic = traffic_};
     schedule_.run(nullptr);
     sums_ += pass_.sums;
   }
@@ -89,6 +100,7 @@ class CompiledImageProgram : public ImageProgram {
 
   void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) override {
     const TeamSize team(threads_);
+    pass_.traffic = traffic_;
     pass_.gradients = gradients.data();
     pass_.accumulate = accumulate;
     pass_.poll = hooks.poll;
@@ -116,7 +128,10 @@ class CompiledImageProgram : public ImageProgram {
   MemoryCount count_;
   PassInput staged_;
   LossSums sums_;
-  ImagePass pass_;
+  PartTraffic traffic_;
+  ImagePass pass_;               // of the slot that is selected
+  std::vector<ImagePass> kept_;  // of the others
+  int slot_ = 0;
   ImageOperations parts_;
   Memory memory_;
 };
@@ -125,16 +140,16 @@ class CompiledImageProgram : public ImageProgram {
 
 std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int64_t micro_batch, std::int64_t group,
                                                     Precision precision, PassMode mode, int threads, Isa isa,
-                                                    MemoryCount count) {
+                                                    MemoryCount count, int slots) {
   if (group < 1 || (micro_batch % group != 0 && group % micro_batch != 0))
     throw Error(cat("a micro-batch of ", micro_batch, " holds neither whole batch-norm groups of ", group,
                     " nor an equal part of one"),
                 "batch.micro must be a multiple of batch.worker");
   if (precision == Precision::fp32)
     return std::make_unique<CompiledImageProgram<float>>(graph, micro_batch, group, mode, threads, isa,
-                                                         std::move(count));
+                                                         std::move(count), slots);
   return std::make_unique<CompiledImageProgram<BFloat16>>(graph, micro_batch, group, mode, threads, isa,
-                                                          std::move(count));
+                                                          std::move(count), slots);
 }
 
 std::int64_t preferred_image_batch(const Graph& graph, int threads) {

@@ -17,10 +17,10 @@ class ImageProgram : public Program {
   virtual void reset_costs() = 0;
 };
 
-// `group`: images that batch norm normalises together, a divisor of micro_batch.
+// `group`: images that batch norm normalises together, a divisor of micro_batch. `slots`: micro-batches in flight.
 std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int64_t micro_batch, std::int64_t group,
                                                     Precision precision, PassMode mode, int threads, Isa isa,
-                                                    MemoryCount count);
+                                                    MemoryCount count, int slots = 1);
 
 // Images in one pass that the caches and the weights' traffic like best.
 std::int64_t preferred_image_batch(const Graph& graph, int threads);

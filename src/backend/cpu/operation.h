@@ -37,6 +37,7 @@ struct Port {
 // What a pass hands to the operations.
 struct Pass {
   PassContext context = {};
+  PartTraffic traffic = {};
   const std::uint8_t* tokens = nullptr;   // [padded_rows, sequence]
   const std::int32_t* targets = nullptr;  // [padded_rows, sequence]
   LossSums sums;
@@ -52,8 +53,8 @@ struct OperationContext {
 // The planned memory once it is taken.
 class Arena {
  public:
-  Arena(char* base, const ArenaPlan& plan) : base_(base), plan_(plan) {}
-  char* at(Buffer buffer) const { return buffer.planned() ? base_ + plan_.offset(buffer) : nullptr; }
+  Arena(char* base, const ArenaPlan& plan, int slot = 0) : base_(base), plan_(plan), slot_(slot) {}
+  char* at(Buffer buffer) const { return buffer.planned() ? base_ + plan_.offset(buffer, slot_) : nullptr; }
   template <class Element>
   void place(Element*& pointer, Buffer buffer) const {
     pointer = reinterpret_cast<Element*>(at(buffer));
@@ -62,6 +63,7 @@ class Arena {
  private:
   char* base_;
   const ArenaPlan& plan_;
+  int slot_;
 };
 
 class CpuOperation {

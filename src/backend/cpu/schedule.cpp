@@ -130,7 +130,7 @@ void Schedule::plan(const ParameterTable& table) {
       life.buffer = arena_.add(&life == s.lives ? s.what : s.what + ", again", copies * s.bytes, life.first, life.last);
     }
   }
-  arena_.place();
+  arena_.place(static_cast<int>(std::min(backward_, steps_.size())), slots_);
 
   std::map<std::string, std::size_t> finished;
   for (std::size_t i = 0; i < steps_.size(); ++i)
@@ -145,9 +145,9 @@ void Schedule::plan(const ParameterTable& table) {
   }
 }
 
-void Schedule::bind(char* base) {
+void Schedule::bind(char* base, int slot) {
   for (Storage& s : storages_) {
-    for (Life& life : s.lives) life.base = life.buffer.planned() ? base + arena_.offset(life.buffer) : nullptr;
+    for (Life& life : s.lives) life.base = life.buffer.planned() ? base + arena_.offset(life.buffer, slot) : nullptr;
     live(s, 0);
   }
 }

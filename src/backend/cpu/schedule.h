@@ -46,7 +46,8 @@ struct StepCost {
 
 class Schedule {
  public:
-  Schedule(std::int64_t images, int threads) : images_(images), threads_(threads) {}
+  // `slots`: micro-batches in flight (ArenaPlan::place()).
+  Schedule(std::int64_t images, int threads, int slots = 1) : images_(images), threads_(threads), slots_(slots) {}
   std::int64_t images() const { return images_; }
   int threads() const { return threads_; }
 
@@ -66,7 +67,7 @@ class Schedule {
   void prepare();                          // fixes the slices and makes the primitives
   void plan(const ParameterTable& table);  // memory, watermarks
   const ArenaPlan& arena() const { return arena_; }
-  void bind(char* base);
+  void bind(char* base, int slot = 0);
 
   // `hooks` null: forward, else backward.
   void run(const BackwardHooks* hooks);
@@ -113,7 +114,7 @@ class Schedule {
   void run_step(std::size_t index, const Slice& slice, const BackwardHooks* hooks);
 
   std::int64_t images_;
-  int threads_;
+  int threads_, slots_;
   std::vector<Storage> storages_;
   std::vector<Step> steps_, waiting_;
   std::vector<Segment> segments_;

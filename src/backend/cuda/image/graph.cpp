@@ -77,6 +77,8 @@ class Joiner {
   }
   static std::string stem(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
 
+  void append(int, const PartInput&) { throw Error("the CUDA backend compiles whole models"); }
+  void append(int, const PartOutput&) { throw Error("the CUDA backend compiles whole models"); }
   void append(int, const TokenInput&) { throw Error("a model reads symbols or images, not both"); }
   void append(int, const Lstm&) { throw Error("the CUDA backend has no LSTM in a model of images"); }
 

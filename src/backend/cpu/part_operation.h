@@ -1,0 +1,46 @@
+// The ends of a part of an image model: values travel between ranks in the canonical layout, whatever the vector length
+// of the CPUs.
+#pragma once
+
+#include "backend/cpu/image_operation.h"
+
+namespace ringtrain::cpu {
+
+// [images, channels, height, width] in T; gradients of vectors in fp32.
+template <class T>
+class PartOperation : public ImageOperation {
+ public:
+  PartOperation(const ImageContext& context, Feature* feature) : context_(context), feature_(feature) {}
+  std::int64_t activation_bytes() const;
+  std::int64_t gradient_bytes() const;
+
+ protected:
+  // Between the canonical layout and a storage, for the images of a slice. `Element`: of the storage.
+  template <class Element>
+  void fill(const Slice& slice, const std::byte* from, int storage) const;
+  template <class Element>
+  void give(const Slice& slice, const std::vector<int>& storages, std::byte* to) const;
+
+  ImageContext context_;
+  Feature* feature_;
+};
+
+// Activations arrive; the gradients of all that read them are added up and leave.
+template <class T>
+class PartInputOperation : public PartOperation<T> {
+ public:
+  PartInputOperation(const ImageContext& context, Feature* y);
+  void forward_steps() override;
+  void backward_steps() override;
+};
+
+// Activations leave; their gradient arrives.
+template <class T>
+class PartOutputOperation : public PartOperation<T> {
+ public:
+  using PartOperation<T>::PartOperation;
+  void forward_steps() override;
+  void backward_steps() override;
+};
+
+}  // namespace ringtrain::cpu

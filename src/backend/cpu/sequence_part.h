@@ -1,0 +1,54 @@
+// The ends of a part of an LSTM model. Values travel between ranks as [rows, time, features], whatever the row blocks
+// of their threads.
+#pragma once
+
+#include "backend/cpu/operation.h"
+
+namespace ringtrain::cpu {
+
+// Where a part begins: what arrives goes into the first operation's input, whose gradient leaves.
+template <class T>
+class SequenceInput {
+ public:
+  SequenceInput(const RowBlocks& blocks, std::int64_t features) : blocks_(blocks), features_(features) {}
+  std::int64_t activation_bytes() const;
+  std::int64_t gradient_bytes() const;
+  void bind(const Arena& arena, const Port& port);
+  void arrive(const std::byte* activations) const;  // rows of padding become zero
+  void leave(std::byte* gradients) const;
+
+ private:
+  RowBlocks blocks_;
+  std::int64_t features_;
+  Port port_;
+  T* input_ = nullptr;
+  const float* gradient_ = nullptr;
+};
+
+// Where a part ends: the last operation of its program.
+template <class T>
+class SequenceOutput : public CpuOperation {
+ public:
+  SequenceOutput(const OperationContext& context, std::int64_t features)
+      : blocks_(context.blocks), training_(context.training), features_(features) {}
+  std::int64_t activation_bytes() const;
+  std::int64_t gradient_bytes() const;
+  Port input_port() const { return {input_buffer_, features_, gradient_buffer_, features_}; }  // after plan()
+
+  void plan(ArenaPlan& arena, int forward, int backward) override;
+  void bind(const Arena& arena) override;
+  void set_weights(const float*) override {}
+  void forward(Pass& pass) override;
+  void backward(const Pass& pass, float* gradients, bool accumulate, const std::function<void()>& poll) override;
+  std::int64_t gradient_end() const override { return 0; }
+
+ private:
+  RowBlocks blocks_;
+  bool training_;
+  std::int64_t features_;
+  Buffer input_buffer_, gradient_buffer_;
+  const T* input_ = nullptr;
+  float* gradient_ = nullptr;
+};
+
+}  // namespace ringtrain::cpu
