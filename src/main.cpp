@@ -47,14 +47,16 @@ constexpr const char* usage = R"(ringtrain: large-batch training over MPI
       train --resume.
   ringtrain bench comm|input|step ... [EXPERIMENT.yaml] [key.path=value ...] [--json FILE] [--seconds S] [--link-gbit G]
                   [--wanted RATE]
+  ringtrain bench split EXPERIMENT.yaml [key.path=value ...] [--csv FILE.csv] [--svg FILE.svg]
   ringtrain bench utilisation [EXPERIMENT.yaml] [key.path=value ...] [--limit-gib G] [--largest N] [--csv FILE.csv]
   ringtrain bench components EXPERIMENT.yaml [key.path=value ...] [--csv FILE.csv]
       Measures what the ranks of this job have: all-reduce, reading the data set, a training step (10 s each); also the
       nodes' clocks and versions, and which node is slow. comm needs no experiment. --json adds to a file. input says
       which input a node needs for RATE samples/s (else for its measured steps): JPEGs or a decoded data set, and how
-      many loader threads. utilisation: training steps of growing batches, up to the one that does not fit, of a CNN
-      with three convolutions where no experiment is given. components: what storage, decoding, augmentation, copies,
-      computing and all-reduce cost a training step. results/plot_bench.py draws both.
+      many loader threads. split: a pipeline with other split sizes (batch.micro) and cuts, the fastest of which it
+      names. utilisation: training steps of growing batches, up to the one that does not fit, of a CNN with three
+      convolutions where no experiment is given. components: what storage, decoding, augmentation, copies, computing and
+      all-reduce cost a training step. results/plot_bench.py draws the last two.
   ringtrain predict EXPERIMENT.yaml [--ranks 1..4096] [--preflight FILE,...] [--check FILE,...] [key.path=value ...]
                     [--ranks-per-node N] [--cores-per-node N] [--rows-per-rank N] [--latency-us L --link-gbit G]
                     [--csv FILE] [--json FILE] [--svg FILE]
@@ -140,9 +142,9 @@ int run_import(CommandLine& line, Session*) {
 
 int run_bench(CommandLine& line, Session* session) {
   BenchArguments b;
-  b.kinds = line.words({"comm", "input", "step", "utilisation", "components"});
+  b.kinds = line.words({"comm", "input", "step", "split", "utilisation", "components"});
   if (b.kinds.empty())
-    throw Error("ringtrain bench needs one or more of comm, input, step, utilisation and components",
+    throw Error("ringtrain bench needs one or more of comm, input, step, split, utilisation and components",
                 "ringtrain --help");
   b.json = line.option("--json", "");
   b.seconds = line.number("--seconds", b.seconds, 0.01);
@@ -151,9 +153,12 @@ int run_bench(CommandLine& line, Session* session) {
   b.limit_gib = line.number("--limit-gib", 0, 0);
   b.largest = line.integer("--largest", 0, 1);
   b.csv = line.output("--csv", ".csv");
-  const auto tables = std::ranges::count(b.kinds, "utilisation") + std::ranges::count(b.kinds, "components");
-  if (!b.csv.empty() && tables != 1)
-    throw Error("--csv takes one table: that of utilisation or that of components", "ringtrain --help");
+  b.svg = line.output("--svg", ".svg");
+  const auto count = [&](std::string_view kind) { return std::ranges::count(b.kinds, kind); };
+  if (!b.csv.empty() && count("split") + count("utilisation") + count("components") != 1)
+    throw Error("--csv takes one table: that of split, of utilisation or of components", "ringtrain --help");
+  if (!b.svg.empty() && count("split") == 0)
+    throw Error("--svg holds what bench split has tried, and split is not asked for", "ringtrain --help");
   const bool needs_experiment =
       std::ranges::any_of(b.kinds, [](const std::string& kind) { return kind != "comm" && kind != "utilisation"; });
   b.experiment = needs_experiment ? line.experiment() : line.experiment_if_any();

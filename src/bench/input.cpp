@@ -67,7 +67,7 @@ double read_rate(const DatasetIndex& index, int rank, double seconds) {
 }
 
 double loader_rate(const RunPlan& plan, int rank, double seconds) {
-  Loader loader(make_dataset(plan.train), for_rank(plan.train_loader, rank));
+  Loader loader(make_dataset(plan.train), for_rank(plan, plan.train_loader, rank));
   loader.seek(0, 0);
   // What was filled ahead before the clock starts does not count.
   for (std::int64_t i = 0; i < plan.train_loader.prefetch + 1; ++i) loader.next();

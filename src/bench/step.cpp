@@ -110,6 +110,9 @@ void print(const StepMeasurement& s, const RunPlan& plan) {
 }  // namespace
 
 void bench_step(const BenchContext& context, Preflight& result) {
+  if (context.machine.stages)
+    throw Error("bench step measures ranks that compute whole models, and this experiment is a pipeline",
+                "bench split measures its stages together; or add parallel.kind=ring");
   Communicator& host = *context.machine.host;
   Backend& backend = *context.machine.backend;
   const Experiment& e = context.experiment;

@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "checkpoint/branch_point.h"
 #include "checkpoint/resume_rules.h"
+#include "checkpoint/stage_parts.h"
 #include "config/branch.h"
 #include "config/reader.h"
 #include "optim/learning_rate.h"
@@ -25,15 +26,34 @@ constexpr std::string_view running_prefix = "running/";
 using NameOf = std::function<std::string(const Parameter&)>;
 
 // One array per tensor: padding and order of the flat vector stay inside the program.
-void store_vector(Checkpoint& checkpoint, const NameOf& name_of, const Vector& flat, const ParameterTable& parameters,
-                  Backend& backend) {
+using CopyTensor = std::function<void(const Parameter&, std::span<float>)>;
+void store_tensors(Checkpoint& checkpoint, const NameOf& name_of, const ParameterTable& parameters,
+                   const CopyTensor& copy) {
   for (const Parameter& p : parameters.all()) {
     NamedArray array{name_of(p), p.shape, {}};
     if (array.name.empty()) continue;
     array.values.resize(static_cast<std::size_t>(p.count));
-    backend.copy_to_host(flat, p.offset, array.values);
+    copy(p, array.values);
     checkpoint.arrays.push_back(std::move(array));
   }
+}
+
+// Collective over a pipeline's `stages`; else rank 0 has the whole vector.
+void store_vector(Checkpoint& checkpoint, const NameOf& name_of, Vector& flat, Elements elements, const RunPlan& plan,
+                  Backend& backend, StageRanks* stages, bool root) {
+  if (stages == nullptr) {
+    if (root)
+      store_tensors(checkpoint, name_of, plan.parameters,
+                    [&](const Parameter& p, std::span<float> to) { backend.copy_to_host(flat, p.offset, to); });
+    return;
+  }
+  std::vector<float> mine(static_cast<std::size_t>(flat.size()));
+  backend.copy_to_host(flat, 0, mine);
+  const std::vector<float> whole = gather_parts(plan, *stages, mine, elements);
+  if (root)
+    store_tensors(checkpoint, name_of, plan.parameters, [&](const Parameter& p, std::span<float> to) {
+      std::copy_n(whole.begin() + p.offset, to.size(), to.begin());
+    });
 }
 
 void restore_vector(const Checkpoint& checkpoint, const NameOf& name_of, const ParameterTable& parameters,
@@ -248,19 +268,24 @@ std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint) {
 }
 
 Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgress& progress, Communicator& communicator,
-                         std::span<const float> evaluated_norms) {
+                         std::span<const float> evaluated_norms, StageRanks* stages) {
+  const bool root = communicator.rank() == 0;
   std::vector<float> state;
-  if (plan.carries_state) {
-    if (communicator.rank() == 0) state.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
+  if (plan.carries_state && stages != nullptr) {
+    state = gather_state(plan, *stages, trainer.carried_state());
+  } else if (plan.carries_state) {
+    if (root) state.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
     communicator.gather(trainer.carried_state(), state, 0);
   }
-  if (communicator.rank() != 0) return {};
-  Checkpoint c = make_checkpoint(plan, progress);
-  store_vector(c, weight_name, trainer.evaluated_weights(), plan.parameters, trainer.backend());
-  for (const auto& [name_of, vector] : states_of(trainer, plan))
-    store_vector(c, name_of, *vector, plan.parameters, trainer.backend());
-  if (Optimizer::averages(plan.experiment.optimizer))
-    store_vector(c, trained_name, trainer.weights(), plan.parameters, trainer.backend());
+  if (!root && stages == nullptr) return {};
+  Checkpoint c = root ? make_checkpoint(plan, progress) : Checkpoint{};
+  const auto store = [&](const NameOf& name_of, Vector& vector, Elements elements) {
+    store_vector(c, name_of, vector, elements, plan, trainer.backend(), stages, root);
+  };
+  store(weight_name, trainer.evaluated_weights(), Elements::all);
+  for (const auto& [name_of, vector] : states_of(trainer, plan)) store(name_of, *vector, Elements::trained);
+  if (Optimizer::averages(plan.experiment.optimizer)) store(trained_name, trainer.weights(), Elements::all);
+  if (!root) return {};
   if (!evaluated_norms.empty()) set_evaluated_norms(c, plan.parameters, evaluated_norms);
   c.numbers["loss_scale"] = trainer.loss_scale().value();
   c.numbers["loss_scale_steps"] = static_cast<double>(trainer.loss_scale().steps_since_change());
@@ -370,15 +395,47 @@ static std::array<std::int64_t, 2> followed_batch(const Checkpoint& c, const Run
   return {batch, static_cast<std::int64_t>(c.number_or("batch_small_since", NoiseFollower::not_small))};
 }
 
-void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
-                  Communicator& communicator) {
+// Collective. Of a pipeline: every rank gets its part.
+static void share_parts(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, Communicator& communicator,
+                        StageRanks& stages) {
   const bool root = communicator.rank() == 0;
-  if (root) set_vectors(checkpoint, trainer, plan);
+  double fresh = root && checkpoint == nullptr ? 1 : 0;
+  communicator.sum(std::span<double>(&fresh, 1));
+  const auto share = [&](std::span<const float> whole, Vector& vector, Elements elements) {
+    std::vector<float> mine(static_cast<std::size_t>(vector.size()));
+    scatter_parts(plan, stages, whole, mine, elements);
+    trainer.backend().copy_from_host(mine, vector, 0);
+  };
+  std::vector<float> whole;
+  if (fresh > 0) {  // a pure function of the seed and the tensors' names
+    whole.resize(static_cast<std::size_t>(trainer.weights().size()));
+    initialize(trainer.part().parameters, plan.experiment.seed, whole);
+    trainer.backend().copy_from_host(whole, trainer.weights(), 0);
+    trainer.optimizer().begin(trainer.weights());
+    return;
+  }
+  if (root) whole = weights_of(*checkpoint, plan);
+  share(whole, trainer.weights(), Elements::all);
+  for (const auto& [name_of, vector] : states_of(trainer, plan)) {
+    whole.assign(root ? static_cast<std::size_t>(plan.parameters.trained()) : 0, 0.0f);
+    if (root) restore_vector(*checkpoint, name_of, plan.parameters, whole);
+    share(whole, *vector, Elements::trained);
+  }
+}
+
+void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
+                  Communicator& communicator, StageRanks* stages) {
+  const bool root = communicator.rank() == 0;
   const auto broadcast = [&](Vector& vector) {
     communicator.broadcast_vector({vector.data(), static_cast<std::size_t>(vector.size())}, 0);
   };
-  broadcast(trainer.weights());
-  for (const auto& [name_of, vector] : states_of(trainer, plan)) broadcast(*vector);
+  if (stages != nullptr) {
+    share_parts(checkpoint, trainer, plan, communicator, *stages);
+  } else {
+    if (root) set_vectors(checkpoint, trainer, plan);
+    broadcast(trainer.weights());
+    for (const auto& [name_of, vector] : states_of(trainer, plan)) broadcast(*vector);
+  }
   if (plan.carries_state && progress.position.step > 0) {
     std::span<const float> all;
     if (root) {
@@ -387,7 +444,10 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
         throw Error("the checkpoint's carried state has another shape than this run's");
       all = array.values;
     }
-    communicator.scatter(all, trainer.carried_state(), 0);
+    if (stages != nullptr)
+      scatter_state(plan, *stages, all, trainer.carried_state());
+    else
+      communicator.scatter(all, trainer.carried_state(), 0);
   }
   std::array<double, 2> numbers = {};  // a loss scale of 0: none, it starts at loss_scale.initial
   Optimizer::Applied applied;

@@ -20,11 +20,11 @@ struct RunProgress {
   std::int64_t norms_step = -1;      // of batch norm's recomputed statistics in the newest checkpoint; -1: it has none
 };
 
-// Collective (gathers the carried state). The result is whole on rank 0 and empty elsewhere. weights/ is what whoever
-// evaluates it takes: with `evaluated_norms` [size - trained of the parameters], batch norm's statistics are those, and
-// the run's own, from which it goes on, lie in running/.
+// Collective (gathers the carried state, and the `stages` of a pipeline). The result is whole on rank 0 and empty
+// elsewhere. weights/ is what whoever evaluates it takes: with `evaluated_norms` [size - trained of the parameters],
+// batch norm's statistics are those, and the run's own, from which it goes on, lie in running/.
 Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgress& progress, Communicator& communicator,
-                         std::span<const float> evaluated_norms = {});
+                         std::span<const float> evaluated_norms = {}, StageRanks* stages = nullptr);
 
 // Throws Error when its experiment evaluates recomputed statistics of batch norm and the checkpoint has none: a signal
 // left no time for them.
@@ -43,7 +43,7 @@ std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint);
 // Collective: from `checkpoint` on rank 0 (null: fresh weights from the seed) to all ranks; starts the trainer there.
 // The loss scale goes on only where the checkpoint was trained with fp16, too.
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
-                  Communicator& communicator);
+                  Communicator& communicator, StageRanks* stages = nullptr);
 
 // Samples of a device pass, which a run keeps; 0: no run has written the checkpoint.
 std::int64_t recorded_micro_batch(const Checkpoint& checkpoint);

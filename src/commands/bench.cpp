@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -7,6 +8,7 @@
 #include "bench/components.h"
 #include "bench/experiment_keys.h"
 #include "bench/measure.h"
+#include "bench/split.h"
 #include "bench/utilisation.h"
 #include "cluster/clock_offsets.h"
 #include "commands/commands.h"
@@ -57,6 +59,37 @@ void examine_job(const BenchContext& context, Preflight& result) {
   log_info(std::string(line));
 }
 
+// " layer2.0,layer4.0"
+std::string describe_cuts(const SplitTrial& trial) {
+  std::string text;
+  for (const std::string& cut : trial.cuts) text += (text.empty() ? " " : ",") + cut;
+  return text;
+}
+
+void bench_split(const BenchContext& context, const BenchArguments& arguments) {
+  Machine& machine = context.machine;
+  const DatasetIndex index = shared_index(context.experiment.data.train, *machine.host);
+  const std::vector<SplitTrial> trials =
+      measure_splits(context.experiment, index, machine, context.session.job(), context.seconds, false);
+  if (!context.root()) return;
+  char line[160];
+  for (const SplitTrial& t : trials) {
+    std::snprintf(line, sizeof line,
+                  "split size %5lld x %4lld: %8.3f ms a step, %9.1f samples/s, bubble %5.1f %%, cuts",
+                  static_cast<long long>(t.micro_batch), static_cast<long long>(t.micro_batches), 1e3 * t.seconds,
+                  t.samples_per_second, 100 * t.bubble_seconds / t.seconds);
+    log_info(std::string(line), describe_cuts(t));
+  }
+  const SplitTrial& best = fastest(trials);
+  log_info("fastest: batch.micro=", best.micro_batch, " parallel.cuts=[", describe_cuts(best).substr(1), "], ",
+           std::llround(best.samples_per_second), " samples/s");
+  if (!arguments.csv.empty()) write_file_atomically(arguments.csv, split_csv(trials));
+  if (!arguments.svg.empty())
+    write_file_atomically(arguments.svg, split_svg(cat(context.experiment.name, ", ", context.session.size(),
+                                                       " ranks, ", context.experiment.parallel.schedule),
+                                                   trials));
+}
+
 int most_ranks_on_a_host(const std::vector<std::string>& hosts) {
   std::ptrdiff_t most = 0;
   for (const std::string& host : hosts) most = std::max(most, std::count(hosts.begin(), hosts.end(), host));
@@ -95,6 +128,7 @@ int bench(const BenchArguments& arguments, Session& session) {
     if (kind == "comm") bench_comm(context, result);
     if (kind == "input") bench_input(context, result);
     if (kind == "step") bench_step(context, result);
+    if (kind == "split") bench_split(context, arguments);
     if (kind == "utilisation") bench_utilisation(context, arguments.limit_gib, arguments.largest, arguments.csv);
     if (kind == "components") bench_components(context, arguments.csv);
   }

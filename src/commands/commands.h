@@ -70,7 +70,7 @@ struct EvaluateArguments {
 int evaluate(const EvaluateArguments& arguments, Session& session);
 
 struct BenchArguments {
-  std::vector<std::string> kinds;  // of comm, input, step, utilisation, components
+  std::vector<std::string> kinds;  // of comm, input, step, split, utilisation, components
   ExperimentArguments experiment;  // no path: comm with the experiment's defaults, utilisation of the small CNN
   std::string json;                // where the result goes; what a file of the same ranks holds of other kinds stays
   double seconds = 10;             // for each kind, about
@@ -78,7 +78,8 @@ struct BenchArguments {
   double wanted = 0;               // samples per second that a node should load; 0: what measured steps take
   double limit_gib = 0;            // utilisation: memory of a rank; 0: memory.limit_gib, or what is free
   std::int64_t largest = 0;        // utilisation: batch of a rank; 0: the largest that fits
-  std::string csv;                 // utilisation or components: the table
+  std::string csv;                 // split, utilisation or components: the table
+  std::string svg;                 // split: its trials as a picture
 };
 // Collective over all ranks. Returns the exit code.
 int bench(const BenchArguments& arguments, Session& session);

@@ -23,8 +23,10 @@ int import_weights(const ImportArguments& arguments) {
     throw Error(
         cat("branch.from is ", experiment.branch.from, ", and weights are imported: a run begins with one of them"),
         "leave out branch.*");
+  Experiment alone = experiment;  // one rank reads the whole model, however a run divides it
+  alone.parallel = {};
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
-  const RunPlan plan = make_run_plan(experiment, read_dataset_index(experiment.data.train), nullptr, 1, *backend);
+  const RunPlan plan = make_run_plan(alone, read_dataset_index(experiment.data.train), nullptr, 1, *backend);
 
   Checkpoint checkpoint;
   {

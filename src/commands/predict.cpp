@@ -10,6 +10,7 @@
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "run/folder.h"
+#include "run/stage_plan.h"
 
 namespace ringtrain {
 
@@ -156,6 +157,9 @@ void print_basis(const Forecast& f) {
 
 int predict(const PredictArguments& arguments) {
   const Experiment experiment = read_experiment(arguments.experiment.path, arguments.experiment.overrides);
+  if (stages_of(experiment.parallel) > 1)
+    throw Error("parallel.kind is pipeline, and predict knows ranks that compute whole models",
+                "add parallel.kind=ring; bench split measures pipelines");
   ForecastOptions options;
   options.ranks_per_node = arguments.ranks_per_node;
   options.cores_per_node = arguments.cores_per_node;

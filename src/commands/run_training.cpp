@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/version.h"
+#include "bench/split.h"
 #include "checkpoint/branch_point.h"
 #include "checkpoint/resume_point.h"
 #include "checkpoint/resume_rules.h"
@@ -307,6 +308,18 @@ void remove_folder(const std::string& run_dir) {
   std::filesystem::remove_all(run_dir, ignored);
 }
 
+// A pipeline's split size where the experiment leaves it open. Collective; the run's checkpoints keep it.
+std::int64_t measured_split(const Experiment& experiment, const TrainingData& data, Machine& machine,
+                            const RankGroup& group) {
+  constexpr double seconds = 5;
+  const std::vector<SplitTrial> trials = measure_splits(experiment, data.train, machine, group, seconds, true);
+  const SplitTrial& best = fastest(trials);
+  if (group.rank() == 0)
+    log_info("batch.micro is 0: of ", trials.size(), " split sizes ", best.micro_batch, " was the fastest, ",
+             std::llround(best.samples_per_second), " samples/s");
+  return best.micro_batch;
+}
+
 // ---- The phases ----------------------------------------------------------------------------------------------------
 
 class GroupTraining {
@@ -356,6 +369,8 @@ void GroupTraining::prepare() {
 
   complete_machine(machine_, experiment, request_.group, threads_, from_.choices, request_.devices);
   machine_.take_choices(from_.checkpoint ? from_.checkpoint->text_or("fusions", "") : "", from_.choices);
+  if (experiment.batch.micro == 0 && from_.micro_batch == 0 && machine_.stages)
+    from_.micro_batch = measured_split(experiment, data, machine_, request_.group);
   planned_ = agree_on_plan(experiment, data, machine_, request_.group.size(), from_);
   progress_ = from_.progress;
   log_job(request_.group, request_.session.launcher(), machine_.gpu);
@@ -389,6 +404,7 @@ int GroupTraining::train() {
 
 void GroupTraining::fail(const std::exception& error) {
   machine_.communicator().abort(error.what());
+  if (machine_.stages) machine_.stages->abort(error.what());
   if (run_) progress_ = run_->progress();
   if (own_folder_ && !run_ && !request_.resume)
     remove_folder(run_dir());

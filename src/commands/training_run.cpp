@@ -28,15 +28,16 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
       loader_(make_dataset(plan.train), train_loader_of(plan, communicator_.rank())),
       servers_(make_server_ranks(plan, group)),
       trainer_(plan, *machine.backend, communicator_, watchdog, loader_,
-               servers_ ? servers_->update_share() : UpdateShare{}) {
-  if (plan.has_validation) evaluator_ = std::make_unique<Evaluator>(plan, *machine.backend, communicator_, watchdog);
+               servers_ ? servers_->update_share() : UpdateShare{}, machine.stages.get()) {
+  if (plan.has_validation)
+    evaluator_ = std::make_unique<Evaluator>(plan, *machine.backend, communicator_, watchdog, machine.stages.get());
   if (plan.norm_samples > 0)
     norms_ = std::make_unique<NormRecomputation>(plan, *machine.backend, communicator_, watchdog);
   if (from.checkpoint && from.kind == ResumePoint::Kind::own) {
     kept_ = kept_steps(*from.checkpoint);
     note_kept();
   }
-  load_trainer(from.checkpoint.get(), trainer_, plan, progress_, communicator_);
+  load_trainer(from.checkpoint.get(), trainer_, plan, progress_, communicator_, machine.stages.get());
   steps_of_run_ =
       make_steps({plan, trainer_, loader_, communicator_, watchdog, servers_.get()},
                  [this](const Position& before, const Position& position) { return all_meet_after(before, position); });
@@ -208,6 +209,7 @@ void TrainingRun::record(const StepReport& r) {
     s.served = {r.served->worker,  r.served->staleness,   r.served->gradients,
                 r.served->dropped, r.times.communication, plan_.servers->async};
   if (r.served) dropped_ += r.served->dropped;
+  if (plan_.stages() > 1) s.passes = r.passes;
   recorder_->step(s);
   if (arrivals_)
     arrivals_->add({.step = r.position.step,
@@ -223,7 +225,7 @@ std::vector<std::pair<std::string, float>> TrainingRun::trust_ratios_by_name(con
   std::vector<std::pair<std::string, float>> named;
   if (ratios.empty()) return named;
   const auto ranges = trainer_.optimizer().ranges();
-  auto parameter = plan_.parameters.all().begin();  // in the order of the ranges
+  auto parameter = trainer_.part().parameters.all().begin();  // in the order of the ranges
   for (std::size_t i = 0; i < ratios.size(); ++i, ++parameter)
     if (ranges[i].has_trust_ratio) named.emplace_back(parameter->name, ratios[i]);
   return named;
@@ -283,7 +285,7 @@ bool TrainingRun::evaluate(bool& stop) {
 
 Checkpoint TrainingRun::snapshot() {
   const std::span<const float> norms = norms_are_measured() ? norms_->values() : std::span<const float>{};
-  Checkpoint c = take_snapshot(trainer_, plan_, progress_, communicator_, norms);
+  Checkpoint c = take_snapshot(trainer_, plan_, progress_, communicator_, norms, machine_.stages.get());
   c.numbers["threads"] = threads_;
   set_kept_steps(c, kept_);
   c.texts["machine"] = machine_.identity();

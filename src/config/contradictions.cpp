@@ -318,6 +318,31 @@ std::optional<Contradiction> evaluation_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
+// What a pipeline cannot do: a rank sees the gradients of its own layers only.
+std::optional<Contradiction> pipeline_contradiction(const Experiment& e) {
+  if (e.parallel.kind != "pipeline") return std::nullopt;
+  const Experiment defaults;
+  const struct {
+    bool asked;
+    std::string_view key, why;
+  } table[] = {
+      {e.noise.groups != defaults.noise.groups, "noise.groups", "a rank has the tensors of its own layers only"},
+      {e.optimizer.adascale, "optimizer.adascale", "its gain needs gradients of small batches over all stages"},
+      {e.optimizer.kind == "muon", "optimizer.kind", "its matrices are shared out among ranks with the whole model"},
+      {e.optimizer.record_trust_every_steps > 0, "optimizer.record_trust_every_steps",
+       "rank 0 has the ratios of its own layers only"},
+      {e.evaluate.norm_statistics == "recomputed", "evaluate.norm_statistics",
+       "statistics are recomputed on ranks with the whole model"},
+      {e.memory.recompute != defaults.memory.recompute, "memory.recompute", "stages keep their activations"},
+      {e.memory.limit_gib > 0, "memory.limit_gib", "a stage's micro-batches in flight are not solved for"},
+  };
+  for (const auto& [asked, key, why] : table)
+    if (asked)
+      return {{{"parallel.kind", key},
+               cat("parallel.kind is pipeline but ", state(key, e), ", expected it left out: ", why)}};
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<Contradiction> find_contradiction(const Experiment& e) {
@@ -343,6 +368,7 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
              cat("Near: ", nearest_divisors(batch.global, batch.micro), ".")}};
   if (auto contradiction = find_not_built(e)) return contradiction;
   if (auto contradiction = find_server_contradiction(e)) return contradiction;
+  if (auto contradiction = pipeline_contradiction(e)) return contradiction;
   if (auto contradiction = noise_contradiction(e)) return contradiction;
   if (auto contradiction = schedule_free_contradiction(e)) return contradiction;
   if (auto contradiction = adascale_contradiction(e)) return contradiction;

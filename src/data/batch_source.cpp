@@ -17,8 +17,10 @@ RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan) {
   sizes.slots = plan.prefetch + 1;
   sizes.inputs = sizes.targets = plan.micro_batch * plan.sequence;
   if (!index.is_image()) return sizes;
-  sizes.inputs = plan.micro_batch * plan.image.size * plan.image.size * 3;
   sizes.parts = plan.micro_batch;
+  sizes.inputs = 0;
+  if (!plan.has_pixels) return sizes;
+  sizes.inputs = plan.micro_batch * plan.image.size * plan.image.size * 3;
   sizes.readers = plan.reads;
   // Each reader may have one record under way and one that waits, each decoder one in hand. Buffers are for the usual
   // sizes; the largest of photographs may be a hundred times that, and comes alone.

@@ -18,7 +18,7 @@ class ImageSource : public BatchSource {
 
   std::int64_t record_bytes(const BatchPart& part) const override {
     const StepRows::Row row = row_of(part);
-    return row.targets == 0 ? 0 : dataset_->record(row.first).bytes;
+    return row.targets == 0 || !plan_.has_pixels ? 0 : dataset_->record(row.first).bytes;
   }
 
   void read(const BatchPart& part, std::vector<std::uint8_t>& record) const override {
@@ -45,6 +45,7 @@ class ImageSource : public BatchSource {
       }
       const ImageDataset::Record facts = source_.dataset_->record(row.first);
       target = row.counts ? facts.label : ignored_target;
+      if (!source_.plan_.has_pixels) return;
       try {
         decode(record, {source_.plan_.seed, part.epoch, facts.sample_id}, pixels);
       } catch (const Error& error) {

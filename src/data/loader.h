@@ -23,6 +23,7 @@ struct LoaderPlan {
   std::int64_t sequence = 0;          // characters per sample (T); for rows the data set's context_length; images: 1
   bool mask_blanks = false;           // pad_id targets become ignored_target
   ImageTransform image;               // images only
+  bool has_pixels = true;             // images only; false: their labels are all that is read
   std::int64_t reads = 8;             // images only: records being read at the same time
   std::int64_t global_batch = 0;
   // This rank's rows of every global batch: [first_row, first_row + rows). Where `span` ranks share the workers of

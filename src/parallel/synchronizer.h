@@ -31,4 +31,12 @@ class Synchronizer {
 std::unique_ptr<Synchronizer> make_ring_synchronizer(Communicator& communicator, std::span<float> gradients,
                                                      std::int64_t bucket_elements, bool on_device);
 
+class StageRanks;
+
+// `stages` null: the ring over all ranks of `communicator`. Of a pipeline: the ring of a stage's gradients over the
+// replicas; counters are summed over all ranks.
+std::unique_ptr<Synchronizer> make_synchronizer(Communicator& communicator, StageRanks* stages,
+                                                std::span<float> gradients, std::int64_t bucket_elements,
+                                                bool on_device);
+
 }  // namespace ringtrain

@@ -42,9 +42,9 @@ bool sums_small_norms(const RunPlan& plan) {
   return plan.adascale_times > 1;
 }
 
-std::int64_t gradient_elements(const RunPlan& plan) {
+std::int64_t gradient_elements(const RunPlan& plan, const ParameterTable& parameters) {
   constexpr std::int64_t alignment = 64;
-  return plan.parameters.size() + (sums_small_norms(plan) ? alignment : 0);
+  return parameters.size() + (sums_small_norms(plan) ? alignment : 0);
 }
 
 std::string describe_adascale_stop(const RunPlan& plan) {

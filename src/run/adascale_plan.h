@@ -24,7 +24,7 @@ bool has_all_steps(const RunPlan& plan, const Position& position, double scale_i
 // Whether the norms of the small batches are summed over the ranks with the gradients: AdaScale's update needs them.
 bool sums_small_norms(const RunPlan& plan);
 // Of the gradients' vector: the parameters', and behind them a place for that sum.
-std::int64_t gradient_elements(const RunPlan& plan);
+std::int64_t gradient_elements(const RunPlan& plan, const ParameterTable& parameters);
 
 // "after 900 scale-invariant steps (10 epochs): 113 to 900 steps"
 std::string describe_adascale_stop(const RunPlan& plan);

@@ -13,6 +13,7 @@
 #include "cluster/nccl_communicator.h"
 #include "cluster/staged_communicator.h"
 #include "run/plan.h"
+#include "run/stage_plan.h"
 
 namespace ringtrain {
 
@@ -112,6 +113,13 @@ std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda
                                  .timeout_seconds = 0.8 * c.timeout_seconds});
 }
 
+std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group) {
+  const std::int64_t stages = stages_of(experiment.parallel);
+  if (stages == 1 || group.size() % stages != 0) return nullptr;  // the plan refuses what does not divide
+  return std::make_unique<StageRanks>(group, static_cast<int>(stages),
+                                      static_cast<std::size_t>(experiment.communication.chunk_kib) << 10);
+}
+
 Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads) {
   Machine m;
   m.host = make_host_communicator(experiment, group);
@@ -136,6 +144,7 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
       if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
     }
     m.backend = make_cpu_backend(threads);
+    m.stages = make_stage_ranks(experiment, group);
     return;
   }
 

@@ -12,6 +12,7 @@
 #include "cluster/device_choice.h"
 #include "cluster/rank_group.h"
 #include "config/experiment.h"
+#include "parallel/stage_ranks.h"
 #include "run/choices.h"
 
 namespace ringtrain {
@@ -21,6 +22,7 @@ struct Machine {
   std::unique_ptr<cuda::FusionTable> fusions;
   std::unique_ptr<Communicator> host;  // MPI
   std::unique_ptr<Communicator> sums;  // of a device's vectors; null: the CPU computes
+  std::unique_ptr<StageRanks> stages;  // of a pipeline; null: every rank computes the whole model
   std::unique_ptr<Backend> backend;
   std::string gpu;  // the one that computes; on a CPU what CUDA_VISIBLE_DEVICES says, where that matters
 
@@ -51,6 +53,8 @@ Machine make_machine(const Experiment& experiment, const RankGroup& group, int t
 std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group);
 void complete_machine(Machine& machine, const Experiment& experiment, const RankGroup& group, int threads,
                       const RunChoices& kept = {}, const NodeDevices* node = nullptr);
+// Of the experiment's pipeline; null: it has none. Collective.
+std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group);
 // What sums vectors of this device over the ranks of `host`, as the experiment chooses. Collective over those.
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept = {});

@@ -12,6 +12,7 @@
 #include "config/schema.h"
 #include "models/models.h"
 #include "optim/optimizer.h"
+#include "parallel/pass_order.h"
 #include "run/adascale_plan.h"
 #include "run/course.h"
 #include "run/memory_plan.h"
@@ -19,6 +20,7 @@
 #include "run/points.h"
 #include "run/rank_checks.h"
 #include "run/server_plan.h"
+#include "run/stage_plan.h"
 
 namespace ringtrain {
 
@@ -131,8 +133,10 @@ namespace {
 
 // What training and evaluation share. `small_batch`: noise.small_batch where it matters, 0 elsewhere. `batch`: with the
 // changes that this run may have.
+// `stages`: of a pipeline; 1: every rank computes the whole model.
 RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation, int ranks,
-                  Backend& backend, std::int64_t recorded_micro_batch, std::int64_t small_batch, BatchConfig batch) {
+                  Backend& backend, std::int64_t recorded_micro_batch, std::int64_t small_batch, BatchConfig batch,
+                  std::int64_t stages = 1) {
   // Before the keys: with the wrong model or data, most of them would have to go.
   check_model_fits(experiment.model, train.is_image());
   RunPlan p;
@@ -149,6 +153,10 @@ RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const
   p.precision = precision_of(experiment.precision);
   p.graph = build_model(experiment.model, sample_shape(experiment, train), experiment.loss);
   p.parameters = p.graph.parameters();
+  if (stages > 1) {
+    plan_stages(p, stages, ranks, backend);
+    ranks = static_cast<int>(ranks / stages);
+  }
 
   p.batches = batches_on_course(batch);
   std::int64_t common = 0;
@@ -160,7 +168,7 @@ RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const
   if (batch.micro == 0 && !shares && recorded_micro_batch > 0 && rows % recorded_micro_batch == 0 &&
       (p.norm_group == 0 || recorded_micro_batch % p.norm_group == 0))
     batch.micro = recorded_micro_batch;
-  const std::int64_t preferred =
+  std::int64_t preferred =
       batch.micro > 0 ? batch.micro
       : shares        ? 1
                       : backend.preferred_micro_batch(p.graph, p.precision,
@@ -169,6 +177,7 @@ RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const
                                                        .vector_bytes = vector_bytes(p.parameters, experiment),
                                                        .evaluates = p.has_validation,
                                                        .measures_norms = experiment.evaluate.norm_samples > 0});
+  if (batch.micro == 0) preferred = std::max<std::int64_t>(1, std::min(preferred, rows / passes_that_fill(stages)));
   p.batch = batch_plan(batch, ranks, preferred, p.graph.has_batch_norm(), small_batch);
   p.train_loader = loader_plan(p, train, false);
   p.train_loader.span = p.batch.span;
@@ -192,7 +201,7 @@ RunPlan make_equal_plan(const Experiment& experiment, const DatasetIndex& train,
                       const std::optional<BranchPoint>& branch) {
   const NoiseConfig& noise = experiment.noise;
   RunPlan p = make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, noise.small_batch,
-                        experiment.batch);
+                        experiment.batch, stages_of(experiment.parallel));
   if (branch) p.branch = *branch;
   check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   p.samples_per_epoch = samples_per_epoch(train, p.train_loader);
@@ -271,17 +280,6 @@ std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_d
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(mib * (1 << 20) / sizeof(float)));
 }
 
-LoaderPlan for_rank(LoaderPlan plan, int rank) {
-  plan.member = rank % plan.span;
-  plan.first_row = (rank - plan.member) * plan.rows;
-  return plan;
-}
-
-LoaderPlan train_loader_of(const RunPlan& plan, int rank) {
-  const bool whole = plan.servers && (plan.servers->async || rank < plan.servers->servers);
-  return for_rank(plan.train_loader, whole ? 0 : rank - first_worker(plan));
-}
-
 std::string model_fingerprint(const RunPlan& plan) {
   std::string text = cat(plan.experiment.model.kind, ", ", plan.graph.sequence(), " positions;");
   if (plan.train.is_image()) text = cat(plan.experiment.model.kind, ";");
@@ -296,11 +294,13 @@ std::string model_fingerprint(const RunPlan& plan) {
   return text;
 }
 
-std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
-  const auto flat_bytes = plan.parameters.size() * static_cast<std::int64_t>(sizeof(float));
-  const auto state_bytes = plan.parameters.trained() * static_cast<std::int64_t>(sizeof(float));
-  std::vector<MemoryItem> items = {{"weights", flat_bytes},
-                                   {"gradients", gradient_elements(plan) * static_cast<std::int64_t>(sizeof(float))}};
+std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank) {
+  const ModelPart part = part_of(plan, rank);
+  const auto flat_bytes = part.parameters.size() * static_cast<std::int64_t>(sizeof(float));
+  const auto state_bytes = part.parameters.trained() * static_cast<std::int64_t>(sizeof(float));
+  std::vector<MemoryItem> items = {
+      {"weights", flat_bytes},
+      {"gradients", gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))}};
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
     items.push_back({"optimizer state " + name, state_bytes});
   const bool averages = Optimizer::averages(plan.experiment.optimizer);
@@ -312,25 +312,28 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
   }
   if (plan.measures_noise && resized(plan.batch, plan.batches.back()).small_batches() > 1)
     items.push_back({"gradients before a small batch, for the noise scale", state_bytes});
+  std::int64_t crossing = 0;
   const auto add_program = [&](PassMode mode, std::int64_t micro_batch) {
-    for (const MemoryItem& item :
-         backend.compile(plan.graph, micro_batch, plan.precision, mode, plan.norm_group)->memory())
-      items.push_back(item);
+    const std::unique_ptr<Program> program = compile_part(plan, part, backend, mode, micro_batch);
+    for (const MemoryItem& item : program->memory()) items.push_back(item);
+    crossing += pass_order_bytes(program->part_bytes());
   };
   add_program(PassMode::training, plan.batch.micro_batch);
   if (plan.has_validation) add_program(PassMode::inference, plan.batch.micro_batch);
   if (plan.norm_samples > 0) add_program(PassMode::statistics, plan.norm_loader.micro_batch);
   for (const MemoryItem& item : backend.overhead()) items.push_back(item);
   for (MemoryItem& item : items) item.on_device = backend.on_device();
+  if (crossing > 0) items.push_back({"what crosses the cuts", crossing});
   if (plan.carries_state) {
-    const auto bytes = plan.batch.rows_per_rank * plan.graph.state_size() * static_cast<std::int64_t>(sizeof(float));
+    const auto bytes = plan.batch.rows_per_rank * part.graph.state_size() * static_cast<std::int64_t>(sizeof(float));
     items.push_back({"carried state", bytes});
     if (plan.has_validation) items.push_back({"carried state, evaluation", bytes});
   }
-  items.push_back({"loader, training", Loader::memory_bytes(plan.train, plan.train_loader)});
+  items.push_back({"loader, training", Loader::memory_bytes(plan.train, for_rank(plan, plan.train_loader, rank))});
   items.push_back({"data set, training", make_dataset(plan.train)->memory_bytes()});
   if (plan.has_validation) {
-    items.push_back({"loader, evaluation", Loader::memory_bytes(plan.validation, plan.validation_loader)});
+    items.push_back(
+        {"loader, evaluation", Loader::memory_bytes(plan.validation, for_rank(plan, plan.validation_loader, rank))});
     items.push_back({"data set, evaluation", make_dataset(plan.validation)->memory_bytes()});
   }
   if (plan.norm_samples > 0)
@@ -345,7 +348,8 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend) {
       if (!name.empty()) values += p.count;
   }
   if (plan.carries_state) values += plan.batch.global * plan.graph.state_size();
-  items.push_back({"checkpoint being written, rank 0", values * static_cast<std::int64_t>(sizeof(float))});
+  if (rank == 0)
+    items.push_back({"checkpoint being written, rank 0", values * static_cast<std::int64_t>(sizeof(float))});
   return items;
 }
 
@@ -512,8 +516,7 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   if (e.evaluate.norm_statistics != "running") t.row("batch norm", describe_norm_statistics(e));
   t.row("stop", describe_stop(plan));
   if (!e.checkpoint.keep_at.empty()) t.row("kept for ever", describe_kept(plan));
-  const std::int64_t ranks = plan.servers ? plan.servers->servers + plan.servers->workers : plan.batch.ranks;
-  t.row("machine", cat(ranks, ranks == 1 ? " rank" : " ranks", ", each: ", backend));
+  t.row("machine", cat(describe_ranks(plan), ", each: ", backend));
   t.row("precision", describe_precision(e));
   std::vector<std::string> recomputed;
   for (const Block& block : plan.graph.blocks())

@@ -29,6 +29,16 @@ struct ServerPlan {
   bool async = false;  // an update is one worker's share of the batch; else a step takes the workers that come first
 };
 
+// What a rank computes of the model: all of it, or its stage of a pipeline.
+struct ModelPart {
+  Graph graph;
+  ParameterTable parameters;
+  std::int64_t stage = 0, stages = 1;
+  std::int64_t slots = 1;  // micro-batches in flight
+  bool is_whole() const { return stages == 1; }
+  bool is_last() const { return stage + 1 == stages; }
+};
+
 struct RunPlan {
   Experiment experiment;
   DatasetIndex train, validation;
@@ -36,6 +46,9 @@ struct RunPlan {
   Graph graph;
   ParameterTable parameters;
   Precision precision = Precision::fp32;
+  std::vector<int> cuts;  // of a pipeline: the first node of each stage after the first; the ranks of `batch` are then
+                          // replicas, each of stages() ranks
+  std::int64_t stages() const { return std::ssize(cuts) + 1; }
   BatchPlan batch;                    // async: of one update, on one rank
   std::optional<ServerPlan> servers;  // none: all ranks do the same
   std::int64_t norm_group = 0;        // samples that batch norm normalises together, on batch.span ranks; 0: none
@@ -84,6 +97,10 @@ std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
 // Values in a range of gradients that is reduced by itself.
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device);
 
+// Of rank `rank` of all: what it computes, and its loader: a pipeline's stages share their replica's rows, and only the
+// first one needs pixels.
+ModelPart part_of(const RunPlan& plan, int rank);
+LoaderPlan for_rank(const RunPlan& plan, LoaderPlan loader, int rank);
 LoaderPlan for_rank(LoaderPlan plan, int rank);
 // The first rank that computes gradients and evaluates.
 inline int first_worker(const RunPlan& plan) {
@@ -91,12 +108,15 @@ inline int first_worker(const RunPlan& plan) {
 }
 // What a rank reads for training.
 LoaderPlan train_loader_of(const RunPlan& plan, int rank);
+// Of this part: its program for a micro-batch.
+std::unique_ptr<Program> compile_part(const RunPlan& plan, const ModelPart& part, Backend& backend, PassMode mode,
+                                      std::int64_t micro_batch);
 
 // What makes weights fit a model: every tensor's name and shape, and the vocabulary that its rows stand for.
 std::string model_fingerprint(const RunPlan& plan);
 
 // What one rank takes, item by item, to the byte: vectors, programs, loaders, the data set's own bytes.
-std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend);
+std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank = 0);
 
 // Whether the update from `before` to `position` made something due that happens `every_epochs` (a fraction is allowed)
 // or `every_steps`; 0 = never. `offset_epochs` above 0: for the first time after so many epochs, then every_epochs

@@ -206,6 +206,7 @@ void Recorder::step(const StepRecord& record) {
       .add("backward_seconds", record.backward_seconds)
       .add("communication_seconds", record.communication_seconds)
       .add("update_seconds", record.update_seconds);
+  if (record.passes) line.add("bubble_seconds", record.passes->bubble).add("boundary_seconds", record.passes->boundary);
   if (record.scale_invariant_epoch)
     line.add("gain", record.gain).add("scale_invariant_epoch", *record.scale_invariant_epoch);
   if (record.noise) add_noise(line, *record.noise);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "optim/noise_scale.h"
+#include "parallel/pass_order.h"
 
 namespace ringtrain {
 
@@ -50,6 +51,7 @@ struct StepRecord {
   double elapsed_seconds = 0;  // of the run, earlier parts included
   // The step's time split; what is left over is bookkeeping.
   double input_seconds = 0, forward_seconds = 0, backward_seconds = 0, communication_seconds = 0, update_seconds = 0;
+  std::optional<PassTimes> passes = std::nullopt;  // "bubble_seconds" and "boundary_seconds", of a pipeline
 };
 
 struct EvaluationRecord {

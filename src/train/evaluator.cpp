@@ -8,25 +8,28 @@
 
 namespace ringtrain {
 
-Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog)
+Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog,
+                     StageRanks* stages)
     : plan_(plan),
+      part_(part_of(plan, communicator.rank())),
       communicator_(communicator),
       watchdog_(watchdog),
-      program_(backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::inference)),
+      program_(compile_part(plan, part_, backend, PassMode::inference, plan.batch.micro_batch)),
+      order_(make_pass_order(stages, *program_, plan.experiment.parallel.schedule, 1)),
       has_rows_(communicator.rank() >= first_worker(plan)),
-      loader_plan_(for_rank(plan.validation_loader, has_rows_ ? communicator.rank() - first_worker(plan) : 0)),
+      loader_plan_(for_rank(plan, plan.validation_loader, has_rows_ ? communicator.rank() - first_worker(plan) : 0)),
       loader_(make_dataset(plan.validation), loader_plan_),
       pinned_(backend, loader_.ring()) {
   program_->allocate();
   if (plan.carries_state)
-    carried_state_.resize(static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size()));
+    carried_state_.resize(static_cast<std::size_t>(plan.batch.rows_per_rank * part_.graph.state_size()));
 }
 
 std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t step, const AfterPass& after_pass,
                                          const WantsToLeave& wants_to_leave) {
   const double begin = now_seconds();
   const std::int64_t passes = steps_per_epoch(plan_.validation, loader_plan_) * plan_.batch.accumulation;
-  const std::int64_t state_of_pass = plan_.batch.micro_batch * plan_.graph.state_size();
+  const std::int64_t state_of_pass = plan_.batch.micro_batch * part_.graph.state_size();
   program_->set_weights(weights);
   loader_.seek(0, 0);
   LossSums sums;
@@ -43,7 +46,7 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
       context.state = carried_state_.data() + batch.micro_step * state_of_pass;
       if (batch.resets_state) std::fill_n(context.state, state_of_pass, 0.0f);
     }
-    sums += program_->run({batch.inputs.data(), batch.targets.data()}, context);
+    order_->forward([&] { sums += program_->run({batch.inputs.data(), batch.targets.data()}, context); });
     if (after_pass) after_pass(batch, *program_);
   }
   leaving.finish();

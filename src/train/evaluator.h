@@ -11,6 +11,8 @@
 #include "cluster/communicator.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"
+#include "parallel/pass_order.h"
+#include "parallel/stage_ranks.h"
 #include "run/plan.h"
 #include "train/leaving.h"
 
@@ -27,7 +29,8 @@ struct Evaluation {
 class Evaluator {
  public:
   // Takes the memory of the inference program; opens no file before the first evaluation.
-  Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog);
+  Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog,
+            StageRanks* stages = nullptr);
   using AfterPass = std::function<void(const MicroBatch&, const Program&)>;
   // Whether this rank would rather leave; asked before each pass (train/leaving.h). Empty (on all ranks): to the end.
   using WantsToLeave = Leaving::Wish;
@@ -38,9 +41,11 @@ class Evaluator {
 
  private:
   const RunPlan& plan_;
+  ModelPart part_;
   Communicator& communicator_;
   Watchdog& watchdog_;
   std::unique_ptr<Program> program_;
+  std::unique_ptr<PassOrder> order_;
   bool has_rows_;  // a parameter server has none
   LoaderPlan loader_plan_;
   Loader loader_;

@@ -40,7 +40,8 @@ class StepClock {
 // What the ranks agree on after a step: sums over all of them.
 class StepCounters {
  public:
-  StepCounters(const LossSums& sums, const Requests& r, double small_norms, const std::vector<double>& of_groups)
+  StepCounters(const LossSums& sums, const Requests& r, const PassTimes& passes, double small_norms,
+               const std::vector<double>& of_groups)
       : values_{sums.loss,
                 static_cast<double>(sums.correct),
                 static_cast<double>(sums.correct5),
@@ -48,6 +49,8 @@ class StepCounters {
                 r.save,
                 r.stop,
                 r.fail,
+                passes.bubble,
+                passes.boundary,
                 small_norms} {
     values_.insert(values_.end(), of_groups.begin(), of_groups.end());
   }
@@ -56,8 +59,10 @@ class StepCounters {
   double correct() const { return values_[1]; }
   double correct5() const { return values_[2]; }
   Requests requests() const { return {values_[3], values_[4], values_[5], values_[6]}; }
-  double small_norms() const { return values_[7]; }  // squared, of all small batches; 0: not measured
-  std::span<const double> small_norms_of_groups() const { return std::span(values_).subspan(8); }
+  // The mean over `ranks` ranks.
+  PassTimes passes(int ranks) const { return {values_[7] / ranks, values_[8] / ranks}; }
+  double small_norms() const { return values_[9]; }  // squared, of all small batches; 0: not measured
+  std::span<const double> small_norms_of_groups() const { return std::span(values_).subspan(10); }
 
  private:
   std::vector<double> values_;
@@ -89,33 +94,36 @@ UpdateRanks ranks_of(Communicator& communicator) {
 }  // namespace
 
 Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
-                 UpdateShare share)
+                 UpdateShare share, StageRanks* stages)
     : plan_(plan),
+      part_(part_of(plan, communicator.rank())),
       backend_(backend),
       watchdog_(watchdog),
       loader_(loader),
-      weights_(backend.make_vector(plan.parameters.size())),
-      gradients_(backend.make_vector(gradient_elements(plan), true)),
-      optimizer_(plan.experiment.optimizer, plan.parameters, backend, ranks_of(communicator), std::move(share)),
+      communicator_size_(communicator.size()),
+      weights_(backend.make_vector(part_.parameters.size())),
+      gradients_(backend.make_vector(gradient_elements(plan, part_.parameters), true)),
+      optimizer_(plan.experiment.optimizer, part_.parameters, backend, ranks_of(communicator),
+                 stages != nullptr ? stages->share() : std::move(share)),
       loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
       group_ranks_(plan.batch.span > 1 ? communicator.share_groups(static_cast<int>(plan.batch.span)) : nullptr),
-      program_(
-          backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group)),
-      synchronizer_(make_ring_synchronizer(
-          communicator, {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
-          bucket_elements(plan.experiment.communication, backend.on_device()), backend.on_device())),
+      program_(compile_part(plan, part_, backend, PassMode::training, plan.batch.micro_batch)),
+      synchronizer_(
+          make_synchronizer(communicator, stages, {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
+                            bucket_elements(plan.experiment.communication, backend.on_device()), backend.on_device())),
+      order_(make_pass_order(stages, *program_, plan.experiment.parallel.schedule, part_.slots)),
       noise_scale_(plan.noise_half_life),
       noise_follower_(plan.experiment.batch.follow_noise, plan.patience, plan.experiment.batch.largest),
       overlap_{[this](std::int64_t watermark) { synchronizer_->ready(watermark); }, [this] { synchronizer_->poll(); }},
       course_(plan.course),
-      carried_state_(plan.carries_state ? static_cast<std::size_t>(plan.batch.rows_per_rank * plan.graph.state_size())
+      carried_state_(plan.carries_state ? static_cast<std::size_t>(plan.batch.rows_per_rank * part_.graph.state_size())
                                         : 0),
       pinned_(backend, with(loader.ring(), carried_state_)),
       dropout_key_(random_key(plan.experiment.seed, RandomPurpose::dropout)),
       slow_seconds_(plan.experiment.test.slow_rank == communicator.rank() ? plan.experiment.test.slow_seconds : 0) {
   program_->allocate();
   communicator.set_rounding(
-      gradient_rounding(plan.parameters.trained(), plan.batch.global * plan.graph.sequence(), loss_scale_.value()));
+      gradient_rounding(part_.parameters.trained(), plan.batch.global * plan.graph.sequence(), loss_scale_.value()));
   if (plan.measures_noise) measure_small_batches();
   if (plan.adascale_times > 0)
     adascale_.emplace(plan.adascale_times, static_cast<double>(plan.batch.global),
@@ -128,10 +136,10 @@ void Trainer::measure_small_batches() {
     noise_groups_.emplace(plan_.parameters, groups, plan_.noise_half_life);
     for (const UpdateRange& range : optimizer_.ranges()) tensors.push_back({range.begin, range.end});
   }
-  small_norms_.emplace(backend_, plan_.parameters.trained(),
+  small_norms_.emplace(backend_, part_.parameters.trained(),
                        bucket_elements(plan_.experiment.communication, backend_.on_device()),
                        resized(plan_.batch, plan_.batches.back()).small_batches(),
-                       sums_small_norms(plan_) ? plan_.parameters.size() : 0, tensors);
+                       sums_small_norms(plan_) ? part_.parameters.size() : 0, tensors);
 }
 
 void Trainer::start_at(const Position& position, std::int64_t batch) {
@@ -140,6 +148,7 @@ void Trainer::start_at(const Position& position, std::int64_t batch) {
   program_->set_weights(*weights_);
   loader_.seek(position_.epoch, position_.offset, batch);
   staged_.reset();
+  staged_of_step_ = 0;
 }
 
 StepReport Trainer::step(const Requests& requests) {
@@ -160,19 +169,28 @@ StepReport Trainer::step(const Requests& requests) {
   synchronizer_->begin(before_sum);
   sleep_if_slow(clock, times);
 
-  for (std::int64_t micro_step = 0; micro_step < batch.accumulation; ++micro_step) {
-    const bool last = micro_step + 1 == batch.accumulation;
-    if (!std::exchange(ahead_, false)) begin_pass(clock, times, position_);  // get input, forward
-    clock.time(Phase::backward, times.backward,
-               [&] { program_->backward(*gradients_, micro_step > 0, last ? overlap_ : BackwardHooks{}); });
-    if (measures && !last && (micro_step + 1) % batch.passes_of_small_batch() == 0)
-      clock.time(Phase::backward, times.backward, [&] { small_norms_->measure(*gradients_); });
-    staged_.reset();
-    // A device computes on meanwhile. After the last step nothing is read, as it may not exist, nor where this step may
-    // change the batch.
-    if (!last || !(is_over(plan_, next) || may_change_batch(next)))
-      clock.time(Phase::input, times.input, [&] { stage_next(); });
-  }
+  const PassTimes passes = order_->run(
+      batch.accumulation, {.input =
+                               [&](std::int64_t) {
+                                 if (!ahead_) get_input(clock, times, position_);
+                               },
+                           .forward =
+                               [&](std::int64_t) {
+                                 if (!std::exchange(ahead_, false)) forward(clock, times, position_);
+                               },
+                           .backward =
+                               [&](std::int64_t micro_step) {
+                                 const bool last = micro_step + 1 == batch.accumulation;
+                                 clock.time(Phase::backward, times.backward, [&] {
+                                   program_->backward(*gradients_, micro_step > 0, last ? overlap_ : BackwardHooks{});
+                                   if (measures && !last && (micro_step + 1) % batch.passes_of_small_batch() == 0)
+                                     small_norms_->measure(*gradients_);
+                                 });
+                                 // A device computes on meanwhile.
+                                 if (!staged_ && keeps_reading(next))
+                                   clock.time(Phase::input, times.input, [&] { stage_next(); });
+                               }});
+  staged_of_step_ = staged_ ? 1 : 0;
   const std::int64_t targets = targets_;
   program_->close_sums();
 
@@ -180,13 +198,15 @@ StepReport Trainer::step(const Requests& requests) {
   clock.time(Phase::communication, times.communication, [&] { synchronizer_->finish(); });
   clock.time(Phase::update, times.update, [&] { start_update(report); });
   if (may_run_ahead()) {
-    begin_pass(clock, times, next);
+    get_input(clock, times, next);
+    forward(clock, times, next);
     ahead_ = true;
   }
   const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return program_->take_sums(); });
-  StepCounters counters =
-      clock.time(Phase::communication, times.communication, [&] { return counters_of(sums, requests, measures); });
+  StepCounters counters = clock.time(Phase::communication, times.communication,
+                                     [&] { return counters_of(sums, requests, passes, measures); });
   clock.time(Phase::communication, times.communication, [&] { synchronizer_->agree(counters.values()); });
+  report.passes = counters.passes(communicator_size_);
   clock.time(Phase::update, times.update, [&] { finish_update(report, counters, targets); });
 
   position_ = next;
@@ -210,9 +230,9 @@ LossSums Trainer::compute(const Position& position, StepTimes& times, std::int64
   sleep_if_slow(clock, times);
   const BackwardHooks no_hooks{[](std::int64_t) {}, [] {}};
   for (std::int64_t pass = 0; pass < batch_at(position).accumulation; ++pass) {
-    begin_pass(clock, times, position);
+    get_input(clock, times, position);
+    forward(clock, times, position);
     clock.time(Phase::backward, times.backward, [&] { program_->backward(*gradients_, pass > 0, no_hooks); });
-    staged_.reset();
   }
   targets = targets_;
   program_->close_sums();
@@ -229,7 +249,7 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
   rate_factor_ = rate_factor;
   clock.time(Phase::update, report.times.update, [&] {
     start_update(report);
-    finish_update(report, counters_of(sums, {}, false), targets);
+    finish_update(report, counters_of(sums, {}, {}, false), targets);
   });
   position_ = report.position = next_position();
   watchdog_.step_finished(position_.step);
@@ -237,10 +257,11 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
 }
 
 // Waits for a device where the small batches' norms are asked for.
-StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests, bool measures) {
+StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes,
+                                  bool measures) {
   std::vector<double> of_groups(noise_groups_ ? noise_groups_->size() : 0);
   if (measures && noise_groups_) of_groups = noise_groups_->by_group(small_norms_->sums_of_tensors());
-  return {sums, requests, measures ? small_norms_->sum() : 0, of_groups};
+  return {sums, requests, passes, measures ? small_norms_->sum() : 0, of_groups};
 }
 
 bool Trainer::measures_noise(const Position& next) const {
@@ -259,7 +280,7 @@ double Trainer::scheduled_rate() const {
 std::int64_t Trainer::global_targets(const MicroBatch& first, const Position& position) {
   if (alone_) return std::max<std::int64_t>(1, first.step_targets);
   if (!plan_.train_loader.mask_blanks) return course_.samples_at(position) * plan_.graph.sequence();
-  double count = static_cast<double>(first.step_targets);
+  double count = part_.is_last() ? static_cast<double>(first.step_targets) : 0;
   synchronizer_->agree(std::span<double>(&count, 1));
   return std::max<std::int64_t>(1, std::llround(count));
 }
@@ -281,12 +302,22 @@ void Trainer::follow_noise(const StepReport& report) {
   if (!is_over(plan_, position_)) loader_.seek(position_.epoch, position_.offset, now);
 }
 
-void Trainer::begin_pass(StepClock& clock, StepTimes& times, const Position& position) {
+void Trainer::get_input(StepClock& clock, StepTimes& times, const Position& position) {
   clock.time(Phase::input, times.input, [&] {
     if (!staged_) stage_next();
     if (staged_->micro_step == 0) targets_ = global_targets(*staged_, position);
   });
+}
+
+void Trainer::forward(StepClock& clock, StepTimes& times, const Position& position) {
   clock.time(Phase::forward, times.forward, [&] { program_->forward(pass_context(*staged_, position)); });
+  staged_.reset();
+}
+
+// Whether there is a micro-batch to be read after the one that was staged last. After the last step there may be none,
+// nor is one read early where this step may change the batch.
+bool Trainer::keeps_reading(const Position& next) {
+  return staged_of_step_ < batch_at(position_).accumulation || !(is_over(plan_, next) || may_change_batch(next));
 }
 
 // The next step's first pass needs nothing that this step has yet to find out. Not so where a dynamic loss scale may
@@ -298,6 +329,7 @@ bool Trainer::may_run_ahead() const {
 
 void Trainer::stage_next() {
   staged_ = loader_.next();
+  ++staged_of_step_;
   program_->stage({staged_->inputs.data(), staged_->targets.data()});
 }
 
@@ -312,7 +344,7 @@ PassContext Trainer::pass_context(const MicroBatch& batch, const Position& posit
   context.step = position.step;
   context.first_row = batch.first_row;
   if (plan_.carries_state) {
-    const std::int64_t rows = plan_.batch.micro_batch * plan_.graph.state_size();
+    const std::int64_t rows = plan_.batch.micro_batch * part_.graph.state_size();
     context.state = carried_state_.data() + batch.micro_step * rows;
     if (batch.resets_state) std::fill_n(context.state, rows, 0.0f);
   }
@@ -327,7 +359,7 @@ void Trainer::start_update(StepReport& report) {
   const UpdateStep step{.rate = rate,
                         .epochs = plan_.schedule.epochs(position_),
                         .reports_trust = every > 0 && (position_.step + 1) % every == 0,
-                        .adascale = adascale_ ? adascale_->next(plan_.parameters.size()) : std::nullopt};
+                        .adascale = adascale_ ? adascale_->next(part_.parameters.size()) : std::nullopt};
   const bool measures_groups = noise_groups_ && measures_noise(next_position());
   optimizer_.start(*weights_, *gradients_, step, loss_scale_.value(), norm_momentum(plan_.experiment), program_.get());
   if (measures_groups) optimizer_.gradient_norms().fetch();  // now, before a device is given its next pass

@@ -20,6 +20,8 @@
 #include "optim/noise_groups.h"
 #include "optim/noise_scale.h"
 #include "optim/optimizer.h"
+#include "parallel/pass_order.h"
+#include "parallel/stage_ranks.h"
 #include "parallel/synchronizer.h"
 #include "run/plan.h"
 #include "run/step_times.h"
@@ -73,6 +75,7 @@ struct StepReport {
   std::vector<float> trust_ratios;     // one per range of the optimizer, where they are recorded at this step
   std::optional<NoiseReport> noise;    // where this step measured the noise scale
   StepTimes times;                     // of this rank
+  PassTimes passes;                    // of a pipeline: the mean over its ranks
 };
 
 class StepClock;
@@ -82,8 +85,9 @@ class Trainer {
  public:
   // Takes the memory. Weights and optimizer state are zero until they are loaded; start_at() then says where the run
   // goes on.
+  // `communicator`: over all ranks. `stages`: of a pipeline, where the plan has one.
   Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
-          UpdateShare share = {});
+          UpdateShare share = {}, StageRanks* stages = nullptr);
 
   // One update. Throws Diverged, before any weight has changed, when loss or gradient are not finite (fp16: when no
   // loss scale makes the gradient finite).
@@ -104,6 +108,8 @@ class Trainer {
   void start_at(const Position& position, std::int64_t batch = 0);
 
   Backend& backend() { return backend_; }
+  // What weights(), the optimizer's state and the carried state are of.
+  const ModelPart& part() const { return part_; }
   LossScale& loss_scale() { return loss_scale_; }
   Vector& weights() { return *weights_; }
   Vector& gradients() { return *gradients_; }
@@ -114,14 +120,17 @@ class Trainer {
   std::optional<NoiseGroups>& noise_groups() { return noise_groups_; }  // none: noise.groups is off
   std::optional<AdaScale>& adascale() { return adascale_; }             // none: it is off
   NoiseFollower& noise_follower() { return noise_follower_; }
-  std::span<float> carried_state() { return carried_state_; }  // [rows of this rank, layers, (h, c), hidden]
+  // [rows of this rank, layers of its part, (h, c), hidden]
+  std::span<float> carried_state() { return carried_state_; }
 
  private:
   void measure_small_batches();
   void sleep_if_slow(StepClock& clock, StepTimes& times);
   void stage_next();
   // `position`: where the pass's step begins.
-  void begin_pass(StepClock& clock, StepTimes& times, const Position& position);
+  void get_input(StepClock& clock, StepTimes& times, const Position& position);
+  void forward(StepClock& clock, StepTimes& times, const Position& position);
+  bool keeps_reading(const Position& next);
   std::int64_t global_targets(const MicroBatch& first, const Position& position);
   BatchPlan batch_at(const Position& position) const { return resized(plan_.batch, course_.batch_at(position)); }
   Position next_position() const { return course_.after(position_); }
@@ -134,21 +143,24 @@ class Trainer {
   void start_update(StepReport& report);
   void note_gain(StepReport& report, const UpdateResult& result);
   void finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets);
-  StepCounters counters_of(const LossSums& sums, const Requests& requests, bool measures);
+  StepCounters counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes, bool measures);
   NoiseReport measured_noise(const StepReport& report, const StepCounters& counters, std::int64_t targets);
   std::vector<std::pair<std::string, double>> scales_of_kinds() const;
   void measure_groups(const NoiseScale::Step& whole, double small_batch, const StepCounters& counters, double scale);
 
   const RunPlan& plan_;
+  ModelPart part_;
   Backend& backend_;
   Watchdog& watchdog_;
   Loader& loader_;
+  int communicator_size_;
   std::unique_ptr<Vector> weights_, gradients_;
   Optimizer optimizer_;
   LossScale loss_scale_;
   std::unique_ptr<GroupRanks> group_ranks_;  // that share batch norm's workers; null: this rank has them whole
   std::unique_ptr<Program> program_;
   std::unique_ptr<Synchronizer> synchronizer_;
+  std::unique_ptr<PassOrder> order_;
   std::optional<SmallBatchNorms> small_norms_;  // of this rank; none where the noise scale is not measured
   NoiseScale noise_scale_;
   std::optional<NoiseGroups> noise_groups_;
@@ -161,7 +173,8 @@ class Trainer {
   std::uint64_t dropout_key_;
   double slow_seconds_;               // that this rank sleeps in each step (test.slow_rank)
   std::optional<MicroBatch> staged_;  // what the program's next forward pass takes
-  bool ahead_ = false;                // and it has begun: the first of the next step
+  bool ahead_ = false;                // the first pass of the next step has begun
+  std::int64_t staged_of_step_ = 0;   // micro-batches of this step that have been staged
   std::int64_t targets_ = 0;          // of the global batch that the newest pass belongs to
   bool alone_ = false;                // compute(): this rank's gradient is a mean by itself
   double rate_factor_ = 1;            // of apply()

@@ -18,6 +18,7 @@
 #include "data_prep/text/names.h"
 #include "data_prep/text/text.h"
 #include "mpi_tests.h"
+#include "run/machine.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/with_folder.h"
 #include "train/trainer.h"
@@ -69,6 +70,7 @@ struct TrainingRank {
       make_mpi_communicator(alone ? *session().job().split(session().rank()) : session().job(), 1 << 12);
   std::unique_ptr<cuda::HostDevice> device;
   std::unique_ptr<DeviceCommunicator> sums;
+  std::unique_ptr<StageRanks> stages;  // of a pipeline
   std::unique_ptr<Backend> backend;
   Watchdog watchdog{session().job(), 0};
   RunPlan plan;
@@ -88,16 +90,17 @@ struct TrainingRank {
       backend = cuda::make_backend(*device, options);
     } else {
       backend = make_cpu_backend(1);
+      if (!alone) stages = make_stage_ranks(experiment, session().job());
     }
     const DatasetIndex index = read_dataset_index(experiment.data.train);
     plan = make_run_plan(experiment, index, nullptr, host->size(), *backend);
-    loader = std::make_unique<Loader>(make_dataset(plan.train), for_rank(plan.train_loader, host->rank()));
-    trainer = std::make_unique<Trainer>(plan, *backend, communicator(), watchdog, *loader);
+    loader = std::make_unique<Loader>(make_dataset(plan.train), for_rank(plan, plan.train_loader, host->rank()));
+    trainer = std::make_unique<Trainer>(plan, *backend, communicator(), watchdog, *loader, UpdateShare{}, stages.get());
     RunProgress progress;
     if (checkpoint != nullptr && host->rank() == 0) progress = progress_of(*checkpoint);
     host->broadcast(std::as_writable_bytes(std::span(&progress, 1)), 0);
     complete(progress, plan);
-    load_trainer(host->rank() == 0 ? checkpoint : nullptr, *trainer, plan, progress, communicator());
+    load_trainer(host->rank() == 0 ? checkpoint : nullptr, *trainer, plan, progress, communicator(), stages.get());
   }
   Communicator& communicator() { return sums ? static_cast<Communicator&>(*sums) : *host; }
   std::vector<StepReport> steps(int count, const Requests& requests = {}) {
@@ -113,7 +116,7 @@ struct TrainingRank {
   Checkpoint snapshot() {
     RunProgress progress;
     progress.position = trainer->position();
-    return take_snapshot(*trainer, plan, progress, communicator());
+    return take_snapshot(*trainer, plan, progress, communicator(), {}, stages.get());
   }
   // Forward passes that the device has been given.
   std::int64_t passes() const {

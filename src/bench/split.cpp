@@ -1,0 +1,135 @@
+#include "bench/split.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "bench/preflight.h"
+#include "checkpoint/snapshot.h"
+#include "cluster/watchdog.h"
+#include "nn/cuts.h"
+#include "run/stage_plan.h"
+#include "train/trainer.h"
+
+namespace ringtrain {
+namespace {
+
+std::string joined(const std::vector<std::string>& words, const char* between) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+std::vector<std::size_t> cut_layers(const RunPlan& plan, const std::vector<ModelLayer>& layers) {
+  std::vector<std::size_t> cuts;
+  for (const int node : plan.cuts)
+    cuts.push_back(static_cast<std::size_t>(std::ranges::find(layers, node, &ModelLayer::first) - layers.begin()));
+  return cuts;
+}
+
+struct Measured {
+  double seconds = 0;
+  PassTimes passes;
+};
+
+// Medians of the steps after the first.
+Measured measure(const RunPlan& plan, Machine& machine, const RankGroup& group, double seconds) {
+  Communicator& host = *machine.host;
+  Watchdog watchdog(group, plan.experiment.communication.timeout_seconds);
+  Loader loader(make_dataset(plan.train), for_rank(plan, plan.train_loader, host.rank()));
+  Trainer trainer(plan, *machine.backend, machine.communicator(), watchdog, loader, {}, machine.stages.get());
+  load_trainer(nullptr, trainer, plan, {}, machine.communicator(), machine.stages.get());
+  std::vector<double> times, bubbles, boundaries;
+  const double begin = now_seconds();
+  for (bool more = true; more;) {
+    const double step_begin = now_seconds();
+    const StepReport report = trainer.step({});
+    double own = now_seconds() - step_begin;
+    host.sum(std::span<double>(&own, 1));
+    times.push_back(own / host.size());
+    bubbles.push_back(report.passes.bubble);
+    boundaries.push_back(report.passes.boundary);
+    double enough = times.size() > 1 && now_seconds() - begin > seconds ? 1 : 0;
+    host.sum(std::span<double>(&enough, 1));
+    more = enough == 0 && (plan.updates == 0 || std::ssize(times) < plan.updates);
+  }
+  const auto settled = [](std::vector<double> values) {
+    if (values.size() > 1) values.erase(values.begin());
+    return median(std::move(values));
+  };
+  return {settled(times), {settled(bubbles), settled(boundaries)}};
+}
+
+}  // namespace
+
+std::vector<std::int64_t> split_sizes(const RunPlan& plan, std::size_t most) {
+  const std::int64_t unit = plan.graph.has_batch_norm() ? plan.batch.worker : 1, rows = plan.batch.rows_per_rank;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t size = rows; size >= unit && sizes.size() < most; --size)
+    if (rows % size == 0 && size % unit == 0 && (sizes.empty() || 2 * size <= sizes.back() + sizes.back() / 3))
+      sizes.push_back(size);
+  std::ranges::reverse(sizes);
+  return sizes;
+}
+
+std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan) {
+  const std::vector<ModelLayer> layers = layers_of(plan.graph);
+  const std::vector<std::size_t> own = cut_layers(plan, layers);
+  std::vector<std::vector<std::size_t>> all = {own};
+  for (std::size_t i = 0; i < own.size(); ++i)
+    for (const bool later : {false, true}) {
+      std::vector<std::size_t> moved = own;
+      moved[i] += later ? 1 : std::size_t(-1);
+      const std::size_t low = i > 0 ? moved[i - 1] : 0, high = i + 1 < own.size() ? moved[i + 1] : layers.size();
+      if (moved[i] > low && moved[i] < high) all.push_back(std::move(moved));
+    }
+  std::vector<std::vector<std::string>> names;
+  for (const std::vector<std::size_t>& cuts : all) {
+    names.emplace_back();
+    for (const std::size_t cut : cuts) names.back().push_back(layers[cut].name);
+  }
+  return names;
+}
+
+std::vector<SplitTrial> measure_splits(const Experiment& experiment, const DatasetIndex& train, Machine& machine,
+                                       const RankGroup& group, double seconds, bool only_sizes) {
+  if (stages_of(experiment.parallel) == 1)
+    throw Error("bench split measures pipelines, and every rank of this experiment computes the whole model",
+                "give an experiment with parallel.kind: pipeline, or add parallel.kind=pipeline");
+  const RunPlan first = make_run_plan(experiment, train, nullptr, group.size(), *machine.backend);
+  const std::vector<std::int64_t> sizes = split_sizes(first, only_sizes ? 6 : 10);
+  std::vector<std::vector<std::string>> cuts = cuts_nearby(first);
+  if (only_sizes) cuts.resize(1);
+  std::vector<SplitTrial> trials;
+  for (const std::vector<std::string>& cut : cuts)
+    for (const std::int64_t size : sizes) {
+      Experiment candidate = experiment;
+      candidate.batch.micro = size;
+      candidate.parallel.cuts = cut;
+      const RunPlan plan = make_run_plan(candidate, train, nullptr, group.size(), *machine.backend);
+      const Measured m = measure(plan, machine, group, seconds / static_cast<double>(cuts.size() * sizes.size()));
+      trials.push_back({.micro_batch = size,
+                        .micro_batches = plan.batch.accumulation,
+                        .cuts = cut,
+                        .seconds = m.seconds,
+                        .samples_per_second = static_cast<double>(plan.batch.global) / m.seconds,
+                        .bubble_seconds = m.passes.bubble,
+                        .boundary_seconds = m.passes.boundary});
+    }
+  return trials;
+}
+
+const SplitTrial& fastest(const std::vector<SplitTrial>& trials) {
+  return *std::ranges::max_element(trials, {}, &SplitTrial::samples_per_second);
+}
+
+std::string split_csv(const std::vector<SplitTrial>& trials) {
+  std::string text = "cuts,split_size,micro_batches,step_seconds,samples_per_second,bubble_seconds,boundary_seconds\n";
+  for (const SplitTrial& t : trials)
+    text += cat(joined(t.cuts, " "), ",", t.micro_batch, ",", t.micro_batches, ",", t.seconds, ",",
+                t.samples_per_second, ",", t.bubble_seconds, ",", t.boundary_seconds, "\n");
+  return text;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,75 @@
+#include "cluster/links.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cluster/mpi_check.h"
+#include "cluster/rank_group_mpi.h"
+#include "cluster/waiting.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::size_t kLongest = std::size_t{1} << 30;  // bytes of an MPI message, whose counts are ints
+
+class MpiMessage : public Message {
+ public:
+  explicit MpiMessage(const RankGroup& group) : group_(group) {}
+  std::vector<MPI_Request>& requests() { return requests_; }
+
+  bool done() override {
+    int all = 0;
+    check_mpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, MPI_STATUSES_IGNORE),
+              "MPI_Testall");
+    return all != 0;
+  }
+  void finish() override {
+    for (Waiter waiter; !done(); waiter.pause()) {
+      group_.check();
+      group_.look_out();
+    }
+  }
+
+ private:
+  const RankGroup& group_;
+  std::vector<MPI_Request> requests_;
+};
+
+class MpiLinks : public Links {
+ public:
+  explicit MpiLinks(const RankGroup& group) : group_(group), comm_(duplicate(group)) {}
+  ~MpiLinks() override { MPI_Comm_free(&comm_); }
+  MpiLinks(const MpiLinks&) = delete;
+  MpiLinks& operator=(const MpiLinks&) = delete;
+
+  std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
+    return start(bytes.size(), [&](std::size_t at, int count, MPI_Request* request) {
+      check_mpi(MPI_Isend(bytes.data() + at, count, MPI_BYTE, to, tag, comm_, request), "MPI_Isend");
+    });
+  }
+  std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
+    return start(bytes.size(), [&](std::size_t at, int count, MPI_Request* request) {
+      check_mpi(MPI_Irecv(bytes.data() + at, count, MPI_BYTE, from, tag, comm_, request), "MPI_Irecv");
+    });
+  }
+
+ private:
+  template <class Post>
+  std::unique_ptr<Message> start(std::size_t bytes, const Post& post) {
+    auto message = std::make_unique<MpiMessage>(group_);
+    for (std::size_t at = 0; at < bytes; at += kLongest)
+      post(at, static_cast<int>(std::min(kLongest, bytes - at)), &message->requests().emplace_back(MPI_REQUEST_NULL));
+    return message;
+  }
+
+  const RankGroup group_;
+  MPI_Comm comm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Links> make_links(const RankGroup& group) {
+  return std::make_unique<MpiLinks>(group);
+}
+
+}  // namespace ringtrain
