@@ -55,7 +55,8 @@ TEST(Cuts, PartsHaveAllTensorsOnceAndAllWork) {
       EXPECT_EQ(first.nodes().back().output.size(), second.nodes().front().output.size());
       EXPECT_EQ(first.sequence(), graph.sequence());
       EXPECT_EQ(second.classes(), graph.classes());
-      for (const Parameter& p : second.parameters().all()) {
+      const ParameterTable later = second.parameters();
+      for (const Parameter& p : later.all()) {
         EXPECT_EQ(p.shape, graph.parameters().find(p.name).shape);
         EXPECT_THROW(first.parameters().find(p.name), Error);
       }
