@@ -197,8 +197,8 @@ RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& t
 }
 
 RunPlan make_equal_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
-                      int ranks, Backend& backend, std::int64_t recorded_micro_batch,
-                      const std::optional<BranchPoint>& branch) {
+                        int ranks, Backend& backend, std::int64_t recorded_micro_batch,
+                        const std::optional<BranchPoint>& branch) {
   const NoiseConfig& noise = experiment.noise;
   RunPlan p = make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, noise.small_batch,
                         experiment.batch, stages_of(experiment.parallel));
@@ -225,7 +225,7 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   const Experiment planned = servers ? experiment_of_update(experiment, *servers) : experiment;
   const int equal_ranks = !servers ? ranks : servers->async ? 1 : servers->workers;
   RunPlan p = make_equal_plan(planned, train, validation, equal_ranks, backend, recorded_micro_batch, branch);
-  check_ranks(experiment, p.batch, ranks, servers.has_value(), backend);
+  check_ranks(experiment, p.batch, ranks, servers.has_value(), p.stages(), backend);
   if (!servers) return p;
   p.experiment = experiment;
   p.servers = servers;
@@ -419,16 +419,18 @@ std::string describe_optimizer(const Experiment& e) {
   if (o.kind == "sgd" || o.kind == "lars" || o.kind == "rmsprop_to_sgd")
     text += cat(", momentum ", with_digits(o.momentum), o.nesterov ? " (Nesterov)" : "",
                 o.rate_in_momentum ? ", rate in the buffer" : "", o.momentum_correction ? ", corrected" : "");
-  if (adam) text += cat(", betas ", with_digits(o.beta1), " ", with_digits(o.beta2), ", epsilon ", with_digits(o.epsilon));
+  if (adam)
+    text += cat(", betas ", with_digits(o.beta1), " ", with_digits(o.beta2), ", epsilon ", with_digits(o.epsilon));
   if (o.kind == "muon")
-    text += cat(" (", o.muon_rate, "), momentum ", with_digits(o.momentum), ", ", o.other_kind, " x ", with_digits(o.other_rate),
-                " for the rest");
+    text += cat(" (", o.muon_rate, "), momentum ", with_digits(o.momentum), ", ", o.other_kind, " x ",
+                with_digits(o.other_rate), " for the rest");
   if (o.kind == "muon" && o.other_kind == "adamw")
     text += cat(": betas ", with_digits(o.beta1), " ", with_digits(o.beta2), ", epsilon ", with_digits(o.epsilon));
   if (o.kind == "rmsprop" || o.kind == "rmsprop_to_sgd")
     text += cat(", mean square's decay ", with_digits(o.beta2), ", epsilon ", with_digits(o.epsilon));
   if (o.kind == "rmsprop_to_sgd")
-    text += cat(", half SGD at epoch ", with_digits(o.transition_center), ", within ", with_digits(o.transition_length));
+    text +=
+        cat(", half SGD at epoch ", with_digits(o.transition_center), ", within ", with_digits(o.transition_length));
   if (o.adascale)
     text += cat(", AdaScale at ",
                 with_digits(static_cast<double>(e.batch.global) / static_cast<double>(e.learning_rate.base_batch)),
@@ -483,9 +485,11 @@ std::string describe_stop(const RunPlan& plan) {
       static_cast<double>(plan.schedule.total_steps) / static_cast<double>(plan.schedule.steps_per_epoch);
   const std::string steps = cat(with_thousands(plan.updates), " steps");
   if (by_stop && plan.updates > 0)
-    part(plan.schedule.total_steps > 0 ? cat("after ", steps, " (", with_digits(epochs), " epochs)") : "after " + steps);
+    part(plan.schedule.total_steps > 0 ? cat("after ", steps, " (", with_digits(epochs), " epochs)")
+                                       : "after " + steps);
   else if (by_stop && plan.schedule.total_steps > 0)  // and the batch follows the noise
-    part(cat("after ", with_digits(epochs), " epochs", s.steps > 0 ? cat(" or ", with_thousands(s.steps), " steps") : ""));
+    part(cat("after ", with_digits(epochs), " epochs",
+             s.steps > 0 ? cat(" or ", with_thousands(s.steps), " steps") : ""));
   if (s.seconds > 0) part(cat("after ", with_digits(s.seconds), " s"));
   if (!s.target_metric.empty()) part(cat(s.target_metric, " reaches ", with_digits(s.target_value)));
   return text;

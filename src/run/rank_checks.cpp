@@ -4,7 +4,7 @@
 
 namespace ringtrain {
 
-void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks, bool has_servers,
+void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks, bool has_servers, std::int64_t stages,
                  const Backend& backend) {
   if (batch.span > 1 && backend.on_device())
     throw Error(cat(batch.ranks, " ranks would share the virtual workers of batch.worker ", batch.worker, ", ",
@@ -17,6 +17,11 @@ void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks
             batch.worker, ", ", batch.span, " each, but one that is late or dropped would leave half of a group"),
         cat("Numbers of workers that divide the ", batch.workers,
             " virtual ones: ", nearest_divisors(batch.workers, batch.ranks), "; or parallel.kind=ring."));
+  if (batch.span > 1 && stages > 1)
+    throw Error(cat(batch.ranks, " replicas of a pipeline would share the virtual workers of batch.worker ",
+                    batch.worker, ", ", batch.span, " each, but a replica computes whole workers"),
+                cat("Numbers of replicas that divide the ", batch.workers,
+                    " virtual workers: ", nearest_divisors(batch.workers, batch.ranks), "; or parallel.kind=ring."));
   const std::int64_t slow = experiment.test.slow_rank;
   if (slow >= ranks)
     throw Error(cat("test.slow_rank is ", slow, ", but the ranks are 0 to ", ranks - 1),
