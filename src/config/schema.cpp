@@ -349,10 +349,10 @@ std::vector<Field> make_schema() {
       .means("A step that takes longer ends the job, after printing where every rank stands."),
 
     FIELD(parallel.kind).how_it_runs().words({"ring", "server", "pipeline"}).also({"strategy", "distributed"})
-      .means("ring: every rank has all weights, and gradients are summed. server: parameter servers hold the weights. "
-             "pipeline: consecutive parts of the model lie on different ranks."),
+      .means("ring: every rank has all weights, and gradients are summed. server: parameter servers on ranks of their own, "
+             "asynchronous or with backup workers. pipeline: consecutive parts of the model lie on different ranks."),
     FIELD(parallel.shard_state).how_it_runs().only_with("parallel.kind", {"ring"}).also({"zero", "zero_stage"})
-      .means("Each rank keeps the optimizer's state of a part of the weights and updates that part (ZeRO stage 1, Rajbhandari et al. 2020)."),
+      .means("Each rank keeps the optimizer's state of a part of the weights and updates that part (ZeRO stage 1, Rajbhandari et al. 2020). Not built yet: refused."),
     FIELD(parallel.servers).how_it_runs().unit("ranks").from(1, 65536).only_with("parallel.kind", {"server"})
       .means("Ranks that hold the weights and the optimizer's state, in ranges of equal size: the first ones."),
     FIELD(parallel.mode).words({"sync", "async"}).only_with("parallel.kind", {"server"})
@@ -367,7 +367,7 @@ std::vector<Field> make_schema() {
     FIELD(parallel.backup_workers).unit("workers").from(0, 65536).only_with("parallel.kind", {"server"})
       .means("sync: a step takes the gradients that arrive first and drops so many late ones (Chen et al. 2016)."),
     FIELD(parallel.replicas).how_it_runs().unit("servers").from(1, 2).only_with("parallel.kind", {"server"})
-      .means("Servers that hold each range, so that the job survives one that dies. 2 needs an MPI library with fault tolerance (ULFM)."),
+      .means("Servers that hold each range, so that the job survives one that dies. 2 needs an MPI library with fault tolerance (ULFM). Not built yet: refused."),
     FIELD(parallel.stages).how_it_runs().unit("stages").from(2, 1024).only_with("parallel.kind", {"pipeline"})
       .also({"pipeline_stages", "pp"}).means("Consecutive parts of the model, on as many ranks."),
     FIELD(parallel.cuts).how_it_runs().only_with("parallel.kind", {"pipeline"})
