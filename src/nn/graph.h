@@ -83,7 +83,7 @@ struct Node {
   bool recomputed = false;  // the training pass keeps the block's input only, and makes the rest again
 };
 
-// Consecutive nodes that users know by one name ("layer1.0", "features.3", "lstm.0"). One value comes in.
+// Consecutive nodes that users know by one name ("layer1.0", "features.3", "lstm.l0"). One value comes in.
 struct Block {
   std::string name;
   std::size_t first = 0, last = 0;  // nodes

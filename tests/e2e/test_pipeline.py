@@ -28,6 +28,15 @@ def test_any_stages_and_replicas_are_the_run_of_one_rank(workshop):
             assert step["bubble_seconds"] >= 0 and step["boundary_seconds"] >= 0
 
 
+def test_replicas_of_a_pipeline_are_the_ring_of_as_many_ranks_bit_for_bit(workshop):
+    for replicas in 1, 2:
+        ring = workshop.train(f"ring{replicas}", ranks=replicas, model__layers=3, batch__micro=4)
+        for schedule in "1f1b", "gpipe":
+            run = workshop.train(f"{schedule}{replicas}", ranks=2 * replicas, **pipeline(2, parallel__schedule=schedule))
+            assert [step["loss"] for step in steps(run)] == [step["loss"] for step in steps(ring)]
+            assert [e["validation_loss"] for e in evaluations(run)] == [e["validation_loss"] for e in evaluations(ring)]
+
+
 def test_a_run_goes_on_with_other_stages_or_none(workshop):
     whole = workshop.train("whole", model__layers=3, batch__micro=4, stop__steps=24)
     parts = [(4, pipeline(4)), (1, {"model__layers": 3, "batch__micro": 4}), (2, pipeline(2)),

@@ -104,7 +104,7 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
       {"parallel.kind=server", "parallel.mode=async", "parallel.servers=2", "parallel.max_staleness=3",
        "parallel.staleness_rate=inverse", "parallel.replay=first/arrivals.csv", "noise.every_steps=0"},
       {"parallel.kind=server", "parallel.backup_workers=1", "noise.every_steps=0"},
-      {"parallel.kind=pipeline", "parallel.stages=3", "parallel.cuts=[lstm.1, classifier]", "parallel.schedule=gpipe"},
+      {"parallel.kind=pipeline", "parallel.stages=3", "parallel.cuts=[lstm.l1, linear]", "parallel.schedule=gpipe"},
       {"test.slow_rank=1", "test.slow_seconds=0.25"},
       {"optimizer.kind=sgd", "optimizer.adascale=true", "learning_rate.base_batch=16", "noise.small_batch=16"},
   };
