@@ -44,6 +44,14 @@ HOW_IT_RUNS = {
     "communication.bucket_mib",
     "communication.chunk_kib",
     "communication.timeout_seconds",
+    "parallel.kind",
+    "parallel.shard_state",
+    "parallel.servers",
+    "parallel.replay",
+    "parallel.replicas",
+    "parallel.stages",
+    "parallel.cuts",
+    "parallel.schedule",
     "run.dir",
     "run.id",
     "run.log_every_steps",
@@ -52,7 +60,7 @@ HOW_IT_RUNS = {
 # Another data set, or another checkpoint to go on from, is another task, although its path does not decide by itself.
 PLACES_OF_DATA = {"data.train", "data.validation", "branch.from"}
 # New keys of these sections are of the same sort.
-SECTIONS_OF_THE_MACHINE = ("run.", "machine.", "checkpoint.")
+SECTIONS_OF_THE_MACHINE = ("run.", "machine.", "checkpoint.", "memory.", "test.")
 
 
 def decides(key):

@@ -130,8 +130,8 @@ def test_the_experiments_batch_ends_at_its_virtual_workers_and_says_so(workshop,
 
 
 @pytest.mark.parametrize("words, expected", [
-    (["bench"], "comm, input and step"),
-    (["bench", "speed", "a.yaml"], "comm, input and step"),
+    (["bench"], "comm, input, step, split, utilisation and components"),
+    (["bench", "speed", "a.yaml"], "comm, input, step, split, utilisation and components"),
     (["bench", "step"], "experiment"),
     (["predict"], "experiment"),
     (["predict", "EXPERIMENT"], "ringtrain bench"),
