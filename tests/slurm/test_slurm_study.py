@@ -6,12 +6,14 @@ import signal
 from cluster import SCRIPTS, Job, e2e
 from conftest import together
 
-EXPERIMENT = {**e2e.EXPERIMENT, "stop": {"steps": 400}, "checkpoint": {"every_epochs": 0}}
+EXPERIMENT = {**e2e.EXPERIMENT, "stop": {"steps": 100}, "checkpoint": {"every_epochs": 0}}
+# A trial takes seconds on any processor, so that what a test does to a job comes before the trial's end.
+SLOW = {"test": {"slow_rank": 0, "slow_seconds": 0.05}}
 
 
-def write_study(shop, text):
+def write_study(shop, text, **changes):
     data = {"data": {"train": f"{shop.data}-train", "validation": f"{shop.data}-validation"}}
-    (shop.folder / "experiment.yaml").write_text(e2e.yaml.safe_dump({**EXPERIMENT, **data}))
+    (shop.folder / "experiment.yaml").write_text(e2e.yaml.safe_dump({**EXPERIMENT, **data, **changes}))
     path = shop.folder / "study.yaml"
     path.write_text(f"name: small\nexperiment: experiment.yaml\n{text}")
     return path
@@ -28,7 +30,7 @@ def states(shop):
 
 @together
 def test_a_study_that_is_signalled_is_queued_again_and_every_trial_goes_on(shop, whole):
-    path = write_study(shop, "ranks_per_trial: 2\nrepeat: 4\n")
+    path = write_study(shop, "ranks_per_trial: 2\nrepeat: 4\n", **SLOW)
     job = shop.submit(SCRIPTS / "study.sbatch", path, options=["--nodes=2"])
     first = shop.folder / "results" / "small" / "ranks-2"
     job.wait_for_step(first, 3)
@@ -36,7 +38,7 @@ def test_a_study_that_is_signalled_is_queued_again_and_every_trial_goes_on(shop,
     job.wait()
     assert job.restarts() == 1 and "every trial that was running has a checkpoint" in job.output(), job.told()
     assert states(shop) == ["finished"] * 4, job.told()
-    assert e2e.steps(first)[-1]["step"] == 400 == len(e2e.steps(first)), job.told()
+    assert e2e.steps(first)[-1]["step"] == 100 == len(e2e.steps(first)), job.told()
     assert "resuming after step" in (first / "log.txt").read_text()
 
 
@@ -53,7 +55,7 @@ def test_the_tasks_of_an_array_share_a_study(shop, whole):
 @together
 def test_after_a_rank_has_died_another_job_goes_on(shop, whole):
     # Slurm's PMIx ends the step where a process is lost, in spite of --kill-on-bad-exit=0.
-    path = write_study(shop, "ranks_per_trial: 2\nrepeat: 3\n")
+    path = write_study(shop, "ranks_per_trial: 2\nrepeat: 3\n", **SLOW)
     job = shop.submit(SCRIPTS / "study.sbatch", path, options=["--nodes=1", "--ntasks-per-node=4"])
     victim = shop.folder / "results" / "small" / "ranks-2"
     job.wait_for_step(victim, 3)
