@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Draws what `ringtrain bench utilisation` and `ringtrain bench components` have written with --csv, as a PNG.
+"""Draws what `ringtrain bench utilisation`, `bench components` and `bench split` have written with --csv, as a PNG.
 
   results/plot_bench.py utilisation.csv -o utilisation.png
   results/plot_bench.py components.csv -o components.png
+  results/plot_bench.py split.csv -o split.png
 
 Utilisation: throughput, share of the machine's matrix rate and memory against the batch of a rank; the batch that does
-not fit is a cross above the limit. Several files are drawn together. Components: what each part costs a step.
+not fit is a cross above the limit. Several files are drawn together. Components: what each part costs a step. Split:
+throughput against the split size (batch.micro) of a pipeline, a line for each way to cut the model.
 """
 import argparse
 import csv
@@ -23,8 +25,8 @@ def read_rows(path):
             rows = list(csv.DictReader(file))
     except OSError as error:
         fail(f"{path} cannot be read: {error.strerror}")
-    if not rows or not {"batch_per_rank", "removed"} & set(rows[0]):
-        fail(f"{path} holds no rows of `ringtrain bench utilisation|components --csv {path}`")
+    if not rows or not {"batch_per_rank", "removed", "split_size"} & set(rows[0]):
+        fail(f"{path} holds no rows of `ringtrain bench utilisation|components|split --csv {path}`")
     return rows
 
 
@@ -92,16 +94,43 @@ def draw_components(rows):
     return figure
 
 
+def draw_split(rows):
+    plt = pyplot()
+    figure, axis = plt.subplots(figsize=(9, 5))
+    for cuts in dict.fromkeys(r["cuts"] for r in rows):
+        line = [r for r in rows if r["cuts"] == cuts]
+        axis.plot([int(r["split_size"]) for r in line], [float(r["samples_per_second"]) for r in line], "o-",
+                  label=f"cut before {cuts.replace(' ', ', ')}")
+    best = max(rows, key=lambda r: float(r["samples_per_second"]))
+    axis.plot(int(best["split_size"]), float(best["samples_per_second"]), "o", markersize=14, fillstyle="none",
+              color="black", label="fastest")
+    sizes = sorted({int(r["split_size"]) for r in rows})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.minorticks_off()
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("split size (samples of a micro-batch)")
+    axis.set_ylabel("samples per second")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize="small")
+    axis.set_title(f"{best['experiment']}: {best['stages']} stages on {best['ranks']} ranks, {best['schedule']}")
+    return figure
+
+
+# The column that only this command's tables have, and what draws them.
+DRAWN_ALONE = {"removed": draw_components, "split_size": draw_split}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", metavar="FILE.csv")
     parser.add_argument("-o", "--output", default="bench.png", help="the PNG to write [bench.png]")
     arguments = parser.parse_args()
     tables = {Path(path).stem: read_rows(path) for path in arguments.tables}
-    components = [rows for rows in tables.values() if "removed" in rows[0]]
-    if components and len(tables) > 1:
-        fail("components are drawn from one file alone")
-    figure = draw_components(components[0]) if components else draw_utilisation(tables)
+    alone = [(draw, rows) for rows in tables.values() for column, draw in DRAWN_ALONE.items() if column in rows[0]]
+    if alone and len(tables) > 1:
+        fail("tables of components or of split sizes are drawn from one file alone")
+    figure = alone[0][0](alone[0][1]) if alone else draw_utilisation(tables)
     figure.tight_layout()
     try:
         figure.savefig(arguments.output, dpi=120)

@@ -47,7 +47,7 @@ constexpr const char* usage = R"(ringtrain: large-batch training over MPI
       train --resume.
   ringtrain bench comm|input|step ... [EXPERIMENT.yaml] [key.path=value ...] [--json FILE] [--seconds S] [--link-gbit G]
                   [--wanted RATE]
-  ringtrain bench split EXPERIMENT.yaml [key.path=value ...] [--csv FILE.csv] [--svg FILE.svg]
+  ringtrain bench split EXPERIMENT.yaml [key.path=value ...] [--csv FILE.csv]
   ringtrain bench utilisation [EXPERIMENT.yaml] [key.path=value ...] [--limit-gib G] [--largest N] [--csv FILE.csv]
   ringtrain bench components EXPERIMENT.yaml [key.path=value ...] [--csv FILE.csv]
       Measures what the ranks of this job have: all-reduce, reading the data set, a training step (10 s each); also the
@@ -56,7 +56,7 @@ constexpr const char* usage = R"(ringtrain: large-batch training over MPI
       many loader threads. split: a pipeline with other split sizes (batch.micro) and cuts, the fastest of which it
       names. utilisation: training steps of growing batches, up to the one that does not fit, of a CNN with three
       convolutions where no experiment is given. components: what storage, decoding, augmentation, copies, computing and
-      all-reduce cost a training step. results/plot_bench.py draws the last two.
+      all-reduce cost a training step. results/plot_bench.py draws the last three.
   ringtrain predict EXPERIMENT.yaml [--ranks 1..4096] [--preflight FILE,...] [--check FILE,...] [key.path=value ...]
                     [--ranks-per-node N] [--cores-per-node N] [--rows-per-rank N] [--latency-us L --link-gbit G]
                     [--csv FILE] [--json FILE] [--svg FILE]
@@ -153,12 +153,9 @@ int run_bench(CommandLine& line, Session* session) {
   b.limit_gib = line.number("--limit-gib", 0, 0);
   b.largest = line.integer("--largest", 0, 1);
   b.csv = line.output("--csv", ".csv");
-  b.svg = line.output("--svg", ".svg");
   const auto count = [&](std::string_view kind) { return std::ranges::count(b.kinds, kind); };
   if (!b.csv.empty() && count("split") + count("utilisation") + count("components") != 1)
     throw Error("--csv takes one table: that of split, of utilisation or of components", "ringtrain --help");
-  if (!b.svg.empty() && count("split") == 0)
-    throw Error("--svg holds what bench split has tried, and split is not asked for", "ringtrain --help");
   const bool needs_experiment =
       std::ranges::any_of(b.kinds, [](const std::string& kind) { return kind != "comm" && kind != "utilisation"; });
   b.experiment = needs_experiment ? line.experiment() : line.experiment_if_any();

@@ -35,8 +35,7 @@ std::vector<SplitTrial> measure_splits(const Experiment& experiment, const Datas
                                        const RankGroup& group, double seconds, bool only_sizes);
 
 const SplitTrial& fastest(const std::vector<SplitTrial>& trials);
-std::string split_csv(const std::vector<SplitTrial>& trials);
-// Throughput against split size as an image, a line for each way to cut.
-std::string split_svg(const std::string& title, const std::vector<SplitTrial>& trials);
+// A row for each trial; results/plot_bench.py draws throughput against the split size, a line for each way to cut.
+std::string split_csv(const Experiment& experiment, int ranks, const std::vector<SplitTrial>& trials);
 
 }  // namespace ringtrain

@@ -72,22 +72,20 @@ void bench_split(const BenchContext& context, const BenchArguments& arguments) {
   const std::vector<SplitTrial> trials =
       measure_splits(context.experiment, index, machine, context.session.job(), context.seconds, false);
   if (!context.root()) return;
+  const SplitTrial& best = fastest(trials);
   char line[160];
   for (const SplitTrial& t : trials) {
+    const auto bar = static_cast<std::size_t>(std::lround(20 * t.samples_per_second / best.samples_per_second));
     std::snprintf(line, sizeof line,
-                  "split size %5lld x %4lld: %8.3f ms a step, %9.1f samples/s, bubble %5.1f %%, cuts",
+                  "split size %5lld x %4lld: %8.3f ms a step, %9.1f samples/s %-20s bubble %5.1f %%, cuts",
                   static_cast<long long>(t.micro_batch), static_cast<long long>(t.micro_batches), 1e3 * t.seconds,
-                  t.samples_per_second, 100 * t.bubble_seconds / t.seconds);
+                  t.samples_per_second, std::string(bar, '#').c_str(), 100 * t.bubble_seconds / t.seconds);
     log_info(std::string(line), describe_cuts(t));
   }
-  const SplitTrial& best = fastest(trials);
   log_info("fastest: batch.micro=", best.micro_batch, " parallel.cuts=[", describe_cuts(best).substr(1), "], ",
            std::llround(best.samples_per_second), " samples/s");
-  if (!arguments.csv.empty()) write_file_atomically(arguments.csv, split_csv(trials));
-  if (!arguments.svg.empty())
-    write_file_atomically(arguments.svg, split_svg(cat(context.experiment.name, ", ", context.session.size(),
-                                                       " ranks, ", context.experiment.parallel.schedule),
-                                                   trials));
+  if (!arguments.csv.empty())
+    write_file_atomically(arguments.csv, split_csv(context.experiment, context.session.size(), trials));
 }
 
 int most_ranks_on_a_host(const std::vector<std::string>& hosts) {

@@ -79,7 +79,6 @@ struct BenchArguments {
   double limit_gib = 0;            // utilisation: memory of a rank; 0: memory.limit_gib, or what is free
   std::int64_t largest = 0;        // utilisation: batch of a rank; 0: the largest that fits
   std::string csv;                 // split, utilisation or components: the table
-  std::string svg;                 // split: its trials as a picture
 };
 // Collective over all ranks. Returns the exit code.
 int bench(const BenchArguments& arguments, Session& session);

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -321,3 +322,13 @@ def workshop(tmp_path, names):
         if job.process.poll() is None:
             job.kill()
     shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+def assert_drawn(file):
+    """results/plot_bench.py makes a picture of the table that a bench command wrote."""
+    pytest.importorskip("matplotlib")
+    picture = file.with_suffix(".png")
+    done = subprocess.run([sys.executable, ROOT / "results/plot_bench.py", file, "-o", picture], capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,26 +1,15 @@
 """bench utilisation, bench components, and the pictures of both."""
 import csv
-import subprocess
-import sys
 
 import pytest
 
-from conftest import ROOT
+from conftest import assert_drawn
 from test_images import CNN, CROPPED, data_sets  # noqa: F401 (a fixture)
 
 
 def table(file):
     with open(file, newline="") as lines:
         return list(csv.DictReader(lines))
-
-
-def draw(file):
-    pytest.importorskip("matplotlib")
-    picture = file.with_suffix(".png")
-    done = subprocess.run([sys.executable, ROOT / "results/plot_bench.py", file, "-o", picture], capture_output=True, text=True,
-                          timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -42,7 +31,7 @@ def test_utilisation_goes_up_to_the_batch_that_does_not_fit(workshop, ranks):
         flops = 2 * (2 * 32 * 27 * 1024 + 3 * (64 * 288 * 256 + 128 * 576 * 64 + 2048 * 10))
         assert float(row["gflops"]) == pytest.approx(flops * rate / ranks / 1e9, rel=1e-3)
         assert float(row["share_of_matrix_rate"]) == pytest.approx(float(row["gflops"]) / float(row["matrix_gflops"]), rel=1e-3)
-    draw(file)
+    assert_drawn(file)
 
 
 def test_utilisation_of_an_experiments_model_up_to_a_stated_batch(workshop, data_sets):  # noqa: F811
@@ -71,7 +60,7 @@ def test_components_are_removed_in_turn(workshop, data_sets):  # noqa: F811
             assert float(row["samples_per_second"]) == pytest.approx(16 / float(row["seconds_per_step"]), rel=1e-3)
             assert float(row["cost_seconds"]) == pytest.approx(seconds["nothing"] - seconds[row["removed"]], abs=1e-5)
         assert "copy: a CPU computes on the loader's own memory" in result.out
-        draw(file)
+        assert_drawn(file)
 
 
 def test_what_cannot_be_measured_is_told(workshop, names):
