@@ -9,6 +9,7 @@
 #include "checkpoint/snapshot.h"
 #include "cluster/watchdog.h"
 #include "nn/cuts.h"
+#include "run/memory_plan.h"
 #include "run/stage_plan.h"
 #include "train/trainer.h"
 
@@ -98,7 +99,9 @@ std::vector<SplitTrial> measure_splits(const Experiment& experiment, const Datas
     throw Error("bench split measures pipelines, and every rank of this experiment computes the whole model",
                 "give an experiment with parallel.kind: pipeline, or add parallel.kind=pipeline");
   const RunPlan first = make_run_plan(experiment, train, nullptr, group.size(), *machine.backend);
-  const std::vector<std::int64_t> sizes = split_sizes(first, only_sizes ? 6 : 10);
+  std::vector<std::int64_t> sizes = split_sizes(first, only_sizes ? 6 : 10);
+  const std::int64_t largest = largest_micro_batch(first, *machine.backend);
+  std::erase_if(sizes, [&](std::int64_t size) { return size > largest; });
   std::vector<std::vector<std::string>> cuts = cuts_nearby(first);
   if (only_sizes) cuts.resize(1);
   std::vector<SplitTrial> trials;

@@ -333,8 +333,6 @@ std::optional<Contradiction> pipeline_contradiction(const Experiment& e) {
        "rank 0 has the ratios of its own layers only"},
       {e.evaluate.norm_statistics == "recomputed", "evaluate.norm_statistics",
        "statistics are recomputed on ranks with the whole model"},
-      {e.memory.recompute != defaults.memory.recompute, "memory.recompute", "stages keep their activations"},
-      {e.memory.limit_gib > 0, "memory.limit_gib", "a stage's micro-batches in flight are not solved for"},
   };
   for (const auto& [asked, key, why] : table)
     if (asked)

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "run/norm_plan.h"
+#include "run/stage_plan.h"
 
 namespace ringtrain {
 
@@ -48,8 +49,13 @@ RunPlan with_passes(RunPlan p, std::int64_t micro_batch, const Names& recomputed
   return p;
 }
 
+// What the rank takes that takes most: the stages of a pipeline differ.
 std::int64_t bytes_with(const RunPlan& p, Backend& backend, std::int64_t micro_batch, const Names& recomputed) {
-  return limited_bytes(rank_memory(with_passes(p, micro_batch, recomputed), backend), backend);
+  const RunPlan trial = with_passes(p, micro_batch, recomputed);
+  std::int64_t most = 0;
+  for (int stage = 0; stage < p.stages(); ++stage)
+    most = std::max(most, limited_bytes(rank_memory(trial, backend, stage), backend));
+  return most;
 }
 
 // Micro-batches that the rank's rows allow, in increasing order.
@@ -102,23 +108,22 @@ double kept_elements(const Graph& graph, const Block& block) {
   return elements;
 }
 
-// The cheapest blocks whose recomputation makes the micro-batch fit.
-Names cheapest_blocks(const RunPlan& p, Backend& backend, std::int64_t limit, std::int64_t micro_batch) {
-  RunPlan trial = with_passes(p, micro_batch, {});
+// The cheapest blocks whose recomputation makes the micro-batch fit on the ranks of a stage. `trial`: without any.
+Names cheapest_blocks(const RunPlan& trial, Backend& backend, std::int64_t limit, int stage) {
+  ModelPart part = part_of(trial, stage);
   const auto program_bytes = [&](const Names& names) {
-    trial.graph.recompute(names);
-    const auto program =
-        backend.compile(trial.graph, micro_batch, trial.precision, PassMode::training, trial.norm_group);
+    part.graph.recompute(names);
+    const auto program = compile_part(trial, part, backend, PassMode::training, trial.batch.micro_batch);
     std::int64_t bytes = 0;
     for (const MemoryItem& item : program->memory()) bytes += item.bytes;
     return bytes;
   };
-  const std::int64_t others = limited_bytes(rank_memory(trial, backend), backend) - program_bytes({});
+  const std::int64_t others = limited_bytes(rank_memory(trial, backend, stage), backend) - program_bytes({});
   const auto fits = [&](const Names& names) { return others + program_bytes(names) <= limit; };
   if (fits({})) return {};
 
-  std::vector<Block> blocks = p.graph.blocks();
-  const auto worth = [&](const Block& b) { return kept_elements(p.graph, b) / static_cast<double>(b.flops + 1); };
+  std::vector<Block> blocks = part.graph.blocks();
+  const auto worth = [&](const Block& b) { return kept_elements(part.graph, b) / static_cast<double>(b.flops + 1); };
   std::ranges::stable_sort(blocks, [&](const Block& a, const Block& b) { return worth(a) > worth(b); });
   std::vector<Block> chosen;
   const auto names_without = [&](std::size_t skipped) {
@@ -137,11 +142,21 @@ Names cheapest_blocks(const RunPlan& p, Backend& backend, std::int64_t limit, st
       else
         ++i;
     Names names;  // in the model's order
-    for (const Block& b : p.graph.blocks())
+    for (const Block& b : part.graph.blocks())
       if (std::ranges::any_of(chosen, [&](const Block& c) { return c.name == b.name; })) names.push_back(b.name);
     return names;
   }
-  return all_blocks(p.graph);
+  return all_blocks(part.graph);
+}
+
+// Of all stages.
+Names cheapest_blocks(const RunPlan& p, Backend& backend, std::int64_t limit, std::int64_t micro_batch) {
+  const RunPlan trial = with_passes(p, micro_batch, {});
+  Names names;
+  for (int stage = 0; stage < p.stages(); ++stage)
+    for (std::string& name : cheapest_blocks(trial, backend, limit, stage))
+      if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+  return names;
 }
 
 std::string readable(std::int64_t bytes) {
@@ -217,10 +232,19 @@ void plan_memory(RunPlan& p, Backend& backend, std::int64_t wanted) {
   const std::int64_t limit = limit_of(e);
   if (limit == 0) return;
   std::int64_t micro_batch = wanted > 0 ? wanted : largest_micro_batch(p, backend, limit, blocks);
+  // Larger ones leave a pipeline too few micro-batches to fill it.
+  if (wanted == 0 && p.stages() > 1) micro_batch = std::min(micro_batch, p.batch.micro_batch);
   if (micro_batch == 0) micro_batch = candidates(p).front();
   if (is_auto(e)) blocks = cheapest_blocks(p, backend, limit, micro_batch);
   if (bytes_with(p, backend, micro_batch, blocks) > limit) fail_to_fit(p, backend, limit, micro_batch, blocks);
   p = with_passes(std::move(p), micro_batch, blocks);
+}
+
+std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend) {
+  const std::int64_t limit = limit_of(p.experiment);
+  if (limit == 0) return p.batch.rows_per_rank;
+  return largest_micro_batch(p, backend, limit,
+                             is_auto(p.experiment) ? all_blocks(p.graph) : named_blocks(p.experiment));
 }
 
 std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
@@ -231,7 +255,7 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   for (const Block& block : p.graph.blocks())
     if (block.recomputed) chosen.push_back(block.name);
   Table t;
-  t.section("memory of a rank by what is kept");
+  t.section(p.stages() == 1 ? "memory of a rank by what is kept" : "memory of the fullest stage's rank by what is kept");
   const std::int64_t micro = p.batch.micro_batch;
   const auto line = [&](const std::string& what, const Names& names) {
     const RunPlan with = with_passes(p, micro, names);

@@ -26,6 +26,9 @@ std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend&
 // machine cannot follow.
 void plan_memory(RunPlan& plan, Backend& backend, std::int64_t wanted_micro_batch);
 
+// The largest micro-batch that the planned run could have; all rows of a rank without a limit.
+std::int64_t largest_micro_batch(const RunPlan& plan, Backend& backend);
+
 // The formula with its numbers and the largest micro-batch of each choice; "" where memory.* is not used.
 std::string describe_memory_choices(const RunPlan& plan, Backend& backend);
 

@@ -1,5 +1,6 @@
 """Models that do not fit: recomputation changes no bit of a run, and a limit chooses what fits."""
 import json
+import re
 
 import pytest
 
@@ -38,6 +39,33 @@ def test_recomputed_blocks_of_a_resnet_change_no_bit(images):
     again = images.train("again", ranks=2, memory__recompute=["conv1", "layer1", "layer3.1"], **small)
     assert_same_bits(plain, again)
     assert sum(memory_of(again).values()) < sum(memory_of(plain).values())
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_recomputed_blocks_of_stages_change_no_bit(images, schedule):
+    small = {**RESNET, "batch": {"global": 32, "worker": 4, "micro": 8}, "stop": {"steps": 4},
+             "parallel": {"kind": "pipeline", "stages": 2, "schedule": schedule}}
+    plain = images.train("plain", ranks=2, **small)
+    again = images.train("again", ranks=2, memory__recompute=["layer1", "layer3"], **small)
+    assert_same_bits(plain, again)
+    assert sum(memory_of(again).values()) < sum(memory_of(plain).values())
+
+
+def test_a_limit_is_for_the_fullest_stage(images):
+    staged = {**RESNET, "batch": {"global": 64, "worker": 4, "micro": 4}, "parallel": {"kind": "pipeline", "stages": 2}}
+
+    def planned(*words):
+        result = images.run("plan", images.experiment(**staged), "--ranks", 2, *words, ranks=0)
+        sizes = [float(value) * {"KiB": 2**-20, "MiB": 2**-10, "GiB": 1}[unit] for value, unit in
+                 re.findall(r"parameters, ([\d.]+) (KiB|MiB|GiB) per rank", result.out)]
+        return result, sizes
+
+    _, plain = planned("parallel.schedule=gpipe")
+    result, less = planned("parallel.schedule=gpipe", f"memory.limit_gib={max(plain) * 0.97}", "memory.recompute=auto")
+    assert result.code == 0 and "recompute as chosen" in result.out, result
+    assert max(less) <= 0.98 * max(plain) and len(less) == 2
+    result, _ = planned("memory.limit_gib=0.001")
+    assert result.code != 0 and "no batch.micro fits" in result.err, result
 
 
 def test_a_run_goes_on_with_other_blocks(images):
