@@ -21,13 +21,12 @@ class NormRecomputationTest : public TrainerTest {
   }
   // 12 virtual workers of 3 fill a batch on 1, 2, 3 and 4 ranks.
   Experiment experiment(const Settings& more = {}) const {
-    std::ofstream(folder_ / "images.yaml")
-        << "name: test\nmodel: {kind: resnet, depth: 18, width: 16, stem: small}\ndata: {train: "
-        << (folder_ / "images").string()
-        << ", image_size: 8, resize: 0, augmentation: pad_crop, pad: 2}\nbatch: {global: 36, worker: " << group
-        << ", micro: 3}\noptimizer: {kind: sgd}\nlearning_rate: {base: 0.01}\nstop: {steps: 1000}\n"
-        << "evaluate: {norm_statistics: recomputed, norm_samples: 30}\n";
-    return read_experiment((folder_ / "images.yaml").string(), more);
+    return image_experiment(
+        "images", 8,
+        cat("model: {kind: resnet, depth: 18, width: 16, stem: small}\nbatch: {global: 36, worker: ", group,
+            ", micro: 3}\noptimizer: {kind: sgd}\nlearning_rate: {base: 0.01}\n",
+            "evaluate: {norm_statistics: recomputed, norm_samples: 30}\n"),
+        more);
   }
 };
 

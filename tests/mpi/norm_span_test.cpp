@@ -2,9 +2,9 @@
 // rank.
 #include "checkpoint/resume_rules.h"
 #include "cluster/span_ranks.h"
+#include "one_rank.h"
 #include "tests/unit/image_shards.h"
 #include "train/norm_recomputation.h"
-#include "training_rank.h"
 
 namespace ringtrain {
 namespace {
@@ -18,12 +18,11 @@ class NormSpanTraining : public TrainerTest {
 
   // `workers` of four samples. On p ranks (p a power of two) that do not divide them, ranks share them.
   Experiment experiment(std::int64_t workers, const std::string& model, const Settings& more = {}) const {
-    std::ofstream(folder_ / "images.yaml")
-        << "name: test\nmodel: " << model << "\ndata: {train: " << (folder_ / "images").string()
-        << ", image_size: 16, resize: 0, augmentation: pad_crop, pad: 2}\nbatch: {global: " << 4 * workers
-        << ", worker: 4}\noptimizer: {kind: sgd, momentum: 0.9, weight_decay: 0.0001}\n"
-        << "learning_rate: {base: 0.02}\nstop: {steps: 1000}\n";
-    return read_experiment((folder_ / "images.yaml").string(), more);
+    return image_experiment("images", 16,
+                            cat("model: ", model, "\nbatch: {global: ", 4 * workers,
+                                ", worker: 4}\noptimizer: {kind: sgd, momentum: 0.9, weight_decay: 0.0001}\n",
+                                "learning_rate: {base: 0.02}\n"),
+                            more);
   }
 };
 
@@ -34,12 +33,11 @@ bool is_power_of_two(int n) {
 }
 
 // One update at rate 1 without momentum: the weights before it minus those after it.
-std::vector<double> first_gradient(const Experiment& e, bool alone, ParameterTable& table) {
-  TrainingRank rank(e, false, nullptr, alone);
-  table = rank.plan.parameters;
-  const std::vector<float> before = rank.weights();
-  rank.steps(1);
-  const std::vector<float> after = rank.weights();
+template <class Run>
+std::vector<double> first_gradient(Run& run) {
+  const std::vector<float> before = run.weights();
+  run.steps(1);
+  const std::vector<float> after = run.weights();
   std::vector<double> difference(before.size());
   for (std::size_t i = 0; i < before.size(); ++i)
     difference[i] = static_cast<double>(before[i]) - static_cast<double>(after[i]);
@@ -87,10 +85,11 @@ TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
       if (model.find("alexnet") != std::string::npos) plain.push_back("data.image_size=64");
       SCOPED_TRACE(cat(workers, " workers, ", model));
       const Experiment e = experiment(workers, model, plain);
-      ParameterTable table;
-      const std::vector<double> shared = first_gradient(e, false, table), alone = first_gradient(e, true, table);
-      for (const Parameter& p : table.all()) {
-        if (p.offset >= table.trained()) continue;
+      TrainingRank run(e, false);
+      OneRank one(e);
+      const std::vector<double> shared = first_gradient(run), alone = first_gradient(one);
+      for (const Parameter& p : run.plan.parameters.all()) {
+        if (p.offset >= run.plan.parameters.trained()) continue;
         EXPECT_LE(tensor_difference(shared, alone, p), 1e-5) << p.name;
       }
     }
@@ -102,18 +101,21 @@ TEST_F(NormSpanTraining, TheCurveIsThatOfOneRank) {
     if (!is_power_of_two(session().size())) continue;
     SCOPED_TRACE(workers);
     const Experiment e = experiment(workers, kResnet);
-    TrainingRank shared(e, false), alone(e, false, nullptr, true);
+    TrainingRank shared(e, false);
+    OneRank alone(e);
     const auto span = static_cast<std::int64_t>(session().size());
     EXPECT_EQ(shared.plan.batch.span, span) << "an odd number of workers";
     EXPECT_EQ(shared.plan.batch.micro_batch * shared.plan.batch.accumulation, 4 * workers / span);
-    const std::vector<StepReport> a = shared.steps(20), b = alone.steps(20);
+    const std::vector<StepReport> a = shared.steps(20);
+    const std::vector<OneRank::Step> b = alone.steps(20);
     for (std::size_t i = 0; i < a.size(); ++i) {
       const double tolerance = i < 5 ? 1e-5 : 2e-2;  // roundings grow
       EXPECT_NEAR(a[i].loss, b[i].loss, tolerance * (1 + b[i].loss)) << i;
       EXPECT_NEAR(a[i].gradient_norm, b[i].gradient_norm, 10 * tolerance * b[i].gradient_norm) << i;
     }
     // The running statistics count each worker once.
-    TrainingRank once(e, false), once_alone(e, false, nullptr, true);
+    TrainingRank once(e, false);
+    OneRank once_alone(e);
     once.steps(1);
     once_alone.steps(1);
     const std::vector<float> first = once.weights(), first_alone = once_alone.weights();
@@ -125,15 +127,19 @@ TEST_F(NormSpanTraining, TheCurveIsThatOfOneRank) {
 TEST_F(NormSpanTraining, RecomputedStatisticsAreThoseOfOneRank) {
   if (!is_power_of_two(session().size())) return;
   const Experiment e = experiment(3, kResnet, {"evaluate.norm_statistics=recomputed", "evaluate.norm_samples=24"});
-  TrainingRank shared(e, false), alone(e, false, nullptr, true);
+  TrainingRank shared(e, false);
+  OneRank alone(e);
   shared.steps(2);
   alone.steps(2);
-  NormRecomputation norms(shared.plan, *shared.backend, shared.communicator(), shared.watchdog);
-  NormRecomputation expected(alone.plan, *alone.backend, alone.communicator(), alone.watchdog);
-  ASSERT_TRUE(norms.measure(shared.trainer->weights(), 2, {}));
-  ASSERT_TRUE(expected.measure(alone.trainer->weights(), 2, {}));
-  for (std::size_t i = 0; i < norms.values().size(); ++i)
-    EXPECT_NEAR(norms.values()[i], expected.values()[i], 1e-4f * (1 + std::abs(expected.values()[i]))) << i;
+  const auto measured = [](TrainingRank& run) {
+    NormRecomputation norms(run.plan, *run.backend, run.communicator(), run.watchdog);
+    EXPECT_TRUE(norms.measure(run.trainer->weights(), 2, {}));
+    return std::vector<float>(norms.values().begin(), norms.values().end());
+  };
+  const std::vector<float> found = measured(shared), expected = alone.values(measured);
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], expected[i], 1e-4f * (1 + std::abs(expected[i]))) << i;
 }
 
 // A checkpoint says how large the passes were; ranks that share workers, or do not any more, have passes of their own.
@@ -153,9 +159,8 @@ TEST_F(NormSpanTraining, ARunGoesOnWithWorkersSharedAndWhole) {
   TrainingRank resumed(e, false, &checkpoint);
   const std::vector<StepReport> reports = resumed.steps(2);
   for (std::size_t i = 0; i < reports.size(); ++i) EXPECT_EQ(reports[i].loss, expected[i].loss) << i;
-  // Alone only rank 0 has the checkpoint.
-  if (session().rank() != 0) {
-    TrainingRank other(e, false, nullptr, true);
+  if (session().rank() != 0) {  // rank 0 has the checkpoint, and splits the job
+    session().job().split(session().rank());
     return;
   }
   TrainingRank whole(e, false, &checkpoint, true);

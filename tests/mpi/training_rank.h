@@ -62,17 +62,26 @@ class TrainerTest : public WithFolder {
         << "optimizer: {kind: adam, clip_norm: 1.0}\nlearning_rate: {base: 0.01}\nstop: {steps: 1000}\n";
     return read_experiment((folder_ / "experiment.yaml").string(), more);
   }
+
+  // Images of a folder that write_image_shards() has filled. `rest`: the lines of model, batch, optimizer and so on.
+  Experiment image_experiment(const std::string& data, int size, const std::string& rest, const Settings& more) const {
+    std::ofstream(folder_ / "images.yaml")
+        << "name: test\ndata: {train: " << (folder_ / data).string() << ", image_size: " << size
+        << ", resize: 0, augmentation: pad_crop, pad: 2}\nstop: {steps: 1000}\n"
+        << rest;
+    return read_experiment((folder_ / "images.yaml").string(), more);
+  }
 };
 
 struct TrainingRank {
   bool alone;  // a run of one rank, whatever the number of ranks of this test
-  std::unique_ptr<Communicator> host =
-      make_mpi_communicator(alone ? *session().job().split(session().rank()) : session().job(), 1 << 12);
+  RankGroup group = alone ? *session().job().split(session().rank()) : session().job();
+  std::unique_ptr<Communicator> host = make_mpi_communicator(group, 1 << 12);
   std::unique_ptr<cuda::HostDevice> device;
   std::unique_ptr<DeviceCommunicator> sums;
   std::unique_ptr<StageRanks> stages;  // of a pipeline
   std::unique_ptr<Backend> backend;
-  Watchdog watchdog{session().job(), 0};
+  Watchdog watchdog{group, 0};
   RunPlan plan;
   std::unique_ptr<Loader> loader;
   std::unique_ptr<Trainer> trainer;
