@@ -1,0 +1,214 @@
+"""The ways to be parallel beside each other: a run goes on from one to another, ends when any of its ranks is killed, and what
+they cannot do together is refused by `plan` with the reason."""
+import csv
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from conftest import assert_close, assert_same_bits, checkpoints, evaluations, last_step, merged, steps
+from test_equivalence import has
+from test_images import RESNET, make_images
+
+ASYNC = {"kind": "server", "mode": "async"}
+BACKUP = {"kind": "server", "backup_workers": 1}
+PIPELINE = {"kind": "pipeline", "stages": 2}
+SGD = {"optimizer": {"kind": "sgd"}, "learning_rate": {"base": 0.1, "scaling": "none"}}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("raw"), "raw", 32)
+
+
+@pytest.fixture
+def images(workshop, pictures):
+    workshop.data = pictures
+    return workshop
+
+
+def arrivals(run_dir):
+    with open(run_dir / "arrivals.csv") as file:
+        return [{key: int(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+# --- Asynchronous servers -------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.skipif(
+    not has("avx512_bf16"), reason="this processor has no AVX-512 BF16"))])
+def test_a_resnet_with_one_worker_is_the_ring_of_one_rank_bit_for_bit(images, precision):
+    """With batch norm's running statistics, augmentation and evaluations."""
+    common = {**RESNET, "precision": precision}
+    ring = images.train("ring", **common)
+    server = images.train("server", ranks=3, parallel={**ASYNC, "servers": 2}, **common)
+    assert_same_bits(ring, server)
+    assert evaluations(ring)[-1]["validation_loss"] == evaluations(server)[-1]["validation_loss"]
+
+
+def test_a_text_model_in_bf16_with_one_worker_is_the_ring_bit_for_bit(workshop):
+    if not has("avx512_bf16"):
+        pytest.skip("this processor has no AVX-512 BF16")
+    ring = workshop.train("ring", precision="bf16")
+    assert_same_bits(ring, workshop.train("server", ranks=2, parallel=ASYNC, precision="bf16"))
+
+
+def test_a_resnets_replay_has_the_bits_of_the_run(images):
+    run = images.train("run", ranks=3, parallel=ASYNC, **RESNET)
+    again = images.train("again", ranks=3, parallel={**ASYNC, "replay": str(run / "arrivals.csv")}, **RESNET)
+    assert arrivals(again) == arrivals(run)
+    assert_same_bits(run, again)
+
+
+def test_workers_that_take_turns_are_one_rank_with_their_share_of_the_batch(workshop):
+    """Nothing is stale then, so the run is the ring's of that batch: update u takes the samples of its step u."""
+    ring = workshop.train("ring", batch={"global": 16, "worker": 8}, **SGD)
+    turns = workshop.folder / "turns.csv"
+    turns.write_text("step,update,worker,version,staleness\n" + "".join(
+        f"{u + 1},{u},{u % 2},{u},0\n" for u in range(20)))
+    run = workshop.train("run", ranks=3, parallel={**ASYNC, "replay": str(turns)}, batch={"global": 32, "worker": 8}, **SGD)
+    assert_same_bits(ring, run)
+
+
+def test_every_sample_is_applied_once_an_epoch(workshop):
+    """Whatever the order of arrival, the updates of an epoch are all of it, each once, before the first of the next one."""
+    run = workshop.train("run", ranks=4, parallel=ASYNC, batch={"global": 24, "worker": 4}, stop={"steps": 0, "epochs": 2},
+                         test={"slow_rank": 3, "slow_seconds": 0.02}, **SGD)
+    assert [row["step"] for row in arrivals(run)] == list(range(1, last_step(run) + 1))
+    updates = [row["update"] for row in arrivals(run)]
+    epoch = evaluations(run)[0]["step"]
+    assert last_step(run) == 2 * epoch
+    assert sorted(updates[:epoch]) == list(range(epoch))
+    assert sorted(updates[epoch:]) == list(range(epoch, 2 * epoch))
+    assert steps(run)[-1]["samples"] == 8 * last_step(run)
+
+
+# --- From one to another ----------------------------------------------------------------------------------------------------
+
+def go_on(workshop, parts, every, **common):
+    """One run in parts, each with ranks and a way to be parallel of its own."""
+    for i, (ranks, parallel) in enumerate(parts):
+        run = workshop.train("run", ranks=ranks, resume=i > 0, stop__steps=every * (i + 1), parallel=parallel, **common)
+    return run
+
+
+def test_a_run_goes_on_from_the_ring_to_servers_and_back(workshop):
+    """One asynchronous worker is one rank, so the whole run has the bits of the ring's."""
+    common = dict(optimizer={"kind": "adam", "clip_norm": 0.5}, model__layers=3)
+    ring = workshop.train("ring", stop__steps=24, **common)
+    run = go_on(workshop, [(1, {"kind": "ring"}), (2, ASYNC), (3, {**ASYNC, "servers": 2}), (1, {"kind": "ring"})], 6, **common)
+    assert_same_bits(ring, run)
+
+
+def test_a_run_goes_on_from_a_pipeline_to_servers_and_back(workshop):
+    common = dict(optimizer={"kind": "adam", "clip_norm": 0.5}, model__layers=3, batch__micro=4)
+    ring = workshop.train("ring", stop__steps=24, **common)
+    run = go_on(workshop, [(2, PIPELINE), (2, ASYNC), (4, {**PIPELINE, "schedule": "gpipe"}), (3, BACKUP)], 6, **common)
+    assert last_step(run) == 24
+    assert [s["loss"] for s in steps(run)][:18] == pytest.approx([s["loss"] for s in steps(ring)][:18], rel=1e-4)
+    # A step with a backup worker takes half of the batch.
+    assert [s["gradients"] for s in steps(run)[18:]] == [1] * 6
+    assert steps(run)[-1]["loss"] == pytest.approx(steps(ring)[-1]["loss"], rel=0.2)
+
+
+def test_a_pipeline_of_a_resnet_goes_on_with_servers(images):
+    common = {**RESNET, "batch": {"global": 16, "worker": 4, "micro": 4}, "learning_rate": {"base": 0.005}}
+    ring = images.train("ring", **merged(common, {"stop.steps": 6}))
+    common.pop("stop")
+    run = go_on(images, [(2, PIPELINE), (2, ASYNC), (2, {"kind": "ring"})], 2, **common)
+    assert_close(run, ring, loss=2e-3)
+
+
+# --- A rank dies ------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("parallel, victim", [
+    ({**ASYNC, "servers": 2}, 0),  # the server that decides
+    ({**ASYNC, "servers": 2, "max_staleness": 0}, 3),
+    (BACKUP, 0),
+    (BACKUP, 3),  # a step does not need it
+    ({**PIPELINE, "schedule": "gpipe"}, 0),
+    ({**PIPELINE, "schedule": "1f1b"}, 3),  # the last stage of the second replica
+])
+def test_a_killed_rank_ends_the_job_and_the_run_goes_on_from_its_checkpoint(workshop, parallel, victim):
+    common = dict(ranks=4, parallel=parallel, batch={"global": 24, "worker": 4, "micro": 4}, checkpoint__every_steps=5,
+                  evaluate__every_epochs=0)
+    run, job = workshop.start_training("run", stop={"epochs": 0, "steps": 10**6}, **common)
+    job.wait_for_step(run, 12)
+    start = time.monotonic()
+    os.kill(job.ranks()[victim], signal.SIGKILL)
+    result = job.wait(20)
+    assert time.monotonic() - start < 10, result
+    assert result.code not in (0, 85) and re.search(rf"\brank {victim}\b", result.text), result
+    kept = int(checkpoints(run)[-1].stem.split("-")[1])
+    workshop.train("run", resume=True, stop={"epochs": 0, "steps": kept + 5}, **common)
+    assert [s["step"] for s in steps(run)] == [*range(1, kept + 6)]
+
+
+# --- What cannot be ---------------------------------------------------------------------------------------------------------
+
+ADASCALE = {"optimizer": {"kind": "sgd", "adascale": True}, "learning_rate": {"base": 0.1, "base_batch": 8},
+            "noise": {"small_batch": 8}}
+TRUST = {"optimizer": {"kind": "lamb", "record_trust_every_steps": 1}}
+OF_SERVERS = [
+    ({"precision": "fp16"}, "precision is fp16", "a loss scale would change between a pull and its update"),
+    ({"data.order": "streams", "data.sequence": 8}, "data.order is streams", "carried state"),
+    ({"optimizer": {"kind": "muon"}}, "optimizer.kind is muon", "whole matrices"),
+    (ADASCALE, "optimizer.adascale is true", "do not see the gradients of small batches"),
+    ({"batch": {"follow_noise": 1000}, "noise": {"small_batch": 8}}, "batch.follow_noise is 1000", "noise scale"),
+    ({"noise": {"small_batch": 8}}, "noise.small_batch is 8", "noise scale"),
+    ({"noise": {"groups": "kind"}}, "noise.groups is kind", "noise scale"),
+    ({"parallel": {"servers": 2}, **TRUST}, "record_trust_every_steps is 1", "the ratios of its part only"),
+    ({"batch": {"global": 16, "worker": 4}}, "batch.global is 16", "3 workers share it"),
+]
+OF_STAGES = [
+    ({"noise": {"groups": "kind"}}, "noise.groups is kind", "the tensors of its own layers only"),
+    (ADASCALE, "optimizer.adascale is true", "over all stages"),
+    ({"optimizer": {"kind": "muon"}}, "optimizer.kind is muon", "ranks with the whole model"),
+    (TRUST, "record_trust_every_steps is 1", "its own layers only"),
+    ({"parallel": {"cuts": ["lstm.l7"]}}, "lstm.l7 is no layer", "lstm.l1, linear"),
+    ({"parallel": {"cuts": ["lstm.l1", "linear"]}}, "names 2 layers", "parallel.stages 2 need 1"),
+    ({"parallel": {"stages": 4}}, "4", "3 layers"),
+    ({"parallel": {"stages": 3}}, "parallel.stages 3", "does not divide the 4 ranks"),
+    ({"parallel": {"servers": 2}}, "parallel.servers is 2", "only with server"),
+    ({"parallel": {"mode": "async"}}, "parallel.mode is async", "only with server"),
+    ({"parallel": {"shard_state": True}}, "parallel.shard_state is true", "only with ring"),
+]
+OF_RANKS = [
+    (1, ASYNC, "leaves 0 of 1 ranks as workers", "start 2 ranks or more"),
+    (2, {**ASYNC, "servers": 2}, "leaves 0 of 2 ranks as workers", "start 3 ranks or more"),
+    (2, BACKUP, "leaves 1 of 2 ranks as workers", "start 3 ranks or more"),
+    (3, {**ASYNC, "backup_workers": 1}, "parallel.backup_workers is 1", "waits for nobody"),
+    (3, {**BACKUP, "max_staleness": 2}, "parallel.max_staleness is 2", "only with async"),
+    (3, {**BACKUP, "staleness_rate": "inverse"}, "parallel.staleness_rate is inverse", "only with async"),
+    (3, {"servers": 2}, "parallel.servers is 2 but parallel.kind is ring", "only with server"),
+    (3, {"schedule": "gpipe"}, "parallel.schedule is gpipe but parallel.kind is ring", "only with pipeline"),
+    (3, {"cuts": ["lstm.l1"]}, "parallel.cuts", "only with pipeline"),
+    (3, {**ASYNC, "shard_state": True}, "parallel.shard_state is true", "only with ring"),
+    (3, {"kind": "tree"}, "parallel.kind is 'tree'", "ring, server, pipeline"),
+]
+
+
+def test_plan_refuses_what_cannot_be_with_the_reason(workshop):
+    cases = [(4, way, changes, parts) for way in (ASYNC, BACKUP) for changes, *parts in OF_SERVERS]
+    cases += [(4, PIPELINE, changes, parts) for changes, *parts in OF_STAGES]
+    cases += [(ranks, way, {}, parts) for ranks, way, *parts in OF_RANKS]
+    for ranks, way, changes, parts in cases:
+        changes = {**changes, "parallel": {**way, **changes.get("parallel", {})}}
+        if "batch" in changes:
+            changes["batch"] = {"global": 24, "worker": 8, **changes["batch"]}
+        result = workshop.run("plan", workshop.experiment(**changes), "--ranks", ranks, ranks=0)
+        assert result.code not in (0, None) and all(part in result.err for part in parts), (ranks, changes, result)
+        assert result.err.count("error") == 1, (ranks, changes, result)
+
+
+def test_plan_refuses_what_batch_norm_cannot_have_with_the_reason(images):
+    for ranks, changes, says in [
+        (2, {"parallel": PIPELINE, "evaluate": {"norm_statistics": "recomputed", "norm_samples": 16}}, "the whole model"),
+        (2, {"parallel": PIPELINE, "batch": {"global": 16, "worker": 4, "micro": 2}}, "splits a virtual worker of 4 samples"),
+        (8, {"parallel": PIPELINE, "batch": {"global": 4, "worker": 4}}, "a replica computes whole workers"),
+        (3, {"parallel": ASYNC, "batch": {"global": 16, "worker": 16}}, "batch.worker 16 does not divide batch.global 8"),
+        (6, {}, "nor can a power of two of ranks share each"),
+    ]:
+        result = images.run("plan", images.experiment(**{**RESNET, **changes}), "--ranks", ranks, ranks=0)
+        assert result.code not in (0, None) and says in result.err, (ranks, changes, result)
