@@ -253,6 +253,39 @@ TEST(UpdateOrder, RefusesAnOrderThatNobodyCanHaveHad) {
   refuses({{1, 0, 0, 1}}, "version 1");
 }
 
+// Until then a rank may still compute, and would miss the meeting.
+TEST(UpdateOrder, MeetsOnlyWhenAllWorkersWait) {
+  using Kind = ServerAction::Kind;
+  const auto meets = [](std::int64_t step) { return step == 1; };
+  const auto kinds = [](UpdateOrder& order) {
+    std::vector<Kind> all;
+    while (const std::optional<ServerAction> action = order.next()) all.push_back(action->kind);
+    return all;
+  };
+  // Worker 2 is late: it has a gradient to compute, or has not asked yet.
+  const auto backups = make_backup_order(3, 0, 1, meets);
+  for (const int worker : {0, 1, 2}) backups->asks(worker);
+  EXPECT_EQ(kinds(*backups), (std::vector{Kind::grant, Kind::grant, Kind::grant}));
+  for (const int worker : {0, 1}) backups->delivers(worker);
+  EXPECT_EQ(kinds(*backups), (std::vector{Kind::take, Kind::take, Kind::apply}));
+  backups->delivers(2);
+  EXPECT_EQ(backups->next()->kind, Kind::drop);
+  EXPECT_EQ(backups->next()->kind, Kind::meet);
+  EXPECT_EQ(backups->next(), std::nullopt) << "nobody has asked since";
+
+  const std::vector<Arrival> arrivals = {{1, 0, 0, 0}};
+  std::unique_ptr<UpdateOrder> others[] = {make_arrival_order(3, 0, -1, meets),
+                                           make_replayed_order(3, 0, arrivals, meets)};
+  for (const auto& order : others) {
+    for (const int worker : {0, 1}) order->asks(worker);
+    EXPECT_EQ(kinds(*order), (std::vector{Kind::grant}));
+    order->delivers(0);
+    EXPECT_EQ(kinds(*order), (std::vector{Kind::take, Kind::apply}));
+    order->asks(2);
+    EXPECT_EQ(order->next()->kind, Kind::meet);
+  }
+}
+
 // A signal that comes when everything granted is applied: one update more, and then the meeting.
 TEST(UpdateOrder, MeetsSoonAfterAtLeastOneUpdate) {
   const auto order = make_arrival_order(1, 5, -1, [](std::int64_t) { return false; });
