@@ -234,6 +234,8 @@ class Backend {
   virtual bool on_device() const = 0;
   // What a process holds there besides vectors and programs; estimates say so.
   virtual std::vector<MemoryItem> overhead() const = 0;
+  // What a process may take there, overhead() included; 0: not on a device.
+  virtual std::int64_t device_bytes() const { return 0; }
   // Bytes taken so far by vectors and programs.
   virtual std::int64_t allocated_bytes() const = 0;
 };

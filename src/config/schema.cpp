@@ -379,7 +379,7 @@ std::vector<Field> make_schema() {
     FIELD(memory.recompute).how_it_runs().also({"checkpointing", "gradient_checkpointing", "remat"})
       .means("Blocks whose activations are computed again in the backward pass instead of being kept (Chen et al. 2016): "
              "none, auto (the cheapest ones that memory.limit_gib asks for) or names such as layer1.0, features.3, "
-             "lstm.l0; layer1 stands for all of layer1. Changes no bit of the result. On CPUs; `plan` shows what it costs."),
+             "lstm.l0; layer1 stands for all of layer1. Changes no bit of the result; `plan` shows what it costs."),
     FIELD(memory.offload).how_it_runs()
       .means("GPU: activations of early layers travel to the host's memory and come back in time."),
     FIELD(memory.limit_gib).how_it_runs().unit("GiB").from(0, 1e6)

@@ -16,12 +16,14 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-std::int64_t limit_of(const Experiment& e) {
-  return static_cast<std::int64_t>(e.memory.limit_gib * (1 << 30));
-}
-
 bool is_auto(const Experiment& e) {
   return e.memory.recompute == Names{"auto"};
+}
+
+// 0: none. A GPU's memory is one where blocks are to be chosen by it.
+std::int64_t limit_of(const Experiment& e, const Backend& backend) {
+  if (e.memory.limit_gib == 0 && is_auto(e)) return backend.device_bytes();
+  return static_cast<std::int64_t>(e.memory.limit_gib * (1 << 30));
 }
 
 // That the experiment names itself.
@@ -184,8 +186,10 @@ std::string gib(std::int64_t bytes) {
     hint = cat("no batch.micro fits: the smallest, ", least, ", needs ",
                gib(bytes), " GiB; raise memory.limit_gib or take a smaller ", "model");
   }
-  throw Error(cat("a rank needs ", gib(needed), " GiB with a micro-batch of ", micro_batch, "; memory.limit_gib is ",
-                  with_digits(p.experiment.memory.limit_gib)),
+  const double stated = p.experiment.memory.limit_gib;
+  throw Error(cat("a rank needs ", gib(needed), " GiB with a micro-batch of ", micro_batch, "; ",
+                  stated > 0 ? cat("memory.limit_gib is ", with_digits(stated))
+                             : cat("its GPU has ", gib(limit), " GiB (memory.limit_gib is not set)")),
               hint);
 }
 
@@ -207,10 +211,7 @@ void check_machine(const Experiment& e, const Backend& backend) {
     throw Error("memory.offload: true on CPUs: activations lie in the host's memory already",
                 "leave the key out; memory.recompute makes a pass smaller");
   if (e.memory.offload) throw Error("memory.offload is not built for GPUs in this version", "leave the key out");
-  if (e.memory.recompute != Names{"none"} && backend.on_device())
-    throw Error("memory.recompute is built for CPUs only in this version: a GPU keeps all activations",
-                "leave the key out; a smaller batch.micro takes less memory (batch.micro: 0 finds the largest)");
-  if (is_auto(e) && e.memory.limit_gib == 0)
+  if (is_auto(e) && limit_of(e, backend) == 0)
     throw Error("memory.recompute: auto needs to know how much memory a rank may take",
                 "set memory.limit_gib, for example to the node's memory divided by its ranks");
 }
@@ -224,12 +225,16 @@ std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend&
   return bytes;
 }
 
+void mark_named_blocks(const Experiment& experiment, Graph& graph) {
+  graph.recompute(named_blocks(experiment));
+}
+
 void plan_memory(RunPlan& p, Backend& backend, std::int64_t wanted) {
   const Experiment& e = p.experiment;
   check_machine(e, backend);
   Names blocks = named_blocks(e);
   p.graph.recompute(blocks);
-  const std::int64_t limit = limit_of(e);
+  const std::int64_t limit = limit_of(e, backend);
   if (limit == 0) return;
   std::int64_t micro_batch = wanted > 0 ? wanted : largest_micro_batch(p, backend, limit, blocks);
   // Larger ones leave a pipeline too few micro-batches to fill it.
@@ -241,7 +246,7 @@ void plan_memory(RunPlan& p, Backend& backend, std::int64_t wanted) {
 }
 
 std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend) {
-  const std::int64_t limit = limit_of(p.experiment);
+  const std::int64_t limit = limit_of(p.experiment, backend);
   if (limit == 0) return p.batch.rows_per_rank;
   return largest_micro_batch(p, backend, limit,
                              is_auto(p.experiment) ? all_blocks(p.graph) : named_blocks(p.experiment));
@@ -249,7 +254,7 @@ std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend) {
 
 std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   const Experiment& e = p.experiment;
-  const std::int64_t limit = limit_of(e);
+  const std::int64_t limit = limit_of(e, backend);
   if (e.memory.recompute == Names{"none"} && limit == 0) return "";
   Names chosen;
   for (const Block& block : p.graph.blocks())
@@ -281,7 +286,6 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   if (limit > 0) t.row("limit", readable(limit));
   t.row("formula", formula({}));
   line("recompute nothing", {});
-  if (backend.on_device()) return t.str();
   t.row("formula, all blocks recomputed", formula(all_blocks(p.graph)));
   line("recompute all blocks", all_blocks(p.graph));
   if (!chosen.empty() && chosen != all_blocks(p.graph)) line("recompute as chosen", chosen);

@@ -18,11 +18,15 @@ namespace ringtrain {
 // Of a CPU rank: all that it takes. Of a GPU: what lies in the GPU's memory.
 std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend& backend);
 
+// The blocks that memory.recompute names, for the first look at how large a pass may be. Throws Error for an unknown
+// name.
+void mark_named_blocks(const Experiment& experiment, Graph& graph);
+
 // Carries out memory.*: marks the recomputed blocks in the plan's graph and sets the micro-batch.
 // `wanted_micro_batch`: batch.micro, or what a checkpoint has recorded; 0: open, and then it is the largest that fits
 // below memory.limit_gib. With memory.recompute: auto the blocks are those that cost least: by falling bytes per flop
-// until it fits, then without each one that it fits without. An open micro-batch is recomputed only where the smallest
-// does not fit without. Throws Error, with the largest micro-batch that fits, when it does not; and for keys that this
+// until it fits, then without each one that it fits without; without a limit, a GPU's memory is it. An open micro-batch
+// is recomputed only where the smallest does not fit without. Throws Error, with the largest micro-batch that fits, when it does not; and for keys that this
 // machine cannot follow.
 void plan_memory(RunPlan& plan, Backend& backend, std::int64_t wanted_micro_batch);
 

@@ -153,6 +153,7 @@ RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const
   p.precision = precision_of(experiment.precision);
   p.graph = build_model(experiment.model, sample_shape(experiment, train), experiment.loss);
   p.parameters = p.graph.parameters();
+  mark_named_blocks(experiment, p.graph);
   if (stages > 1) {
     plan_stages(p, stages, ranks, backend);
     ranks = static_cast<int>(ranks / stages);

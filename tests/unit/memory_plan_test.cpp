@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/backend.h"
 #include "base/error.h"
 #include "config/reader.h"
+#include "tests/emulation/host_device.h"
 #include "tests/unit/good_experiment.h"
 
 namespace ringtrain {
@@ -45,6 +47,14 @@ class MemoryPlan : public testing::Test {
   }
 
   std::unique_ptr<Backend> backend_ = make_cpu_backend(1);
+};
+
+class MemoryPlanOnAGpu : public MemoryPlan {
+ protected:
+  MemoryPlanOnAGpu() { backend_ = cuda::make_backend(device_, {.fusions = &fusions_}); }
+  ~MemoryPlanOnAGpu() override { backend_.reset(); }
+  cuda::FusionTable fusions_;
+  cuda::HostDevice device_{{.memory_bytes = std::int64_t{1} << 30}};
 };
 
 const std::string all = "[conv1, layer1, layer2, layer3, layer4]";
@@ -125,6 +135,32 @@ TEST_F(MemoryPlan, SaysWhatWouldFit) {
   EXPECT_NE(error.find("layer4.1"), std::string::npos) << error;
   error = error_of({"memory.offload=true"});
   EXPECT_NE(error.find("memory.offload"), std::string::npos) << error;
+}
+
+// Overhead is an estimate there, and counts.
+TEST_F(MemoryPlanOnAGpu, AnOpenMicroBatchIsTheLargestThatFits) {
+  for (const std::string& recompute : {std::string("none"), all})
+    for (const std::int64_t micro : {8, 32}) {
+      const std::int64_t needed = bytes_at(micro, recompute);
+      EXPECT_EQ(plan({limit(needed), "memory.recompute=" + recompute}).batch.micro_batch, micro) << recompute;
+      EXPECT_EQ(plan({limit(needed - 1), "memory.recompute=" + recompute}).batch.micro_batch, micro / 2) << recompute;
+    }
+  EXPECT_LT(bytes_at(64, all), bytes_at(64, "none"));
+}
+
+TEST_F(MemoryPlanOnAGpu, BlocksAreChosenByTheGpusMemoryWhereThereIsNoLimit) {
+  const std::int64_t room = backend_->device_bytes();
+  const auto of_size = [&](std::int64_t micro, const std::string& recompute) {
+    return plan({"data.train_samples=1000000", cat("batch.global=", micro), cat("batch.micro=", micro),
+                 "memory.recompute=" + recompute});
+  };
+  std::int64_t micro = 4;
+  while (bytes(of_size(micro, "none")) <= room) micro *= 2;
+  EXPECT_EQ(recomputed_flops(of_size(micro / 2, "auto")), 0);
+  const RunPlan p = of_size(micro, "auto");
+  EXPECT_GT(recomputed_flops(p), 0);
+  EXPECT_LE(bytes(p), room);
+  EXPECT_GE(room, std::int64_t{1} << 30);
 }
 
 TEST_F(MemoryPlan, DescribesTheChoices) {

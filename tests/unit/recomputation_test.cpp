@@ -47,6 +47,13 @@ std::vector<std::string> names(const Graph& graph) {
   return all;
 }
 
+std::vector<std::string> every_other(const Graph& graph, std::size_t first) {
+  const std::vector<std::string> all = names(graph);
+  std::vector<std::string> some;
+  for (std::size_t i = first; i < all.size(); i += 2) some.push_back(all[i]);
+  return some;
+}
+
 cuda::Task recomputed(cuda::Task task, const std::vector<std::string>& blocks) {
   task.graph.recompute(blocks);
   return task;
@@ -75,11 +82,8 @@ TEST_P(Recomputation, OfEveryOtherBlockChangesNoBit) {
   const auto backend = make_cpu_backend(c.threads);
   const cuda::Curve expected = cuda::train(*backend, c.task);
   for (std::size_t first : {0, 1}) {
-    std::vector<std::string> some;
-    const std::vector<std::string> all = names(c.task.graph);
-    for (std::size_t i = first; i < all.size(); i += 2) some.push_back(all[i]);
     SCOPED_TRACE(cat("from block ", first));
-    cuda::expect_same_bits(expected, cuda::train(*backend, recomputed(c.task, some)));
+    cuda::expect_same_bits(expected, cuda::train(*backend, recomputed(c.task, every_other(c.task.graph, first))));
   }
 }
 
@@ -97,6 +101,42 @@ TEST_P(Recomputation, TakesWhatItPredicts) {
   const cuda::Task all = recomputed(c.task, names(c.task.graph));
   EXPECT_LT(program_bytes(*backend, all), program_bytes(*backend, c.task));
   EXPECT_EQ(program_bytes(*backend, all, PassMode::inference), program_bytes(*backend, c.task, PassMode::inference));
+}
+
+TEST_P(Recomputation, OnAGpuChangesNoBit) {
+  cuda::Task task = GetParam().task;
+  task.steps = 2;
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    SCOPED_TRACE(precision_name(precision));
+    task.precision = precision;
+    const cuda::Curve expected = cuda::train_on_host_device(task);
+    cuda::expect_same_bits(expected, cuda::train_on_host_device(recomputed(task, names(task.graph))));
+    for (std::size_t first : {0, 1}) {
+      SCOPED_TRACE(cat("every other block from ", first));
+      cuda::expect_same_bits(expected, cuda::train_on_host_device(recomputed(task, every_other(task.graph, first))));
+    }
+  }
+}
+
+TEST_P(Recomputation, OnAGpuTakesWhatItPredicts) {
+  const Case& c = GetParam();
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    cuda::Task task = c.task;
+    task.precision = precision;
+    cuda::HostDevice device;
+    cuda::FusionTable fusions;
+    const auto backend = cuda::make_backend(device, {.fusions = &fusions});
+    const cuda::Task all = recomputed(task, names(task.graph));
+    const std::int64_t less = program_bytes(*backend, all), plain = program_bytes(*backend, task);
+    // A model of few layers takes most in its first one, and one call for all layers keeps what all of them need.
+    const bool deep = task.graph.has_batch_norm() && task.graph.blocks().size() > 8;
+    const bool by_layer = std::string_view(c.name) == "Lstm" || std::string_view(c.name) == "LstmCarriedState";
+    EXPECT_LE(less, plain) << precision_name(precision);
+    if (deep || by_layer) {
+      EXPECT_LT(less, plain) << precision_name(precision);
+    }
+    EXPECT_EQ(program_bytes(*backend, all, PassMode::inference), program_bytes(*backend, task, PassMode::inference));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Recomputation, testing::ValuesIn(cases()),

@@ -68,6 +68,9 @@ class CudaBackend : public Backend {
             {"NCCL's channels (estimate)", nccl_estimate_bytes}};
   }
 
+  // The context is already there.
+  std::int64_t device_bytes() const override { return device_.facts().free_bytes + context_estimate_bytes; }
+
   std::unique_ptr<RangeNorms> make_range_norms(std::span<const ElementRange> ranges) override {
     return std::make_unique<DeviceRangeNorms>(device_, options_.poll, ranges, norm_bytes_);
   }

@@ -20,6 +20,10 @@ class Joiner {
         done_(nodes_.size()) {
     for (int i = 0; i < size(); ++i)
       for (int input : nodes_[at(i)].inputs) consumers_[at(input)].push_back(i);
+    for (int i = 0, block = 0; i < size(); ++i) {
+      if (i > 0 && nodes_[at(i)].block != nodes_[at(i - 1)].block) ++block;
+      block_of_.push_back(block);
+    }
   }
 
   ImageLayers join() {
@@ -57,6 +61,7 @@ class Joiner {
     if (done_[at(node)]) return;
     done_[at(node)] = true;
     for (int from : nodes_[at(node)].inputs) visit(from);
+    block_ = nodes_[at(node)].recomputed && context_.training ? block_of_[at(node)] : -1;
     std::visit([&](const auto& operation) { append(node, operation); }, nodes_[at(node)].operation);
   }
 
@@ -73,6 +78,7 @@ class Joiner {
     auto layer = std::make_unique<Layer>(context_, std::forward<Arguments>(arguments)...);
     Layer* kept = layer.get();
     result_.layers.push_back(std::move(layer));
+    result_.blocks.push_back(block_);
     return kept;
   }
   static std::string stem(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
@@ -203,6 +209,8 @@ class Joiner {
   std::vector<Value*> value_;                // by node; null while no layer has made it
   std::vector<NormStatistics*> statistics_;  // by node
   std::vector<bool> done_;
+  std::vector<int> block_of_;  // by node
+  int block_ = -1;             // of the node under way, where it is recomputed
   ImageLayers result_;
 };
 

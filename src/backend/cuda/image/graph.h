@@ -13,6 +13,7 @@ namespace ringtrain::cuda {
 
 struct ImageLayers {
   std::vector<std::unique_ptr<ImageLayer>> layers;  // in order of execution
+  std::vector<int> blocks;                          // of the layers, where they are recomputed; else -1
   std::vector<std::unique_ptr<Value>> values;
   std::vector<std::unique_ptr<NormStatistics>> norms;
   const LossLayer* loss = nullptr;

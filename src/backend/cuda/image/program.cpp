@@ -27,7 +27,10 @@ class ImageProgram : public ProgramBase {
         parts_(join_layers(graph, context_)),
         choices_(choose(*options.fusions)),
         emission_(context_, choices_, *this, options.segment_elements) {
-    for (const auto& layer : parts_.layers) layer->forward(emission_);
+    for (std::size_t i = 0; i < parts_.layers.size(); ++i) {
+      schedule_.enter(parts_.blocks[i]);
+      parts_.layers[i]->forward(emission_);
+    }
     if (training_) add_backward();
     logits_ = parts_.loss->logits(emission_);
     const TensorGroup &weights = emission_.weights(), &vectors = emission_.vectors();
@@ -62,7 +65,11 @@ class ImageProgram : public ProgramBase {
 
   void add_backward() {
     schedule_.begin_backward();
-    for (auto layer = parts_.layers.rbegin(); layer != parts_.layers.rend(); ++layer) (*layer)->backward(emission_);
+    for (std::size_t i = parts_.layers.size(); i-- > 0;) {
+      schedule_.enter(parts_.blocks[i]);
+      parts_.layers[i]->backward(emission_);
+    }
+    schedule_.enter(-1);
     emission_.home().flush();
     const TensorGroup& sums = emission_.statistics();
     if (!sums.places().empty()) copy_home("statistics home", sums.storage(), true, sums.places(), sums.names());

@@ -14,6 +14,7 @@ LstmModel lstm_model(const Graph& graph) {
       model.vocabulary = input->vocabulary;
     } else if (const auto* layer = std::get_if<Lstm>(&node.operation)) {
       model.layers.push_back(*layer);
+      model.recomputed.push_back(node.recomputed);
       model.dropouts.emplace_back();
     } else if (const auto* dropout = std::get_if<Dropout>(&node.operation)) {
       if (model.layers.empty() || model.dropouts.back().probability > 0)

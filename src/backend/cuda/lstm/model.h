@@ -12,6 +12,7 @@ struct LstmModel {
   std::int64_t vocabulary = 0, hidden = 0;
   std::vector<Lstm> layers;
   std::vector<Dropout> dropouts;  // behind each layer; probability 0: none
+  std::vector<bool> recomputed;   // of each layer: in the backward pass
   Dense dense;
   CrossEntropy loss;
 };

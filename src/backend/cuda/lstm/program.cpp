@@ -1,6 +1,7 @@
 #include "backend/cuda/lstm/program.h"
 
 #include <algorithm>
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -34,14 +35,22 @@ class LstmProgram : public ProgramBase {
         width_(round_up(model_.dense.output, 8)) {
     choose_calls();
     Storage x = add_input();
-    for (Call& call : calls_) x = add_forward(call, x);
+    for (Call& call : calls_) {
+      enter(call);
+      x = add_forward(call, x);
+    }
+    schedule_.enter(-1);
     add_dense(x);
     add_loss();
     add_state_out();
     if (training_) {
       schedule_.begin_backward();
       Storage dy = add_dense_backward(x);
-      for (auto call = calls_.rbegin(); call != calls_.rend(); ++call) dy = add_backward(*call, dy);
+      for (auto call = calls_.rbegin(); call != calls_.rend(); ++call) {
+        enter(*call);
+        dy = add_backward(*call, dy);
+      }
+      schedule_.enter(-1);
     }
     finish();
   }
@@ -64,6 +73,12 @@ class LstmProgram : public ProgramBase {
   FusionTable& fusions() { return options_.fusions != nullptr ? *options_.fusions : own_fusions_; }
 
   void choose_calls();
+  // One call for several layers is recomputed where all of them are: other calls could round otherwise.
+  void enter(const Call& call) {
+    const auto first = model_.recomputed.begin() + static_cast<std::ptrdiff_t>(call.first);
+    const bool all = std::all_of(first, first + static_cast<std::ptrdiff_t>(call.count), std::identity());
+    schedule_.enter(training_ && all ? static_cast<int>(call.first) : -1);
+  }
   Storage add_input();
   Storage add_forward(Call& call, Storage x);
   void add_dropout(std::string name, const Dropout& dropout, Storage x, Storage y);

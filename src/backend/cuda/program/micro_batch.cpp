@@ -9,7 +9,8 @@ namespace ringtrain::cuda {
 std::int64_t least_bytes_per_sample(const Graph& graph, Precision precision) {
   std::int64_t elements = 0;
   for (const Node& node : graph.nodes())
-    if (std::holds_alternative<Convolution>(node.operation) || std::holds_alternative<Lstm>(node.operation))
+    if (!node.recomputed &&
+        (std::holds_alternative<Convolution>(node.operation) || std::holds_alternative<Lstm>(node.operation)))
       elements += graph.sequence() * node.output.size();
   return elements * bytes_of(type_of(precision));
 }

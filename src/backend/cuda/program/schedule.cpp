@@ -25,6 +25,7 @@ void Schedule::workspace(std::int64_t bytes) {
 
 void Schedule::add(Command command) {
   std::erase_if(command.uses, [](const Access& use) { return use.storage < 0; });
+  command.block = block_;
   commands_.push_back(std::move(command));
 }
 void Schedule::begin_backward() {
@@ -44,12 +45,13 @@ void Schedule::find_lifetimes() {
       Item& storage = item(use.storage);
       if (part_of(i) == Part::weights && !storage.lasting)
         throw Error(cat(commands_[i].name, ": ", storage.what, " must last, for it is filled between passes"));
-      if (storage.first < 0) {
+      Life& life = storage.lives[storage.again >= 0 && static_cast<int>(i) >= storage.again ? 1 : 0];
+      if (life.first < 0) {
         if (!use.write && !storage.lasting)
           throw Error(cat(commands_[i].name, " reads ", storage.what, ", which nothing has written"));
-        storage.first = static_cast<int>(i);
+        life.first = static_cast<int>(i);
       }
-      storage.last = static_cast<int>(i);
+      life.last = static_cast<int>(i);
     }
 }
 
@@ -95,22 +97,32 @@ void Schedule::count_bytes() {
 }
 
 void Schedule::plan(const ParameterTable& table, std::int64_t segment_elements) {
+  insert_recomputation();
   find_lifetimes();
   count_bytes();
   for (Item& storage : storages_) {
     if (storage.bytes == 0) continue;
-    if (storage.lasting)
-      storage.place = arena_.add(storage.what, storage.bytes);
-    else if (storage.first >= 0)
-      storage.place = arena_.add(storage.what, storage.bytes, storage.first, storage.last);
+    if (storage.lasting) {
+      storage.lives[0].place = arena_.add(storage.what, storage.bytes);
+      continue;
+    }
+    for (Life& life : storage.lives)
+      if (life.first >= 0) life.place = arena_.add(storage.what, storage.bytes, life.first, life.last);
   }
   arena_.place();
   cut_segments(watermarks(table), segment_elements);
 }
 
 void Schedule::bind(char* base) {
+  for (Item& storage : storages_) {
+    for (Life& life : storage.lives) life.base = life.place.planned() ? base + arena_.offset(life.place) : nullptr;
+    storage.base = storage.lives[0].base;
+  }
+}
+
+void Schedule::live_at(std::size_t command) {
   for (Item& storage : storages_)
-    storage.base = storage.place.planned() ? base + arena_.offset(storage.place) : nullptr;
+    if (storage.again >= 0) storage.base = storage.lives[static_cast<int>(command) >= storage.again ? 1 : 0].base;
 }
 
 void Schedule::run_segment(Device& device, Segment& segment, bool accumulate, bool graphs, const BackwardHooks* hooks) {
@@ -121,6 +133,7 @@ void Schedule::run_segment(Device& device, Segment& segment, bool accumulate, bo
   const bool captures = replays && segment.runs[variant] > 0;
   if (captures) device.begin_capture(stream);
   for (std::size_t i = segment.begin; i < segment.end; ++i) {
+    if (i == segment.begin || commands_[i].block != commands_[i - 1].block || commands_[i].again) live_at(i);
     commands_[i].issue(device, stream, accumulate);
     if (hooks != nullptr && hooks->poll && !captures) hooks->poll();
   }

@@ -1,5 +1,8 @@
 // The commands of a program in order, the memory between them, and where gradients are final. Commands between two
 // bucket boundaries are a segment; each segment is captured once per variant and replayed.
+//
+// A block may be recomputed (Chen et al. 2016): what its forward commands write lives twice, once in the forward pass
+// and once from the moment on when they are issued again, before its first backward command (recomputation.cpp).
 #pragma once
 
 #include <cstdint>
@@ -28,6 +31,8 @@ struct Command {
   std::vector<std::string> finishes = {};  // parameters whose gradients are then final
   double flops = 0, bytes = 0;             // for tables; bytes 0: plan() adds up the storages that it uses
   std::string operation = {};              // of cuDNN, with the number of its launches; empty: own kernels
+  int block = -1;                          // Schedule::enter()
+  bool again = false;                      // a forward command that is issued again in the backward pass
   bool replayed = true;                    // false: its arguments differ from pass to pass, so it is never captured
 };
 
@@ -43,6 +48,8 @@ class Schedule {
   void workspace(std::int64_t bytes);
   Storage workspace() const { return 0; }
 
+  // Commands from here on belong to this block of the model, which is recomputed; -1: to none.
+  void enter(int block) { block_ = block; }
   void add(Command command);
   void begin_backward();
   void begin_weights();  // commands that refresh the program's copies after an update; own segment
@@ -75,18 +82,25 @@ class Schedule {
   const std::vector<Segment>& segments() const { return segments_; }
 
  private:
-  struct Item {
-    std::string what;
-    std::int64_t bytes = 0;
-    bool lasting = false;
+  struct Life {
     int first = -1, last = -1;  // commands
     Buffer place = {};
     char* base = nullptr;
   };
+  struct Item {
+    std::string what;
+    std::int64_t bytes = 0;
+    bool lasting = false;
+    Life lives[2] = {};
+    int again = -1;        // command at which the second life begins
+    char* base = nullptr;  // of the life under way
+  };
   Item& item(Storage storage) { return storages_[static_cast<std::size_t>(storage)]; }
   const Item& item(Storage storage) const { return storages_[static_cast<std::size_t>(storage)]; }
   Part part_of(std::size_t command) const;
+  void insert_recomputation();
   void find_lifetimes();
+  void live_at(std::size_t command);  // addresses are those of this moment
   void count_bytes();
   std::vector<std::int64_t> watermarks(const ParameterTable& table) const;  // by command
   void cut_segments(const std::vector<std::int64_t>& marks, std::int64_t segment_elements);
@@ -96,6 +110,7 @@ class Schedule {
   std::vector<Command> commands_;
   std::vector<Segment> segments_;
   std::size_t backward_ = static_cast<std::size_t>(-1), weights_ = static_cast<std::size_t>(-1);  // first commands
+  int block_ = -1;
   ArenaPlan arena_{alignment};
 };
 
