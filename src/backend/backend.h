@@ -99,6 +99,13 @@ struct BackwardHooks {
   std::function<void()> poll;               // called often from the calling thread: lets communication advance
 };
 
+// What a training program moves to the host's memory and back in every pass (Graph::offload()).
+struct HostTraffic {
+  std::int64_t bytes = 0;  // each way; so many are page-locked
+  // Predicted, of a pass: computing, and the copies beside it.
+  double forward_seconds = 0, backward_seconds = 0, out_seconds = 0, back_seconds = 0;
+};
+
 // A compiled graph for one micro-batch size. Memory is planned at compile time and taken by allocate().
 class Program {
  public:
@@ -106,6 +113,7 @@ class Program {
   virtual std::int64_t micro_batch() const = 0;
   virtual std::vector<MemoryItem> memory() const = 0;
   virtual void allocate() = 0;
+  virtual HostTraffic host_traffic() const { return {}; }
   // Refreshes the program's own blocked or 16-bit copies; call after every change of the weights. Backend::update()
   // does it for the program that it is given.
   virtual void set_weights(const Vector& weights) = 0;

@@ -333,6 +333,7 @@ std::optional<Contradiction> pipeline_contradiction(const Experiment& e) {
        "rank 0 has the ratios of its own layers only"},
       {e.evaluate.norm_statistics == "recomputed", "evaluate.norm_statistics",
        "statistics are recomputed on ranks with the whole model"},
+      {e.memory.offload, "memory.offload", "stages keep their activations on the GPU"},
   };
   for (const auto& [asked, key, why] : table)
     if (asked)

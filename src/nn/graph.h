@@ -120,6 +120,9 @@ class Graph {
   // These blocks are recomputed in the backward pass and no others (Chen et al. 2016). A name stands for itself and for
   // all blocks below it: "layer1" for layer1.0, layer1.1 and so on. Throws Error with the names that there are.
   void recompute(const std::vector<std::string>& names);
+  // Activations of early layers wait for the backward pass in the host's memory (devices with memory of their own).
+  void offload(bool offloads) { offloads_ = offloads; }
+  bool offloads() const { return offloads_; }
 
   // Other initial values, for the layers so far. Norms keep theirs, and so do forget gates with a bias of their own.
   // Weights and biases uniform in +-range.
@@ -164,7 +167,7 @@ class Graph {
   std::vector<std::vector<Parameter>> node_parameters_;
   std::string block_;  // that nodes are added to
   std::int64_t sequence_ = 0, classes_ = 0, flops_ = 0, state_size_ = 0, input_bytes_ = 0;
-  bool has_images_ = false, has_batch_norm_ = false;
+  bool has_images_ = false, has_batch_norm_ = false, offloads_ = false;
 };
 
 }  // namespace ringtrain

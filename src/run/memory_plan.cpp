@@ -183,8 +183,8 @@ std::string gib(std::int64_t bytes) {
     const std::int64_t least = candidates(p).front();
     const std::int64_t bytes =
         std::min(bytes_with(p, backend, least, {}), bytes_with(p, backend, least, all_blocks(p.graph)));
-    hint = cat("no batch.micro fits: the smallest, ", least, ", needs ",
-               gib(bytes), " GiB; raise memory.limit_gib or take a smaller ", "model");
+    hint = cat("no batch.micro fits: the smallest, ", least, ", needs ", gib(bytes),
+               " GiB; raise memory.limit_gib or take a smaller ", "model");
   }
   const double stated = p.experiment.memory.limit_gib;
   throw Error(cat("a rank needs ", gib(needed), " GiB with a micro-batch of ", micro_batch, "; ",
@@ -206,11 +206,25 @@ std::string percent(double share) {
   return cat(with_digits(std::round(1000 * share) / 10, 4), " %");
 }
 
+std::string milliseconds(double seconds) {
+  return cat(with_digits(1000 * seconds, 3), " ms");
+}
+
+// What travels in a pass, and the time of the copies beside that of the pass.
+std::string describe_offload(const RunPlan& p, Backend& backend) {
+  const HostTraffic traffic =
+      backend.compile(p.graph, p.batch.micro_batch, p.precision, PassMode::training, p.norm_group)->host_traffic();
+  if (traffic.bytes == 0) return "nothing: the copies would take longer than the passes";
+  return cat(readable(traffic.bytes), " of activations a pass wait in the host's memory; copies out take ",
+             milliseconds(traffic.out_seconds), " of the forward pass's ", milliseconds(traffic.forward_seconds),
+             ", copies back ", milliseconds(traffic.back_seconds), " of the backward pass's ",
+             milliseconds(traffic.backward_seconds), " (predicted)");
+}
+
 void check_machine(const Experiment& e, const Backend& backend) {
   if (e.memory.offload && !backend.on_device())
     throw Error("memory.offload: true on CPUs: activations lie in the host's memory already",
                 "leave the key out; memory.recompute makes a pass smaller");
-  if (e.memory.offload) throw Error("memory.offload is not built for GPUs in this version", "leave the key out");
   if (is_auto(e) && limit_of(e, backend) == 0)
     throw Error("memory.recompute: auto needs to know how much memory a rank may take",
                 "set memory.limit_gib, for example to the node's memory divided by its ranks");
@@ -227,6 +241,7 @@ std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend&
 
 void mark_named_blocks(const Experiment& experiment, Graph& graph) {
   graph.recompute(named_blocks(experiment));
+  graph.offload(experiment.memory.offload);
 }
 
 void plan_memory(RunPlan& p, Backend& backend, std::int64_t wanted) {
@@ -255,23 +270,24 @@ std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend) {
 std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   const Experiment& e = p.experiment;
   const std::int64_t limit = limit_of(e, backend);
-  if (e.memory.recompute == Names{"none"} && limit == 0) return "";
+  if (e.memory.recompute == Names{"none"} && limit == 0 && !e.memory.offload) return "";
   Names chosen;
   for (const Block& block : p.graph.blocks())
     if (block.recomputed) chosen.push_back(block.name);
   Table t;
   t.section(p.stages() == 1 ? "memory of a rank by what is kept" : "memory of the fullest stage's rank by what is kept");
   const std::int64_t micro = p.batch.micro_batch;
-  const auto line = [&](const std::string& what, const Names& names) {
-    const RunPlan with = with_passes(p, micro, names);
-    std::string text = cat(readable(bytes_with(p, backend, micro, names)), " with a micro-batch of ", micro, ", +",
+  const auto line_of = [&](const RunPlan& plan, const std::string& what, const Names& names) {
+    const RunPlan with = with_passes(plan, micro, names);
+    std::string text = cat(readable(bytes_with(plan, backend, micro, names)), " with a micro-batch of ", micro, ", +",
                            percent(extra_flops(with.graph)), " of a step's flops");
     if (limit > 0) {
-      const std::int64_t most = largest_micro_batch(p, backend, limit, names);
+      const std::int64_t most = largest_micro_batch(plan, backend, limit, names);
       text += most > 0 ? cat("; largest micro-batch ", most) : "; no micro-batch fits";
     }
     t.row(what, text);
   };
+  const auto line = [&](const std::string& what, const Names& names) { line_of(p, what, names); };
   // Two plans give the line through their bytes.
   const auto formula = [&](const Names& names) {
     const std::vector<std::int64_t> sizes = candidates(p);
@@ -286,6 +302,12 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   if (limit > 0) t.row("limit", readable(limit));
   t.row("formula", formula({}));
   line("recompute nothing", {});
+  if (e.memory.offload) {
+    RunPlan kept = p;
+    kept.graph.offload(false);
+    line_of(kept, "recompute nothing, offload nothing", {});
+    t.row("offloaded", describe_offload(p, backend));
+  }
   t.row("formula, all blocks recomputed", formula(all_blocks(p.graph)));
   line("recompute all blocks", all_blocks(p.graph));
   if (!chosen.empty() && chosen != all_blocks(p.graph)) line("recompute as chosen", chosen);

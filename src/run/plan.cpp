@@ -313,17 +313,19 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
   }
   if (plan.measures_noise && resized(plan.batch, plan.batches.back()).small_batches() > 1)
     items.push_back({"gradients before a small batch, for the noise scale", state_bytes});
-  std::int64_t crossing = 0;
+  std::int64_t crossing = 0, travelling = 0;
   const auto add_program = [&](PassMode mode, std::int64_t micro_batch) {
     const std::unique_ptr<Program> program = compile_part(plan, part, backend, mode, micro_batch);
     for (const MemoryItem& item : program->memory()) items.push_back(item);
     crossing += pass_order_bytes(program->part_bytes());
+    travelling += program->host_traffic().bytes;
   };
   add_program(PassMode::training, plan.batch.micro_batch);
   if (plan.has_validation) add_program(PassMode::inference, plan.batch.micro_batch);
   if (plan.norm_samples > 0) add_program(PassMode::statistics, plan.norm_loader.micro_batch);
   for (const MemoryItem& item : backend.overhead()) items.push_back(item);
   for (MemoryItem& item : items) item.on_device = backend.on_device();
+  if (travelling > 0) items.push_back({"training: activations that wait in the host's memory", travelling});
   if (crossing > 0) items.push_back({"what crosses the cuts", crossing});
   if (plan.carries_state) {
     const auto bytes = plan.batch.rows_per_rank * part.graph.state_size() * static_cast<std::int64_t>(sizeof(float));

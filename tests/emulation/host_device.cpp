@@ -142,6 +142,12 @@ void HostDevice::release_host(void* memory) {
   std::free(memory);
 }
 
+std::int64_t HostDevice::host_bytes() const {
+  std::int64_t sum = 0;
+  for (const auto& [at, bytes] : host_allocations_) sum += bytes;
+  return sum;
+}
+
 void HostDevice::pin(void* memory, std::int64_t bytes) {
   expect_whole_pages(memory, bytes);
   if (touches(pinned_, memory, bytes) || touches(host_allocations_, memory, bytes))

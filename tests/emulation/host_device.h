@@ -122,6 +122,7 @@ class HostDevice : public Device {
     std::int64_t bytes = 0;
   };
   const std::map<std::uintptr_t, Allocation>& allocations() const { return allocations_; }
+  std::int64_t host_bytes() const;  // by allocate_host(), now
 
  private:
   struct Plan;

@@ -64,7 +64,8 @@ std::int64_t measured_batch() {
 }
 
 Curve train_on_gpu(const Task& task, bool graphs = true) {
-  return train(*make_backend(gpu(), {.graphs = graphs, .segment_elements = 4096, .fusions = &choices()}), task);
+  const BackendOptions options{.graphs = graphs, .segment_elements = 4096, .least_offload = 256, .fusions = &choices()};
+  return train(*make_backend(gpu(), options), task);
 }
 
 class GpuTraining : public testing::TestWithParam<Case> {};
@@ -111,6 +112,25 @@ TEST_P(GpuTraining, HasTheSameBitsEachTimeWithGraphsAndWithout) {
     const Curve first = train_on_gpu(task);
     expect_same_bits(first, train_on_gpu(task));
     expect_same_bits(first, train_on_gpu(task, false));
+  }
+}
+
+TEST_P(GpuTraining, WhatIsRecomputedOrOffloadedChangesNoBit) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    SCOPED_TRACE(precision_name(precision));
+    Task task = GetParam().task();
+    task.precision = precision;
+    task.steps = 4;
+    const Curve plain = train_on_gpu(task);
+    Task less = task;
+    less.graph.offload(true);
+    expect_same_bits(plain, train_on_gpu(less));
+    std::vector<std::string> all;
+    for (const Block& block : task.graph.blocks()) all.push_back(block.name);
+    less.graph.recompute(all);
+    expect_same_bits(plain, train_on_gpu(less));
+    less.graph.offload(false);
+    expect_same_bits(plain, train_on_gpu(less));
   }
 }
 
@@ -164,6 +184,30 @@ TEST(GpuMemory, AProgramTakesWhatItPredicts) {
               static_cast<double>(predicted) / 1048576, static_cast<double>(allocated) / 1048576,
               static_cast<double>(facts.memory_bytes - facts.free_bytes) / 1048576);
   EXPECT_NEAR(static_cast<double>(allocated), static_cast<double>(predicted), 0.01 * static_cast<double>(predicted));
+}
+
+TEST(GpuMemory, WhatTravelsIsCarriedBesideThePass) {
+  Graph graph = measured_resnet();
+  const std::int64_t samples = measured_batch();
+  FusionTable kept(0);
+  load_kept_fusions(plan_cache(), kept);
+  const auto backend = make_backend(gpu(), {.fusions = &kept});
+  const auto bytes = [](const Program& program) {
+    std::int64_t sum = 0;
+    for (const MemoryItem& item : program.memory()) sum += item.bytes;
+    return sum;
+  };
+  const auto plain = backend->compile(graph, samples, Precision::bf16, PassMode::training, samples);
+  graph.offload(true);
+  const auto program = backend->compile(graph, samples, Precision::bf16, PassMode::training, samples);
+  const HostTraffic traffic = program->host_traffic();
+  std::printf("%.1f MiB on the GPU, %.1f MiB without offload; %.1f MiB travel in %.2f ms of %.2f ms (predicted)\n",
+              static_cast<double>(bytes(*program)) / 1048576, static_cast<double>(bytes(*plain)) / 1048576,
+              static_cast<double>(traffic.bytes) / 1048576, 1e3 * traffic.out_seconds, 1e3 * traffic.forward_seconds);
+  const std::int64_t before = gpu().allocated_bytes();
+  program->allocate();
+  EXPECT_EQ(gpu().allocated_bytes() - before, bytes(*program));
+  EXPECT_LE(bytes(*program), bytes(*plain));
 }
 
 // The one search: every later program takes what it keeps. Each precision has half of the time.

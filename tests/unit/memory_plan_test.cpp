@@ -51,7 +51,7 @@ class MemoryPlan : public testing::Test {
 
 class MemoryPlanOnAGpu : public MemoryPlan {
  protected:
-  MemoryPlanOnAGpu() { backend_ = cuda::make_backend(device_, {.fusions = &fusions_}); }
+  MemoryPlanOnAGpu() { backend_ = cuda::make_backend(device_, {.least_offload = 256, .fusions = &fusions_}); }
   ~MemoryPlanOnAGpu() override { backend_.reset(); }
   cuda::FusionTable fusions_;
   cuda::HostDevice device_{{.memory_bytes = std::int64_t{1} << 30}};
@@ -161,6 +161,23 @@ TEST_F(MemoryPlanOnAGpu, BlocksAreChosenByTheGpusMemoryWhereThereIsNoLimit) {
   EXPECT_GT(recomputed_flops(p), 0);
   EXPECT_LE(bytes(p), room);
   EXPECT_GE(room, std::int64_t{1} << 30);
+}
+
+TEST_F(MemoryPlanOnAGpu, WhatIsOffloadedMakesRoomForLargerMicroBatches) {
+  const auto largest = [&](const std::string& offload) {
+    return plan({limit(bytes_at(64, "none") - 4096), "batch.global=64", "memory.offload=" + offload});
+  };
+  EXPECT_EQ(largest("false").batch.micro_batch, 32);
+  const RunPlan p = largest("true");
+  EXPECT_EQ(p.batch.micro_batch, 64);
+  EXPECT_TRUE(p.graph.offloads());
+  std::int64_t in_host = 0;
+  for (const MemoryItem& item : rank_memory(p, *backend_))
+    if (item.what.find("wait in the host's memory") != std::string::npos && !item.on_device) in_host = item.bytes;
+  EXPECT_GT(in_host, 0);
+  const std::string text = describe_memory_choices(p, *backend_);
+  EXPECT_NE(text.find("of activations a pass wait in the host's memory"), std::string::npos) << text;
+  EXPECT_NE(text.find("offload nothing"), std::string::npos) << text;
 }
 
 TEST_F(MemoryPlan, DescribesTheChoices) {

@@ -31,6 +31,7 @@ ProgramBase::ProgramBase(Device& device, const BackendOptions& options, const Gr
       math_(math_of(precision)),
       mode_(mode),
       training_(mode == PassMode::training),
+      offloads_(training_ && graph.offloads()),
       sample_bytes_(graph.input_bytes()),
       copy_stream_(device.make_stream(false)),
       state_ring_(device),
@@ -56,6 +57,9 @@ ProgramBase::~ProgramBase() {
     device_.record(finished_, device_.compute_stream());
     device_.synchronize(finished_, {});
     device_.record(finished_, copy_stream_);
+    device_.synchronize(finished_, {});
+    if (offloaded_ == nullptr) return;
+    device_.record(finished_, schedule_.offload_stream());
     device_.synchronize(finished_, {});
   } catch (const Error&) {  // the device is lost, and whoever uses it next will say so
   }
@@ -122,7 +126,21 @@ void ProgramBase::finish() {
                      device.launch(launch_copies(copies, Kernel::copy_tensors_in, flat, false), stream);
                    }});
   for (Command& command : weight_commands_) schedule_.add(std::move(command));
+  if (offloads_) {
+    const int capability = device_.facts().compute_capability;
+    schedule_.offload(
+        {.device = rates_of(capability, math_), .link = host_link_rate(capability), .least = options_.least_offload});
+  }
   schedule_.plan(parameters_, options_.segment_elements);
+}
+
+HostTraffic ProgramBase::host_traffic() const {
+  const OffloadTimes& times = schedule_.offload_times();
+  return {.bytes = schedule_.host_bytes(),
+          .forward_seconds = times.forward,
+          .backward_seconds = times.backward,
+          .out_seconds = times.out,
+          .back_seconds = times.back};
 }
 
 std::vector<MemoryItem> ProgramBase::memory() const {
@@ -139,6 +157,10 @@ std::vector<MemoryItem> ProgramBase::memory() const {
 void ProgramBase::allocate() {
   memory_ = DeviceMemory(device_, schedule_.arena().bytes(), training_ ? "the training program" : "the evaluation");
   schedule_.bind(memory_.data<char>());
+  if (schedule_.host_bytes() > 0) {
+    offloaded_ = std::make_unique<HostMemory<std::byte>>(device_, schedule_.host_bytes());
+    schedule_.bind_host(device_, offloaded_->data());
+  }
   const Stream stream = device_.compute_stream();
   for (const auto* list : {&copies_in_, &copies_home_})
     for (const auto& copies : *list)

@@ -80,6 +80,7 @@ class ProgramBase : public Program {
   ~ProgramBase() override;
   std::int64_t micro_batch() const override { return micro_batch_; }
   std::vector<MemoryItem> memory() const override;
+  HostTraffic host_traffic() const override;
   void allocate() override;
   void set_weights(const Vector& weights) override;
   void stage(const PassInput& input) override;
@@ -136,7 +137,7 @@ class ProgramBase : public Program {
   const Type type_;
   const Math math_;
   const PassMode mode_;
-  const bool training_;
+  const bool training_, offloads_;
   Schedule schedule_;
   LogitsPlace logits_;  // set by the program
 
@@ -172,6 +173,7 @@ class ProgramBase : public Program {
   float* gradients_ = nullptr;      // of the pass under way
   const float* weights_ = nullptr;  // last set
   DeviceMemory memory_;
+  std::unique_ptr<HostMemory<std::byte>> offloaded_;
 };
 
 }  // namespace ringtrain::cuda

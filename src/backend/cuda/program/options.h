@@ -9,9 +9,10 @@
 namespace ringtrain::cuda {
 
 struct BackendOptions {
-  bool graphs = true;                 // capture segments and replay them
-  std::int64_t segment_elements = 0;  // of the flat vector: where segments end; 0: one segment
-  FusionTable* fusions = nullptr;     // filled by compile(); null: a table of its own
+  bool graphs = true;                                  // capture segments and replay them
+  std::int64_t segment_elements = 0;                   // of the flat vector: where segments end; 0: one segment
+  std::int64_t least_offload = std::int64_t{1} << 20;  // bytes of what memory.offload moves
+  FusionTable* fusions = nullptr;                      // filled by compile(); null: a table of its own
   // Memory for vectors that are reduced over ranks (registered with NCCL); empty: the device's own. `release` undoes
   // it.
   std::function<void*(std::int64_t bytes)> allocate_reduced = {};

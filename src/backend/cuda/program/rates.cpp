@@ -9,4 +9,8 @@ Rates rates_of(int compute_capability, Math math) {
   return {half.bytes, math == Math::half ? half.flops : math == Math::tf32 ? half.flops / 2 : half.flops / 14};
 }
 
+double host_link_rate(int compute_capability) {
+  return compute_capability >= 90 ? 5e10 : 2.3e10;
+}
+
 }  // namespace ringtrain::cuda

@@ -97,7 +97,6 @@ void Schedule::insert_recomputation() {
       for (const std::size_t again : block.commands) {
         commands.push_back(commands_[again]);
         commands.back().name += ", again";
-        commands.back().again = true;
       }
     }
     commands.push_back(commands_[i]);

@@ -98,8 +98,12 @@ void Schedule::count_bytes() {
 
 void Schedule::plan(const ParameterTable& table, std::int64_t segment_elements) {
   insert_recomputation();
-  find_lifetimes();
   count_bytes();
+  insert_offload();
+  find_lifetimes();
+  turns_.assign(commands_.size(), false);
+  for (const Item& storage : storages_)
+    if (storage.again >= 0) turns_[static_cast<std::size_t>(storage.again)] = true;
   for (Item& storage : storages_) {
     if (storage.bytes == 0) continue;
     if (storage.lasting) {
@@ -133,7 +137,7 @@ void Schedule::run_segment(Device& device, Segment& segment, bool accumulate, bo
   const bool captures = replays && segment.runs[variant] > 0;
   if (captures) device.begin_capture(stream);
   for (std::size_t i = segment.begin; i < segment.end; ++i) {
-    if (i == segment.begin || commands_[i].block != commands_[i - 1].block || commands_[i].again) live_at(i);
+    if (i == segment.begin || turns_[i]) live_at(i);
     commands_[i].issue(device, stream, accumulate);
     if (hooks != nullptr && hooks->poll && !captures) hooks->poll();
   }

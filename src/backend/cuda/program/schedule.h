@@ -2,7 +2,8 @@
 // bucket boundaries are a segment; each segment is captured once per variant and replayed.
 //
 // A block may be recomputed (Chen et al. 2016): what its forward commands write lives twice, once in the forward pass
-// and once from the moment on when they are issued again, before its first backward command (recomputation.cpp).
+// and once from the moment on when they are issued again, before its first backward command (recomputation.cpp). What
+// travels to the host's memory (offload.h) lives twice, too: until it has left, and from the copy back on.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/device/device.h"
+#include "backend/cuda/program/offload.h"
 #include "nn/arena.h"
 
 namespace ringtrain::cuda {
@@ -32,7 +34,6 @@ struct Command {
   double flops = 0, bytes = 0;             // for tables; bytes 0: plan() adds up the storages that it uses
   std::string operation = {};              // of cuDNN, with the number of its launches; empty: own kernels
   int block = -1;                          // Schedule::enter()
-  bool again = false;                      // a forward command that is issued again in the backward pass
   bool replayed = true;                    // false: its arguments differ from pass to pass, so it is never captured
 };
 
@@ -54,10 +55,18 @@ class Schedule {
   void begin_backward();
   void begin_weights();  // commands that refresh the program's copies after an update; own segment
 
+  // Early activations travel to the host's memory and back. Before plan().
+  void offload(const OffloadRates& rates);
+
   // Lifetimes, arena, watermarks; segments end where a multiple of `segment_elements` of the flat vector becomes final.
   void plan(const ParameterTable& table, std::int64_t segment_elements);
   const ArenaPlan& arena() const { return arena_; }
   void bind(char* base);
+  // Page-locked memory that the travelling activations need; after plan(). bind_host() is given it, where it is not 0.
+  std::int64_t host_bytes() const;
+  void bind_host(Device& device, std::byte* host);
+  Stream offload_stream() const { return offload_stream_; }  // handle 0: none
+  const OffloadTimes& offload_times() const { return offload_times_; }
   template <class T = void>
   T* at(Storage storage) const {
     return storage < 0 ? nullptr : reinterpret_cast<T*>(item(storage).base);
@@ -78,6 +87,15 @@ class Schedule {
     int runs[2] = {};
     CapturedGraph captured[2] = {};
   };
+  // A storage that travels, and between which commands; they count as in the schedule without copies.
+  struct Journey {
+    Storage storage = -1;
+    std::size_t written = 0;  // the last one that writes it in the forward pass
+    std::size_t first_backward = 0;
+    double seconds = 0;        // of a copy
+    std::size_t out_done = 0;  // before this command the copy out is waited for
+    std::size_t back = 0;      // before this command the copy back begins
+  };
   const std::vector<Command>& commands() const { return commands_; }
   const std::vector<Segment>& segments() const { return segments_; }
 
@@ -95,10 +113,23 @@ class Schedule {
     int again = -1;        // command at which the second life begins
     char* base = nullptr;  // of the life under way
   };
+  // What waits in the host's memory. Events: its last write of the forward pass; the copy out is done; its memory in
+  // the backward pass is free; the copy back is done.
+  struct Travel {
+    Storage storage = -1;
+    std::int64_t host_offset = 0;
+    Event written = {}, out = {}, free = {}, back = {};
+  };
   Item& item(Storage storage) { return storages_[static_cast<std::size_t>(storage)]; }
   const Item& item(Storage storage) const { return storages_[static_cast<std::size_t>(storage)]; }
   Part part_of(std::size_t command) const;
   void insert_recomputation();
+  void insert_offload();
+  std::vector<Journey> possible_journeys(std::size_t end) const;
+  std::vector<Journey> choose_journeys(std::size_t end);
+  Command copy_out(std::size_t travel);
+  Command copy_back(std::size_t travel);
+  Command wait_for_copy(std::size_t travel, bool out);
   void find_lifetimes();
   void live_at(std::size_t command);  // addresses are those of this moment
   void count_bytes();
@@ -112,6 +143,13 @@ class Schedule {
   std::size_t backward_ = static_cast<std::size_t>(-1), weights_ = static_cast<std::size_t>(-1);  // first commands
   int block_ = -1;
   ArenaPlan arena_{alignment};
+  std::vector<bool> turns_;  // by command: a storage's second life begins there
+  bool offloads_ = false;
+  OffloadRates offload_rates_ = {};
+  OffloadTimes offload_times_ = {};
+  std::vector<Travel> travels_;
+  Stream offload_stream_ = {};
+  std::byte* host_ = nullptr;
 };
 
 }  // namespace ringtrain::cuda

@@ -1,0 +1,192 @@
+#include "backend/cuda/program/offload.h"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <map>
+
+#include "backend/cuda/program/schedule.h"
+
+namespace ringtrain::cuda {
+
+namespace {
+
+// When each command begins, and behind the last one the end.
+std::vector<double> begin_times(const std::vector<Command>& commands, std::size_t end, const OffloadRates& rates) {
+  std::vector<double> begins = {0};
+  for (std::size_t i = 0; i < end; ++i)
+    begins.push_back(begins.back() + rates.command_seconds +
+                     std::max(commands[i].bytes / rates.device.bytes, commands[i].flops / rates.device.flops));
+  return begins;
+}
+
+// Copies out follow each other from the moments on when they may begin. False: the forward pass ends before them.
+bool leave_in_time(std::vector<Schedule::Journey>& journeys, const std::vector<double>& begins, std::size_t backward) {
+  double link_free = 0;
+  for (Schedule::Journey& j : journeys) {
+    link_free = std::max(link_free, begins[j.written + 1]) + j.seconds;
+    if (link_free > begins[backward]) return false;
+    j.out_done = static_cast<std::size_t>(std::ranges::lower_bound(begins, link_free) - begins.begin());
+    j.out_done = std::min(j.out_done, backward);
+  }
+  return true;
+}
+
+// The last copy back ends when it must, the one before it when that one begins or when it must. False: one would have
+// to begin before the backward pass, or before it is worth anything.
+bool come_back_in_time(std::vector<Schedule::Journey>& journeys, const std::vector<double>& begins,
+                       std::size_t backward) {
+  std::vector<Schedule::Journey*> by_need;
+  for (Schedule::Journey& j : journeys) by_need.push_back(&j);
+  std::ranges::stable_sort(by_need, std::greater(), [](const Schedule::Journey* j) { return j->first_backward; });
+  double link_free = std::numeric_limits<double>::infinity();
+  for (Schedule::Journey* j : by_need) {
+    link_free = std::min(link_free, begins[j->first_backward]) - j->seconds;
+    if (link_free < begins[backward]) return false;
+    j->back = static_cast<std::size_t>(std::ranges::upper_bound(begins, link_free) - begins.begin()) - 1;
+    if (j->back <= j->out_done) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void Schedule::offload(const OffloadRates& rates) {
+  offload_rates_ = rates;
+  offloads_ = true;
+}
+
+std::int64_t Schedule::host_bytes() const {
+  return travels_.empty() ? 0 : travels_.back().host_offset + item(travels_.back().storage).bytes;
+}
+
+void Schedule::bind_host(Device& device, std::byte* host) {
+  offload_stream_ = device.make_stream(false);
+  host_ = host;
+  for (Travel& travel : travels_)
+    for (Event* event : {&travel.written, &travel.out, &travel.free, &travel.back}) *event = device.make_event();
+}
+
+Command Schedule::copy_out(std::size_t which) {
+  const Travel& travel = travels_[which];
+  return {.name = item(travel.storage).what + ", out",
+          .uses = {{travel.storage}},
+          .issue =
+              [this, which](Device& device, Stream stream, bool) {
+                const Travel& t = travels_[which];
+                device.record(t.written, stream);
+                device.wait(offload_stream_, t.written);
+                device.copy(host_ + t.host_offset, at(t.storage), bytes(t.storage), CopyKind::to_host, offload_stream_);
+                device.record(t.out, offload_stream_);
+              },
+          .bytes = static_cast<double>(bytes(travel.storage)),
+          .replayed = false};
+}
+
+Command Schedule::copy_back(std::size_t which) {
+  const Travel& travel = travels_[which];
+  return {.name = item(travel.storage).what + ", back",
+          .uses = {{travel.storage, true}},
+          .issue =
+              [this, which](Device& device, Stream stream, bool) {
+                const Travel& t = travels_[which];
+                device.record(t.free, stream);
+                device.wait(offload_stream_, t.free);
+                device.copy(at(t.storage), host_ + t.host_offset, bytes(t.storage), CopyKind::to_device,
+                            offload_stream_);
+                device.record(t.back, offload_stream_);
+              },
+          .bytes = static_cast<double>(bytes(travel.storage)),
+          .replayed = false};
+}
+
+Command Schedule::wait_for_copy(std::size_t which, bool out) {
+  const Storage storage = travels_[which].storage;
+  return {.name = item(storage).what + (out ? " is out" : " is back"),
+          .uses = {{storage}},
+          .issue = [this, which, out](Device& device, Stream stream,
+                                      bool) { device.wait(stream, out ? travels_[which].out : travels_[which].back); },
+          .replayed = false};
+}
+
+// All that a backward command reads again, in the order in which the forward pass has made it.
+std::vector<Schedule::Journey> Schedule::possible_journeys(std::size_t end) const {
+  constexpr auto none = static_cast<std::size_t>(-1);
+  std::map<Storage, Journey> by_storage;
+  for (std::size_t i = 0; i < end; ++i)
+    for (const Access& use : commands_[i].uses) {
+      const Item& storage = item(use.storage);
+      if (storage.lasting || storage.again >= 0 || storage.bytes < offload_rates_.least) continue;
+      const double seconds = offload_rates_.copy_seconds + static_cast<double>(storage.bytes) / offload_rates_.link;
+      Journey& j = by_storage.try_emplace(use.storage, Journey{use.storage, none, none, seconds}).first->second;
+      if (i < backward_ && use.write) j.written = i;
+      if (i >= backward_ && j.first_backward == none) j.first_backward = i;
+    }
+  std::vector<Journey> possible;
+  for (const auto& [storage, j] : by_storage)
+    if (j.written != none && j.first_backward != none) possible.push_back(j);
+  std::ranges::stable_sort(possible, {}, &Journey::written);
+  return possible;
+}
+
+std::vector<Schedule::Journey> Schedule::choose_journeys(std::size_t end) {
+  const std::vector<double> begins = begin_times(commands_, end, offload_rates_);
+  offload_times_ = {.forward = begins[backward_], .backward = begins[end] - begins[backward_]};
+  std::vector<Journey> chosen;
+  for (const Journey& j : possible_journeys(end)) {
+    std::vector<Journey> with = chosen;
+    with.push_back(j);
+    if (leave_in_time(with, begins, backward_) && come_back_in_time(with, begins, backward_)) chosen = std::move(with);
+  }
+  return chosen;
+}
+
+void Schedule::insert_offload() {
+  const std::size_t end = std::min(weights_, commands_.size());
+  if (!offloads_ || backward_ >= end) return;
+  std::vector<Journey> chosen = choose_journeys(end);
+  for (const Journey& j : chosen) {
+    travels_.push_back({.storage = j.storage, .host_offset = (host_bytes() + alignment - 1) / alignment * alignment});
+    offload_times_.out += j.seconds;
+    offload_times_.back += j.seconds;
+  }
+
+  // What goes before each command, in the order in which it is issued: a copy before a wait for another one.
+  std::vector<std::vector<Command>> forward(end + 1), backward(end + 1);
+  std::vector<std::vector<Storage>> returns(end + 1);
+  std::vector<std::size_t> by_need;
+  for (std::size_t t = 0; t < chosen.size(); ++t) {
+    forward[chosen[t].written + 1].push_back(copy_out(t));
+    by_need.push_back(t);
+  }
+  for (std::size_t t = 0; t < chosen.size(); ++t) forward[chosen[t].out_done].push_back(wait_for_copy(t, true));
+  std::ranges::stable_sort(by_need, {}, [&](std::size_t t) { return chosen[t].first_backward; });
+  for (const std::size_t t : by_need) {
+    backward[chosen[t].back].push_back(copy_back(t));
+    returns[chosen[t].back].push_back(chosen[t].storage);
+  }
+  for (const std::size_t t : by_need) backward[chosen[t].first_backward].push_back(wait_for_copy(t, false));
+
+  std::vector<Command> commands;
+  std::vector<int> moved_to;
+  std::map<Storage, int> again;
+  const std::size_t first_backward = backward_;
+  for (std::size_t i = 0; i < commands_.size(); ++i) {
+    if (i < end) std::ranges::move(forward[i], std::back_inserter(commands));
+    if (i == first_backward) backward_ = commands.size();
+    if (i < end) {
+      for (std::size_t k = 0; k < returns[i].size(); ++k) again[returns[i][k]] = static_cast<int>(commands.size() + k);
+      std::ranges::move(backward[i], std::back_inserter(commands));
+    }
+    moved_to.push_back(static_cast<int>(commands.size()));
+    commands.push_back(std::move(commands_[i]));
+  }
+  for (Item& storage : storages_)
+    if (storage.again >= 0) storage.again = moved_to[static_cast<std::size_t>(storage.again)];
+  for (const auto& [storage, command] : again) item(storage).again = command;
+  if (weights_ < commands_.size()) weights_ += commands.size() - commands_.size();
+  commands_ = std::move(commands);
+}
+
+}  // namespace ringtrain::cuda
