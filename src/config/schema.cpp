@@ -382,7 +382,8 @@ std::vector<Field> make_schema() {
              "lstm.l0; layer1 stands for all of layer1. Changes no bit of the result; `plan` shows what it costs."),
     FIELD(memory.offload).how_it_runs()
       .means("GPU: activations of early layers wait for the backward pass in the host's memory, as many as the link to "
-             "the host carries out and back beside the passes. Changes no bit of the result; `plan` shows what travels."),
+             "the host carries out and back beside the passes; more, which then costs time, where memory.limit_gib asks "
+             "for it. Changes no bit of the result; `plan` shows what travels."),
     FIELD(memory.limit_gib).how_it_runs().unit("GiB").from(0, 1e6)
       .means("What each rank may take, of its GPU's memory or on a CPU in all. batch.micro: 0 is then the largest that "
              "fits. 0: the memory of its GPU; on CPUs no limit."),

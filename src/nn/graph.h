@@ -120,9 +120,11 @@ class Graph {
   // These blocks are recomputed in the backward pass and no others (Chen et al. 2016). A name stands for itself and for
   // all blocks below it: "layer1" for layer1.0, layer1.1 and so on. Throws Error with the names that there are.
   void recompute(const std::vector<std::string>& names);
-  // Activations of early layers wait for the backward pass in the host's memory (devices with memory of their own).
-  void offload(bool offloads) { offloads_ = offloads; }
-  bool offloads() const { return offloads_; }
+  // Activations of early layers wait for the backward pass in the host's memory (devices with memory of their own):
+  // as many as are carried in `stretch` times the time of the passes. 1: nobody waits for a copy; 0: none.
+  void offload(double stretch) { offload_ = stretch; }
+  bool offloads() const { return offload_ > 0; }
+  double offload_stretch() const { return offload_; }
 
   // Other initial values, for the layers so far. Norms keep theirs, and so do forget gates with a bias of their own.
   // Weights and biases uniform in +-range.
@@ -167,7 +169,8 @@ class Graph {
   std::vector<std::vector<Parameter>> node_parameters_;
   std::string block_;  // that nodes are added to
   std::int64_t sequence_ = 0, classes_ = 0, flops_ = 0, state_size_ = 0, input_bytes_ = 0;
-  bool has_images_ = false, has_batch_norm_ = false, offloads_ = false;
+  bool has_images_ = false, has_batch_norm_ = false;
+  double offload_ = 0;
 };
 
 }  // namespace ringtrain

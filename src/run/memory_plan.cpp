@@ -215,10 +215,13 @@ std::string describe_offload(const RunPlan& p, Backend& backend) {
   const HostTraffic traffic =
       backend.compile(p.graph, p.batch.micro_batch, p.precision, PassMode::training, p.norm_group)->host_traffic();
   if (traffic.bytes == 0) return "nothing: the copies would take longer than the passes";
+  const double waiting = std::max(0.0, traffic.out_seconds - traffic.forward_seconds) +
+                         std::max(0.0, traffic.back_seconds - traffic.backward_seconds);
   return cat(readable(traffic.bytes), " of activations a pass wait in the host's memory; copies out take ",
              milliseconds(traffic.out_seconds), " of the forward pass's ", milliseconds(traffic.forward_seconds),
              ", copies back ", milliseconds(traffic.back_seconds), " of the backward pass's ",
-             milliseconds(traffic.backward_seconds), " (predicted)");
+             milliseconds(traffic.backward_seconds),
+             waiting > 0 ? cat(", which wait for the copies for ", milliseconds(waiting)) : "", " (predicted)");
 }
 
 void check_machine(const Experiment& e, const Backend& backend) {
@@ -241,7 +244,7 @@ std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend&
 
 void mark_named_blocks(const Experiment& experiment, Graph& graph) {
   graph.recompute(named_blocks(experiment));
-  graph.offload(experiment.memory.offload);
+  graph.offload(experiment.memory.offload ? 1 : 0);
 }
 
 void plan_memory(RunPlan& p, Backend& backend, std::int64_t wanted) {
@@ -256,6 +259,11 @@ void plan_memory(RunPlan& p, Backend& backend, std::int64_t wanted) {
   if (wanted == 0 && p.stages() > 1) micro_batch = std::min(micro_batch, p.batch.micro_batch);
   if (micro_batch == 0) micro_batch = candidates(p).front();
   if (is_auto(e)) blocks = cheapest_blocks(p, backend, limit, micro_batch);
+  // More travels than the passes hide where that is what it takes.
+  for (double stretch = 1.5; e.memory.offload && stretch <= 64; stretch *= 1.5) {
+    if (bytes_with(p, backend, micro_batch, blocks) <= limit) break;
+    p.graph.offload(stretch);
+  }
   if (bytes_with(p, backend, micro_batch, blocks) > limit) fail_to_fit(p, backend, limit, micro_batch, blocks);
   p = with_passes(std::move(p), micro_batch, blocks);
 }
@@ -275,7 +283,8 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   for (const Block& block : p.graph.blocks())
     if (block.recomputed) chosen.push_back(block.name);
   Table t;
-  t.section(p.stages() == 1 ? "memory of a rank by what is kept" : "memory of the fullest stage's rank by what is kept");
+  t.section(p.stages() == 1 ? "memory of a rank by what is kept"
+                            : "memory of the fullest stage's rank by what is kept");
   const std::int64_t micro = p.batch.micro_batch;
   const auto line_of = [&](const RunPlan& plan, const std::string& what, const Names& names) {
     const RunPlan with = with_passes(plan, micro, names);

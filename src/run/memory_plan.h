@@ -26,8 +26,9 @@ void mark_named_blocks(const Experiment& experiment, Graph& graph);
 // `wanted_micro_batch`: batch.micro, or what a checkpoint has recorded; 0: open, and then it is the largest that fits
 // below memory.limit_gib. With memory.recompute: auto the blocks are those that cost least: by falling bytes per flop
 // until it fits, then without each one that it fits without; without a limit, a GPU's memory is it. An open micro-batch
-// is recomputed only where the smallest does not fit without. Throws Error, with the largest micro-batch that fits, when it does not; and for keys that this
-// machine cannot follow.
+// is recomputed only where the smallest does not fit without. With memory.offload what travels is what the passes
+// hide, and only for a micro-batch that does not fit then as much more as it takes. Throws Error, with the largest
+// micro-batch that fits, when it does not; and for keys that this machine cannot follow.
 void plan_memory(RunPlan& plan, Backend& backend, std::int64_t wanted_micro_batch);
 
 // The largest micro-batch that the planned run could have; all rows of a rank without a limit.

@@ -178,6 +178,14 @@ TEST_F(MemoryPlanOnAGpu, WhatIsOffloadedMakesRoomForLargerMicroBatches) {
   const std::string text = describe_memory_choices(p, *backend_);
   EXPECT_NE(text.find("of activations a pass wait in the host's memory"), std::string::npos) << text;
   EXPECT_NE(text.find("offload nothing"), std::string::npos) << text;
+
+  // A micro-batch that is asked for may cost time.
+  const std::int64_t hidden = bytes(plan({"batch.global=64", "batch.micro=64", "memory.offload=true"}));
+  const std::string tight = limit(hidden - 100'000);
+  EXPECT_NE(error_of({"batch.global=64", "batch.micro=64", tight}), "no error");
+  const RunPlan waits = plan({"batch.global=64", "batch.micro=64", "memory.offload=true", tight});
+  EXPECT_GT(waits.graph.offload_stretch(), 1);
+  EXPECT_LT(bytes(waits), hidden);
 }
 
 TEST_F(MemoryPlan, DescribesTheChoices) {

@@ -55,8 +55,10 @@ TEST_P(Offload, ChangesNoBit) {
     SCOPED_TRACE(precision_name(precision));
     task.precision = precision;
     const Curve expected = train_on_host_device(task, {}, options());
-    for (const RunOrder order : {RunOrder{RunOrder::Kind::latest}, RunOrder{RunOrder::Kind::random, 1}})
-      expect_same_bits(expected, train_on_host_device(offloaded(task), {.order = order}, options()));
+    expect_same_bits(expected, train_on_host_device(offloaded(task), {.order = {RunOrder::Kind::latest}}, options()));
+    Task most = task;
+    most.graph.offload(16);
+    expect_same_bits(expected, train_on_host_device(most, {.order = {RunOrder::Kind::random, 1}}, options()));
   }
 }
 
@@ -107,6 +109,11 @@ TEST(OffloadTest, AsMuchTravelsAsIsHidden) {
   EXPECT_LE(traffic.back_seconds, traffic.backward_seconds);
   EXPECT_GT(traffic.out_seconds, 0.5 * traffic.forward_seconds) << "the link is idle";
   EXPECT_LT(static_cast<double>(bytes_of_memory(*program)), 0.95 * static_cast<double>(bytes_of_memory(*plain)));
+  // Commands that wait for copies let more travel.
+  graph.offload(8);
+  const auto most = backend->compile(graph, 64, Precision::fp32, PassMode::training, 32);
+  EXPECT_GT(most->host_traffic().bytes, traffic.bytes);
+  EXPECT_LT(static_cast<double>(bytes_of_memory(*most)), 0.7 * static_cast<double>(bytes_of_memory(*plain)));
 }
 
 // ---- Planted faults -------------------------------------------------------------------------------------------------

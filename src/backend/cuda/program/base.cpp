@@ -31,7 +31,7 @@ ProgramBase::ProgramBase(Device& device, const BackendOptions& options, const Gr
       math_(math_of(precision)),
       mode_(mode),
       training_(mode == PassMode::training),
-      offloads_(training_ && graph.offloads()),
+      offload_stretch_(training_ ? graph.offload_stretch() : 0),
       sample_bytes_(graph.input_bytes()),
       copy_stream_(device.make_stream(false)),
       state_ring_(device),
@@ -126,10 +126,12 @@ void ProgramBase::finish() {
                      device.launch(launch_copies(copies, Kernel::copy_tensors_in, flat, false), stream);
                    }});
   for (Command& command : weight_commands_) schedule_.add(std::move(command));
-  if (offloads_) {
+  if (offload_stretch_ > 0) {
     const int capability = device_.facts().compute_capability;
-    schedule_.offload(
-        {.device = rates_of(capability, math_), .link = host_link_rate(capability), .least = options_.least_offload});
+    schedule_.offload({.device = rates_of(capability, math_),
+                       .link = host_link_rate(capability),
+                       .stretch = offload_stretch_,
+                       .least = options_.least_offload});
   }
   schedule_.plan(parameters_, options_.segment_elements);
 }

@@ -137,7 +137,8 @@ class ProgramBase : public Program {
   const Type type_;
   const Math math_;
   const PassMode mode_;
-  const bool training_, offloads_;
+  const bool training_;
+  const double offload_stretch_;  // 0: nothing travels
   Schedule schedule_;
   LogitsPlace logits_;  // set by the program
 

@@ -16,8 +16,9 @@ namespace {
 std::vector<double> begin_times(const std::vector<Command>& commands, std::size_t end, const OffloadRates& rates) {
   std::vector<double> begins = {0};
   for (std::size_t i = 0; i < end; ++i)
-    begins.push_back(begins.back() + rates.command_seconds +
-                     std::max(commands[i].bytes / rates.device.bytes, commands[i].flops / rates.device.flops));
+    begins.push_back(begins.back() +
+                     rates.stretch * (rates.command_seconds + std::max(commands[i].bytes / rates.device.bytes,
+                                                                       commands[i].flops / rates.device.flops)));
   return begins;
 }
 
@@ -132,7 +133,8 @@ std::vector<Schedule::Journey> Schedule::possible_journeys(std::size_t end) cons
 
 std::vector<Schedule::Journey> Schedule::choose_journeys(std::size_t end) {
   const std::vector<double> begins = begin_times(commands_, end, offload_rates_);
-  offload_times_ = {.forward = begins[backward_], .backward = begins[end] - begins[backward_]};
+  offload_times_ = {.forward = begins[backward_] / offload_rates_.stretch,
+                    .backward = (begins[end] - begins[backward_]) / offload_rates_.stretch};
   std::vector<Journey> chosen;
   for (const Journey& j : possible_journeys(end)) {
     std::vector<Journey> with = chosen;

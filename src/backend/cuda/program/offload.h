@@ -6,7 +6,8 @@
 //   copies           conv1 out | layer1.0 out         layer1.0 back | conv1 back
 //
 // What travels is decided by predicted times, early layers first: as much as the link to the host carries out while
-// the forward pass computes and back while the backward pass does. What would come back too late stays.
+// the forward pass computes and back while the backward pass does. What would come back too late stays. Where more has
+// to travel, both passes may take `stretch` times their time: commands then wait for copies.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,9 @@
 namespace ringtrain::cuda {
 
 struct OffloadRates {
-  Rates device;                                // of the commands
-  double link = 0;                             // bytes a second, either way
+  Rates device;     // of the commands
+  double link = 0;  // bytes a second, either way
+  double stretch = 1;
   double copy_seconds = 1e-5;                  // before a copy's first byte
   double command_seconds = 3e-6;               // of every command
   std::int64_t least = std::int64_t{1} << 20;  // bytes: what is smaller stays
