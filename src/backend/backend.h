@@ -164,7 +164,7 @@ struct PassDemand {
 struct Update {
   UpdateRule rule;                       // gradient_scale, weight_decay and the trust ratios are filled in
   std::span<const UpdateRange> ranges;   // the trained tensors, ascending
-  RangeNorms* gradient_norms = nullptr;  // of these ranges: must be given, the update measures the gradient with it
+  RangeNorms* gradient_norms = nullptr;  // of these ranges: the update measures the gradient with it; null: no ranges
   double clip_norm = 0;                  // of the unscaled gradient (Pascanu et al. 2013); 0: off
   float loss_scale = 1;                  // by which the gradients are too large
   std::int64_t trained = 0;              // elements; the statistics lie behind them

@@ -39,7 +39,7 @@ Measured measure(const RunPlan& plan, Machine& machine, const RankGroup& group, 
   Communicator& host = *machine.host;
   Watchdog watchdog(group, plan.experiment.communication.timeout_seconds);
   Loader loader(make_dataset(plan.train), for_rank(plan, plan.train_loader, host.rank()));
-  Trainer trainer(plan, *machine.backend, machine.communicator(), watchdog, loader, {}, machine.stages.get());
+  Trainer trainer(plan, *machine.backend, machine.communicator(), watchdog, loader, std::nullopt, machine.stages.get());
   load_trainer(nullptr, trainer, plan, {}, machine.communicator(), machine.stages.get());
   std::vector<double> times, bubbles, boundaries;
   const double begin = now_seconds();

@@ -20,6 +20,7 @@ namespace ringtrain {
 namespace {
 
 constexpr std::int64_t unknown_epoch = -1;
+constexpr std::int64_t piece_elements = 1 << 20;  // that ranks exchange at a time
 constexpr std::string_view running_prefix = "running/";
 
 // The name of a tensor's array in files; "": a vector has nothing of this tensor.
@@ -56,15 +57,20 @@ void store_vector(Checkpoint& checkpoint, const NameOf& name_of, Vector& flat, E
     });
 }
 
+const NamedArray& array_of_tensor(const Checkpoint& checkpoint, const std::string& name, const Parameter& p) {
+  const NamedArray& array = checkpoint.array(name);
+  if (array.shape != p.shape)
+    throw Error(cat("the checkpoint's ", array.name, " has another shape than the model's ", p.name),
+                "resume with the experiment that the checkpoint was made by");
+  return array;
+}
+
 void restore_vector(const Checkpoint& checkpoint, const NameOf& name_of, const ParameterTable& parameters,
                     std::span<float> flat) {
   for (const Parameter& p : parameters.all()) {
     const std::string name = name_of(p);
     if (name.empty()) continue;
-    const NamedArray& array = checkpoint.array(name);
-    if (array.shape != p.shape)
-      throw Error(cat("the checkpoint's ", array.name, " has another shape than the model's ", p.name),
-                  "resume with the experiment that the checkpoint was made by");
+    const NamedArray& array = array_of_tensor(checkpoint, name, p);
     std::copy(array.values.begin(), array.values.end(), flat.begin() + p.offset);
   }
 }
@@ -102,12 +108,61 @@ NameOf state_name(const OptimizerConfig& config, std::size_t index) {
   };
 }
 
-// Of the optimizer's state, with the names it has in files.
+// A stage's whole vectors of state, with the names they have in files.
 std::vector<std::pair<NameOf, Vector*>> states_of(Trainer& trainer, const RunPlan& plan) {
   std::vector<std::pair<NameOf, Vector*>> all;
   for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i)
     all.emplace_back(state_name(plan.experiment.optimizer, i), trainer.optimizer().state()[i].get());
   return all;
+}
+
+// Of the optimizer's state: all ranks take the same pieces in the same order.
+using OfPiece = std::function<void(std::size_t index, std::int64_t begin, std::span<float> values)>;
+using OfArray = std::function<std::span<float>(const std::string& name, const Parameter& parameter)>;
+
+// `array_of`: on rank 0 the whole array of a tensor, elsewhere empty.
+void for_state_pieces(Trainer& trainer, const RunPlan& plan, const OfArray& array_of, const OfPiece& action) {
+  std::vector<float> own;
+  for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i) {
+    const NameOf name_of = state_name(plan.experiment.optimizer, i);
+    for (const Parameter& p : plan.parameters.all()) {
+      const std::string name = name_of(p);
+      if (name.empty()) continue;
+      const std::span<float> array = array_of(name, p);
+      for (std::int64_t at = 0; at < p.count; at += piece_elements) {
+        const auto count = static_cast<std::size_t>(std::min(piece_elements, p.count - at));
+        if (array.empty()) own.resize(count);
+        action(i, p.offset + at, array.empty() ? std::span(own) : array.subspan(static_cast<std::size_t>(at), count));
+      }
+    }
+  }
+}
+
+// Collective where ranks share the state. `checkpoint`: null but on rank 0.
+void store_states(Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan) {
+  const auto array_of = [&](const std::string& name, const Parameter& p) -> std::span<float> {
+    if (checkpoint == nullptr) return {};
+    NamedArray& array = checkpoint->arrays.emplace_back(NamedArray{name, p.shape, {}});
+    array.values.resize(static_cast<std::size_t>(p.count));
+    return array.values;
+  };
+  for_state_pieces(trainer, plan, array_of, [&](std::size_t index, std::int64_t begin, std::span<float> values) {
+    trainer.optimizer().read_state(index, begin, values);
+  });
+}
+
+// Collective. `checkpoint`: null but on rank 0.
+void load_states(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, Communicator& communicator) {
+  std::vector<float> whole;
+  const auto array_of = [&](const std::string& name, const Parameter& p) -> std::span<float> {
+    if (checkpoint == nullptr) return {};
+    whole = array_of_tensor(*checkpoint, name, p).values;
+    return whole;
+  };
+  for_state_pieces(trainer, plan, array_of, [&](std::size_t index, std::int64_t begin, std::span<float> values) {
+    communicator.broadcast(std::as_writable_bytes(values), 0);
+    trainer.optimizer().write_state(index, begin, values);
+  });
 }
 
 std::vector<float> weights_of(const Checkpoint& checkpoint, const RunPlan& plan) {
@@ -118,22 +173,24 @@ std::vector<float> weights_of(const Checkpoint& checkpoint, const RunPlan& plan)
   return flat;
 }
 
-// On rank 0: from the checkpoint, or as a run begins.
-void set_vectors(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan) {
-  Backend& backend = trainer.backend();
-  if (checkpoint == nullptr) {
+// Collective: from the checkpoint on rank 0, or as a run begins.
+void load_vectors(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, Communicator& communicator) {
+  std::uint8_t begins = checkpoint == nullptr;
+  if (communicator.rank() == 0) {
     std::vector<float> flat(static_cast<std::size_t>(plan.parameters.size()));
-    initialize(plan.parameters, plan.experiment.seed, flat);
-    backend.copy_from_host(flat, trainer.weights(), 0);
-    trainer.optimizer().begin(trainer.weights());  // the rest of its state is zero
-    return;
+    if (checkpoint != nullptr)
+      flat = weights_of(*checkpoint, plan);
+    else
+      initialize(plan.parameters, plan.experiment.seed, flat);
+    trainer.backend().copy_from_host(flat, trainer.weights(), 0);
   }
-  backend.copy_from_host(weights_of(*checkpoint, plan), trainer.weights(), 0);
-  for (const auto& [name_of, vector] : states_of(trainer, plan)) {
-    std::vector<float> flat(static_cast<std::size_t>(vector->size()));
-    restore_vector(*checkpoint, name_of, plan.parameters, flat);
-    backend.copy_from_host(flat, *vector, 0);
-  }
+  Vector& weights = trainer.weights();
+  communicator.broadcast_vector({weights.data(), static_cast<std::size_t>(weights.size())}, 0);
+  communicator.broadcast(std::as_writable_bytes(std::span(&begins, 1)), 0);
+  if (begins != 0)
+    trainer.optimizer().begin(weights);  // the rest of its state is zero
+  else
+    load_states(checkpoint, trainer, plan, communicator);
 }
 
 void store_noise(Checkpoint& checkpoint, const NoiseScale::State& state) {
@@ -277,13 +334,16 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgres
     if (root) state.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
     communicator.gather(trainer.carried_state(), state, 0);
   }
-  if (!root && stages == nullptr) return {};
+  if (!root && stages == nullptr && !trainer.optimizer().is_shared()) return {};
   Checkpoint c = root ? make_checkpoint(plan, progress) : Checkpoint{};
   const auto store = [&](const NameOf& name_of, Vector& vector, Elements elements) {
     store_vector(c, name_of, vector, elements, plan, trainer.backend(), stages, root);
   };
   store(weight_name, trainer.evaluated_weights(), Elements::all);
-  for (const auto& [name_of, vector] : states_of(trainer, plan)) store(name_of, *vector, Elements::trained);
+  if (stages != nullptr)
+    for (const auto& [name_of, vector] : states_of(trainer, plan)) store(name_of, *vector, Elements::trained);
+  else
+    store_states(root ? &c : nullptr, trainer, plan);
   if (Optimizer::averages(plan.experiment.optimizer)) store(trained_name, trainer.weights(), Elements::all);
   if (!root) return {};
   if (!evaluated_norms.empty()) set_evaluated_norms(c, plan.parameters, evaluated_norms);
@@ -426,16 +486,10 @@ static void share_parts(const Checkpoint* checkpoint, Trainer& trainer, const Ru
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator, StageRanks* stages) {
   const bool root = communicator.rank() == 0;
-  const auto broadcast = [&](Vector& vector) {
-    communicator.broadcast_vector({vector.data(), static_cast<std::size_t>(vector.size())}, 0);
-  };
-  if (stages != nullptr) {
+  if (stages != nullptr)
     share_parts(checkpoint, trainer, plan, communicator, *stages);
-  } else {
-    if (root) set_vectors(checkpoint, trainer, plan);
-    broadcast(trainer.weights());
-    for (const auto& [name_of, vector] : states_of(trainer, plan)) broadcast(*vector);
-  }
+  else
+    load_vectors(checkpoint, trainer, plan, communicator);
   if (plan.carries_state && progress.position.step > 0) {
     std::span<const float> all;
     if (root) {

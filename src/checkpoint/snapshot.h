@@ -20,9 +20,10 @@ struct RunProgress {
   std::int64_t norms_step = -1;      // of batch norm's recomputed statistics in the newest checkpoint; -1: it has none
 };
 
-// Collective (gathers the carried state, and the `stages` of a pipeline). The result is whole on rank 0 and empty
-// elsewhere. weights/ is what whoever evaluates it takes: with `evaluated_norms` [size - trained of the parameters],
-// batch norm's statistics are those, and the run's own, from which it goes on, lie in running/.
+// Collective (gathers the carried state, the `stages` of a pipeline, and the optimizer's state where ranks share it). The
+// result is whole on rank 0 and empty elsewhere. weights/ is what whoever evaluates it takes: with `evaluated_norms`
+// [size - trained of the parameters], batch norm's statistics are those, and the run's own, from which it goes on, lie
+// in running/.
 Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgress& progress, Communicator& communicator,
                          std::span<const float> evaluated_norms = {}, StageRanks* stages = nullptr);
 

@@ -39,6 +39,31 @@ std::unique_ptr<GroupRanks> Communicator::share_groups(int span) {
               "use as many ranks as divide the virtual workers");
 }
 
+namespace {
+[[noreturn]] void refuse(const Communicator& communicator, const char* what) {
+  throw Error(cat("this communicator (", communicator.describe(), ") has no ", what),
+              "run on CPUs, or with parallel.kind: ring and without parallel.shard_state");
+}
+}  // namespace
+
+std::unique_ptr<Pending> Communicator::start_reduce_scatter(std::span<float>, std::int64_t, const BeforeSum&) {
+  refuse(*this, "reduce-scatter");
+}
+std::unique_ptr<Pending> Communicator::start_all_gather(std::span<float>, std::int64_t) {
+  refuse(*this, "all-gather");
+}
+std::unique_ptr<Pending> Communicator::start_root_sum(std::span<float>, int, const BeforeSum&) {
+  refuse(*this, "sum on one rank");
+}
+std::unique_ptr<Pending> Communicator::start_broadcast(std::span<float>, int) {
+  refuse(*this, "broadcast that goes on in the background");
+}
+
+void Communicator::check_pieces(std::span<const float> values, std::int64_t piece) const {
+  if (piece < 1 ? !values.empty() : std::ssize(values) > piece * size())
+    throw Error(cat(values.size(), " values do not fit into ", size(), " pieces of ", piece));
+}
+
 std::string broadcast_string(Communicator& communicator, std::string text, int root) {
   std::uint64_t length = text.size();
   communicator.broadcast(std::as_writable_bytes(std::span(&length, 1)), root);

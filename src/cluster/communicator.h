@@ -58,6 +58,16 @@ class Communicator {
   void sum(std::span<float> values);                                         // start and wait
   void sum(std::span<double> values);
 
+  // The two halves of a sum: `values` are cut into pieces of `piece` elements, of which the last ones may be shorter or
+  // empty. The first leaves rank r with the sums of piece r, and nothing of use in the other pieces; the second brings
+  // rank r's piece r to all. Throws Error where the communicator cannot do it.
+  virtual std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
+                                                        const BeforeSum& before = {});
+  virtual std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece);
+  // Leaves rank `root` with the sums, added in the order of the ranks; the others' values stay as they are.
+  virtual std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before = {});
+  virtual std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root);  // from `root` to each rank
+
   // For sums of fp32 values that travel in 16 bits. The same on all ranks, before the first sum.
   virtual void set_rounding(const GradientRounding& rounding) { static_cast<void>(rounding); }
 
@@ -85,6 +95,10 @@ class Communicator {
   // What the bits of a sum depend on besides ranks, devices and topology: stored with a run; where a resumed run has
   // other values it continues within rounding.
   virtual std::map<std::string, std::string> record() const { return {}; }
+
+ protected:
+  // Throws Error where size() pieces of so many elements do not hold the values.
+  void check_pieces(std::span<const float> values, std::int64_t piece) const;
 };
 
 // Sums vectors in the memory of a device.

@@ -8,10 +8,19 @@
 
 namespace ringtrain {
 
-GradientReducer::GradientReducer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements)
-    : communicator_(communicator), gradients_(gradients), bucket_elements_(bucket_elements) {
+GradientReducer::GradientReducer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements,
+                                 StartBucket start)
+    : communicator_(communicator),
+      gradients_(gradients),
+      bucket_elements_(bucket_elements),
+      start_(std::move(start)) {
   if (bucket_elements < 1)
     throw Error(cat("a gradient bucket of ", bucket_elements, " elements; at least 1 is needed"));
+  if (!start_)
+    start_ = [this](std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
+      pending.push_back(communicator_.start_sum(
+          gradients_.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)), before));
+    };
 }
 
 std::int64_t GradientReducer::buckets() const {
@@ -32,8 +41,7 @@ void GradientReducer::ready(std::int64_t watermark) {
     if (end > watermark) break;
     BeforeSum before;
     if (before_) before = [this](std::uintptr_t stream) { before_(launched_, stream); };
-    pending_.push_back(communicator_.start_sum(
-        gradients_.subspan(static_cast<std::size_t>(launched_), static_cast<std::size_t>(end - launched_)), before));
+    start_(launched_, end, before, pending_);
     launched_ = end;
   }
   poll();

@@ -16,10 +16,18 @@ namespace ringtrain {
 // Called with a bucket's first element and the stream of its sum, as BeforeSum.
 using BeforeBucket = std::function<void(std::int64_t begin, std::uintptr_t stream)>;
 
+using PendingSums = std::deque<std::unique_ptr<Pending>>;
+
+// Begins the sums of the bucket [begin, end), the same on all ranks, and appends them. `before`: called once.
+using StartBucket =
+    std::function<void(std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending)>;
+
 class GradientReducer {
  public:
-  // `gradients`: the whole flat vector. `bucket_elements`: length of a bucket; the last one takes the rest.
-  GradientReducer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements);
+  // `gradients`: the whole flat vector. `bucket_elements`: length of a bucket; the last one takes the rest. `start`: what
+  // is done with a bucket; null: all ranks get its sum.
+  GradientReducer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements,
+                  StartBucket start = {});
 
   // Step protocol, the same calls with the same watermarks on all ranks (watermarks may be seen at different times):
   // A new step: nothing is ready. `before`: is shown every bucket of this step before its sum.
@@ -39,7 +47,8 @@ class GradientReducer {
   std::int64_t bucket_elements_;
   std::int64_t launched_ = 0;
   BeforeBucket before_;
-  std::deque<std::unique_ptr<Pending>> pending_;
+  StartBucket start_;
+  PendingSums pending_;
   double exposed_seconds_ = 0;
 };
 

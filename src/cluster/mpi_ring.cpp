@@ -8,10 +8,11 @@
 //
 //   p = 3, rank 0:  send 0, add 2 | send 2, add 1 | send 1, take 0 | send 0, take 2        (each rank sends 4/3 x lane)
 //
-// Each element is summed once, on one rank, and then copied, so all ranks end with the same bits.
-// Lanes of all collectives are numbered in the order of starting, the same on all ranks, and lane j travels in slot
-// j mod kSlots. A slot works off its lanes one after the other and owns a tag; the slots run side by side. So a message
-// finds its receiver by slot and order alone, whatever the order in which ranks advance slots or wait for collectives.
+// Each element is summed once, on one rank, and then copied, so all ranks end with the same bits. A reduce-scatter or
+// an all-gather alone is one half of the steps, with the pieces' numbers moved by one: rank r ends with piece r. Lanes
+// of all collectives are numbered in the order of starting, the same on all ranks, and lane j travels in slot j mod
+// kSlots. A slot works off its lanes one after the other and owns a tag; the slots run side by side. So a message finds
+// its receiver by slot and order alone, whatever the order in which ranks advance slots or wait for collectives.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +23,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cluster/communicator.h"
+#include "cluster/mpi_counter_sums.h"
+#include "cluster/mpi_root_sums.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
 #include "cluster/span_ranks.h"
@@ -37,15 +40,16 @@ constexpr int kCounterTag = kSlots, kGatherTag = kSlots + 1, kScatterTag = kSlot
 // After an error: for the ranks of the group to leave what they compute and see that it has failed.
 constexpr double kQuietSeconds = 600;
 
-using PartsLeft = std::shared_ptr<std::size_t>;  // lanes of a collective that still travel
-
 void add(float* __restrict into, const float* __restrict from, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) into[i] += from[i];
 }
 
+// Piece i: piece_length elements from i x stride on, as far as they lie before `length`.
 struct Lane {
   float* values = nullptr;
-  std::size_t length = 0, piece_length = 0;
+  std::size_t length = 0, piece_length = 0, stride = 0;
+  int first = 0, end = 0;  // steps
+  int shift = 0;           // of the pieces' numbers
   PartsLeft left;
 };
 
@@ -54,17 +58,6 @@ struct Slot {
   std::vector<float> incoming;
   int step = -1;
   int open_requests = 0;
-};
-
-// Recursive doubling: in round k partners rank and rank ^ 2^k exchange and add; log2(p) rounds, same bits on both sides
-// because a + b = b + a. Ranks beyond the largest power of two hand their values to a partner first and get the result
-// last. Rabenseifner 2004, section 2. For a few values, where latency is all.
-struct CounterSum {
-  std::span<double> values;
-  std::vector<double> incoming;
-  PartsLeft left;
-  int round = -1;
-  bool add_incoming = false;
 };
 
 class MpiRing final : public Communicator {
@@ -76,6 +69,11 @@ class MpiRing final : public Communicator {
   std::string describe() const override;
   std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
   std::unique_ptr<Pending> start_sum(std::span<double> values) override;
+  std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
+                                                const BeforeSum& before) override;
+  std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override;
+  std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override;
+  std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
   void broadcast(std::span<std::byte> bytes, int root) override;
   void gather(std::span<const float> mine, std::span<float> all, int root) override;
   void scatter(std::span<const float> all, std::span<float> mine, int root) override;
@@ -91,11 +89,13 @@ class MpiRing final : public Communicator {
   bool aborted() const { return aborted_; }
 
  private:
+  std::unique_ptr<Pending> start_half(std::span<float> values, std::int64_t piece, int first, int end);
+  void push(Lane lane);
+  void exchange_with_root(std::span<float> mine, std::span<float> all, int root, bool to_root);
+  MpiRootSums& root_sums();
   void progress_ring();
-  void progress_counters();
   void advance(std::size_t slot_index);
   void post(std::size_t slot_index);
-  bool post_counter_round(CounterSum& sum);
   std::span<float> piece(const Lane& lane, int step) const;
   void complete(std::vector<MPI_Request>& requests);
   void check_root(int root) const;
@@ -112,8 +112,8 @@ class MpiRing final : public Communicator {
   std::vector<int> completed_ = std::vector<int>(2 * kSlots);
   std::size_t next_slot_ = 0;
   int busy_slots_ = 0;
-  std::deque<CounterSum> counter_sums_;  // front: under way
-  MPI_Request counter_requests_[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  MpiCounterSums counter_sums_;
+  std::unique_ptr<MpiRootSums> root_sums_;  // null: nobody has asked for one
 };
 
 class PendingSum final : public Pending {
@@ -148,7 +148,7 @@ class PendingSum final : public Pending {
 };
 
 MpiRing::MpiRing(const RankGroup& group, std::size_t chunk_bytes, std::size_t max_count)
-    : group_(group), comm_(duplicate(group)) {
+    : group_(group), comm_(duplicate(group)), counter_sums_(comm_, kCounterTag) {
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
@@ -175,33 +175,84 @@ std::unique_ptr<Pending> MpiRing::start_sum(std::span<float> values, const Befor
   if (before) before(0);
   auto left = std::make_shared<std::size_t>(0);
   const auto ranks = static_cast<std::size_t>(size_);
-  if (size_ > 1) {
-    for (std::size_t offset = 0; offset < values.size();) {
-      Lane lane;
-      lane.values = values.data() + offset;
-      lane.length = std::min(values.size() - offset, ranks * chunk_);
-      lane.piece_length = (lane.length + ranks - 1) / ranks;
-      if (chunk_ >= kCacheLine) lane.piece_length = (lane.piece_length + kCacheLine - 1) / kCacheLine * kCacheLine;
-      lane.left = left;
-      ++*left;
-      offset += lane.length;
-      Slot& slot = slots_[next_slot_];
-      slot.lanes.push_back(std::move(lane));
-      if (slot.lanes.size() == 1) {
-        ++busy_slots_;
-        advance(next_slot_);
-      }
-      next_slot_ = (next_slot_ + 1) % kSlots;
-    }
+  for (std::size_t offset = 0; size_ > 1 && offset < values.size();) {
+    Lane lane{.values = values.data() + offset, .end = 2 * (size_ - 1), .left = left};
+    lane.length = std::min(values.size() - offset, ranks * chunk_);
+    lane.piece_length = (lane.length + ranks - 1) / ranks;
+    if (chunk_ >= kCacheLine) lane.piece_length = (lane.piece_length + kCacheLine - 1) / kCacheLine * kCacheLine;
+    lane.stride = lane.piece_length;
+    offset += lane.length;
+    push(std::move(lane));
   }
   return std::make_unique<PendingSum>(*this, std::move(left));
 }
 
-// The piece that this rank sends in `step`; it receives the one that it sends in step + 1. The last may be shorter or
-// empty: then both sides leave the message out.
+std::unique_ptr<Pending> MpiRing::start_reduce_scatter(std::span<float> values, std::int64_t piece,
+                                                       const BeforeSum& before) {
+  check_not_aborted();
+  if (before) before(0);
+  return start_half(values, piece, 0, size_ - 1);
+}
+
+std::unique_ptr<Pending> MpiRing::start_all_gather(std::span<float> values, std::int64_t piece) {
+  check_not_aborted();
+  return start_half(values, piece, size_ - 1, 2 * (size_ - 1));
+}
+
+// Each lane takes a chunk of every piece.
+std::unique_ptr<Pending> MpiRing::start_half(std::span<float> values, std::int64_t piece, int first, int end) {
+  check_pieces(values, piece);
+  auto left = std::make_shared<std::size_t>(0);
+  const auto stride = static_cast<std::size_t>(piece);
+  for (std::size_t offset = 0; size_ > 1 && offset < std::min(stride, values.size()); offset += chunk_)
+    push({.values = values.data() + offset,
+          .length = values.size() - offset,
+          .piece_length = std::min(chunk_, stride - offset),
+          .stride = stride,
+          .first = first,
+          .end = end,
+          .shift = 1,
+          .left = left});
+  return std::make_unique<PendingSum>(*this, std::move(left));
+}
+
+void MpiRing::push(Lane lane) {
+  ++*lane.left;
+  Slot& slot = slots_[next_slot_];
+  slot.lanes.push_back(std::move(lane));
+  if (slot.lanes.size() == 1) {
+    ++busy_slots_;
+    advance(next_slot_);
+  }
+  next_slot_ = (next_slot_ + 1) % kSlots;
+}
+
+MpiRootSums& MpiRing::root_sums() {
+  check_not_aborted();
+  if (!root_sums_) root_sums_ = std::make_unique<MpiRootSums>(group_, chunk_);
+  return *root_sums_;
+}
+
+std::unique_ptr<Pending> MpiRing::start_root_sum(std::span<float> values, int root, const BeforeSum& before) {
+  check_root(root);
+  if (before) before(0);
+  auto left = std::make_shared<std::size_t>(0);
+  if (size_ > 1) root_sums().start_sum(values, root, left);
+  return std::make_unique<PendingSum>(*this, std::move(left));
+}
+
+std::unique_ptr<Pending> MpiRing::start_broadcast(std::span<float> values, int root) {
+  check_root(root);
+  auto left = std::make_shared<std::size_t>(0);
+  if (size_ > 1) root_sums().start_broadcast(values, root, left);
+  return std::make_unique<PendingSum>(*this, std::move(left));
+}
+
+// The piece that this rank sends in `step`; it receives the one that it sends in step + 1. The last ones may be shorter
+// or empty: then both sides leave the message out.
 std::span<float> MpiRing::piece(const Lane& lane, int step) const {
-  const auto index = static_cast<std::size_t>(((rank_ - step) % size_ + size_) % size_);
-  const std::size_t begin = std::min(lane.length, index * lane.piece_length);
+  const auto index = static_cast<std::size_t>(((rank_ - step - lane.shift) % size_ + size_) % size_);
+  const std::size_t begin = std::min(lane.length, index * lane.stride);
   return {lane.values + begin, std::min(lane.length - begin, lane.piece_length)};
 }
 
@@ -232,19 +283,24 @@ void MpiRing::post(std::size_t slot_index) {
 void MpiRing::advance(std::size_t slot_index) {
   Slot& slot = slots_[slot_index];
   do {
-    if (slot.step >= 0 && slot.step < size_ - 1) {
-      const std::span<float> received = piece(slot.lanes.front(), slot.step + 1);
-      add(received.data(), slot.incoming.data(), received.size());
+    if (slot.step < 0) {
+      slot.step = slot.lanes.front().first;
+    } else {
+      if (slot.step < size_ - 1) {
+        const std::span<float> received = piece(slot.lanes.front(), slot.step + 1);
+        add(received.data(), slot.incoming.data(), received.size());
+      }
+      ++slot.step;
     }
-    ++slot.step;
-    if (slot.step == 2 * (size_ - 1)) {
+    if (slot.step == slot.lanes.front().end) {
       --*slot.lanes.front().left;
       slot.lanes.pop_front();
-      slot.step = slot.lanes.empty() ? -1 : 0;
       if (slot.lanes.empty()) {
+        slot.step = -1;
         --busy_slots_;
         return;
       }
+      slot.step = slot.lanes.front().first;
     }
     post(slot_index);
   } while (slot.open_requests == 0);
@@ -252,7 +308,8 @@ void MpiRing::advance(std::size_t slot_index) {
 
 void MpiRing::progress() {
   if (busy_slots_ > 0) progress_ring();
-  if (!counter_sums_.empty()) progress_counters();
+  counter_sums_.progress();
+  if (root_sums_) root_sums_->progress();
 }
 
 void MpiRing::progress_ring() {
@@ -272,61 +329,10 @@ void MpiRing::progress_ring() {
 std::unique_ptr<Pending> MpiRing::start_sum(std::span<double> values) {
   check_not_aborted();
   auto left = std::make_shared<std::size_t>(0);
-  if (size_ > 1) {
-    for (std::size_t offset = 0; offset < values.size(); offset += max_count_) {
-      CounterSum& sum = counter_sums_.emplace_back();
-      sum.values = values.subspan(offset, std::min(max_count_, values.size() - offset));
-      sum.left = left;
-      ++*left;
-    }
-    progress_counters();
-  }
+  if (size_ > 1)
+    for (std::size_t offset = 0; offset < values.size(); offset += max_count_)
+      counter_sums_.start(values.subspan(offset, std::min(max_count_, values.size() - offset)), left);
   return std::make_unique<PendingSum>(*this, std::move(left));
-}
-
-// Rounds: 0 take from the rank beyond the power of two; 1.. exchange; last: give back. False when there is none left.
-bool MpiRing::post_counter_round(CounterSum& sum) {
-  int power = 1, exchanges = 0;
-  while (2 * power <= size_) power *= 2, ++exchanges;
-  const int beyond = size_ - power, last = exchanges + 1;
-  const int count = static_cast<int>(sum.values.size());
-  while (++sum.round <= last) {
-    int from = MPI_PROC_NULL, to = MPI_PROC_NULL;
-    if (rank_ >= power) {
-      if (sum.round == 0) to = rank_ - power;
-      if (sum.round == last) from = rank_ - power;
-    } else if (sum.round == 0 || sum.round == last) {
-      if (rank_ < beyond) (sum.round == 0 ? from : to) = rank_ + power;
-    } else {
-      from = to = rank_ ^ (1 << (sum.round - 1));
-    }
-    if (from == MPI_PROC_NULL && to == MPI_PROC_NULL) continue;
-    sum.add_incoming = from != MPI_PROC_NULL && sum.round != last;
-    sum.incoming.resize(sum.values.size());
-    double* target = sum.round == last ? sum.values.data() : sum.incoming.data();
-    if (from != MPI_PROC_NULL)
-      check_mpi(MPI_Irecv(target, count, MPI_DOUBLE, from, kCounterTag, comm_, &counter_requests_[0]), "MPI_Irecv");
-    if (to != MPI_PROC_NULL)
-      check_mpi(MPI_Isend(sum.values.data(), count, MPI_DOUBLE, to, kCounterTag, comm_, &counter_requests_[1]),
-                "MPI_Isend");
-    return true;
-  }
-  return false;
-}
-
-void MpiRing::progress_counters() {
-  while (!counter_sums_.empty()) {
-    int done = 0;
-    check_mpi(MPI_Testall(2, counter_requests_, &done, MPI_STATUSES_IGNORE), "MPI_Testall");
-    if (!done) return;
-    CounterSum& sum = counter_sums_.front();
-    if (sum.add_incoming)
-      for (std::size_t i = 0; i < sum.values.size(); ++i) sum.values[i] += sum.incoming[i];
-    sum.add_incoming = false;
-    if (post_counter_round(sum)) continue;
-    --*sum.left;
-    counter_sums_.pop_front();
-  }
 }
 
 // Blocks, with the ring going on: another rank may need our part of a sum before it comes here. Only after a barrier():
@@ -359,58 +365,42 @@ void MpiRing::broadcast(std::span<std::byte> bytes, int root) {
 }
 
 void MpiRing::gather(std::span<const float> mine, std::span<float> all, int root) {
-  check_root(root);
-  const auto ranks = static_cast<std::size_t>(size_);
-  if (rank_ == root && all.size() != ranks * mine.size())
-    throw Error(cat("gather: ", all.size(), " places for ", ranks, " x ", mine.size(), " values"));
-  barrier();
-  std::vector<MPI_Request> requests;
-  for (std::size_t offset = 0; offset < mine.size(); offset += max_count_) {
-    const std::size_t count = std::min(max_count_, mine.size() - offset);
-    requests.clear();
-    if (rank_ != root) {
-      check_mpi(MPI_Isend(mine.data() + offset, static_cast<int>(count), MPI_FLOAT, root, kGatherTag, comm_,
-                          &requests.emplace_back(MPI_REQUEST_NULL)),
-                "MPI_Isend");
-    } else {
-      for (int r = 0; r < size_; ++r) {
-        float* target = all.data() + static_cast<std::size_t>(r) * mine.size() + offset;
-        if (r == root)
-          std::copy_n(mine.data() + offset, count, target);
-        else
-          check_mpi(MPI_Irecv(target, static_cast<int>(count), MPI_FLOAT, r, kGatherTag, comm_,
-                              &requests.emplace_back(MPI_REQUEST_NULL)),
-                    "MPI_Irecv");
-      }
-    }
-    complete(requests);
-  }
+  if (rank_ == root && all.size() != static_cast<std::size_t>(size_) * mine.size())
+    throw Error(cat("gather: ", all.size(), " places for ", size_, " x ", mine.size(), " values"));
+  exchange_with_root({const_cast<float*>(mine.data()), mine.size()}, all, root, true);
 }
 
 void MpiRing::scatter(std::span<const float> all, std::span<float> mine, int root) {
+  if (rank_ == root && all.size() != static_cast<std::size_t>(size_) * mine.size())
+    throw Error(cat("scatter: ", all.size(), " values for ", size_, " x ", mine.size(), " places"));
+  exchange_with_root(mine, {const_cast<float*>(all.data()), all.size()}, root, false);
+}
+
+// `to_root`: what is read is `mine`; otherwise `all`. The other one is written.
+void MpiRing::exchange_with_root(std::span<float> mine, std::span<float> all, int root, bool to_root) {
   check_root(root);
-  const auto ranks = static_cast<std::size_t>(size_);
-  if (rank_ == root && all.size() != ranks * mine.size())
-    throw Error(cat("scatter: ", all.size(), " values for ", ranks, " x ", mine.size(), " places"));
   barrier();
   std::vector<MPI_Request> requests;
+  const auto post_message = [&](float* values, std::size_t count, int other, bool sends) {
+    const int n = static_cast<int>(count), tag = to_root ? kGatherTag : kScatterTag;
+    MPI_Request* request = &requests.emplace_back(MPI_REQUEST_NULL);
+    if (sends)
+      check_mpi(MPI_Isend(values, n, MPI_FLOAT, other, tag, comm_, request), "MPI_Isend");
+    else
+      check_mpi(MPI_Irecv(values, n, MPI_FLOAT, other, tag, comm_, request), "MPI_Irecv");
+  };
   for (std::size_t offset = 0; offset < mine.size(); offset += max_count_) {
     const std::size_t count = std::min(max_count_, mine.size() - offset);
     requests.clear();
-    if (rank_ != root) {
-      check_mpi(MPI_Irecv(mine.data() + offset, static_cast<int>(count), MPI_FLOAT, root, kScatterTag, comm_,
-                          &requests.emplace_back(MPI_REQUEST_NULL)),
-                "MPI_Irecv");
-    } else {
-      for (int r = 0; r < size_; ++r) {
-        const float* source = all.data() + static_cast<std::size_t>(r) * mine.size() + offset;
-        if (r == root)
-          std::copy_n(source, count, mine.data() + offset);
-        else
-          check_mpi(MPI_Isend(source, static_cast<int>(count), MPI_FLOAT, r, kScatterTag, comm_,
-                              &requests.emplace_back(MPI_REQUEST_NULL)),
-                    "MPI_Isend");
-      }
+    if (rank_ != root) post_message(mine.data() + offset, count, root, to_root);
+    for (int r = 0; rank_ == root && r < size_; ++r) {
+      float* of_rank = all.data() + static_cast<std::size_t>(r) * mine.size() + offset;
+      if (r != root)
+        post_message(of_rank, count, r, !to_root);
+      else if (to_root)
+        std::copy_n(mine.data() + offset, count, of_rank);
+      else
+        std::copy_n(of_rank, count, mine.data() + offset);
     }
     complete(requests);
   }
@@ -449,7 +439,8 @@ void MpiRing::abort(const std::string& why) {
 // Other ranks may still be writing to this rank's memory or reading from it. A receive is cancelled, or its message is
 // on its way and arrives. When all ranks have no receive left, nobody will ask for what this rank has sent.
 void MpiRing::fall_silent() {
-  std::vector<MPI_Request> receives = {counter_requests_[0]}, sends = {counter_requests_[1]};
+  std::vector<MPI_Request> receives, sends;
+  counter_sums_.take_requests(receives, sends);
   for (std::size_t i = 0; i < requests_.size(); ++i) (i % 2 == 0 ? receives : sends).push_back(requests_[i]);
   const double begin = now_seconds();
   const auto all_done = [&](std::vector<MPI_Request>& requests) {
@@ -463,6 +454,7 @@ void MpiRing::fall_silent() {
         throw Error(cat("other ranks of the group did not answer within ", kQuietSeconds, " s"));
     }
   };
+  if (root_sums_) root_sums_->take_requests(receives, sends);
   for (MPI_Request& request : receives)
     if (request != MPI_REQUEST_NULL) check_mpi(MPI_Cancel(&request), "MPI_Cancel");
   all_done(receives);
@@ -478,10 +470,10 @@ void MpiRing::fall_silent() {
   for (MPI_Request& request : sends)
     if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
   std::ranges::fill(requests_, MPI_REQUEST_NULL);
-  std::ranges::fill(counter_requests_, MPI_REQUEST_NULL);
   slots_.assign(kSlots, {});
   busy_slots_ = 0;
-  counter_sums_.clear();
+  counter_sums_.forget();
+  if (root_sums_) root_sums_->forget();
 }
 
 }  // namespace

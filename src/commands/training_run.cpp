@@ -28,7 +28,7 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
       loader_(make_dataset(plan.train), train_loader_of(plan, communicator_.rank())),
       servers_(make_server_ranks(plan, group)),
       trainer_(plan, *machine.backend, communicator_, watchdog, loader_,
-               servers_ ? servers_->update_share() : UpdateShare{}, machine.stages.get()) {
+               servers_ ? std::optional(servers_->update_share()) : std::nullopt, machine.stages.get()) {
   if (plan.has_validation)
     evaluator_ = std::make_unique<Evaluator>(plan, *machine.backend, communicator_, watchdog, machine.stages.get());
   if (plan.norm_samples > 0)
@@ -210,6 +210,7 @@ void TrainingRun::record(const StepReport& r) {
                 r.served->dropped, r.times.communication, plan_.servers->async};
   if (r.served) dropped_ += r.served->dropped;
   if (plan_.stages() > 1) s.passes = r.passes;
+  s.server_wait_seconds = r.times.server;
   recorder_->step(s);
   if (arrivals_)
     arrivals_->add({.step = r.position.step,

@@ -349,10 +349,12 @@ std::vector<Field> make_schema() {
       .means("A step that takes longer ends the job, after printing where every rank stands."),
 
     FIELD(parallel.kind).how_it_runs().words({"ring", "server", "pipeline"}).also({"strategy", "distributed"})
-      .means("ring: every rank has all weights, and gradients are summed. server: parameter servers on ranks of their own, "
-             "asynchronous or with backup workers. pipeline: consecutive parts of the model lie on different ranks."),
+      .means("ring: every rank has all weights, and gradients are summed. server: parameter servers update the "
+             "weights. In step with all workers they are the first ranks, which work, too; asynchronous ones and those with "
+             "backup workers have ranks of their own. pipeline: consecutive parts of the model lie on different ranks."),
     FIELD(parallel.shard_state).how_it_runs().only_with("parallel.kind", {"ring"}).also({"zero", "zero_stage"})
-      .means("Each rank keeps the optimizer's state of a part of the weights and updates that part (ZeRO stage 1, Rajbhandari et al. 2020). Not built yet: refused."),
+      .means("Each rank keeps the optimizer's state of a part of the weights and updates that part (ZeRO stage 1, "
+             "Rajbhandari et al. 2020). The weights stay whole on every rank. CPU ranks only."),
     FIELD(parallel.servers).how_it_runs().unit("ranks").from(1, 65536).only_with("parallel.kind", {"server"})
       .means("Ranks that hold the weights and the optimizer's state, in ranges of equal size: the first ones."),
     FIELD(parallel.mode).words({"sync", "async"}).only_with("parallel.kind", {"server"})

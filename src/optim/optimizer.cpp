@@ -69,6 +69,14 @@ double schedule_free_momentum(const OptimizerConfig& config) {
 
 constexpr std::int64_t piece_elements = 1 << 20;  // that the host has of a vector at a time
 
+std::vector<ElementRange> parts_within(const std::vector<ElementRange>& own, std::int64_t begin, std::int64_t end) {
+  std::vector<ElementRange> parts;
+  for (const ElementRange& range : own)
+    if (range.begin < end && begin < range.end)
+      parts.push_back({std::max(begin, range.begin), std::min(end, range.end)});
+  return parts;
+}
+
 }  // namespace
 
 double sgd_share(double e, double center, double length) {
@@ -96,60 +104,112 @@ Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parame
       share_(std::move(share)),
       trained_(parameters.trained()),
       ranks_(std::move(ranks)) {
-  const std::int64_t state_elements = make_ranges(parameters);
-  std::vector<ElementRange> elements;
-  for (const UpdateRange& range : ranges_) elements.push_back({range.begin, range.end});
-  gradient_norms_ = backend.make_range_norms(elements);
-  for (std::size_t i = 0; i < state_names(config).size(); ++i) state_.push_back(backend.make_vector(state_elements));
+  make_ranges(parameters);
+  const std::int64_t elements = share_.whole_state ? trained_ : state_elements(parameters, share_.own);
+  std::vector<ElementRange> parts;
+  for (const UpdateRange& part : parts_) parts.push_back({part.begin, part.end});
+  if (!parts.empty()) gradient_norms_ = backend.make_range_norms(parts);
+  for (std::size_t i = 0; i < state_names(config).size(); ++i) state_.push_back(backend.make_vector(elements));
   if (averages(config)) average_ = backend.make_vector(parameters.size());
   if (config.kind == "muon") make_muon(parameters);
 }
 
+std::int64_t Optimizer::state_elements(const ParameterTable& parameters,
+                                       const std::optional<std::vector<ElementRange>>& own) {
+  if (!own) return parameters.trained();
+  std::int64_t elements = 0;
+  for (const Parameter& p : parameters.all())
+    if (p.kind != ParameterKind::statistic)
+      for (const ElementRange& range : parts_within(*own, p.offset, p.offset + p.count))
+        elements += range.end - range.begin;
+  return elements;
+}
+
 // Where a rank has only some elements, a tensor's range is cut to each of them, and their state lies close together.
-// Returns the elements of a state vector.
-std::int64_t Optimizer::make_ranges(const ParameterTable& parameters) {
+void Optimizer::make_ranges(const ParameterTable& parameters) {
   std::int64_t state = 0;
   for (const Parameter& p : parameters.all()) {
     if (p.kind == ParameterKind::statistic) continue;
-    const auto append = [&](std::int64_t begin, std::int64_t end) {
-      ranges_.push_back({.begin = begin,
-                         .end = end,
-                         .weight_decay = decays(config_, p.kind) ? static_cast<float>(config_.weight_decay) : 0.0f,
-                         .kind = p.kind,
-                         .has_trust_ratio = has_ratio(config_, p.kind),
-                         .own_state = share_.own && !share_.whole_state ? state : -1});
-      state += end - begin;
-      tensor_of_.push_back(tensors_);
-    };
-    if (!share_.own) append(p.offset, p.offset + p.count);
-    for (const ElementRange& own : share_.own.value_or(std::vector<ElementRange>{})) {
-      const std::int64_t begin = std::max(own.begin, p.offset), end = std::min(own.end, p.offset + p.count);
-      if (begin < end) append(begin, end);
+    const std::int64_t end = p.offset + p.count;
+    const UpdateRange& tensor = tensors_.emplace_back(
+        UpdateRange{.begin = p.offset,
+                    .end = end,
+                    .weight_decay = decays(config_, p.kind) ? static_cast<float>(config_.weight_decay) : 0.0f,
+                    .kind = p.kind,
+                    .has_trust_ratio = has_ratio(config_, p.kind)});
+    const std::vector<ElementRange> parts =
+        share_.own ? parts_within(*share_.own, p.offset, end) : std::vector<ElementRange>{{p.offset, end}};
+    for (const ElementRange& part : parts) {
+      UpdateRange& own = parts_.emplace_back(tensor);
+      own.begin = part.begin;
+      own.end = part.end;
+      if (share_.own && !share_.whole_state) own.own_state = state;
+      state += part.end - part.begin;
+      tensor_of_.push_back(tensors_.size() - 1);
     }
-    ++tensors_;
   }
-  return share_.own && !share_.whole_state ? state : parameters.trained();
+}
+
+// `action` takes the first element, their number, and where their state begins, of each part that lies in the elements.
+template <class Action>
+void Optimizer::for_own_parts(std::int64_t begin, std::int64_t end, const Action& action) const {
+  auto part = std::ranges::upper_bound(parts_, begin, {}, &UpdateRange::end);
+  for (; part != parts_.end() && part->begin < end; ++part) {
+    const std::int64_t from = std::max(begin, part->begin), to = std::min(end, part->end);
+    action(from, static_cast<std::size_t>(to - from), part->state() + (from - part->begin));
+  }
+}
+
+void Optimizer::read_state(std::size_t index, std::int64_t begin, std::span<float> values) {
+  if (!is_shared()) return backend_.copy_to_host(*state_[index], begin, values);
+  for_own_parts(begin, begin + std::ssize(values), [&](std::int64_t at, std::size_t count, std::int64_t state) {
+    backend_.copy_to_host(*state_[index], state, values.subspan(static_cast<std::size_t>(at - begin), count));
+  });
+  share_.gather(values, begin);
+}
+
+void Optimizer::write_state(std::size_t index, std::int64_t begin, std::span<const float> values) {
+  if (!is_shared()) return backend_.copy_from_host(values, *state_[index], begin);
+  for_own_parts(begin, begin + std::ssize(values), [&](std::int64_t at, std::size_t count, std::int64_t state) {
+    backend_.copy_from_host(values.subspan(static_cast<std::size_t>(at - begin), count), *state_[index], state);
+  });
+}
+
+std::vector<double> Optimizer::gradient_norms() {
+  if (is_shared()) return tensor_norms_;
+  const std::span<const double> norms = gradient_norms_->values();
+  return {norms.begin(), norms.end()};
 }
 
 // Update::complete_norms of this share.
-double Optimizer::complete_norms(std::span<double> norms) const {
+double Optimizer::complete_norms(std::span<double> norms) {
   if (!share_.own) {  // whole tensors: the other ranks have other ones
     double sum = std::accumulate(norms.begin(), norms.end(), 0.0);
     share_.sum({&sum, 1});
     return sum;
   }
-  std::vector<double> of_tensors(tensors_);
+  std::vector<double> of_tensors(tensors_.size());
   for (std::size_t i = 0; i < norms.size(); ++i) of_tensors[tensor_of_[i]] += norms[i];
   share_.sum(of_tensors);
   for (std::size_t i = 0; i < norms.size(); ++i) norms[i] = of_tensors[tensor_of_[i]];
+  if (tensor_norms_.empty()) tensor_norms_ = of_tensors;  // the gradient's come first
   return std::accumulate(of_tensors.begin(), of_tensors.end(), 0.0);
+}
+
+// The rank that has a tensor's first element says its ratio.
+std::vector<float> Optimizer::ratios_of_tensors(const std::vector<float>& of_parts) const {
+  std::vector<double> ratios(tensors_.size());
+  for (std::size_t i = 0; i < parts_.size(); ++i)
+    if (parts_[i].begin == tensors_[tensor_of_[i]].begin) ratios[tensor_of_[i]] = static_cast<double>(of_parts[i]);
+  share_.sum(ratios);
+  return {ratios.begin(), ratios.end()};
 }
 
 void Optimizer::make_muon(const ParameterTable& parameters) {
   layout_ = muon_layout(parameters, ranks_.size);
   if (layout_.matrices.empty()) return;
   auto matrix = layout_.matrices.begin();
-  auto range = ranges_.begin();
+  auto range = parts_.begin();
   for (const Parameter& p : parameters.all()) {
     if (p.kind == ParameterKind::statistic) continue;
     if (is_muons(p)) {
@@ -180,7 +240,7 @@ void Optimizer::begin(const Vector& weights) {
   for (std::int64_t at = 0; at < trained_; at += std::ssize(piece)) {
     piece.resize(static_cast<std::size_t>(std::min(piece_elements, trained_ - at)));
     backend_.copy_to_host(weights, at, piece);
-    backend_.copy_from_host(piece, *state_[0], at);
+    write_state(0, at, piece);
   }
 }
 
@@ -195,7 +255,7 @@ Vector& Optimizer::evaluated(Vector& weights) {
     backend_.copy_to_host(weights, at, piece);
     if (at < trained_) {
       z.resize(piece.size());
-      backend_.copy_to_host(*state_[0], at, z);
+      read_state(0, at, z);
       for (std::size_t i = 0; i < piece.size(); ++i) piece[i] = schedule_free_average(momentum, piece[i], z[i]);
     }
     backend_.copy_from_host(piece, *average_, at);
@@ -214,6 +274,8 @@ void Optimizer::set_schedule_free(UpdateRule& rule, double rate) {
 
 void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale,
                       float norm_momentum, Program* program) {
+  tensor_norms_.clear();
+  reports_trust_ = step.reports_trust;
   started_ = applied_;
   started_.updates += 1;
   started_.rate = step.rate;
@@ -239,7 +301,7 @@ void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep
   std::function<double(std::span<double>)> completes;
   if (share_.sum) completes = [this](std::span<double> norms) { return complete_norms(norms); };
   backend_.start_update({.rule = rule,
-                         .ranges = ranges_,
+                         .ranges = parts_,
                          .gradient_norms = gradient_norms_.get(),
                          .clip_norm = config_.clip_norm,
                          .loss_scale = loss_scale,
@@ -256,7 +318,9 @@ void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep
 }
 
 UpdateResult Optimizer::finish() {
-  const UpdateResult result = backend_.finish_update();
+  UpdateResult result = backend_.finish_update();
+  const bool has_ratios = result.applied && reports_trust_ && has_trust_ratio(known(other_than_muon(config_)).kind);
+  if (is_shared() && has_ratios) result.trust_ratios = ratios_of_tensors(result.trust_ratios);
   if (result.applied) {
     applied_ = started_;
     applied_.rate *= result.gain;

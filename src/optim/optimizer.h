@@ -72,35 +72,54 @@ class Optimizer {
   // The same for one tensor: Muon's matrices and what it leaves to another optimizer have other state in the same
   // vectors. "": the tensor has none there.
   static std::vector<std::string> state_names(const OptimizerConfig& config, const Parameter& parameter);
+  // Of the elements that this rank updates: of a whole model [parameters.trained()].
   std::vector<std::unique_ptr<Vector>>& state() { return state_; }
+  // Elements [begin, begin + size) of the flat vector, of state vector `index`. read_state() is collective where ranks
+  // share the elements, and all of them get the values; write_state() takes what is this rank's.
+  void read_state(std::size_t index, std::int64_t begin, std::span<float> values);
+  void write_state(std::size_t index, std::int64_t begin, std::span<const float> values);
+  // This rank has state of its own elements only; those of others come by UpdateShare::gather.
+  bool is_shared() const { return share_.gather != nullptr; }
+  // The length of a state vector on a rank that updates `own`.
+  static std::int64_t state_elements(const ParameterTable& parameters,
+                                     const std::optional<std::vector<ElementRange>>& own);
   // Whether the weights that are evaluated are an average (optimizer.schedule_free): update() is then given y, the
   // gradient's place, and the state "z" starts as the weights.
   static bool averages(const OptimizerConfig& config) { return config.schedule_free; }
   // Before the first update: sets the state that does not start at zero.
   void begin(const Vector& weights);
   // The weights that are evaluated, exported and compared: `weights` itself or, with schedule_free, the average x that
-  // belongs to it, made anew by each call, with the statistics of `weights`. Waits for a device.
+  // belongs to it, made anew by each call, with the statistics of `weights`. Waits for a device. Collective where ranks
+  // share the elements.
   Vector& evaluated(Vector& weights);
-  // The trained tensors in the order of the parameter table, or this rank's parts of them.
-  std::span<const UpdateRange> ranges() const { return ranges_; }
+  // The trained tensors in the order of the parameter table.
+  std::span<const UpdateRange> ranges() const { return tensors_; }
   // Squared norms of the gradient that the newest start() was given, one per range: of the reduced gradient as it came,
-  // loss scale included, before clipping and decay.
-  RangeNorms& gradient_norms() { return *gradient_norms_; }
+  // loss scale included, before clipping and decay. After finish(); fetch_norms() before it begins their way to the
+  // host.
+  std::vector<double> gradient_norms();
+  void fetch_norms() {
+    if (gradient_norms_) gradient_norms_->fetch();
+  }
 
  private:
   void set_schedule_free(UpdateRule& rule, double rate);
-  std::int64_t make_ranges(const ParameterTable& parameters);
-  double complete_norms(std::span<double> norms) const;
+  void make_ranges(const ParameterTable& parameters);
+  template <class Action>
+  void for_own_parts(std::int64_t begin, std::int64_t end, const Action& action) const;
+  double complete_norms(std::span<double> norms);
+  std::vector<float> ratios_of_tensors(const std::vector<float>& of_parts) const;
   void make_muon(const ParameterTable& parameters);
   void gather_directions();
 
   OptimizerConfig config_;
   Backend& backend_;
   UpdateShare share_;
-  std::vector<UpdateRange> ranges_;     // of trained tensors, in the order of the parameter table
-  std::vector<std::size_t> tensor_of_;  // of each range: the number of its tensor
-  std::size_t tensors_ = 0;             // that are trained
-  std::unique_ptr<RangeNorms> gradient_norms_;
+  std::vector<UpdateRange> tensors_;            // that are trained, in the order of the parameter table
+  std::vector<UpdateRange> parts_;              // of them, that this rank updates
+  std::vector<std::size_t> tensor_of_;          // of each part: the number of its tensor
+  std::unique_ptr<RangeNorms> gradient_norms_;  // of the parts; null: there is none
+  std::vector<double> tensor_norms_;            // squared, of the newest update, where ranks share the elements
   std::int64_t trained_;
   std::vector<std::unique_ptr<Vector>> state_;
   UpdateRanks ranks_;
@@ -108,6 +127,7 @@ class Optimizer {
   std::unique_ptr<Vector> directions_;  // null: there is no matrix of Muon's
   std::unique_ptr<Orthogonalizer> orthogonalizer_;
   std::unique_ptr<Vector> average_;  // [parameters.size()]; null: schedule_free is off
+  bool reports_trust_ = false;       // the newest start()
   Applied applied_, started_;        // started_: what applied_ becomes where the newest start() is applied
 };
 

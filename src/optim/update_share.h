@@ -1,6 +1,7 @@
 // Which part of an update is this rank's, where several ranks hold the model between them.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -18,6 +19,9 @@ struct UpdateShare {
   std::function<void(std::span<double>)> sum = {};
   // The state vectors have places for all trained elements, whatever `own` is, as the weights' vector has.
   bool whole_state = false;
+  // `values`: elements [begin, begin + size) of a flat vector, of which this rank has its own. Brings the others'.
+  // Collective. Null: there are none.
+  std::function<void(std::span<float> values, std::int64_t begin)> gather = {};
 };
 
 }  // namespace ringtrain

@@ -8,7 +8,7 @@ namespace {
 class StageSynchronizer : public Synchronizer {
  public:
   StageSynchronizer(Communicator& all, StageRanks& stages, std::span<float> gradients, std::int64_t bucket_elements)
-      : all_(all), reducer_(stages.over_replicas(), gradients, bucket_elements), elements_(std::ssize(gradients)) {}
+      : all_(all), stages_(stages), reducer_(stages.over_replicas(), gradients, bucket_elements), elements_(std::ssize(gradients)) {}
 
   void begin(BeforeBucket before) override { reducer_.begin(std::move(before)); }
   void ready(std::int64_t watermark) override { reducer_.ready(watermark); }
@@ -21,9 +21,11 @@ class StageSynchronizer : public Synchronizer {
     if (std::exchange(is_summing_, false)) reducer_.finish({});
     all_.sum(counters);
   }
+  UpdateShare update_share() override { return stages_.share(); }
 
  private:
   Communicator& all_;
+  StageRanks& stages_;
   GradientReducer reducer_;
   std::int64_t elements_;
   bool is_summing_ = false;  // between finish() and agree()
@@ -34,13 +36,6 @@ class StageSynchronizer : public Synchronizer {
 std::unique_ptr<Synchronizer> make_stage_synchronizer(Communicator& all, StageRanks& stages, std::span<float> gradients,
                                                       std::int64_t bucket_elements) {
   return std::make_unique<StageSynchronizer>(all, stages, gradients, bucket_elements);
-}
-
-std::unique_ptr<Synchronizer> make_synchronizer(Communicator& communicator, StageRanks* stages,
-                                                std::span<float> gradients, std::int64_t bucket_elements,
-                                                bool on_device) {
-  if (stages != nullptr) return make_stage_synchronizer(communicator, *stages, gradients, bucket_elements);
-  return make_ring_synchronizer(communicator, gradients, bucket_elements, on_device);
 }
 
 }  // namespace ringtrain

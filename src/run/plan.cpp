@@ -13,6 +13,7 @@
 #include "models/models.h"
 #include "optim/optimizer.h"
 #include "parallel/pass_order.h"
+#include "parallel/owners.h"
 #include "run/adascale_plan.h"
 #include "run/course.h"
 #include "run/memory_plan.h"
@@ -201,6 +202,7 @@ RunPlan make_equal_plan(const Experiment& experiment, const DatasetIndex& train,
                         int ranks, Backend& backend, std::int64_t recorded_micro_batch,
                         const std::optional<BranchPoint>& branch) {
   const NoiseConfig& noise = experiment.noise;
+  check_parallel(experiment, ranks, backend.on_device());
   RunPlan p = make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, noise.small_batch,
                         experiment.batch, stages_of(experiment.parallel));
   if (branch) p.branch = *branch;
@@ -302,8 +304,13 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
   std::vector<MemoryItem> items = {
       {"weights", flat_bytes},
       {"gradients", gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))}};
+  const auto own = owned_by(rank, owners(plan.experiment.parallel, plan.parameters.trained(),
+                                         bucket_elements(plan.experiment.communication, backend.on_device()),
+                                         static_cast<int>(plan.batch.ranks)));
+  const std::int64_t own_bytes =
+      Optimizer::state_elements(part.parameters, own) * static_cast<std::int64_t>(sizeof(float));
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
-    items.push_back({"optimizer state " + name, state_bytes});
+    items.push_back({"optimizer state " + name, own_bytes});
   const bool averages = Optimizer::averages(plan.experiment.optimizer);
   if (averages) items.push_back({"averaged weights", flat_bytes});
   if (plan.experiment.optimizer.kind == "muon") {

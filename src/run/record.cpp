@@ -204,12 +204,14 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   for (const auto& [part, joules] : outcome.energy_joules) end["energy_joules"][part] = joules;
   for (const auto& [staleness, updates] : outcome.staleness) end["staleness"][std::to_string(staleness)] = updates;
   if (outcome.dropped > 0) end["dropped_gradients"] = outcome.dropped;
-  for (const StepTimes& t : outcome.rank_times)
+  for (const StepTimes& t : outcome.rank_times) {
     end["rank_seconds"].push_back({{"input", t.input},
                                    {"forward", t.forward},
                                    {"backward", t.backward},
                                    {"communication", t.communication},
                                    {"update", t.update}});
+    if (t.server > 0) end["rank_seconds"].back()["server"] = t.server;
+  }
   json["starts"].back().update(end);
   Json result = {{"name", json.value("name", "")}};
   result.update(end);

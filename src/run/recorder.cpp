@@ -215,6 +215,7 @@ void Recorder::step(const StepRecord& record) {
   else if (record.served)
     line.add("gradients", record.served->gradients).add("dropped", record.served->dropped);
   if (record.served) line.add("server_wait_seconds", record.served->server_wait_seconds);
+  if (record.server_wait_seconds > 0) line.add("server_wait_seconds", record.server_wait_seconds);
   if (!record.trust_ratios.empty()) line.add("trust_ratios", record.trust_ratios);
   if (record.loss_scale != 1) line.add("loss_scale", record.loss_scale).add("skipped", record.skipped);
   state_->append(line.finish());

@@ -52,6 +52,7 @@ struct StepRecord {
   // The step's time split; what is left over is bookkeeping.
   double input_seconds = 0, forward_seconds = 0, backward_seconds = 0, communication_seconds = 0, update_seconds = 0;
   std::optional<PassTimes> passes = std::nullopt;  // "bubble_seconds" and "boundary_seconds", of a pipeline
+  double server_wait_seconds = 0;  // part of communication_seconds; 0: the servers are not ranks that work
 };
 
 struct EvaluationRecord {

@@ -1,6 +1,7 @@
 #include "run/server_plan.h"
 
 #include "base/error.h"
+#include "parallel/owners.h"
 
 namespace ringtrain {
 namespace {
@@ -16,8 +17,8 @@ std::int64_t share_of(std::string_view key, std::int64_t batch, int workers) {
 
 std::optional<ServerPlan> server_plan(const Experiment& e, int ranks, bool on_device) {
   const ParallelConfig& p = e.parallel;
+  if (p.kind != "server" || servers_work(p)) return std::nullopt;
   const bool async = p.mode == "async";
-  if (p.kind != "server" || (!async && p.backup_workers == 0)) return std::nullopt;
   const std::string what = async ? "parallel.mode: async" : cat("parallel.backup_workers: ", p.backup_workers);
   if (on_device)
     throw Error(cat(what, " needs servers that update parts of the weights, which only CPUs do in this version"),

@@ -10,13 +10,14 @@ StepTimes& StepTimes::operator+=(const StepTimes& other) {
   backward += other.backward;
   communication += other.communication;
   update += other.update;
+  server += other.server;
   return *this;
 }
 
 std::vector<StepTimes> gather_times(const StepTimes& mine, Communicator& communicator) {
-  const std::array<float, 5> own = {static_cast<float>(mine.input), static_cast<float>(mine.forward),
+  const std::array<float, 6> own = {static_cast<float>(mine.input),    static_cast<float>(mine.forward),
                                     static_cast<float>(mine.backward), static_cast<float>(mine.communication),
-                                    static_cast<float>(mine.update)};
+                                    static_cast<float>(mine.update),   static_cast<float>(mine.server)};
   const bool is_root = communicator.rank() == 0;
   std::vector<float> all(is_root ? own.size() * static_cast<std::size_t>(communicator.size()) : 0);
   communicator.gather(own, all, 0);
@@ -26,7 +27,8 @@ std::vector<StepTimes> gather_times(const StepTimes& mine, Communicator& communi
                      .forward = all[at + 1],
                      .backward = all[at + 2],
                      .communication = all[at + 3],
-                     .update = all[at + 4]});
+                     .update = all[at + 4],
+                     .server = all[at + 5]});
   return times;
 }
 

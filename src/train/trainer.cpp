@@ -94,7 +94,7 @@ UpdateRanks ranks_of(Communicator& communicator) {
 }  // namespace
 
 Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
-                 UpdateShare share, StageRanks* stages)
+                 std::optional<UpdateShare> share, StageRanks* stages)
     : plan_(plan),
       part_(part_of(plan, communicator.rank())),
       backend_(backend),
@@ -103,14 +103,15 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       communicator_size_(communicator.size()),
       weights_(backend.make_vector(part_.parameters.size())),
       gradients_(backend.make_vector(gradient_elements(plan, part_.parameters), true)),
+      synchronizer_(make_synchronizer(
+          plan.experiment.parallel, communicator, stages,
+          {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, part_.parameters.trained(),
+          bucket_elements(plan.experiment.communication, backend.on_device()), backend.on_device())),
       optimizer_(plan.experiment.optimizer, part_.parameters, backend, ranks_of(communicator),
-                 stages != nullptr ? stages->share() : std::move(share)),
+                 share ? std::move(*share) : synchronizer_->update_share()),
       loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
       group_ranks_(plan.batch.span > 1 ? communicator.share_groups(static_cast<int>(plan.batch.span)) : nullptr),
       program_(compile_part(plan, part_, backend, PassMode::training, plan.batch.micro_batch)),
-      synchronizer_(
-          make_synchronizer(communicator, stages, {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
-                            bucket_elements(plan.experiment.communication, backend.on_device()), backend.on_device())),
       order_(make_pass_order(stages, *program_, plan.experiment.parallel.schedule, part_.slots)),
       noise_scale_(plan.noise_half_life),
       noise_follower_(plan.experiment.batch.follow_noise, plan.patience, plan.experiment.batch.largest),
@@ -208,6 +209,9 @@ StepReport Trainer::step(const Requests& requests) {
   clock.time(Phase::communication, times.communication, [&] { synchronizer_->agree(counters.values()); });
   report.passes = counters.passes(communicator_size_);
   clock.time(Phase::update, times.update, [&] { finish_update(report, counters, targets); });
+  if (report.applied && optimizer_.is_shared())
+    clock.time(Phase::communication, times.communication, [&] { share_weights(); });
+  times.server = synchronizer_->server_seconds();
 
   position_ = next;
   follow_noise(report);
@@ -361,8 +365,9 @@ void Trainer::start_update(StepReport& report) {
                         .reports_trust = every > 0 && (position_.step + 1) % every == 0,
                         .adascale = adascale_ ? adascale_->next(part_.parameters.size()) : std::nullopt};
   const bool measures_groups = noise_groups_ && measures_noise(next_position());
-  optimizer_.start(*weights_, *gradients_, step, loss_scale_.value(), norm_momentum(plan_.experiment), program_.get());
-  if (measures_groups) optimizer_.gradient_norms().fetch();  // now, before a device is given its next pass
+  Program* const copies = optimizer_.is_shared() ? nullptr : program_.get();  // share_weights() makes them
+  optimizer_.start(*weights_, *gradients_, step, loss_scale_.value(), norm_momentum(plan_.experiment), copies);
+  if (measures_groups) optimizer_.fetch_norms();  // now, before a device is given its next pass
 }
 
 // Reduced values are the same bits on all ranks, so all of them go on, skip or stop here, or none. Where the loss is
@@ -385,6 +390,12 @@ void Trainer::finish_update(StepReport& report, const StepCounters& counters, st
                      "; the weights are as they were after step ", position_.step),
                  "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume from the "
                  "last checkpoint");
+}
+
+// What this rank has updated goes to the others, and theirs comes here.
+void Trainer::share_weights() {
+  synchronizer_->share(*weights_);
+  program_->set_weights(*weights_);
 }
 
 void Trainer::note_gain(StepReport& report, const UpdateResult& result) {
@@ -430,7 +441,7 @@ std::vector<std::pair<std::string, double>> Trainer::scales_of_kinds() const {
 void Trainer::measure_groups(const NoiseScale::Step& whole, double small_batch, const StepCounters& counters,
                              double scale) {
   const double n = static_cast<double>(whole.batch) / small_batch;
-  std::vector<double> big = noise_groups_->by_group(optimizer_.gradient_norms().values());
+  std::vector<double> big = noise_groups_->by_group(optimizer_.gradient_norms());
   const std::span<const double> sums = counters.small_norms_of_groups();
   std::vector<double> small(sums.begin(), sums.end());
   for (double& norm : big) norm /= scale * scale;

@@ -87,7 +87,7 @@ class Trainer {
   // goes on.
   // `communicator`: over all ranks. `stages`: of a pipeline, where the plan has one.
   Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
-          UpdateShare share = {}, StageRanks* stages = nullptr);
+          std::optional<UpdateShare> share = std::nullopt, StageRanks* stages = nullptr);
 
   // One update. Throws Diverged, before any weight has changed, when loss or gradient are not finite (fp16: when no
   // loss scale makes the gradient finite).
@@ -141,6 +141,7 @@ class Trainer {
   bool may_change_batch(const Position& next) const;
   void follow_noise(const StepReport& report);
   void start_update(StepReport& report);
+  void share_weights();
   void note_gain(StepReport& report, const UpdateResult& result);
   void finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets);
   StepCounters counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes, bool measures);
@@ -155,11 +156,11 @@ class Trainer {
   Loader& loader_;
   int communicator_size_;
   std::unique_ptr<Vector> weights_, gradients_;
+  std::unique_ptr<Synchronizer> synchronizer_;
   Optimizer optimizer_;
   LossScale loss_scale_;
   std::unique_ptr<GroupRanks> group_ranks_;  // that share batch norm's workers; null: this rank has them whole
   std::unique_ptr<Program> program_;
-  std::unique_ptr<Synchronizer> synchronizer_;
   std::unique_ptr<PassOrder> order_;
   std::optional<SmallBatchNorms> small_norms_;  // of this rank; none where the noise scale is not measured
   NoiseScale noise_scale_;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ways to be parallel beside each other: ring, parameter servers (asynchronous, and with a backup worker) and pipelines, on 4 ranks at an
+"""Ways to be parallel beside each other: ring, sharded state, parameter servers (in step, asynchronous, and with a backup worker) and pipelines, on 4 ranks at an
 equal global batch, with and without a slow rank.
 
   tests/bench/parallel_kinds.py                      all, about 15 minutes on 2 cores
@@ -27,6 +27,9 @@ MODELS = {
 }
 KINDS = {
     "ring": [],
+    "ring, sharded state": ["parallel.shard_state=true"],
+    "synchronous, 1 server": ["parallel.kind=server"],
+    "synchronous, 4 servers": ["parallel.kind=server", "parallel.servers=4"],
     "asynchronous, no bound": ["parallel.kind=server", "parallel.mode=async"],
     "asynchronous, bound 2": ["parallel.kind=server", "parallel.mode=async", "parallel.max_staleness=2"],
     "asynchronous, bound 0": ["parallel.kind=server", "parallel.mode=async", "parallel.max_staleness=0"],
@@ -79,7 +82,7 @@ def draw(model, curves, path):
     figure, axes = plt.subplots(2, 2, figsize=(13, 9), sharey=True)
     for (kind, slow), evaluations in curves.items():
         row = axes[1 if slow else 0]
-        style = {"linestyle": {"r": "-", "1": "--", "2": "--", "a": ":", "p": "-."}[kind[0]], "marker": ".", "label": kind}
+        style = {"linestyle": {"r": "-", "1": "--", "2": "--", "a": ":", "p": "-.", "s": (0, (5, 1))}[kind[0]], "marker": ".", "label": kind}
         loss = [record["validation_loss"] for record in evaluations]
         row[0].plot([record["samples"] for record in evaluations], loss, **style)
         row[1].plot([record["elapsed_seconds"] for record in evaluations], loss, **style)

@@ -104,7 +104,7 @@ struct TrainingRank {
     const DatasetIndex index = read_dataset_index(experiment.data.train);
     plan = make_run_plan(experiment, index, nullptr, host->size(), *backend);
     loader = std::make_unique<Loader>(make_dataset(plan.train), for_rank(plan, plan.train_loader, host->rank()));
-    trainer = std::make_unique<Trainer>(plan, *backend, communicator(), watchdog, *loader, UpdateShare{}, stages.get());
+    trainer = std::make_unique<Trainer>(plan, *backend, communicator(), watchdog, *loader, std::nullopt, stages.get());
     RunProgress progress;
     if (checkpoint != nullptr && host->rank() == 0) progress = progress_of(*checkpoint);
     host->broadcast(std::as_writable_bytes(std::span(&progress, 1)), 0);

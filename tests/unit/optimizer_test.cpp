@@ -155,7 +155,7 @@ TEST(Optimizer, HasARangeForEveryTrainedTensorWithItsKindAndDecayAndWithoutPaddi
     EXPECT_EQ(ranges[i].weight_decay, 0.5f);
   }
   training.update(0, 0.1);
-  const auto norms = training.optimizer.gradient_norms().values();
+  const auto norms = training.optimizer.gradient_norms();
   for (std::size_t i = 0; i < 2; ++i) {
     double sum = 0;
     for (std::int64_t at = ranges[i].begin; at < ranges[i].end; ++at)

@@ -102,9 +102,12 @@ void update_weights(const UpdateRule& rule, const Work& work, const std::vector<
 UpdateResult run_update(int threads, const Kernels& kernels, const Update& update, Vector& weights,
                         const Vector& gradients, std::span<const std::unique_ptr<Vector>> state) {
   const double unscale = 1.0 / static_cast<double>(update.loss_scale);
-  update.gradient_norms->measure(gradients);
-  const std::span<const double> measured = update.gradient_norms->values();
-  std::vector<double> norms(measured.begin(), measured.end());
+  std::vector<double> norms;
+  if (update.gradient_norms != nullptr) {
+    update.gradient_norms->measure(gradients);
+    const std::span<const double> measured = update.gradient_norms->values();
+    norms.assign(measured.begin(), measured.end());
+  }
   const double sum =
       update.complete_norms ? update.complete_norms(norms) : std::accumulate(norms.begin(), norms.end(), 0.0);
   const double norm = std::sqrt(sum) * unscale;

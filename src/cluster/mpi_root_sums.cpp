@@ -1,0 +1,126 @@
+#include "cluster/mpi_root_sums.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace ringtrain {
+namespace {
+
+constexpr int kSumTag = 0, kBroadcastTag = 1;
+constexpr std::size_t kIncomingChunks = 16;  // of all ranks together, or one of each
+
+}  // namespace
+
+MpiRootSums::MpiRootSums(const RankGroup& group, std::size_t chunk)
+    : group_(group), comm_(duplicate(group)), chunk_(chunk) {
+  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+  window_ = std::max<std::size_t>(1, kIncomingChunks / static_cast<std::size_t>(size_));
+}
+
+MpiRootSums::~MpiRootSums() {
+  if (std::uncaught_exceptions() == 0 && !group_.failed()) MPI_Comm_free(&comm_);
+}
+
+void MpiRootSums::start_sum(std::span<float> values, int root, const PartsLeft& left) {
+  for (std::size_t at = 0; at < values.size(); at += chunk_) {
+    const std::span<float> chunk = values.subspan(at, std::min(chunk_, values.size() - at));
+    ++*left;
+    if (rank_ == root) {
+      sums_.push_back({.values = chunk, .left = left, .receives = true});
+      if (sums_.size() <= window_) post_receives(sums_.back());
+      continue;
+    }
+    Part& part = transfers_.emplace_back(Part{.values = chunk, .left = left});
+    check_mpi(MPI_Isend(chunk.data(), static_cast<int>(chunk.size()), MPI_FLOAT, root, kSumTag, comm_,
+                        &part.requests.emplace_back(MPI_REQUEST_NULL)),
+              "MPI_Isend");
+  }
+}
+
+void MpiRootSums::start_broadcast(std::span<float> values, int root, const PartsLeft& left) {
+  for (std::size_t at = 0; at < values.size(); at += chunk_) {
+    const std::span<float> chunk = values.subspan(at, std::min(chunk_, values.size() - at));
+    ++*left;
+    Part& part = transfers_.emplace_back(Part{.values = chunk, .left = left, .receives = rank_ != root});
+    const int count = static_cast<int>(chunk.size());
+    part.requests.assign(rank_ == root ? static_cast<std::size_t>(size_) : 1, MPI_REQUEST_NULL);
+    if (rank_ != root)
+      check_mpi(MPI_Irecv(chunk.data(), count, MPI_FLOAT, root, kBroadcastTag, comm_, part.requests.data()),
+                "MPI_Irecv");
+    for (int r = 0; rank_ == root && r < size_; ++r)
+      if (r != root)
+        check_mpi(MPI_Isend(chunk.data(), count, MPI_FLOAT, r, kBroadcastTag, comm_,
+                            &part.requests[static_cast<std::size_t>(r)]),
+                  "MPI_Isend");
+  }
+}
+
+void MpiRootSums::post_receives(Part& part) {
+  part.incoming.resize(static_cast<std::size_t>(size_));
+  part.requests.assign(static_cast<std::size_t>(size_), MPI_REQUEST_NULL);
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    const auto index = static_cast<std::size_t>(r);
+    if (!free_.empty()) {
+      part.incoming[index] = std::move(free_.back());
+      free_.pop_back();
+    }
+    part.incoming[index].resize(chunk_);
+    check_mpi(MPI_Irecv(part.incoming[index].data(), static_cast<int>(part.values.size()), MPI_FLOAT, r, kSumTag, comm_,
+                        &part.requests[index]),
+              "MPI_Irecv");
+  }
+}
+
+// Rank by rank, this rank's own values in their turn.
+void MpiRootSums::add(Part& part) {
+  const std::size_t count = part.values.size();
+  for (int r = 0; r < size_; ++r) {
+    std::vector<float>& arrived = part.incoming[static_cast<std::size_t>(r)];
+    const float* from = r == rank_ ? part.values.data() : arrived.data();
+    if (r == 0) {
+      total_.assign(from, from + count);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) total_[i] += from[i];
+    }
+    if (r != rank_) free_.push_back(std::move(arrived));
+  }
+  std::copy(total_.begin(), total_.end(), part.values.begin());
+}
+
+bool MpiRootSums::done(Part& part) {
+  int all = 0;
+  check_mpi(MPI_Testall(static_cast<int>(part.requests.size()), part.requests.data(), &all, MPI_STATUSES_IGNORE),
+            "MPI_Testall");
+  return all != 0;
+}
+
+void MpiRootSums::progress() {
+  std::erase_if(transfers_, [](Part& part) {
+    if (!done(part)) return false;
+    --*part.left;
+    return true;
+  });
+  while (!sums_.empty() && done(sums_.front())) {
+    add(sums_.front());
+    --*sums_.front().left;
+    sums_.pop_front();
+    if (sums_.size() >= window_) post_receives(sums_[window_ - 1]);
+  }
+}
+
+void MpiRootSums::take_requests(std::vector<MPI_Request>& receives, std::vector<MPI_Request>& sends) const {
+  for (const std::deque<Part>* parts : {&sums_, &transfers_})
+    for (const Part& part : *parts)
+      for (const MPI_Request request : part.requests) (part.receives ? receives : sends).push_back(request);
+}
+
+void MpiRootSums::forget() {
+  sums_.clear();
+  transfers_.clear();
+}
+
+}  // namespace ringtrain

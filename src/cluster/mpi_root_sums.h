@@ -1,0 +1,55 @@
+// Sums that one rank makes of what the others send it, and broadcasts in the background: what parameter servers need.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "cluster/mpi_counter_sums.h"
+#include "cluster/rank_group_mpi.h"
+
+namespace ringtrain {
+
+// Values travel in chunks. A root receives a few chunks of every rank at a time and adds those of one place when all
+// are there, rank 0's first: the same bits each time. Chunks find their receivers by order, so all ranks start the same
+// sums and broadcasts in the same order. `left` counts what is under way; it falls inside progress().
+class MpiRootSums {
+ public:
+  // `chunk`: elements. Collective over the group; messages travel on a communicator of their own.
+  MpiRootSums(const RankGroup& group, std::size_t chunk);
+  ~MpiRootSums();
+  MpiRootSums(const MpiRootSums&) = delete;
+  MpiRootSums& operator=(const MpiRootSums&) = delete;
+
+  void start_sum(std::span<float> values, int root, const PartsLeft& left);
+  void start_broadcast(std::span<float> values, int root, const PartsLeft& left);
+  void progress();
+
+  // After an error: the requests that are open, for the caller to end; then forget().
+  void take_requests(std::vector<MPI_Request>& receives, std::vector<MPI_Request>& sends) const;
+  void forget();
+
+ private:
+  struct Part {
+    std::span<float> values;
+    PartsLeft left;
+    bool receives = false;
+    std::vector<std::vector<float>> incoming = {};  // of a sum, by rank; its own is empty
+    std::vector<MPI_Request> requests = {};         // none: not posted yet
+  };
+  void post_receives(Part& part);
+  void add(Part& part);
+  static bool done(Part& part);
+
+  RankGroup group_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1;
+  std::size_t chunk_, window_;
+  std::deque<Part> sums_;                 // on this rank; the first window_ are posted
+  std::deque<Part> transfers_;            // the rest
+  std::vector<std::vector<float>> free_;  // buffers to use again
+  std::vector<float> total_;
+};
+
+}  // namespace ringtrain

@@ -1,0 +1,47 @@
+// What synchronizers share whose ranks own parts of the weights.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "parallel/synchronizer.h"
+
+namespace ringtrain {
+
+// In host memory.
+class OwnedSums : public Synchronizer {
+ public:
+  OwnedSums(Communicator& communicator, std::span<float> gradients, std::int64_t trained, std::int64_t bucket_elements,
+            std::vector<OwnedRange> owners);
+  void begin(BeforeBucket before) override;
+  void ready(std::int64_t watermark) override { reducer_.ready(watermark); }
+  void poll() override { reducer_.poll(); }
+  void finish() override;
+  void agree(std::span<double> counters) override;
+  UpdateShare update_share() override;
+  void share(Vector& weights) override;
+
+ protected:
+  // Begins the sums of [begin, end), which lies in the trained elements.
+  virtual void start_sums(std::int64_t begin, std::int64_t end, PendingSums& pending) = 0;
+  // Begins to bring every owner's elements to all.
+  virtual void start_sharing(std::span<float> weights, PendingSums& pending) = 0;
+
+  double waited_seconds() const { return waited_seconds_; }  // for sums and weights in this step
+
+  Communicator& communicator_;
+  std::span<float> gradients_;
+  std::int64_t trained_, bucket_elements_;
+  std::vector<OwnedRange> owners_;
+
+ private:
+  void start_bucket(std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending);
+  void gather(std::span<float> values, std::int64_t begin);
+
+  GradientReducer reducer_;
+  bool is_summing_ = false;  // between finish() and agree()
+  double waited_seconds_ = 0;
+};
+
+}  // namespace ringtrain

@@ -1,0 +1,51 @@
+#include "parallel/owners.h"
+
+#include <algorithm>
+
+namespace ringtrain {
+namespace {
+
+constexpr std::int64_t alignment = 64;  // elements: whole cache lines, and what a GPU's kernels like
+
+std::int64_t part_of(std::int64_t elements, std::int64_t parts) {
+  const std::int64_t part = (elements + parts - 1) / parts;
+  return (part + alignment - 1) / alignment * alignment;
+}
+
+void append_pieces(std::vector<OwnedRange>& all, ElementRange range, std::int64_t piece) {
+  for (int rank = 0; range.begin < range.end; ++rank, range.begin += piece)
+    all.push_back({{range.begin, std::min(range.end, range.begin + piece)}, rank});
+}
+
+}  // namespace
+
+bool servers_work(const ParallelConfig& parallel) {
+  return parallel.kind == "server" && parallel.mode == "sync" && parallel.backup_workers == 0;
+}
+
+std::int64_t shard_piece(std::int64_t bucket_elements, int ranks) {
+  return part_of(bucket_elements, ranks);
+}
+
+std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trained, std::int64_t bucket_elements,
+                               int ranks) {
+  std::vector<OwnedRange> all;
+  if (servers_work(parallel))
+    append_pieces(all, {0, trained}, part_of(trained, parallel.servers));
+  if (parallel.kind == "ring" && parallel.shard_state)
+    for (std::int64_t begin = 0; begin < trained; begin += bucket_elements) {
+      const ElementRange bucket{begin, std::min(begin + bucket_elements, trained)};
+      append_pieces(all, bucket, shard_piece(bucket.end - bucket.begin, ranks));
+    }
+  return all;
+}
+
+std::optional<std::vector<ElementRange>> owned_by(int rank, const std::vector<OwnedRange>& owners) {
+  if (owners.empty()) return std::nullopt;
+  std::vector<ElementRange> own;
+  for (const OwnedRange& range : owners)
+    if (range.rank == rank) own.push_back(range.elements);
+  return own;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,247 @@
+// Sharded state and synchronous servers against the ring, and their collectives by themselves.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "parallel/owners.h"
+#include "tests/unit/image_shards.h"
+#include "training_rank.h"
+
+namespace ringtrain {
+namespace {
+
+class Shares : public TrainerTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(TrainerTest::SetUp());
+    write_image_shards((folder_ / "images").string(), raw_images(144, 16, 16), 2);
+  }
+  // A residual network with batch norm.
+  Experiment images(const Settings& more) const {
+    std::ofstream(folder_ / "images.yaml")
+        << "name: test\nmodel: {kind: resnet, depth: 18, width: 16, stem: small, zero_gamma: false}\ndata: {train: "
+        << (folder_ / "images").string() << ", image_size: 16, resize: 0, augmentation: pad_crop, pad: 2}\n"
+        << "batch: {global: 24, worker: 2, micro: 2}\noptimizer: {kind: sgd, momentum: 0.9, weight_decay: 0.001}\n"
+        << "learning_rate: {base: 0.01}\nstop: {steps: 1000}\n";
+    return read_experiment((folder_ / "images.yaml").string(), more);
+  }
+};
+
+// Of each tensor: the norm of the two updates' difference, by that of the ring's update.
+void expect_same_updates(const ParameterTable& parameters, const std::vector<float>& before,
+                         const std::vector<float>& ring, const std::vector<float>& own, double tolerance) {
+  for (const Parameter& p : parameters.all()) {
+    double difference = 0, update = 0;
+    for (std::int64_t i = p.offset; i < p.offset + p.count; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      difference += std::pow(static_cast<double>(own[at]) - static_cast<double>(ring[at]), 2);
+      update += std::pow(static_cast<double>(ring[at]) - static_cast<double>(before[at]), 2);
+    }
+    EXPECT_GT(update, 0) << p.name;
+    EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(update)) << p.name;
+  }
+}
+
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return largest;
+}
+
+// Every way that this number of ranks can do.
+std::vector<Settings> ways() {
+  std::vector<Settings> all = {{"parallel.shard_state=true"}};
+  for (int servers = 1; servers <= std::min(3, session().size()); ++servers)
+    all.push_back({"parallel.kind=server", cat("parallel.servers=", servers)});
+  return all;
+}
+
+Settings joined(Settings a, const Settings& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+float value_of(int rank, std::size_t i) {
+  return static_cast<float>((static_cast<int>(i) * 7 + rank * 13) % 101 - 50) / 8;
+}
+
+TEST(HalvesOfASum, LeaveEachRankItsPieceAndBringItToAll) {
+  const auto ring = make_mpi_communicator(session().job(), 256);
+  const int ranks = ring->size();
+  for (const std::size_t size :
+       {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{1000}, std::size_t{7777}}) {
+    const std::int64_t piece = shard_piece(static_cast<std::int64_t>(size), ranks);
+    std::vector<float> values(size), expected(size, 0.0f);
+    for (std::size_t i = 0; i < size; ++i) {
+      values[i] = value_of(ring->rank(), i);
+      for (int r = 0; r < ranks; ++r) expected[i] += value_of(r, i);  // exact in fp32
+    }
+    wait(*ring->start_reduce_scatter(values, piece));
+    const std::size_t begin = std::min(size, static_cast<std::size_t>(ring->rank() * piece));
+    const std::size_t end = std::min(size, begin + static_cast<std::size_t>(piece));
+    for (std::size_t i = 0; i < size; ++i) {
+      if (i >= begin && i < end)
+        ASSERT_EQ(values[i], expected[i]) << i << " of " << size;
+      else
+        values[i] = -1e9f;
+    }
+    wait(*ring->start_all_gather(values, piece));
+    ASSERT_EQ(values, expected) << size;
+  }
+}
+
+TEST(RootSums, AddInTheOrderOfTheRanksAndBroadcastFromTheRoot) {
+  const auto ring = make_mpi_communicator(session().job(), 128);
+  const int ranks = ring->size();
+  const std::size_t size = 5003;
+  std::vector<std::vector<float>> values(static_cast<std::size_t>(ranks), std::vector<float>(size));
+  std::vector<std::unique_ptr<Pending>> pending;
+  const auto inexact = [](int rank, std::size_t i) {
+    return 1.0f / static_cast<float>(3 + 17 * rank + static_cast<int>(i % 97));
+  };
+  for (int root = 0; root < ranks; ++root) {
+    auto& own = values[static_cast<std::size_t>(root)];
+    for (std::size_t i = 0; i < size; ++i) own[i] = inexact(ring->rank(), i);
+    pending.push_back(ring->start_root_sum(own, root));
+  }
+  for (auto& one : pending) wait(*one);
+  for (int root = 0; root < ranks; ++root) {
+    auto& own = values[static_cast<std::size_t>(root)];
+    std::vector<float> expected(size);
+    for (std::size_t i = 0; i < size; ++i) {
+      expected[i] = inexact(0, i);
+      for (int r = 1; r < ranks; ++r) expected[i] += inexact(r, i);
+    }
+    if (ring->rank() == root) {
+      ASSERT_EQ(own, expected);
+    }
+    wait(*ring->start_broadcast(own, root));
+    ASSERT_EQ(own, expected);
+  }
+}
+
+// Plain SGD at a large rate: a weight's change is its gradient, and rounding of the weight itself does not count.
+TEST_F(Shares, GiveTheFirstGradientOfTheRing) {
+  const Settings large = {"optimizer.momentum=0", "optimizer.weight_decay=0", "learning_rate.base=100",
+                          "communication.bucket_mib=0.002"};
+  using With = std::function<Experiment(const Settings&)>;
+  const With text = [&](const Settings& more) {
+    return experiment("names", joined({"optimizer.kind=sgd", "optimizer.clip_norm=0"}, more));
+  };
+  const With pictures = [&](const Settings& more) { return images(more); };
+  for (const std::string precision : {"precision=fp32", "precision=bf16"})
+    for (const With& with : {text, pictures}) {
+      const Settings keys = joined(large, {precision});
+      TrainingRank ring(with(keys), false);
+      const std::vector<float> before = ring.weights();
+      ring.steps(1);
+      for (const Settings& way : ways()) {
+        TrainingRank rank(with(joined(keys, way)), false);
+        SCOPED_TRACE(cat(rank.plan.experiment.model.kind, " ", precision, " ", way.back()));
+        rank.steps(1);
+        expect_same_updates(rank.plan.parameters, before, ring.weights(), rank.weights(), 1e-5);
+      }
+    }
+}
+
+TEST_F(Shares, GiveTheCurveOfTheRingOnImages) {
+  for (const std::string precision : {"precision=fp32", "precision=bf16"}) {
+    TrainingRank ring(images({precision}), false);
+    const auto expected = ring.steps(20);
+    const std::vector<Settings> all = ways();
+    for (const Settings& way : {all.front(), all.back()}) {
+      SCOPED_TRACE(precision + " " + way.back());
+      TrainingRank rank(images(joined({precision}, way)), false);
+      const auto reports = rank.steps(20);
+      for (std::size_t i = 0; i < reports.size(); ++i)
+        ASSERT_NEAR(reports[i].loss, expected[i].loss, 1e-2 * expected[i].loss) << i;
+    }
+  }
+}
+
+TEST_F(Shares, GiveTheCurveOfTheRing) {
+  const std::vector<Settings> optimizers = {
+      {"optimizer.kind=adam"},
+      {"optimizer.kind=sgd", "optimizer.clip_norm=0.3"},
+      {"optimizer.kind=lars", "optimizer.weight_decay=0.001", "optimizer.trust_coefficient=0.02",
+       "optimizer.record_trust_every_steps=1"},
+      {"optimizer.kind=lamb", "optimizer.weight_decay=0.01", "optimizer.record_trust_every_steps=1"},
+      {"optimizer.kind=adamw", "optimizer.schedule_free=true"}};
+  for (const Settings& optimizer : optimizers) {
+    const Settings common = joined(optimizer, {"communication.bucket_mib=0.002"});
+    TrainingRank ring(experiment("names", common), false);
+    const std::vector<float> initial = ring.weights();
+    const auto expected = ring.steps(20);
+    const Checkpoint of_ring = ring.snapshot();
+    for (const Settings& way : ways()) {
+      SCOPED_TRACE(optimizer[0] + " " + way.back());
+      TrainingRank rank(experiment("names", joined(common, way)), false);
+      const auto reports = rank.steps(20);
+      for (std::size_t i = 0; i < reports.size(); ++i) {
+        const double tolerance = i == 0 ? 1e-6 : 1e-4;
+        ASSERT_NEAR(reports[i].loss, expected[i].loss, tolerance * expected[i].loss) << i;
+        ASSERT_NEAR(reports[i].gradient_norm, expected[i].gradient_norm, 10 * tolerance * expected[i].gradient_norm)
+            << i;
+        ASSERT_EQ(reports[i].trust_ratios.size(), expected[i].trust_ratios.size());
+        for (std::size_t k = 0; k < expected[i].trust_ratios.size(); ++k)
+          ASSERT_NEAR(reports[i].trust_ratios[k], expected[i].trust_ratios[k], 1e-2f * expected[i].trust_ratios[k]);
+      }
+      EXPECT_LT(difference(rank.weights(), ring.weights()), 2e-2 * difference(ring.weights(), initial));
+      const Checkpoint own = rank.snapshot();
+      ASSERT_EQ(own.arrays.size(), of_ring.arrays.size());
+      for (std::size_t a = 0; a < own.arrays.size(); ++a) {
+        EXPECT_EQ(own.arrays[a].name, of_ring.arrays[a].name);
+        float size = 0;
+        for (const float v : of_ring.arrays[a].values) size = std::max(size, std::abs(v));
+        EXPECT_LE(difference(own.arrays[a].values, of_ring.arrays[a].values), 2e-2 * static_cast<double>(size))
+            << own.arrays[a].name;
+      }
+    }
+  }
+}
+
+// The checkpoint of one way, gone on with by another, comes to what the ring comes to without a stop.
+TEST_F(Shares, GoOnFromEachOthersCheckpoints) {
+  const Settings common = {"optimizer.kind=adamw", "optimizer.weight_decay=0.01", "communication.bucket_mib=0.002"};
+  TrainingRank ring(experiment("names", common), false);
+  ring.steps(4);
+  const Checkpoint at_4 = ring.snapshot();
+  ring.steps(4);
+  for (const Settings& way : ways()) {
+    SCOPED_TRACE(way.back());
+    const Experiment own = experiment("names", joined(common, way));
+    TrainingRank first(own, false, &at_4);
+    const Checkpoint same = first.snapshot();  // nothing is lost on the way through the parts
+    for (std::size_t a = 0; a < same.arrays.size(); ++a)
+      EXPECT_EQ(same.arrays[a].values, at_4.arrays[a].values) << same.arrays[a].name;
+    first.steps(2);
+    const Checkpoint at_6 = first.snapshot();
+    TrainingRank second(experiment("names", common), false, &at_6);
+    second.steps(2);
+    EXPECT_LT(difference(second.weights(), ring.weights()), 1e-4);
+  }
+}
+
+TEST_F(Shares, TakeTheMemoryThatThePlanSays) {
+  for (const Settings& way : ways()) {
+    TrainingRank rank(experiment("names", way), false);
+    std::int64_t planned = 0, taken = 0, whole = 0;
+    for (const MemoryItem& item : rank_memory(rank.plan, *rank.backend, session().rank()))
+      if (item.what.starts_with("optimizer state ")) planned += item.bytes;
+    for (const auto& vector : rank.trainer->optimizer().state()) {
+      taken += vector->size() * 4;
+      whole += rank.plan.parameters.trained() * 4;
+    }
+    EXPECT_EQ(planned, taken) << way.back();
+    if (session().size() > 1 && way.back() == "parallel.shard_state=true") {
+      EXPECT_LT(taken, whole * 3 / 4);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ringtrain
