@@ -72,9 +72,10 @@ def test_workers_that_take_turns_are_one_rank_with_their_share_of_the_batch(work
 
 
 def test_every_sample_is_applied_once_an_epoch(workshop):
-    """Whatever the order of arrival, the updates of an epoch are all of it, each once, before the first of the next one."""
-    run = workshop.train("run", ranks=4, parallel=ASYNC, batch={"global": 24, "worker": 4}, stop={"steps": 0, "epochs": 2},
-                         test={"slow_rank": 3, "slow_seconds": 0.02}, **SGD)
+    """Whatever the order of arrival, the updates of an epoch are all of it, each once, before the first of the next one. Those
+    that fast workers take over from a slow one have its samples: the replay, which takes over none, has the run's bits."""
+    common = dict(ranks=4, batch={"global": 24, "worker": 4}, stop={"steps": 0, "epochs": 2}, **SGD)
+    run = workshop.train("run", parallel=ASYNC, test={"slow_rank": 3, "slow_seconds": 0.02}, **common)
     assert [row["step"] for row in arrivals(run)] == list(range(1, last_step(run) + 1))
     updates = [row["update"] for row in arrivals(run)]
     epoch = evaluations(run)[0]["step"]
@@ -82,6 +83,7 @@ def test_every_sample_is_applied_once_an_epoch(workshop):
     assert sorted(updates[:epoch]) == list(range(epoch))
     assert sorted(updates[epoch:]) == list(range(epoch, 2 * epoch))
     assert steps(run)[-1]["samples"] == 8 * last_step(run)
+    assert_same_bits(run, workshop.train("again", parallel={**ASYNC, "replay": str(run / "arrivals.csv")}, **common))
 
 
 # --- From one to another ----------------------------------------------------------------------------------------------------
