@@ -11,6 +11,7 @@
 #include "optim/learning_rate.h"
 #include "run/adascale_plan.h"
 #include "run/course.h"
+#include "run/server_plan.h"
 
 namespace ringtrain {
 namespace {
@@ -132,11 +133,11 @@ static void check_same_workers(const Checkpoint& checkpoint, const std::string& 
   const Experiment before = experiment_of(checkpoint, path);
   const auto ranks = static_cast<std::int64_t>(checkpoint.number_or("ranks", 0));
   if (!plan.servers || !plan.servers->async || before.parallel.mode != "async" || ranks == 0) return;
-  const std::int64_t was = ranks - before.parallel.servers;
+  const std::int64_t was = ranks - server_ranks(before.parallel);
   if (was != plan.servers->workers)
     throw Error(cat(path, ": its updates are of ", was, " workers, and there are ", plan.servers->workers,
                     ", expected as many: an update is batch.global / workers samples"),
-                cat("start ", was + plan.servers->servers, " ranks, or a new run in another run.dir"));
+                cat("start ", was + plan.servers->ranks(), " ranks, or a new run in another run.dir"));
 }
 
 void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {

@@ -63,10 +63,17 @@ class RankGroup {
   // To be called again and again while this rank waits for others; looks for messages every 64th time. Throws
   // GroupFailed when a rank has failed.
   void check() const;
-  // Called about once a second while this rank waits for others of the group, also after a failure: it may find that one
-  // of them has died, and then does not return.
+  // Called about once a second while this rank waits for others of the group, also after a failure: it may find that
+  // one of them has died, and then does not return.
   void set_lookout(std::function<void()> lookout) const;
   void look_out() const;
+
+  // From now on a rank may die and the others go on (cluster/surviving_communicator.h). The same call on all ranks.
+  void outlive_deaths() const;
+  bool outlives_deaths() const;
+  // The ranks that have died, in the order in which this rank has learned of them.
+  const std::vector<int>& dead() const;
+  void note_death(int rank) const;  // once or again
 
   struct State;
   const State& state() const { return *state_; }  // for the files of this folder that call MPI: rank_group_mpi.h

@@ -25,6 +25,9 @@ struct RankGroup::State {
   std::string host;
   std::vector<std::string> hosts;
 
+  bool outlives_deaths = false;
+  std::vector<int> dead;
+
   std::unique_ptr<const std::string> failure;  // what is being told to the others; null: none
   std::vector<MPI_Request> telling;
   unsigned looks = 0;

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "cluster/binding.h"
+#include "cluster/fault_tolerance.h"
 #include "cluster/mpi_check.h"
 #include "cluster/slurm_job.h"
 #include "cluster/waiting.h"
@@ -27,6 +28,8 @@ constexpr std::chrono::seconds kFinalizeTime{20};
 char label_text[300] = "";
 std::atomic<bool> label_is_set{false};
 std::atomic<int> ranks_of_job{0};
+std::atomic<bool> is_rank_0{false};
+const std::thread::id main_thread = std::this_thread::get_id();
 
 // Without a launcher Open MPI 4 would start a daemon (orted) for this one process: 0.2 s, and fatal where it is
 // missing.
@@ -88,6 +91,7 @@ Session::Session(int* argc, char*** argv) {
   std::snprintf(label_text, sizeof label_text, "rank %d on %s", rank(), host().c_str());
   label_is_set.store(true, std::memory_order_release);
   ranks_of_job.store(ranks, std::memory_order_relaxed);
+  is_rank_0 = rank() == 0;
 
   std::vector<std::vector<int>> cpus;
   for (const std::string& text : job_->gather_on_node(cpu_list(own_cpus()))) cpus.push_back(parse_cpu_list(text));
@@ -138,20 +142,26 @@ int job_size() {
 }
 
 void abort_job(int exit_code) {
+  const int seconds = FaultTolerance::is_switched_on() ? 8 : 3;
   // MPI_Abort may block: in a broken library, in exit handlers, or on a lock that another thread holds.
   try {
-    std::thread([exit_code] {
-      std::this_thread::sleep_for(std::chrono::seconds(3));
+    std::thread([exit_code, seconds] {
+      std::this_thread::sleep_for(std::chrono::seconds(seconds));
       _exit(exit_code);
     }).detach();
   } catch (...) {  // no more threads to be had: the alarm's default action ends the process
     std::signal(SIGALRM, SIG_DFL);
-    alarm(3);
+    alarm(static_cast<unsigned>(seconds));
   }
   std::fflush(nullptr);
   int up = 0, down = 0;
   MPI_Initialized(&up);
   MPI_Finalized(&down);
+  if (up && !down && FaultTolerance::is_switched_on()) {
+    if (std::this_thread::get_id() == main_thread) FaultTolerance::end_job(exit_code);
+    if (ranks_of_job > 1 && !is_rank_0) std::raise(SIGKILL);  // so that the others learn of it
+    _exit(exit_code);
+  }
   if (up && !down) MPI_Abort(MPI_COMM_WORLD, exit_code);
   _exit(exit_code);
 }

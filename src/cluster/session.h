@@ -44,7 +44,8 @@ class Session {
   std::string launcher_;
 };
 
-// Ends every rank of the job with this exit code; does not return, cannot hang (after 3 s the process exits by itself).
+// Ends every rank of the job with this exit code; does not return, cannot hang (after 3 s, 8 s with fault
+// tolerance, the process exits by itself).
 [[noreturn]] void abort_job(int exit_code);
 
 // Ends this process only, at once: for a rank that cannot go on where others of the job can. What becomes of those is the

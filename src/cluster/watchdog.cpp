@@ -28,8 +28,8 @@ namespace {
 
 constexpr int kExitCode = 86;
 constexpr int kRunFails = 1, kJobEnds = 2, kRankDied = 4;  // events
-constexpr double kDeadSeconds = 3;          // a launcher that works ends the job sooner than this after a rank's death
-constexpr double kOtherNodesSeconds = 2;    // for the tables of the other nodes, before the abort silences them
+constexpr double kDeadSeconds = 3;        // a launcher that works ends the job sooner than this after a rank's death
+constexpr double kOtherNodesSeconds = 2;  // for the tables of the other nodes, before the abort silences them
 
 // One cache line per rank. The owner writes, everyone reads.
 struct alignas(64) Entry {
@@ -110,6 +110,7 @@ struct Watchdog::State {
   std::vector<char> visible;  // by entry: its process can be seen in our /proc
   Entry* own = nullptr;
   std::size_t next = 0;  // the rank after this one on the node, cyclically
+  std::atomic<int> spared_begin{0}, spared_end{0};
   std::atomic<std::uint64_t> beats{0};
   std::mutex mutex;
   std::condition_variable stop_signal;
@@ -163,6 +164,7 @@ Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
 Watchdog::~Watchdog() {
   State& s = *state_;
   bool together = std::uncaught_exceptions() == 0 && !s.group.failed();  // all ranks come here
+  if (s.group.outlives_deaths()) together = false;
   s.beat();
   s.write(s.own->step_and_phase.load(std::memory_order_relaxed) >> 8, Phase::finished);
   if (together) {
@@ -187,6 +189,11 @@ Watchdog::~Watchdog() {
     MPI_Win_free(&s.window);
   else
     s.node.abandon();  // MPI_Win_free waits for all ranks
+}
+
+void Watchdog::spare(int begin, int end) {
+  state_->spared_end = end;
+  state_->spared_begin = begin;
 }
 
 void Watchdog::enter(std::int64_t step, Phase phase) {
@@ -235,11 +242,17 @@ void Watchdog::State::watch() {
   }
 }
 
-// Every rank looks after the next one of its node only, so that a tick costs one small read from /proc.
+// Every rank looks after the next one of its node only, so that a tick costs one small read from /proc. After a dead
+// one that may be dead it looks after the one behind it.
 const Entry* Watchdog::State::dead_peer() const {
-  const auto phase = static_cast<Phase>(board[next]->step_and_phase.load(std::memory_order_relaxed) & 0xff);
-  const bool dead = visible[next] && phase != Phase::finished && is_dead(process_state(board[next]->pid));
-  return dead ? board[next] : nullptr;
+  for (std::size_t i = 0; i + 1 < board.size(); ++i) {
+    const std::size_t peer = (next + i) % board.size();
+    const auto phase = static_cast<Phase>(board[peer]->step_and_phase.load(std::memory_order_relaxed) & 0xff);
+    if (!visible[peer] || phase == Phase::finished || !is_dead(process_state(board[peer]->pid))) return nullptr;
+    const int rank = board[peer]->rank;
+    if (rank < spared_begin.load() || rank >= spared_end.load()) return board[peer];
+  }
+  return nullptr;
 }
 
 void Watchdog::State::end_job(const std::string& reason) {

@@ -30,6 +30,7 @@
 #include "run/machine.h"
 #include "run/points.h"
 #include "run/record.h"
+#include "run/server_plan.h"
 
 namespace ringtrain {
 namespace {
@@ -329,7 +330,10 @@ class GroupTraining {
         root_(request.group.rank() == 0),
         threads_(thread_count(request.experiment, request.session)),
         watchdog_(request.group, request.experiment.communication.timeout_seconds) {
-    machine_.host = make_host_communicator(request.experiment, request.group);
+    machine_.host = make_training_communicator(request.experiment, request.group);
+    // Without rank 0 no run goes on (parallel/server_ranks.h).
+    if (request.group.outlives_deaths())
+      watchdog_.spare(1, static_cast<int>(server_ranks(request.experiment.parallel)));
   }
 
   void prepare();

@@ -20,6 +20,8 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
                          int threads, LaterRecords later, Watchdog& watchdog, const RankGroup& group)
     : plan_(plan),
       machine_(machine),
+      group_(group),
+      run_dir_(run_dir),
       communicator_(machine.communicator()),
       watchdog_(watchdog),
       threads_(threads),
@@ -77,6 +79,7 @@ int TrainingRun::run() {
     progress_.elapsed_seconds = now_seconds() - begin_;
     times_ += report.times;
     record(report);
+    note_deaths();
     if (!report.met) {  // nothing is due that needs the other ranks
       step_begin_ = now_seconds();
       continue;
@@ -90,8 +93,25 @@ int TrainingRun::run() {
     step_begin_ = now_seconds();
   }
   finish_writing();
+  note_deaths();
   if (recorder_) recorder_->finish();
   return leaving_ ? exit_checkpointed : 0;
+}
+
+// Of servers whose ranges others hold as well.
+void TrainingRun::note_deaths() {
+  for (; recorder_ && noted_deaths_ < group_.dead().size(); ++noted_deaths_) {
+    const int rank = group_.dead()[noted_deaths_], range = rank % servers_->ranges();
+    ServerDeath death{.rank = rank, .host = group_.hosts()[static_cast<std::size_t>(rank)], .range = range};
+    for (const int holder : servers_->holders(range))
+      if (std::ranges::find(group_.dead(), holder) == group_.dead().end()) death.successor = holder;
+    death.step = progress_.position.step;
+    recorder_->flush();
+    log_warning("rank ", rank, " on ", death.host, ", a server of range ", range, " of ", servers_->ranges(),
+                ", has died; seen after step ", death.step, ". Rank ", death.successor,
+                " has served that range alone since, and nothing is lost. --resume starts with all servers again");
+    record_server_death(run_dir_, death);
+  }
 }
 
 StopCost TrainingRun::stop_cost() const {

@@ -58,6 +58,7 @@ class TrainingRun {
  private:
   Requests requests() const;
   void prepare_to_leave();
+  void note_deaths();
   bool at_last_step() const;
   bool evaluation_due(bool at_end) const;
   bool checkpoint_due() const;
@@ -78,6 +79,8 @@ class TrainingRun {
 
   const RunPlan& plan_;
   const Machine& machine_;
+  const RankGroup group_;
+  const std::string run_dir_;
   Communicator& communicator_;
   Watchdog& watchdog_;
   int threads_;
@@ -99,6 +102,7 @@ class TrainingRun {
   std::int64_t steps_ = 0, dropped_ = 0;
   std::int64_t pause_samples_ = 0;
   std::int64_t measured_step_ = -1;  // that norms_ has measured last
+  std::size_t noted_deaths_ = 0;     // of servers
   bool leaving_ = false;             // a signal asked for it
   StopCost stop_cost_;               // on rank 0: as known at the start
 };

@@ -8,9 +8,8 @@
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
 #include "config/branch.h"
-#include "config/not_built.h"
-#include "config/server_contradictions.h"
 #include "config/schema.h"
+#include "config/server_contradictions.h"
 
 namespace ringtrain {
 namespace {
@@ -365,7 +364,6 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     return {{{"batch.global", "batch.micro"},
              cat(state("batch.micro", e), " but ", state("batch.global", e), ", expected a micro that divides global"),
              cat("Near: ", nearest_divisors(batch.global, batch.micro), ".")}};
-  if (auto contradiction = find_not_built(e)) return contradiction;
   if (auto contradiction = find_server_contradiction(e)) return contradiction;
   if (auto contradiction = pipeline_contradiction(e)) return contradiction;
   if (auto contradiction = noise_contradiction(e)) return contradiction;

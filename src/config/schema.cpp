@@ -369,7 +369,8 @@ std::vector<Field> make_schema() {
     FIELD(parallel.backup_workers).unit("workers").from(0, 65536).only_with("parallel.kind", {"server"})
       .means("sync: a step takes the gradients that arrive first and drops so many late ones (Chen et al. 2016)."),
     FIELD(parallel.replicas).how_it_runs().unit("servers").from(1, 2).only_with("parallel.kind", {"server"})
-      .means("Servers that hold each range, so that the job survives one that dies. 2 needs an MPI library with fault tolerance (ULFM). Not built yet: refused."),
+      .means("Servers that hold each range, so that the job survives one that dies. 2 needs "
+             "parallel.mode async and MPI with fault tolerance (ULFM): Open MPI 5, started with mpirun --with-ft ulfm."),
     FIELD(parallel.stages).how_it_runs().unit("stages").from(2, 1024).only_with("parallel.kind", {"pipeline"})
       .also({"pipeline_stages", "pp"}).means("Consecutive parts of the model, on as many ranks."),
     FIELD(parallel.cuts).how_it_runs().only_with("parallel.kind", {"pipeline"})

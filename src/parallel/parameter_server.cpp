@@ -42,7 +42,10 @@ bool ParameterServer::lead(const Wishes& wishes) {
     const std::optional<ServerAction> action = order_->next();
     if (!action) {
       const double begin = now_seconds();
-      while (!ranks_.mailbox().sender_of_waiting(worker_note_tag)) ranks_.mailbox().pause();
+      while (!ranks_.mailbox().sender_of_waiting(worker_note_tag)) {
+        ranks_.check_deaths();
+        ranks_.mailbox().pause();
+      }
       waited_seconds_ += now_seconds() - begin;
       continue;
     }
@@ -69,7 +72,7 @@ bool ParameterServer::follow() {
       ranks_.mailbox().send(0, worker_note_tag, bytes_of(note));
     }
     ServerOrder order;
-    ranks_.mailbox().receive(0, server_order_tag, bytes_of(order));
+    if (!ranks_.mailbox().receive(0, server_order_tag, bytes_of(order))) ranks_.check_deaths();
     perform(order);
     if (order.action.kind == ServerAction::Kind::meet) return true;
   }
@@ -88,7 +91,10 @@ void ParameterServer::wish(const Wishes& wishes) {
 void ParameterServer::look_for_notes() {
   while (const std::optional<int> rank = ranks_.mailbox().sender_of_waiting(worker_note_tag)) {
     WorkerNote note;
-    ranks_.mailbox().receive(*rank, worker_note_tag, bytes_of(note));
+    if (!ranks_.mailbox().receive(*rank, worker_note_tag, bytes_of(note))) {
+      ranks_.check_deaths();
+      continue;
+    }
     if (note.wants_to_stop > 0) wish({1, 0, 0, 0});
     const int worker = *rank - ranks_.servers();
     if (note.kind == WorkerNote::Kind::asks) order_->asks(worker);
@@ -124,8 +130,9 @@ void ParameterServer::take(const ServerOrder& order) {
   const ServerAction& action = order.action;
   const std::span<float> into = combines_ ? std::span(received_) : gradients_;
   for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank())) {
-    ranks_.mailbox().receive(ranks_.rank_of_worker(action.worker), gradient_tag,
-                             std::as_writable_bytes(piece(into, range)));
+    if (!ranks_.mailbox().receive(ranks_.rank_of_worker(action.worker), gradient_tag,
+                                  std::as_writable_bytes(piece(into, range))))
+      ranks_.check_deaths();
     moved_bytes_ += static_cast<double>(piece(into, range).size_bytes());
   }
   if (action.kind == ServerAction::Kind::drop) return;
@@ -179,12 +186,19 @@ ServerOrder ServedWorker::note(const WorkerNote& note) {
   mailbox.send(0, worker_note_tag, std::as_bytes(std::span(&note, 1)));
   mailbox.finish_sending();
   ServerOrder order;
-  mailbox.receive(0, server_order_tag, bytes_of(order));
+  if (!mailbox.receive(0, server_order_tag, bytes_of(order))) ranks_.check_deaths();
   if (order.action.kind == ServerAction::Kind::grant)
     for (int server = 0; server < ranks_.servers(); ++server)
-      for (const ElementRange& range : ranks_.pulled_from(server))
-        mailbox.receive(server, weights_tag, std::as_writable_bytes(piece(weights_, range)));
+      if (!pull(server)) ranks_.check_deaths();
   return order;
+}
+
+// False: the server has died. What has come of its weights are those of the range's other holder: of the same version,
+// in the same places.
+bool ServedWorker::pull(int server) {
+  for (const ElementRange& range : ranks_.pulled_from(server))
+    if (!ranks_.mailbox().receive(server, weights_tag, std::as_writable_bytes(piece(weights_, range)))) return false;
+  return true;
 }
 
 }  // namespace ringtrain

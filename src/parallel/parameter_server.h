@@ -8,6 +8,10 @@
 //
 // A server never waits for a worker that computes: a worker has sent its gradient before it says so, and is waiting for
 // weights when they are sent.
+//
+// With replicas a worker sends its gradient to both servers of a range and gets the range's weights from both, so
+// whatever it has not got from a server that died comes from the other one: nothing is asked for again, lost or applied
+// twice.
 #pragma once
 
 #include <functional>
@@ -83,6 +87,7 @@ class ServedWorker {
 
  private:
   ServerOrder note(const WorkerNote& note);
+  bool pull(int server);
 
   ServerRanks& ranks_;
   std::span<float> weights_, gradients_;

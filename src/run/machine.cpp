@@ -12,6 +12,8 @@
 #include "cluster/binding.h"
 #include "cluster/nccl_communicator.h"
 #include "cluster/staged_communicator.h"
+#include "cluster/surviving_communicator.h"
+#include "parallel/server_ranks.h"
 #include "run/plan.h"
 #include "run/stage_plan.h"
 
@@ -129,6 +131,14 @@ Machine make_machine(const Experiment& experiment, const RankGroup& group, int t
 
 std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group) {
   return make_mpi_communicator(group, static_cast<std::size_t>(experiment.communication.chunk_kib) << 10);
+}
+
+std::unique_ptr<Communicator> make_training_communicator(const Experiment& experiment, const RankGroup& group) {
+  const ParallelConfig& p = experiment.parallel;
+  if (p.replicas == 1) return make_host_communicator(experiment, group);
+  return make_surviving_communicator(
+      group, [ranges = static_cast<int>(p.servers), replicas = static_cast<int>(p.replicas)](
+                 const std::vector<int>& dead) { check_server_deaths(dead, ranges, replicas); });
 }
 
 void complete_machine(Machine& m, const Experiment& experiment, const RankGroup& group, int threads,

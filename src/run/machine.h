@@ -51,6 +51,9 @@ Machine make_machine(const Experiment& experiment, const RankGroup& group, int t
 // first is still there to tell the other ranks. `kept`: of the run that is resumed. `node`: what all ranks of the job
 // on this node see, where the group is a part of them; null: the group's ranks share out the devices.
 std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group);
+// The same for a run that trains: with parallel.replicas it goes on where a server dies. Throws Error, with advice,
+// where MPI has no fault tolerance.
+std::unique_ptr<Communicator> make_training_communicator(const Experiment& experiment, const RankGroup& group);
 void complete_machine(Machine& machine, const Experiment& experiment, const RankGroup& group, int threads,
                       const RunChoices& kept = {}, const NodeDevices* node = nullptr);
 // Of the experiment's pipeline; null: it has none. Collective.

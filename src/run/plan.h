@@ -25,7 +25,10 @@ struct BranchPoint {
 
 // Of a run whose parameter servers have ranks of their own, the first ones; the other ranks are workers.
 struct ServerPlan {
-  int servers = 1, workers = 1;
+  int servers = 1;   // ranges of the weights
+  int replicas = 1;  // servers that hold each range
+  int workers = 1;
+  int ranks() const { return servers * replicas; }  // of the servers
   bool async = false;  // an update is one worker's share of the batch; else a step takes the workers that come first
 };
 
@@ -104,7 +107,7 @@ LoaderPlan for_rank(const RunPlan& plan, LoaderPlan loader, int rank);
 LoaderPlan for_rank(LoaderPlan plan, int rank);
 // The first rank that computes gradients and evaluates.
 inline int first_worker(const RunPlan& plan) {
-  return plan.servers ? plan.servers->servers : 0;
+  return plan.servers ? plan.servers->ranks() : 0;
 }
 // What a rank reads for training.
 LoaderPlan train_loader_of(const RunPlan& plan, int rank);

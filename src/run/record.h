@@ -45,6 +45,15 @@ struct RunRecord {
   std::vector<std::pair<std::string, std::int64_t>> memory_bytes;  // what -> bytes per rank, in table order
 };
 
+// Of a parameter server whose range another one holds too, so that the run goes on.
+struct ServerDeath {
+  int rank = 0;
+  std::string host;
+  int range = 0;          // of the weights, from 0
+  std::int64_t step = 0;  // after which rank 0 has seen it
+  int successor = 0;      // the rank that serves the range since
+};
+
 struct RunOutcome {
   std::string outcome = "finished";  // or "stopped by SIGTERM after 1.2 s", or the text of the error
   std::int64_t step = 0;
@@ -68,6 +77,8 @@ void record_start(const std::string& run_dir, const RunRecord& record);
 void record_stop_cost(const std::string& run_dir, const StopCost& cost);  // in the last start
 // As the newest start that has it says; nothing when there is none.
 std::optional<StopCost> recorded_stop_cost(const std::string& run_dir);
+
+void record_server_death(const std::string& run_dir, const ServerDeath& death);  // in the last start
 
 // Completes the last start. Safe to call while an exception is handled; throws Error when the file cannot be written.
 void record_end(const std::string& run_dir, const RunOutcome& outcome);

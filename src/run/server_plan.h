@@ -8,6 +8,9 @@
 
 namespace ringtrain {
 
+// Of servers with ranks of their own.
+std::int64_t server_ranks(const ParallelConfig& parallel);
+
 // None where all ranks do the same. Throws Error where there are too few ranks, the workers do not divide the batch, or
 // ranks compute on GPUs.
 std::optional<ServerPlan> server_plan(const Experiment& experiment, int ranks, bool on_device);

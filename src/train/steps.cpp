@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/signals.h"
+#include "cluster/surviving_communicator.h"
 #include "parallel/arrivals_file.h"
 #include "parallel/parameter_server.h"
 #include "train/step_positions.h"
@@ -35,10 +36,11 @@ class ServedSteps : public Steps {
   void share_all() {
     ServerRanks& servers = *parts_.servers;
     Trainer& trainer = parts_.trainer;
-    for (int server = 0; server < servers.servers(); ++server) {
-      for (const ElementRange& range : servers.pulled_from(server)) share(trainer.weights(), range, server);
+    for (int range = 0; range < servers.ranges(); ++range) {
+      const std::vector<int> holders = servers.holders(range);
+      for (const ElementRange& elements : servers.pulled_from(range)) share(trainer.weights(), elements, holders);
       for (const std::unique_ptr<Vector>& state : trainer.optimizer().state())
-        share(*state, servers.range_of(server), server);
+        share(*state, servers.range_of(range), holders);
     }
   }
   // Of a rank that sees no update but the last one before the meeting.
@@ -60,10 +62,15 @@ class ServedSteps : public Steps {
   StepPositions positions_;
 
  private:
-  void share(Vector& vector, const ElementRange& range, int server) {
-    parts_.communicator.broadcast_vector(all_of(vector).subspan(static_cast<std::size_t>(range.begin),
-                                                                static_cast<std::size_t>(range.end - range.begin)),
-                                         server);
+  // From the first holder that lives.
+  void share(Vector& vector, const ElementRange& range, const std::vector<int>& holders) {
+    const auto elements = all_of(vector).subspan(static_cast<std::size_t>(range.begin),
+                                                 static_cast<std::size_t>(range.end - range.begin));
+    for (std::size_t i = 0;; ++i) try {
+        return parts_.communicator.broadcast_vector(elements, holders[i]);
+      } catch (const RootDied&) {
+        if (i + 1 == holders.size()) throw;
+      }
   }
 };
 
@@ -195,8 +202,8 @@ class WorkerSteps : public ServedSteps {
 
 std::unique_ptr<ServerRanks> make_server_ranks(const RunPlan& plan, const RankGroup& group) {
   if (!plan.servers) return nullptr;
-  return std::make_unique<ServerRanks>(make_mailbox(group), plan.servers->servers, plan.parameters.trained(),
-                                       plan.parameters.size());
+  return std::make_unique<ServerRanks>(make_mailbox(group), plan.servers->servers, plan.servers->replicas,
+                                       plan.parameters.trained(), plan.parameters.size());
 }
 
 std::unique_ptr<Steps> make_steps(const StepParts& parts, MeetingRule meets) {

@@ -13,12 +13,18 @@ namespace {
 
 constexpr std::int64_t trained = 7, elements = 9;  // the last two are statistics
 
+struct Death {
+  int rank = 0, call = 0;  // of its mailbox
+};
+
 struct Setting {
   int servers = 1, workers = 3, backups = -1;  // backups >= 0: synchronous
   std::int64_t max_staleness = -1, end = 40, meets_every = 13;
   unsigned seed = 1;
   int slow = -1;  // a worker
   std::vector<Arrival> replay = {};
+  int replicas = 1;
+  std::vector<Death> deaths = {};
 };
 
 struct Outcome {
@@ -26,6 +32,7 @@ struct Outcome {
   std::vector<std::int64_t> gradients, dropped;  // of each step
   std::vector<double> weights;
   std::vector<std::string> failures;
+  std::set<int> dead;
 };
 
 // The gradient of an update at these weights; any function that mixes both.
@@ -35,22 +42,30 @@ double gradient(double weight, std::int64_t update, std::int64_t element) {
 
 class Job {
  public:
-  explicit Job(const Setting& setting) : s_(setting), network_(setting.servers + setting.workers, setting.seed) {}
+  explicit Job(const Setting& setting)
+      : s_(setting),
+        server_ranks_(setting.servers * setting.replicas),
+        network_(server_ranks_ + setting.workers, setting.seed) {
+    for (const Death& death : s_.deaths) network_.kill(death.rank, death.call);
+  }
 
   Outcome run() {
     std::vector<std::thread> ranks;
-    for (int rank = 0; rank < s_.servers + s_.workers; ++rank)
+    for (int rank = 0; rank < server_ranks_ + s_.workers; ++rank)
       ranks.emplace_back([this, rank] {
         try {
-          ServerRanks servers(network_.mailbox(rank), s_.servers, trained, elements);
-          rank < s_.servers ? serve(servers, rank) : work(servers, rank);
+          ServerRanks servers(network_.mailbox(rank), s_.servers, s_.replicas, trained, elements);
+          rank < server_ranks_ ? serve(servers, rank) : work(servers, rank);
+        } catch (const Killed&) {
         } catch (const std::exception& error) {
+          network_.abort();
           const std::lock_guard lock(mutex_);
           outcome_.failures.push_back(error.what());
         }
       });
     for (std::thread& rank : ranks) rank.join();
     outcome_.weights.assign(weights_.begin(), weights_.end());
+    outcome_.dead = network_.dead();
     return outcome_;
   }
 
@@ -89,7 +104,12 @@ class Job {
     const std::lock_guard lock(mutex_);
     weights_.resize(elements);
     for (const ElementRange& range : ranks.pulled_from(rank))
-      std::copy(weights.begin() + range.begin, weights.begin() + range.end, weights_.begin() + range.begin);
+      for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end); ++i) {
+        if (weights_[i] != 0) {
+          EXPECT_EQ(weights_[i], weights[i]) << "the range's servers differ";
+        }
+        weights_[i] = weights[i];
+      }
   }
 
   void work(ServerRanks& ranks, int rank) {
@@ -100,7 +120,7 @@ class Job {
       ServerOrder order = worker.ask(false);
       while (order.action.kind == ServerAction::Kind::grant) {
         std::this_thread::sleep_for(
-            std::chrono::microseconds(random() % 200 + (rank - s_.servers == s_.slow ? 1500 : 0)));
+            std::chrono::microseconds(random() % 200 + (rank - server_ranks_ == s_.slow ? 1500 : 0)));
         for (std::size_t i = 0; i < weights.size(); ++i)
           gradients[i] = static_cast<float>(
               gradient(static_cast<double>(weights[i]), order.action.update, static_cast<std::int64_t>(i)));
@@ -112,6 +132,7 @@ class Job {
   }
 
   const Setting s_;
+  const int server_ranks_;
   SimulatedNetwork network_;
   std::mutex mutex_;
   Outcome outcome_;
@@ -187,6 +208,50 @@ TEST(ParameterServer, AReplayHasTheSameOrderAndBits) {
     EXPECT_EQ(again.arrivals, first.arrivals);
     EXPECT_EQ(again.weights, first.weights);
   }
+}
+
+// Rank 0 decides, and is not among the victims.
+TEST(ParameterServer, AServerMayDieAtAnyMomentAndNothingIsLostOrAppliedTwice) {
+  int deaths = 0;
+  for (unsigned seed = 1; seed <= 200; ++seed) {
+    const int servers = static_cast<int>(seed % 3) + 1, first = 1 + static_cast<int>(seed / 3) % (2 * servers - 1);
+    Setting s{.servers = servers,
+              .workers = static_cast<int>(seed % 4) + 1,
+              .max_staleness = static_cast<std::int64_t>(seed % 5) - 1,
+              .end = 30,
+              .seed = seed,
+              .replicas = 2,
+              .deaths = {{first, static_cast<int>(seed * 37 % 250) + 1}}};
+    if (servers == 3)  // of another range, and of the first one its second server
+      s.deaths.push_back({first % 3 == 0 ? 1 : 3, static_cast<int>(seed * 53 % 250) + 1});
+    SCOPED_TRACE(seed);
+    const Outcome outcome = Job(s).run();
+    deaths += static_cast<int>(outcome.dead.size());
+    expect_each_update_once(outcome, s);
+    if (HasFailure()) return;
+    if (s.max_staleness >= 0) expect_bound(outcome, s);
+    const std::vector<double> expected = sequential(outcome.arrivals);
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(outcome.weights[i], expected[i], 2e-6);
+    if (seed % 4 == 0) {
+      Setting again = s;
+      again.replicas = 1;
+      again.deaths.clear();
+      again.replay = outcome.arrivals;
+      EXPECT_EQ(Job(again).run().weights, outcome.weights);
+    }
+  }
+  EXPECT_GT(deaths, 150);
+}
+
+TEST(ParameterServer, AJobEndsWithoutTheRanksThatItNeeds) {
+  const auto expect_end = [](const std::vector<Death>& deaths, const std::string& why) {
+    const Outcome outcome = Job({.servers = 2, .workers = 2, .replicas = 2, .deaths = deaths}).run();
+    ASSERT_FALSE(outcome.failures.empty()) << why;
+    EXPECT_NE(outcome.failures.front().find(why), std::string::npos) << outcome.failures.front();
+  };
+  expect_end({{1, 40}, {3, 60}}, "the last server of range 1 of 2");
+  expect_end({{0, 80}}, "rank 0 has died");
+  expect_end({{5, 20}}, "rank 5, worker 1, has died");
 }
 
 TEST(ParameterServer, BackupWorkersStandInForASlowOne) {

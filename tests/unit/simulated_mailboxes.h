@@ -1,5 +1,5 @@
 // Ranks as threads that send each other messages: every message is delayed, and messages of different senders or tags
-// overtake each other, by a seed.
+// overtake each other, by a seed. A rank may die: in its n-th call, with some of its newest messages lost.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -17,10 +18,22 @@
 
 namespace ringtrain {
 
+struct Killed {};  // what a rank throws that dies
+
 class SimulatedNetwork {
  public:
   SimulatedNetwork(int ranks, unsigned seed) : ranks_(ranks), random_(seed) {}
   std::unique_ptr<Mailbox> mailbox(int rank) { return std::make_unique<Box>(*this, rank); }
+  void kill(int rank, int call) { killing_call_[rank] = call; }  // before the ranks begin
+  // An error on one rank ends them all.
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+  }
+  std::set<int> dead() {
+    const std::lock_guard lock(mutex_);
+    return dead_;
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -28,30 +41,67 @@ class SimulatedNetwork {
     Clock::time_point arrives;
     std::vector<std::byte> bytes;
   };
+  // Learns of a death some time after it, when it waits for the dead one or looks for messages.
   class Box : public Mailbox {
    public:
     Box(SimulatedNetwork& network, int rank) : network_(network), rank_(rank) {}
     int rank() const override { return rank_; }
     int size() const override { return network_.ranks_; }
-    void send(int to, int tag, std::span<const std::byte> bytes) override { network_.post(rank_, to, tag, bytes); }
+    void send(int to, int tag, std::span<const std::byte> bytes) override {
+      network_.count_call(rank_);
+      network_.post(rank_, to, tag, bytes);
+    }
     void start_sending(int to, int tag, std::span<const std::byte> bytes) override { send(to, tag, bytes); }
     void finish_sending() override {}
-    void receive(int from, int tag, std::span<std::byte> bytes) override { network_.take(from, rank_, tag, bytes); }
-    std::optional<int> sender_of_waiting(int tag) override { return network_.sender(rank_, tag); }
+    bool receive(int from, int tag, std::span<std::byte> bytes) override {
+      network_.count_call(rank_);
+      if (knows(from)) return false;
+      if (network_.take(from, rank_, tag, bytes)) return true;
+      learn(from);
+      return false;
+    }
+    std::optional<int> sender_of_waiting(int tag) override {
+      network_.count_call(rank_);
+      for (const int rank : network_.dead_by_chance()) learn(rank);
+      return network_.sender(rank_, tag, known_);
+    }
     void pause() override {
       network_.expect_progress();
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
+    const std::vector<int>& dead() const override { return known_; }
 
    private:
+    bool knows(int rank) const { return std::ranges::find(known_, rank) != known_.end(); }
+    void learn(int rank) {
+      if (!knows(rank)) known_.push_back(rank);
+    }
+
     SimulatedNetwork& network_;
     int rank_;
+    std::vector<int> known_;
   };
 
   // Where no message has been sent for long, everybody waits for somebody.
   void expect_progress() {
     const std::lock_guard lock(mutex_);
+    if (aborted_) throw Killed();
     if (Clock::now() - newest_ > std::chrono::seconds(5)) throw Error("all ranks wait for ever");
+  }
+  void count_call(int rank) {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) throw Killed();
+    const auto last = killing_call_.find(rank);
+    if (++calls_[rank]; last == killing_call_.end() || calls_[rank] < last->second) return;
+    dead_.insert(rank);
+    for (auto& [way, queue] : queues_)
+      if (std::get<0>(way) == rank)
+        while (!queue.empty() && random_() % 3 == 0) queue.pop_back();
+    throw Killed();
+  }
+  std::set<int> dead_by_chance() {
+    const std::lock_guard lock(mutex_);
+    return random_() % 4 == 0 ? dead_ : std::set<int>();
   }
   void post(int from, int to, int tag, std::span<const std::byte> bytes) {
     const std::lock_guard lock(mutex_);
@@ -61,23 +111,26 @@ class SimulatedNetwork {
     if (!queue.empty()) arrives = std::max(arrives, queue.back().arrives);  // no overtaking here
     queue.push_back({arrives, {bytes.begin(), bytes.end()}});
   }
-  void take(int from, int to, int tag, std::span<std::byte> bytes) {
+  // False: the sender has died and nothing of it is left.
+  bool take(int from, int to, int tag, std::span<std::byte> bytes) {
     for (;; std::this_thread::sleep_for(std::chrono::microseconds(20))) {
       expect_progress();
       const std::lock_guard lock(mutex_);
       auto& queue = queues_[{from, to, tag}];
+      if (queue.empty() && dead_.contains(from)) return false;
       if (queue.empty() || queue.front().arrives > Clock::now()) continue;
       if (queue.front().bytes.size() != bytes.size()) throw Error("a message of another length");
       std::ranges::copy(queue.front().bytes, bytes.begin());
       queue.pop_front();
-      return;
+      return true;
     }
   }
-  std::optional<int> sender(int to, int tag) {
+  std::optional<int> sender(int to, int tag, const std::vector<int>& left_out) {
     const std::lock_guard lock(mutex_);
     std::vector<int> all;
     for (int from = 0; from < ranks_; ++from)
-      if (auto& queue = queues_[{from, to, tag}]; !queue.empty() && queue.front().arrives <= Clock::now())
+      if (auto& queue = queues_[{from, to, tag}]; !queue.empty() && queue.front().arrives <= Clock::now() &&
+                                                  std::ranges::find(left_out, from) == left_out.end())
         all.push_back(from);
     if (all.empty()) return std::nullopt;
     return all[random_() % all.size()];
@@ -88,6 +141,9 @@ class SimulatedNetwork {
   Clock::time_point newest_ = Clock::now();  // message
   std::mt19937 random_;
   std::map<std::tuple<int, int, int>, std::deque<Message>> queues_;
+  std::map<int, int> killing_call_, calls_;  // by rank
+  std::set<int> dead_;
+  bool aborted_ = false;
 };
 
 }  // namespace ringtrain
