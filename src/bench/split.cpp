@@ -128,12 +128,14 @@ const SplitTrial& fastest(const std::vector<SplitTrial>& trials) {
 }
 
 std::string split_csv(const Experiment& experiment, int ranks, const std::vector<SplitTrial>& trials) {
-  std::string text = "experiment,ranks,stages,schedule,cuts,split_size,micro_batches,step_seconds,samples_per_second,"
-                     "bubble_seconds,boundary_seconds\n";
+  std::string text =
+      "experiment,ranks,stages,schedule,cuts,split_size,micro_batches,step_seconds,samples_per_second,"
+      "bubble_seconds,boundary_seconds\n";
   const ParallelConfig& parallel = experiment.parallel;
   for (const SplitTrial& t : trials)
-    text += cat(experiment.name, ",", ranks, ",", parallel.stages, ",", parallel.schedule, ",", joined(t.cuts, " "), ",", t.micro_batch, ",", t.micro_batches, ",", t.seconds, ",",
-                t.samples_per_second, ",", t.bubble_seconds, ",", t.boundary_seconds, "\n");
+    text += cat(experiment.name, ",", ranks, ",", parallel.stages, ",", parallel.schedule, ",", joined(t.cuts, " "),
+                ",", t.micro_batch, ",", t.micro_batches, ",", t.seconds, ",", t.samples_per_second, ",",
+                t.bubble_seconds, ",", t.boundary_seconds, "\n");
   return text;
 }
 

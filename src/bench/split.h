@@ -28,9 +28,9 @@ std::vector<std::int64_t> split_sizes(const RunPlan& plan, std::size_t most = 10
 // The plan's own cuts, and each of them moved by one layer either way.
 std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan);
 
-// Collective over the group. For about `seconds` in all, at least 2 steps of each, the first one not counted; fresh weights each time. With
-// `only_sizes` the experiment's cuts are kept. The same result on all ranks. Throws Error where the experiment is no
-// pipeline.
+// Collective over the group. For about `seconds` in all, at least 2 steps of each, the first one not counted; fresh
+// weights each time. With `only_sizes` the experiment's cuts are kept. The same result on all ranks. Throws Error where
+// the experiment is no pipeline.
 std::vector<SplitTrial> measure_splits(const Experiment& experiment, const DatasetIndex& train, Machine& machine,
                                        const RankGroup& group, double seconds, bool only_sizes);
 

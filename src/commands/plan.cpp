@@ -12,6 +12,7 @@
 #include "run/course.h"
 #include "run/machine.h"
 #include "run/memory_plan.h"
+#include "run/plan_tables.h"
 #include "run/planned_index.h"
 #include "run/stage_plan.h"
 #include "run/traffic.h"

@@ -28,6 +28,7 @@
 #include "run/energy.h"
 #include "run/library_versions.h"
 #include "run/machine.h"
+#include "run/plan_tables.h"
 #include "run/points.h"
 #include "run/record.h"
 #include "run/server_plan.h"

@@ -60,13 +60,14 @@ void OwnedSums::share(Vector& weights) {
 }
 
 void OwnedSums::gather(std::span<float> values, std::int64_t begin) {
+  PendingSums pending;
   for (const auto& [elements, rank] : owners_) {
     const std::int64_t from = std::max(begin, elements.begin), to = std::min(begin + std::ssize(values), elements.end);
     if (from < to)
-      communicator_.broadcast(std::as_writable_bytes(values.subspan(static_cast<std::size_t>(from - begin),
-                                                                    static_cast<std::size_t>(to - from))),
-                              rank);
+      pending.push_back(communicator_.start_broadcast(
+          values.subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(to - from)), rank));
   }
+  for (; !pending.empty(); pending.pop_front()) pending.front()->finish();
 }
 
 }  // namespace ringtrain

@@ -13,6 +13,8 @@
 
 namespace ringtrain {
 
+class StageRanks;
+
 // All ranks make the same calls in the same order. A CPU sums in host memory, and the update waits for the sums; a
 // device is given the sums and the update at once, and the host waits for its counters only. agree() is where both have
 // come to.
@@ -42,8 +44,6 @@ class Synchronizer {
 // (cluster/gradient_reducer.h). `gradients`: the flat vector, where start_sum() of the communicator finds it.
 std::unique_ptr<Synchronizer> make_ring_synchronizer(Communicator& communicator, std::span<float> gradients,
                                                      std::int64_t bucket_elements, bool on_device);
-
-class StageRanks;
 
 // The same with the optimizer's state in parts (parallel.shard_state; ZeRO stage 1, Rajbhandari et al. 2020): each
 // bucket's sums are left on the ranks that own its pieces, and after the update the pieces are gathered. `trained`:

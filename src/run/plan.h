@@ -127,9 +127,4 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
 bool due(double every_epochs, std::int64_t every_steps, const RunPlan& plan, const Position& before,
          const Position& position, double offset_epochs = 0);
 
-// The tables that `plan` prints in full and `train` in short.
-std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory);
-std::string describe_parameters(const RunPlan& plan);
-std::string describe_memory(const std::vector<MemoryItem>& memory);
-
 }  // namespace ringtrain

@@ -1,11 +1,188 @@
-// The longer tables of a plan.
+#include "run/plan_tables.h"
+
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/table.h"
-#include "run/plan.h"
+#include "config/branch.h"
+#include "config/schema.h"
+#include "run/adascale_plan.h"
+#include "run/course.h"
+#include "run/memory_plan.h"
+#include "run/norm_plan.h"
+#include "run/points.h"
+#include "run/server_plan.h"
+#include "run/stage_plan.h"
 
 namespace ringtrain {
+
+namespace {
+
+std::string describe_data(const DatasetIndex& index, std::int64_t samples) {
+  return cat(
+      index.prefix, ": ", with_thousands(samples), " samples in ", index.shards.size(),
+      index.shards.size() == 1 ? " shard, " : " shards, ",
+      index.is_image() ? cat(index.image.class_ids.size(), " classes") : cat(index.text.vocabulary.size(), " symbols"));
+}
+
+// A resize that was forgotten shows here: 256, the default, leaves 2 % to a model of 32 x 32.
+std::string describe_images(const DataConfig& data) {
+  const auto size = static_cast<double>(data.image_size), resize = static_cast<double>(data.resize);
+  return cat("training ", data.augmentation, data.augmentation == "pad_crop" ? cat(" ", data.pad) : "",
+             data.flip ? ", flip" : "", "; evaluation the central ", data.image_size, " x ", data.image_size,
+             data.resize == 0 ? " of the stored image"
+                              : cat(", short side ", data.resize, ": ",
+                                    std::llround(100 * size * size / resize / resize), " % of a square image"));
+}
+
+std::string describe_model(const RunPlan& plan) {
+  const ModelConfig& m = plan.experiment.model;
+  std::string text = m.kind;
+  if (m.kind == "char_lstm") text += cat(" ", m.layers, " x ", m.hidden, ", dropout ", with_digits(m.dropout));
+  if (m.kind == "resnet")
+    text += cat("-", m.depth, m.width == 64 ? "" : cat(", width ", m.width), ", stem ", m.stem,
+                m.stride_in == "1x1" ? ", stride in the first 1x1" : "", m.zero_gamma ? ", zero gamma" : "");
+  if (m.kind == "alexnet") text += cat(", dropout ", with_digits(m.dropout));
+  if (m.initial != "he") text += cat(", initial weights ", m.initial, m.initial_range > 0 ? " +-" : "");
+  if (m.initial_range > 0) text += with_digits(m.initial_range);
+  if (m.forget_bias != 0) text += cat(", forget bias ", with_digits(m.forget_bias));
+  if (plan.train.is_image()) text += cat(", ", plan.experiment.data.image_size, " px");
+  if (plan.norm_group > 0) text += cat(", batch norm over ", plan.norm_group);
+  if (plan.experiment.loss.label_smoothing > 0)
+    text += cat(", label smoothing ", with_digits(plan.experiment.loss.label_smoothing));
+  return cat(text, ", ", with_thousands(plan.parameters.count()), " parameters, ",
+             with_digits(static_cast<double>(plan.graph.forward_flops_per_sample()) / 2e9), " GMAC forward");
+}
+
+// " but not on norm and bias"
+std::string but_not_on(const std::vector<std::string>& kinds) {
+  std::string text = kinds.empty() ? " on everything" : " but not on ";
+  for (std::size_t i = 0; i < kinds.size(); ++i) text += cat(i == 0 ? "" : " and ", kinds[i]);
+  return text;
+}
+
+std::string describe_optimizer(const Experiment& e) {
+  const OptimizerConfig& o = e.optimizer;
+  std::string text = cat(o.schedule_free ? "schedule-free " : "", o.kind);
+  const bool adam = o.kind == "adam" || o.kind == "adamw" || o.kind == "lamb";
+  if (o.kind == "lars")
+    text += cat(" (", o.lars_form, "), trust coefficient ", with_digits(o.trust_coefficient), but_not_on(o.no_trust));
+  if (o.kind == "sgd" || o.kind == "lars" || o.kind == "rmsprop_to_sgd")
+    text += cat(", momentum ", with_digits(o.momentum), o.nesterov ? " (Nesterov)" : "",
+                o.rate_in_momentum ? ", rate in the buffer" : "", o.momentum_correction ? ", corrected" : "");
+  if (adam)
+    text += cat(", betas ", with_digits(o.beta1), " ", with_digits(o.beta2), ", epsilon ", with_digits(o.epsilon));
+  if (o.kind == "muon")
+    text += cat(" (", o.muon_rate, "), momentum ", with_digits(o.momentum), ", ", o.other_kind, " x ",
+                with_digits(o.other_rate), " for the rest");
+  if (o.kind == "muon" && o.other_kind == "adamw")
+    text += cat(": betas ", with_digits(o.beta1), " ", with_digits(o.beta2), ", epsilon ", with_digits(o.epsilon));
+  if (o.kind == "rmsprop" || o.kind == "rmsprop_to_sgd")
+    text += cat(", mean square's decay ", with_digits(o.beta2), ", epsilon ", with_digits(o.epsilon));
+  if (o.kind == "rmsprop_to_sgd")
+    text +=
+        cat(", half SGD at epoch ", with_digits(o.transition_center), ", within ", with_digits(o.transition_length));
+  if (o.adascale)
+    text += cat(", AdaScale at ",
+                with_digits(static_cast<double>(e.batch.global) / static_cast<double>(e.learning_rate.base_batch)),
+                " x base_batch ", e.learning_rate.base_batch);
+  if (o.weight_decay > 0) text += cat(", weight decay ", with_digits(o.weight_decay), but_not_on(o.no_decay));
+  if (o.kind == "lamb" && o.trust_undecayed) text += ", trust ratios on everything";
+  if (o.clip_value > 0) text += cat(", elements cut to +-", with_digits(o.clip_value));
+  if (o.clip_norm > 0) text += cat(", clipped to norm ", with_digits(o.clip_norm));
+  return text;
+}
+
+std::string describe_noise(const RunPlan& plan) {
+  const std::int64_t every = plan.experiment.noise.every_steps;
+  if (plan.servers) return "not measured: parameter servers do not see the small batches of a step";
+  if (every == 0) return "not measured (noise.every_steps is 0)";
+  if (!plan.measures_noise)
+    return "not measured: one rank does the whole batch in one pass; noise.small_batch makes smaller passes";
+  return cat("from gradients of ", with_thousands(plan.batch.small_batch), " and ", with_thousands(plan.batch.global),
+             " samples, ", every == 1 ? "every step" : cat("every ", every, " steps"), ", half-life ",
+             with_thousands(std::llround(plan.noise_half_life)), " samples");
+}
+
+std::string describe_precision(const Experiment& e) {
+  if (e.precision == "fp32" || e.precision == "tf32") return e.precision;
+  const LossScaleConfig& s = e.loss_scale;
+  return cat(e.precision, ", fp32 weights",
+             e.precision == "bf16"
+                 ? ""
+                 : cat(", loss scale ", with_digits(s.initial), s.growth_steps > 0 ? ", dynamic" : ", static"));
+}
+
+// With the first batch.
+std::string describe_epoch(const RunPlan& plan) {
+  const std::int64_t rest = plan.samples_per_epoch % plan.batch.global;
+  const bool last = plan.course.keeps_rest && rest > 0;
+  const std::string steps = with_thousands(plan.samples_per_epoch / plan.batch.global + (last ? 1 : 0)) + " steps; ";
+  if (!plan.course.keeps_rest) return cat(steps, rest, " samples of each epoch's order are dropped");
+  return steps + (last ? cat("the last one has the ", rest, " samples that are left") : "all samples count");
+}
+
+bool data_is_here(const RunPlan& plan) {
+  return !plan.train.dataset_uuid.empty() && (!plan.has_validation || !plan.validation.dataset_uuid.empty());
+}
+
+std::string describe_stop(const RunPlan& plan) {
+  const StopConfig& s = plan.experiment.stop;
+  std::string text = is_branch(plan.experiment) ? describe_branch_stop(plan) : "";
+  const auto part = [&](const std::string& t) { text += (text.empty() ? "" : " or ") + t; };
+  const bool by_stop = !is_branch(plan.experiment);
+  if (by_stop && plan.adascale_times > 0 && plan.base_schedule.total_steps > 0) part(describe_adascale_stop(plan));
+  const double epochs =
+      static_cast<double>(plan.schedule.total_steps) / static_cast<double>(plan.schedule.steps_per_epoch);
+  const std::string steps = cat(with_thousands(plan.updates), " steps");
+  if (by_stop && plan.updates > 0)
+    part(plan.schedule.total_steps > 0 ? cat("after ", steps, " (", with_digits(epochs), " epochs)")
+                                       : "after " + steps);
+  else if (by_stop && plan.schedule.total_steps > 0)  // and the batch follows the noise
+    part(cat("after ", with_digits(epochs), " epochs",
+             s.steps > 0 ? cat(" or ", with_thousands(s.steps), " steps") : ""));
+  if (s.seconds > 0) part(cat("after ", with_digits(s.seconds), " s"));
+  if (!s.target_metric.empty()) part(cat(s.target_metric, " reaches ", with_digits(s.target_value)));
+  return text;
+}
+
+}  // namespace
+
+std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory) {
+  const Experiment& e = plan.experiment;
+  std::int64_t host = 0, device = 0;
+  for (const MemoryItem& item : memory) (item.on_device ? device : host) += item.bytes;
+  Table t;
+  t.section(e.name);
+  t.row("experiment", cat(experiment_id(plan), data_is_here(plan) ? ""
+                                                                  : " (without the data sets, which are not here: a "
+                                                                    "run has another)"));
+  t.row("model", describe_model(plan));
+  t.row("data", describe_data(plan.train, plan.samples_per_epoch));
+  if (plan.has_validation)
+    t.row("validation", describe_data(plan.validation, samples_per_epoch(plan.validation, plan.validation_loader)));
+  if (plan.train.is_image()) t.row("images", describe_images(e.data));
+  t.row("batch", to_string(plan.batch));
+  if (plan.servers) t.row("servers", describe_servers(plan));
+  t.row("epoch", describe_epoch(plan));
+  if (is_branch(e)) t.row("branch", describe_branch(plan));
+  t.row("optimizer", describe_optimizer(e));
+  t.row("noise scale", describe_noise(plan));
+  if (e.evaluate.norm_statistics != "running") t.row("batch norm", describe_norm_statistics(e));
+  t.row("stop", describe_stop(plan));
+  if (!e.checkpoint.keep_at.empty()) t.row("kept for ever", describe_kept(plan));
+  t.row("machine", cat(describe_ranks(plan), ", each: ", backend));
+  t.row("precision", describe_precision(e));
+  std::vector<std::string> recomputed;
+  for (const Block& block : plan.graph.blocks())
+    if (block.recomputed) recomputed.push_back(block.name);
+  if (!recomputed.empty()) t.row("recomputed", joined(recomputed));
+  t.row("memory", cat(device > 0 ? cat(readable_bytes(static_cast<double>(device)), " of the GPU and ") : "",
+                      readable_bytes(static_cast<double>(host)), " per rank"));
+  t.row("seed", std::to_string(e.seed));
+  return t.str();
+}
 
 std::string describe_parameters(const RunPlan& plan) {
   Table t;

@@ -2,11 +2,11 @@
 """Ways to be parallel beside each other: ring, sharded state, parameter servers (in step, asynchronous, and with a backup worker) and pipelines, on 4 ranks at an
 equal global batch, with and without a slow rank.
 
-  tests/bench/parallel_kinds.py                      all, about 15 minutes on 2 cores
+  tests/bench/parallel_kinds.py                      all, about 10 minutes on 2 cores
   tests/bench/parallel_kinds.py --only async --model names
 
-Needs the data of `make demo` and `make study` (data_prep/study_data.sh names, digits). Writes results/bench/parallel.csv, and
-results/bench/parallel_MODEL.png with Python's matplotlib.
+Needs the data of `make demo` and `make study` (data_prep/study_data.sh names, digits). Writes results/bench/parallel_MODEL.csv, and
+parallel_MODEL.png beside it with Python's matplotlib.
 """
 import argparse
 import csv
@@ -21,9 +21,9 @@ RANKS = 4
 # batch.global fits 4 workers and 3, so that servers may have a rank of their own.
 MODELS = {
     "names": {"experiment": "configs/names.yaml", "title": "char-LSTM of names", "slow_seconds": 0.02,
-              "keys": ["batch.global=192", "batch.worker=16", "stop.epochs=2", "evaluate.every_epochs=0.25", "checkpoint.best=false"]},
+              "keys": ["batch.global=192", "batch.worker=16", "stop.epochs=1", "evaluate.every_epochs=0.125", "checkpoint.best=false"]},
     "digits": {"experiment": "configs/digits_resnet18.yaml", "title": "ResNet-18 of digits", "slow_seconds": 0.02,
-               "keys": ["batch.global=96", "batch.worker=8", "stop.epochs=30", "checkpoint.best=false"]},
+               "keys": ["batch.global=96", "batch.worker=8", "stop.epochs=15", "learning_rate.milestones=[5,10,13]", "checkpoint.best=false"]},
 }
 KINDS = {
     "ring": [],
@@ -103,9 +103,8 @@ def main():
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mpicc", "-shared", "-fPIC", "-O2", "-o", str(WORK / "sent_bytes.so"), "tests/bench/sent_bytes.c"], cwd=ROOT, check=True)
-    rows = []
     for model in options.model or MODELS:
-        curves = {}
+        rows, curves = [], {}
         for slow in False, True:
             for kind in KINDS:
                 if options.only in kind:
@@ -113,10 +112,10 @@ def main():
                     rows.append(row)
                     print(*row.values(), sep=" | ", flush=True)
         draw(model, curves, ROOT / options.output / f"parallel_{model}.png")
-    with open(ROOT / options.output / "parallel.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        with open(ROOT / options.output / f"parallel_{model}.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -57,9 +57,13 @@ def test_plan_says_what_each_rank_keeps(workshop):
     def planned(**changes):
         result = workshop.run("plan", workshop.experiment(**changes), "--ranks", 4, ranks=0)
         assert result.code == 0, result
-        return [line for line in result.out.splitlines() if "optimizer state" in line]
+        lines = [line for line in result.out.splitlines() if "optimizer state" in line]
+        return [int(line.split()[-1].replace(",", "")) for line in lines]
 
-    assert planned() != planned(parallel=SHARDED)
+    whole, shared = planned(), planned(parallel=SHARDED)
+    assert len(whole) == len(shared) == 2  # Adam's two moments
+    # A quarter of the elements, and at most one piece of 64 more in each bucket and tensor.
+    assert all(all_bytes / 4 - 256 <= own <= all_bytes / 4 + 4096 for all_bytes, own in zip(whole, shared))
 
 
 @pytest.mark.parametrize("ranks, changes, says", [

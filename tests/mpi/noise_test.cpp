@@ -1,5 +1,6 @@
 // The gradient noise scale of a run: what the trainer measures, on any number of ranks, on the CPU and on (host)
 // devices.
+#include "run/plan_tables.h"
 #include "training_rank.h"
 
 namespace ringtrain {

@@ -1,0 +1,16 @@
+// A planned run as tables for people.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "run/plan.h"
+
+namespace ringtrain {
+
+// `backend`: Backend::describe(); `memory`: of rank_memory(). The tables that `plan` prints in full and `train` in short.
+std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory);
+std::string describe_parameters(const RunPlan& plan);
+std::string describe_memory(const std::vector<MemoryItem>& memory);
+
+}  // namespace ringtrain
