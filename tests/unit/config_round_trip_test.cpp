@@ -106,7 +106,7 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
        "noise.every_steps=0"},
       {"parallel.kind=server", "parallel.backup_workers=1", "noise.every_steps=0"},
       {"parallel.kind=pipeline", "parallel.stages=3", "parallel.cuts=[lstm.l1, linear]", "parallel.schedule=gpipe"},
-      {"test.slow_rank=1", "test.slow_seconds=0.25"},
+      {"test.slow_rank=1", "test.slow_seconds=0.25", "parallel.shard_state=true"},
       {"optimizer.kind=sgd", "optimizer.adascale=true", "learning_rate.base_batch=16", "noise.small_batch=16"},
   };
   std::set<std::string_view> changed;
