@@ -29,9 +29,7 @@ void OwnedSums::start_bucket(std::int64_t begin, std::int64_t end, const BeforeS
   if (before) before(0);
   const std::int64_t trained_end = std::clamp(trained_, begin, end);
   if (begin < trained_end) start_sums(begin, trained_end, pending);
-  if (trained_end < end)
-    pending.push_back(communicator_.start_sum(
-        gradients_.subspan(static_cast<std::size_t>(trained_end), static_cast<std::size_t>(end - trained_end))));
+  if (trained_end < end) pending.push_back(communicator_.start_sum(part(gradients_, trained_end, end)));
 }
 
 void OwnedSums::finish() {
@@ -63,9 +61,7 @@ void OwnedSums::gather(std::span<float> values, std::int64_t begin) {
   PendingSums pending;
   for (const auto& [elements, rank] : owners_) {
     const std::int64_t from = std::max(begin, elements.begin), to = std::min(begin + std::ssize(values), elements.end);
-    if (from < to)
-      pending.push_back(communicator_.start_broadcast(
-          values.subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(to - from)), rank));
+    if (from < to) pending.push_back(communicator_.start_broadcast(part(values, from - begin, to - begin), rank));
   }
   for (; !pending.empty(); pending.pop_front()) pending.front()->finish();
 }

@@ -28,6 +28,9 @@ class OwnedSums : public Synchronizer {
   // Begins to bring every owner's elements to all.
   virtual void start_sharing(std::span<float> weights, PendingSums& pending) = 0;
 
+  static std::span<float> part(std::span<float> values, std::int64_t begin, std::int64_t end) {
+    return values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  }
   double waited_seconds() const { return waited_seconds_; }  // for sums and weights in this step
 
   Communicator& communicator_;

@@ -30,8 +30,7 @@ std::int64_t shard_piece(std::int64_t bucket_elements, int ranks) {
 std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trained, std::int64_t bucket_elements,
                                int ranks) {
   std::vector<OwnedRange> all;
-  if (servers_work(parallel))
-    append_pieces(all, {0, trained}, part_of(trained, parallel.servers));
+  if (servers_work(parallel)) append_pieces(all, {0, trained}, part_of(trained, parallel.servers));
   if (parallel.kind == "ring" && parallel.shard_state)
     for (std::int64_t begin = 0; begin < trained; begin += bucket_elements) {
       const ElementRange bucket{begin, std::min(begin + bucket_elements, trained)};

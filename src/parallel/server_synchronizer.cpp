@@ -21,9 +21,6 @@ class ServerSynchronizer final : public OwnedSums {
     for (const auto& [elements, rank] : owners_)
       pending.push_back(communicator_.start_broadcast(part(weights, elements.begin, elements.end), rank));
   }
-  static std::span<float> part(std::span<float> values, std::int64_t begin, std::int64_t end) {
-    return values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-  }
 };
 
 }  // namespace

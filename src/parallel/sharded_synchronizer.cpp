@@ -11,19 +11,16 @@ class ShardedSynchronizer final : public OwnedSums {
 
  private:
   void start_sums(std::int64_t begin, std::int64_t end, PendingSums& pending) override {
-    pending.push_back(communicator_.start_reduce_scatter(bucket(gradients_, begin, end), piece(begin, end)));
+    pending.push_back(communicator_.start_reduce_scatter(part(gradients_, begin, end), piece(begin, end)));
   }
   void start_sharing(std::span<float> weights, PendingSums& pending) override {
     for (std::int64_t begin = 0; begin < trained_; begin += bucket_elements_) {
       const std::int64_t end = std::min(begin + bucket_elements_, trained_);
-      pending.push_back(communicator_.start_all_gather(bucket(weights, begin, end), piece(begin, end)));
+      pending.push_back(communicator_.start_all_gather(part(weights, begin, end), piece(begin, end)));
     }
   }
   std::int64_t piece(std::int64_t begin, std::int64_t end) const {
     return shard_piece(end - begin, communicator_.size());
-  }
-  static std::span<float> bucket(std::span<float> values, std::int64_t begin, std::int64_t end) {
-    return values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   }
 };
 

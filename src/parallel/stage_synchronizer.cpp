@@ -8,7 +8,10 @@ namespace {
 class StageSynchronizer : public Synchronizer {
  public:
   StageSynchronizer(Communicator& all, StageRanks& stages, std::span<float> gradients, std::int64_t bucket_elements)
-      : all_(all), stages_(stages), reducer_(stages.over_replicas(), gradients, bucket_elements), elements_(std::ssize(gradients)) {}
+      : all_(all),
+        stages_(stages),
+        reducer_(stages.over_replicas(), gradients, bucket_elements),
+        elements_(std::ssize(gradients)) {}
 
   void begin(BeforeBucket before) override { reducer_.begin(std::move(before)); }
   void ready(std::int64_t watermark) override { reducer_.ready(watermark); }

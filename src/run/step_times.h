@@ -8,8 +8,7 @@
 namespace ringtrain {
 
 // Seconds, of one step or of many. `communication`: the rank waited for others; `server`: the part of it in which it
-// waited for parameter servers. What a step has beside these five
-// parts is not counted.
+// waited for parameter servers. What a step has beside these five parts is not counted.
 struct StepTimes {
   double input = 0, forward = 0, backward = 0, communication = 0, update = 0, server = 0;
   StepTimes& operator+=(const StepTimes& other);

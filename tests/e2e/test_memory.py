@@ -5,20 +5,9 @@ import re
 import pytest
 
 from conftest import assert_same_bits, last_step
-from test_images import RESNET, make_images
+from test_images import RESNET, data_sets, images  # noqa: F401 (fixtures)
 
 TEXT = {"model__dropout": 0.2, "model__layers": 3, "stop__steps": 6}
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("raw"), "raw", 32)
-
-
-@pytest.fixture
-def images(workshop, pictures):
-    workshop.data = pictures
-    return workshop
 
 
 def memory_of(run_dir):

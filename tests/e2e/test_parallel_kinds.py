@@ -10,23 +10,12 @@ import pytest
 
 from conftest import assert_close, assert_same_bits, checkpoints, evaluations, last_step, merged, steps
 from test_equivalence import has
-from test_images import RESNET, make_images
+from test_images import RESNET, data_sets, images  # noqa: F401 (fixtures)
 
 ASYNC = {"kind": "server", "mode": "async"}
 BACKUP = {"kind": "server", "backup_workers": 1}
 PIPELINE = {"kind": "pipeline", "stages": 2}
 SGD = {"optimizer": {"kind": "sgd"}, "learning_rate": {"base": 0.1, "scaling": "none"}}
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("raw"), "raw", 32)
-
-
-@pytest.fixture
-def images(workshop, pictures):
-    workshop.data = pictures
-    return workshop
 
 
 def arrivals(run_dir):

@@ -21,12 +21,12 @@ class Shares : public TrainerTest {
   }
   // A residual network with batch norm.
   Experiment images(const Settings& more) const {
-    std::ofstream(folder_ / "images.yaml")
-        << "name: test\nmodel: {kind: resnet, depth: 18, width: 16, stem: small, zero_gamma: false}\ndata: {train: "
-        << (folder_ / "images").string() << ", image_size: 16, resize: 0, augmentation: pad_crop, pad: 2}\n"
-        << "batch: {global: 24, worker: 2, micro: 2}\noptimizer: {kind: sgd, momentum: 0.9, weight_decay: 0.001}\n"
-        << "learning_rate: {base: 0.01}\nstop: {steps: 1000}\n";
-    return read_experiment((folder_ / "images.yaml").string(), more);
+    return image_experiment("images", 16,
+                            "model: {kind: resnet, depth: 18, width: 16, stem: small, zero_gamma: false}\n"
+                            "batch: {global: 24, worker: 2, micro: 2}\n"
+                            "optimizer: {kind: sgd, momentum: 0.9, weight_decay: 0.001}\n"
+                            "learning_rate: {base: 0.01}\n",
+                            more);
   }
 };
 
