@@ -152,8 +152,8 @@ LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, c
   const std::int64_t step = from.progress.position.step;
   log_info("resuming after step ", step, " from ", from.path);
   if (const std::int64_t lost = last_recorded_step(run_dir) - step; lost > 0)
-    log_info(lost, lost == 1 ? " update" : " updates",
-             " since that checkpoint were lost: the job ended without another one");
+    log_info(lost, lost == 1 ? " update since that checkpoint was" : " updates since that checkpoint were",
+             " lost: the job ended without another one");
   const Experiment before = experiment_of(*from.checkpoint, from.path);
   const std::vector<KeyChange> changes = changed_keys(before, plan.experiment);
   for (const KeyChange& change : changes) log_info("changed since that checkpoint: ", to_string(change));
