@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <iostream>
+#include <new>
 #include <optional>
 #include <tuple>
 
@@ -254,6 +257,21 @@ int run(int argc, char** argv) {
   return session.finish(command.work == Work::of_one ? on_rank_0(work) : work());
 }
 
+// Says so with no more memory: what the operating system refuses once it may refuse again.
+[[noreturn]] void report_no_memory() {
+  const char* who = rank_label_text();
+  char text[600];
+  const int length =
+      std::snprintf(text, sizeof text,
+                    "ringtrain: error%s%s%s: out of memory: the operating system gave no more (std::bad_alloc)\n"
+                    "  ringtrain plan shows what a rank needs: a smaller batch.micro, memory.recompute, fewer loader "
+                    "threads or fewer ranks on a node need less; so does what else runs here\n",
+                    *who != '\0' ? " (" : "", who, *who != '\0' ? ")" : "");
+  if (::write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) _exit(1);
+  if (job_size() <= 1) _exit(1);
+  abort_job(1);
+}
+
 // An error that all ranks see (a bad file) is printed once: the others give rank 0 time to end the job, which reaches
 // them as SIGTERM.
 [[noreturn]] void report(const std::exception& error) {
@@ -277,15 +295,35 @@ int run(int argc, char** argv) {
   abort_job(1);
 }
 
+// An exception that no thread has caught, e.g. out of memory in a parallel region.
+[[noreturn]] void report_uncaught() {
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::bad_alloc&) {
+    report_no_memory();
+  } catch (const std::exception& error) {
+    report(error);
+  } catch (...) {
+  }
+  std::abort();
+}
+
 }  // namespace
 }  // namespace ringtrain
 
 int main(int argc, char** argv) {
+  std::set_terminate(ringtrain::report_uncaught);
   try {
     const int code = ringtrain::run(argc, argv);
     ringtrain::check_standard_output();
     return code;
+  } catch (const std::bad_alloc&) {
+    ringtrain::report_no_memory();
   } catch (const std::exception& error) {
-    ringtrain::report(error);
+    try {
+      ringtrain::report(error);
+    } catch (const std::bad_alloc&) {
+      ringtrain::report_no_memory();
+    }
   }
 }

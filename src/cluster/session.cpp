@@ -17,6 +17,7 @@
 #include "cluster/fault_tolerance.h"
 #include "cluster/mpi_check.h"
 #include "cluster/slurm_job.h"
+#include "cluster/start_guard.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -72,6 +73,7 @@ Session::Session(int* argc, char*** argv) {
   const int tasks = launched_tasks();
   check_launcher(launcher_, tasks);
   prepare_start_without_launcher();
+  const StartGuard guard("MPI could not start");
   std::atexit(advise_at_exit);
   initializing.store(true);
   // The main thread alone communicates. The watchdog's MPI_Abort is the exception, and abort_job does not rely on it.
@@ -172,6 +174,10 @@ void leave_job(int exit_code) {
 }
 
 std::string rank_label() {
+  return rank_label_text();
+}
+
+const char* rank_label_text() {
   return label_is_set.load(std::memory_order_acquire) ? label_text : "";
 }
 

@@ -48,8 +48,8 @@ class Session {
 // tolerance, the process exits by itself).
 [[noreturn]] void abort_job(int exit_code);
 
-// Ends this process only, at once: for a rank that cannot go on where others of the job can. What becomes of those is the
-// launcher's decision (mpirun --enable-recovery, srun --kill-on-bad-exit=0).
+// Ends this process only, at once: for a rank that cannot go on where others of the job can. What becomes of those is
+// the launcher's decision (mpirun --enable-recovery, srun --kill-on-bad-exit=0).
 [[noreturn]] void leave_job(int exit_code);
 
 // Ranks of the job; 0 before MPI is up.
@@ -57,5 +57,6 @@ int job_size();
 
 // "rank 2 on node17", or "" before MPI is up: for error messages from any thread.
 std::string rank_label();
+const char* rank_label_text();  // the same, where there may be no memory
 
 }  // namespace ringtrain

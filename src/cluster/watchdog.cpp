@@ -13,6 +13,7 @@
 #include <fstream>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "base/error.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
+#include "cluster/start_guard.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -131,6 +133,8 @@ struct Watchdog::State {
 };
 
 Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
+  std::optional<StartGuard> guard;
+  if (group.ends_job() && timeout_seconds > 0) guard.emplace("the ranks did not meet", timeout_seconds);
   group.meet();
   state_ = std::make_unique<State>(group, timeout_seconds);
   State& s = *state_;

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -13,6 +14,7 @@
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"
 #include "checkpoint/weights_file.h"
+#include "cluster/start_guard.h"
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "data/shard_header.h"
@@ -158,11 +160,13 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
   if (!arguments.logits.empty() && session.size() > 1)
     throw Error(cat("--logits writes the first samples of one rank, and there are ", session.size()),
                 "leave mpirun out");
+  std::optional<StartGuard> guard("the ranks did not get the experiment");
   std::unique_ptr<Communicator> start = make_mpi_communicator(session.job(), 1 << 16);
   Source source;
   if (root) source = find_source(arguments);
   const Experiment experiment = shared_experiment(source.experiment, arguments.experiment.path, *start);
   start->broadcast(std::as_writable_bytes(std::span(&source.micro_batch, 1)), 0);
+  guard.reset();  // the watchdog's turn
   Watchdog watchdog(session.job(), experiment.communication.timeout_seconds);
   Machine machine = make_machine(experiment, session.job(), thread_count(experiment, session));
   Communicator* const communicator = machine.host.get();

@@ -1,12 +1,17 @@
 // `ringtrain train`: one run on all ranks of the job.
+#include <optional>
+
+#include "cluster/start_guard.h"
 #include "commands/commands.h"
 #include "commands/run_training.h"
 
 namespace ringtrain {
 
 int train(const TrainArguments& arguments, Session& session) {
+  std::optional<StartGuard> guard("the ranks did not get the experiment");
   const std::unique_ptr<Communicator> start = make_mpi_communicator(session.job(), 1 << 16);
   const Experiment experiment = shared_experiment(arguments.experiment, *start);
+  guard.reset();  // the watchdog's turn
   return run_training({.session = session,
                        .group = session.job(),
                        .experiment = experiment,
