@@ -107,11 +107,19 @@ bool RankGroup::failed() const {
 }
 
 std::optional<RankGroup> RankGroup::split(int colour) const {
+  return split(colour, false);
+}
+
+std::optional<RankGroup> RankGroup::part(int colour) const {
+  return split(colour, state_->ends_job);
+}
+
+std::optional<RankGroup> RankGroup::split(int colour, bool ends_job) const {
   meet();
   MPI_Comm part = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(state_->comm, colour < 0 ? MPI_UNDEFINED : colour, 0, &part), "MPI_Comm_split");
   if (part == MPI_COMM_NULL) return std::nullopt;
-  return RankGroup(std::make_shared<State>(part, false));
+  return RankGroup(std::make_shared<State>(part, ends_job));
 }
 
 // MPI's own blocking calls do not see failures. They come after a meeting: then all ranks are in them and none waits.

@@ -44,6 +44,9 @@ class RankGroup {
   // The ranks of this group that give the same colour, in the order of this group's ranks; none where it is negative.
   // Collective.
   std::optional<RankGroup> split(int colour) const;
+  // The same for ranks that stay together with all of this group: where an error in this group ends the job, so does
+  // one in the part, and nobody waits for the part's other ranks.
+  std::optional<RankGroup> part(int colour) const;
 
   // Waits until all ranks of the group are here. Throws GroupFailed.
   void meet() const;
@@ -80,6 +83,7 @@ class RankGroup {
 
  private:
   explicit RankGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::optional<RankGroup> split(int colour, bool ends_job) const;
   std::shared_ptr<State> state_;
 };
 

@@ -7,8 +7,8 @@ StageRanks::StageRanks(const RankGroup& group, int stages, std::size_t chunk_byt
       stages_(stages),
       replica_(group.rank() / stages),
       replicas_(group.size() / stages),
-      over_replicas_(make_mpi_communicator(*group.split(stage_), chunk_bytes)),
-      over_stages_(make_mpi_communicator(*group.split(replica_), chunk_bytes)),
+      over_replicas_(make_mpi_communicator(*group.part(stage_), chunk_bytes)),
+      over_stages_(make_mpi_communicator(*group.part(replica_), chunk_bytes)),
       links_(make_links(group)) {}
 
 void StageRanks::abort(const std::string& why) {
