@@ -194,7 +194,7 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm bench bundle run clean format always
+.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm faults bench bundle run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
@@ -204,6 +204,7 @@ help:
 	@echo "make study-record REPORT=results/twins NAME=digits   keep that report in results/studies/NAME"
 	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e, test-gpu: one kind)"
 	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (root, or Slurm's packages)"
+	@echo "make faults [SEED=1] [COUNT=1000]  strike small jobs with faults 1 to COUNT of a seed, record what became of them (tests/faults)"
 	@echo "make run N=4 EXPERIMENT=configs/names.yaml [ARGS='stop.steps=20 ...']"
 	@echo "                              train on N ranks of this machine"
 	@echo "make [all]                    build bin/ringtrain and bin/ringtrain-data"
@@ -248,6 +249,12 @@ tests: $(TESTS) build/bench/cuda_commands # a check of the GPU is dry-run by `ma
 
 test-unit test-mpi test-e2e test-gpu: test-%: all tests
 	@PYTHON="$(PYTHON)" tests/run_tests $*
+
+SEED ?= 1
+COUNT ?= 1000
+faults: setup
+	@$(MAKE) --no-print-directory $(ALL_CORES) all
+	@$(PYTHON) tests/faults/campaign.py --seed $(SEED) --count $(COUNT) $(ARGS)
 
 N ?= 2
 EXPERIMENT ?= configs/names.yaml

@@ -162,7 +162,7 @@ void remove_unless_used(const std::string& path) {
 }  // namespace
 
 bool is_kept_name(std::string_view name) {
-  return name == "bench" || name == "reference" || name == "reporting" || name == "studies";
+  return name == "bench" || name == "faults" || name == "reference" || name == "reporting" || name == "studies";
 }
 
 std::string run_folder_path(const Experiment& experiment, bool resume) {

@@ -1,0 +1,353 @@
+"""Which fault has which number: draw(seed, number) is a pure function, so that any fault can be repeated alone."""
+import random
+import signal
+from dataclasses import dataclass, field
+
+from jobs import KINDS
+
+# What calls are counted in the undisturbed job, so that a fault meets the n-th of them, n drawn from all.
+CATALOGUE = {
+    "open": "call=open",
+    "open data": "call=open,path=*/data/*.h5",
+    "read data": "call=read,path=*/data/*.h5",
+    "read validation": "call=read,path=*/data/*-validation-*.h5",
+    "stat data": "call=fstat,path=*/data/*.h5",
+    "write checkpoint": "call=write,path=*/checkpoints/*",
+    "read checkpoint": "call=read,path=*/checkpoints/*",
+    "sync checkpoint": "call=fsync,path=*/checkpoints*",
+    "rename checkpoint": "call=rename,path=*/checkpoints/*",
+    "link checkpoint": "call=link,path=*/checkpoints/*",
+    "remove checkpoint": "call=unlink,path=*/checkpoints/*",
+    "write metrics": "call=write,path=*/metrics.jsonl*",
+    "sync metrics": "call=fsync,path=*/metrics.jsonl*",
+    "write record": "call=write,path=*/run.json*",
+    "sync record": "call=fsync,path=*/run.json*",
+    "rename record": "call=rename,path=*/run.json*",
+    "write any": "call=write,path=*/run/*",
+    "change any": "call=write|rename|link|unlink|mkdir|ftruncate,path=*/run*",
+    "lock": "call=flock",
+    "lock data": "call=flock,path=*/data/*.h5",
+    "memory": "call=malloc,size=1000",
+    "large memory": "call=malloc,size=50000",
+    "send": "call=send",
+    "finalize": "call=finalize",
+}
+
+GOES_ON, STOPS, ENDS = "goes on", "stops with a checkpoint", "ends with an error"
+
+
+@dataclass
+class Rule:
+    """A call that fails. `share`: which of the undisturbed job's calls of this name, 0 to 1."""
+    call: str
+    share: float
+    does: str
+    count: int = 1  # 0: all from there
+    rank: int = -1
+
+
+@dataclass
+class Blow:
+    """What comes from outside, `delay` seconds after `moment` has been seen: a signal, or harm to files."""
+    moment: str
+    delay: float
+    target: str  # rank N, mpirun, launcher, script; or what is harmed
+    does: str
+    pick: float = 0  # which file, which byte
+
+
+@dataclass
+class Fault:
+    seed: int
+    number: int
+    family: str
+    job: str
+    what: str
+    moment: str
+    target: str
+    rules: list = field(default_factory=list)
+    blows: list = field(default_factory=list)
+    harm: tuple = ()  # to the run's checkpoints, before it is resumed: (kind, pick)
+    keys: dict = field(default_factory=dict)
+    allowed: tuple = (GOES_ON,)
+    says: str = r"ringtrain: error|\brank \d"  # where the job ends with an error
+    on_resume: list = field(default_factory=list)  # rules that hold in the first --resume
+    libraries_may_crash: bool = False  # MPI does not look at every answer of malloc
+
+
+SMALL = ["names-2", "names-3", "names-4", "text-2", "server-2", "pipeline-2"]
+PICTURES = ["cnn-2", "cnn-4", "resnet-2"]
+TRAINED = SMALL + PICTURES
+WORDS = {signal.SIGKILL: "KILL", signal.SIGSTOP: "STOP", signal.SIGTERM: "TERM", signal.SIGUSR1: "USR1"}
+
+
+def _job(g, names):
+    name = g.choice(names)
+    return name, KINDS[name].ranks
+
+
+# ---- Signals -------------------------------------------------------------------------------------------------------
+
+# Moments that a call marks: the phase's name, the calls, where among them.
+PHASES = [("start-up", "open", 0.0, 1.0), ("start-up", "open data", 0.0, 1.0), ("first step", "send", 0.0, 0.3),
+          ("any step", "send", 0.0, 1.0), ("evaluation", "read validation", 0.1, 1.0), ("checkpoint", "write checkpoint", 0.15, 1.0),
+          ("checkpoint", "sync checkpoint", 0.1, 1.0), ("checkpoint", "rename checkpoint", 0.1, 1.0),
+          ("checkpoint", "remove checkpoint", 0.1, 1.0), ("end", "rename record", 0.6, 1.0), ("end", "finalize", 0.0, 1.0),
+          ("record", "write metrics", 0.0, 1.0)]
+ONLY_RANK_0 = ("checkpoint", "record", "rename record")
+
+
+def signal_in_a_call(g, fault):
+    phase, call, low, high = g.choice(PHASES)
+    names = [n for n in TRAINED if call != "read validation" or n in PICTURES]
+    fault.job, ranks = _job(g, names)
+    number = g.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGUSR1])
+    rank = 0 if phase in ("checkpoint", "record") or call == "rename record" else g.randrange(ranks)
+    of_mpirun = number != signal.SIGSTOP and g.random() < 0.15
+    share = g.uniform(low, high)
+    fault.what, fault.moment = f"SIG{WORDS[number]}", f"{phase}: {call} {share:.3f}"
+    fault.target = "mpirun" if of_mpirun else f"rank {rank}"
+    fault.rules = [Rule(call, share, f"{'parent' if of_mpirun else 'signal'}:{int(number)}", rank=rank)]
+    _after_signal(g, fault, number, rank)
+
+
+def _after_signal(g, fault, number, rank):
+    if number == signal.SIGSTOP:
+        if g.random() < 0.6:
+            fault.what += " and CONT"
+            fault.blows = [Blow("hit", g.uniform(0.05, 2), f"rank {rank}", "CONT")]
+            fault.allowed = (GOES_ON,)
+        else:  # for ever: a hung rank
+            fault.allowed = (ENDS, GOES_ON)  # the latter after the last step
+            fault.says = r"no step was finished for|could not start within|did not return|has died|\brank \d"
+    elif number == signal.SIGKILL:
+        fault.allowed = (ENDS, GOES_ON)
+        fault.says = r"\brank \d|signal 9|has died|mpirun|lost" if fault.target != "mpirun" else ""
+    else:
+        fault.allowed = (STOPS, GOES_ON, ENDS)
+        fault.says = r"signal 15|signal 10|Terminated|mpirun|ringtrain: error|\brank \d"
+
+
+def signal_from_outside(g, fault):
+    """At a moment of the clock, of any process of the job, its launcher included."""
+    fault.job, ranks = _job(g, TRAINED)
+    number = g.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGUSR1])
+    target = g.choice([f"rank {g.randrange(ranks)}"] * 3 + ["mpirun", "launcher"])
+    moment, delay = g.choice([("launch", g.uniform(0, 1.2)), ("metrics", g.uniform(0, 0.6)), ("checkpoint", g.uniform(0, 0.15)),
+                              ("last step", g.uniform(0, 0.1))])
+    if target in ("mpirun", "launcher") and number == signal.SIGSTOP:
+        target = f"rank {g.randrange(ranks)}"
+    fault.what, fault.moment, fault.target = f"SIG{WORDS[number]}", f"{delay:.2f} s after {moment}", target
+    fault.blows = [Blow(moment, delay, target, WORDS[number])]
+    fault.keys = {"test.slow_rank": 0, "test.slow_seconds": 0.03}
+    # So that a checkpoint takes long enough to be met.
+    fault.rules = [Rule("sync checkpoint", 0, "sleep:60", count=0)]
+    rank = int(target.split()[1]) if target.startswith("rank") else 0
+    kept = fault.blows
+    _after_signal(g, fault, number, rank)
+    if number == signal.SIGSTOP and "CONT" in fault.what:
+        kept = kept + [Blow("hit", fault.blows[0].delay, target, "CONT")]
+    fault.blows = kept
+    if target == "launcher":
+        fault.allowed, fault.says = (ENDS, STOPS, GOES_ON), ""
+
+
+# ---- Disks ---------------------------------------------------------------------------------------------------------
+
+WRITES = ["write checkpoint", "write metrics", "write record", "write any", "sync checkpoint", "sync metrics", "sync record",
+          "rename checkpoint", "rename record", "change any"]
+ERRNO = {"ENOSPC": "No space left", "EDQUOT": "quota", "EIO": "Input/output", "ESTALE": "[Ss]tale", "EROFS": "Read-only"}
+
+
+def disk(g, fault):
+    """Full, broken, or a server that has forgotten the file."""
+    fault.job, _ = _job(g, TRAINED)
+    call, error = g.choice(WRITES), g.choice(["ENOSPC", "ENOSPC", "EIO", "ESTALE", "EDQUOT"])
+    share, count = g.random(), g.choice([1, 0])
+    fault.what, fault.target = f"{error} {'once' if count else 'from then on'}", call
+    fault.moment = f"{share:.3f}"
+    fault.rules = [Rule(call, share, error, count=count, rank=0)]
+    fault.allowed, fault.says = (ENDS, GOES_ON), rf"ringtrain: (error|warning).*|{ERRNO[error]}"
+
+
+def read_only(g, fault):
+    fault.job, _ = _job(g, TRAINED)
+    share = g.random()
+    fault.what, fault.target, fault.moment = "EROFS from then on", "run folder", f"change any {share:.3f}"
+    fault.rules = [Rule("change any", share, "EROFS", count=0, rank=0)]
+    fault.allowed, fault.says = (ENDS, GOES_ON), r"Read-only|ringtrain: error"
+
+
+def reads(g, fault):
+    fault.job, ranks = _job(g, TRAINED)
+    does = g.choice(["EIO", "ESTALE", "short", "short", "EINTR", "sleep:100"])
+    call = g.choice(["read data", "open data", "stat data", "read checkpoint"] if does != "short" else ["read data", "read checkpoint"])
+    if does == "EINTR":
+        call = "read data"
+    rank, share = (0 if call == "read checkpoint" else g.randrange(ranks)), g.random()
+    count = g.choice([1, 1, 0])
+    fault.what, fault.target, fault.moment = f"{does} in {call}", f"rank {rank}", f"{share:.3f}"
+    fault.rules = [Rule(call, share, does, count=count, rank=rank)]
+    harmless = does.startswith(("short", "sleep"))
+    # Half of a half ... is a byte at a time, and every read of HDF5's own goes on until it has all.
+    fault.allowed = (GOES_ON,) if harmless else (ENDS, GOES_ON)
+    fault.says = r"\.h5"
+
+
+def slow_files(g, fault):
+    fault.job, _ = _job(g, TRAINED)
+    call = g.choice(["sync checkpoint", "rename checkpoint", "sync metrics", "rename record", "write checkpoint"])
+    ms = g.choice([20, 100, 300])
+    fault.what, fault.target, fault.moment = f"{ms} ms slower", call, "all the time"
+    fault.rules = [Rule(call, 0, f"sleep:{ms}", count=0 if call != "write checkpoint" else 20, rank=0)]
+
+
+def nfs(g, fault):
+    """No locks, no second names, folders that cannot be synced, files that are busy: what network file systems answer."""
+    fault.job, ranks = _job(g, TRAINED)
+    call, does = g.choice([("lock", "ENOLCK"), ("lock", "ENOSYS"), ("lock", "EOPNOTSUPP"), ("lock data", "ENOLCK"),
+                           ("link checkpoint", "EOPNOTSUPP"), ("link checkpoint", "EPERM"), ("link checkpoint", "EMLINK"),
+                           ("remove checkpoint", "ESTALE"), ("remove checkpoint", "ENOENT"), ("stat data", "ESTALE")])
+    fault.what, fault.target, fault.moment = does, call, "all the time"
+    fault.rules = [Rule(call, 0, does, count=0)]
+    fault.allowed = (GOES_ON,) if not call.startswith(("stat", "lock data")) else (GOES_ON, ENDS)
+    fault.says = r"\.h5"
+
+
+def lost_lock(g, fault):
+    fault.job, _ = _job(g, TRAINED)
+    does = g.choice(["remove the lock", "a second job"])
+    fault.what, fault.target = does, ".lock"
+    delay = g.uniform(0, 0.4)
+    fault.moment = f"{delay:.2f} s after metrics"
+    fault.blows = [Blow("metrics", delay, ".lock", does)]
+    fault.keys = {"test.slow_rank": 0, "test.slow_seconds": 0.05}
+
+
+# ---- Data and checkpoints ------------------------------------------------------------------------------------------
+
+def shard(g, fault):
+    fault.job, _ = _job(g, PICTURES + PICTURES + ["names-2", "names-4", "text-2"])
+    does = g.choice(["cut off", "replaced", "a bit flipped", "removed"])
+    moment, delay = g.choice([("launch", g.uniform(0, 0.6)), ("metrics", g.uniform(0, 0.4))])
+    fault.what, fault.target, fault.moment = does, "a shard", f"{delay:.2f} s after {moment}"
+    fault.blows = [Blow(moment, delay, "shard", does, g.random())]
+    fault.keys = {"test.slow_rank": 1, "test.slow_seconds": 0.03}
+    fault.allowed, fault.says = (ENDS, GOES_ON), r"\.h5|shard|data set"
+
+
+def one_bad_shard(g, fault):
+    """One rank meets an error while the others wait for it."""
+    fault.job, ranks = _job(g, TRAINED)
+    rank, share = g.randrange(ranks), g.random()
+    fault.what, fault.target, fault.moment = "EIO from then on", f"rank {rank}", f"read data {share:.3f}"
+    fault.rules = [Rule("read data", share, "EIO", count=0, rank=rank)]
+    fault.allowed, fault.says = (ENDS,), r"\.h5"
+
+
+def checkpoint(g, fault):
+    fault.job, ranks = _job(g, TRAINED)
+    does = g.choice(["cut off", "a bit flipped", "removed", "all removed", "of another model", "empty"])
+    share = g.uniform(0.45, 1)
+    rank = g.randrange(ranks)
+    fault.what, fault.target, fault.moment = f"newest checkpoint {does}", "checkpoints", f"after SIGTERM at send {share:.3f}"
+    fault.rules = [Rule("send", share, f"signal:{int(signal.SIGTERM)}", rank=rank)]
+    fault.harm = (does, g.random())
+    fault.allowed = (STOPS, GOES_ON)
+
+
+def unreadable_resume(g, fault):
+    """The first --resume meets a broken disk; the second does not."""
+    fault.job, ranks = _job(g, TRAINED)
+    share = g.uniform(0.45, 0.95)
+    call = g.choice(["read checkpoint", "write checkpoint", "write record", "rename record", "write metrics", "change any"])
+    does = g.choice(["EIO", "ENOSPC", "ESTALE"]) if call != "read checkpoint" else g.choice(["EIO", "ESTALE"])
+    again = g.random() ** 2
+    fault.what, fault.target, fault.moment = f"{does} in --resume", call, f"{again:.3f}"
+    fault.rules = [Rule("send", share, f"signal:{int(signal.SIGKILL)}", rank=g.randrange(ranks))]
+    fault.on_resume = [Rule(call, again, does, count=g.choice([1, 0]), rank=0)]
+    fault.allowed, fault.says = (ENDS, GOES_ON), r"\brank \d|signal 9|has died"
+
+
+# ---- Memory, time, transport ---------------------------------------------------------------------------------------
+
+def memory(g, fault):
+    fault.job, ranks = _job(g, TRAINED)
+    call, share, count = g.choice(["memory", "large memory", "large memory"]), g.random(), g.choice([1, 0])
+    rank = g.randrange(ranks)
+    fault.what, fault.target, fault.moment = f"no memory {'once' if count else 'from then on'}", f"rank {rank}", f"{call} {share:.3f}"
+    fault.rules = [Rule(call, share, "ENOMEM", count=count, rank=rank)]
+    fault.allowed = (ENDS, GOES_ON)
+    fault.says = r"[Mm]emory|\brank \d|signal|ringtrain: error"
+    fault.libraries_may_crash = True
+
+
+def slow_rank(g, fault):
+    fault.job, ranks = _job(g, SMALL)
+    rank = g.randrange(ranks)
+    fault.what, fault.target, fault.moment = "100 x slower", f"rank {rank}", "all the time"
+    fault.keys = {"test.slow_rank": rank, "test.slow_seconds": 0.1}
+
+
+def transport(g, fault):
+    fault.job, ranks = _job(g, TRAINED)
+    ms, share = g.choice([1, 5, 500, 3000]), g.random()
+    count = {1: 0, 5: 200, 500: 4, 3000: 1}[ms]
+    rank = g.choice([-1] + list(range(ranks)))
+    fault.what, fault.target = f"{ms} ms later, {count or 'all'} messages", f"rank {rank}" if rank >= 0 else "all ranks"
+    fault.moment = f"send {share:.3f}"
+    fault.rules = [Rule("send", share if count else 0, f"sleep:{ms}", count=count, rank=rank)]
+
+
+def clock(g, fault):
+    fault.job, ranks = _job(g, TRAINED)
+    seconds, first, length = g.choice([-86400 * 400, -3600, -30, 30, 3600, 86400 * 400]), g.randrange(1, 200), g.choice([0, 1, 20])
+    rank = g.choice([-1, 0, ranks - 1])
+    fault.what, fault.target = f"wall clock {seconds:+d} s{' and back' if length else ''}", f"rank {rank}" if rank >= 0 else "all ranks"
+    fault.moment = f"from look {first}"
+    fault.rules = [Rule(f"#call=clock,from={first},count={length}", 0, f"shift:{seconds}", rank=rank)]
+
+
+# ---- Studies and batch scripts -------------------------------------------------------------------------------------
+
+def study(g, fault):
+    fault.job = "study-2"
+    number = g.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1, 0, 0])
+    rank, share = g.randrange(2), g.random()
+    if number:
+        call = g.choice(["open", "send", "memory"])
+        fault.what, fault.moment = f"SIG{WORDS[number]}", f"{call} {share:.3f}"
+        fault.rules = [Rule(call, share, f"signal:{int(number)}", rank=rank)]
+        fault.allowed, fault.says = (STOPS, GOES_ON, ENDS), ""
+    else:
+        call, error = g.choice(["memory", "read data", "open data"]), "EIO"
+        fault.what, fault.moment = error if call != "memory" else "ENOMEM", f"{call} {share:.3f}"
+        fault.rules = [Rule(call, share, fault.what, rank=rank)]
+        fault.allowed = (ENDS, GOES_ON, STOPS)
+        fault.libraries_may_crash = call == "memory"
+        fault.says = r"\.h5|[Mm]emory|\brank \d|signal|ringtrain: error"
+    fault.target = f"rank {rank}"
+
+
+def batch(g, fault):
+    """slurm/train.sbatch: Slurm's own commands answer as in a job that may be queued again."""
+    fault.job = "batch-2"
+    number = g.choice([signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL])
+    moment, delay = g.choice([("launch", g.uniform(0, 2.0)), ("metrics", g.uniform(0, 0.8)), ("last step", g.uniform(0, 0.1))])
+    fault.what, fault.moment, fault.target = f"SIG{WORDS[number]}", f"{delay:.2f} s after {moment}", "batch script"
+    fault.blows = [Blow(moment, delay, "script", WORDS[number])]
+    fault.keys = {"test.slow_rank": 0, "test.slow_seconds": 0.03}
+    fault.allowed, fault.says = (STOPS, GOES_ON, ENDS), ""
+
+
+FAMILIES = [(18, signal_in_a_call), (14, signal_from_outside), (14, disk), (4, read_only), (9, reads), (5, slow_files), (5, nfs),
+            (4, lost_lock), (8, shard), (4, one_bad_shard), (9, checkpoint), (5, unreadable_resume), (10, memory), (2, slow_rank),
+            (4, transport), (4, clock), (4, study), (4, batch)]
+
+
+def draw(seed, number):
+    g = random.Random(f"ringtrain faults {seed} {number}")
+    family = g.choices([f for _, f in FAMILIES], [weight for weight, _ in FAMILIES])[0]
+    fault = Fault(seed, number, family.__name__.replace("_", " "), "", "", "", "")
+    family(g, fault)
+    return fault

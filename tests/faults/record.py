@@ -1,0 +1,34 @@
+"""The record of all campaigns: one line of results/faults/record.csv for each fault."""
+import csv
+import subprocess
+
+from jobs import ROOT
+
+RECORD = ROOT / "results" / "faults" / "record.csv"
+COLUMNS = ["seed", "number", "family", "fault", "moment", "hit", "target", "job", "outcome", "seconds", "found", "commit"]
+
+
+def commit():
+    """Of the tree; a + where it has changes."""
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return git("rev-parse", "--short=9", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", "src", "slurm") else "")
+
+
+def append(path, row):
+    """One write for each line: a campaign that is killed leaves whole lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
+    with open(path, "a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def done(path, seed):
+    """The numbers of this seed that the record has."""
+    if not path.exists():
+        return set()
+    with open(path, newline="") as file:
+        return {int(row["number"]) for row in csv.DictReader(file) if int(row["seed"]) == seed}
