@@ -5,7 +5,7 @@ The networks are torchvision's (version 1.5) and one of version 1, written out b
 formula, keyed_uniform(), that the C++ test (tests/unit/resnet_golden_test.cpp) has too, so the file holds results only: the
 loss and every gradient's norm and samples of the first step (label smoothing 0.1, batch norm over groups), the
 logits with the starting statistics, the statistics after the step, and the losses of five steps of SGD with Nesterov
-momentum and decay of the weights alone. Run by hand with a Python that has torch (tests/bench/setup_pytorch.sh):
+momentum and decay of the weights alone, with the update of every tensor by the first two of them. Run by hand with a Python that has torch (tests/bench/setup_pytorch.sh):
   python tests/golden/make_resnet.py
 """
 import copy
@@ -19,6 +19,7 @@ from torch import nn
 CLASSES, BATCH, SMOOTHING = 10, 8, 0.1
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MOMENTUM, DECAY, STEPS, NORM_MOMENTUM = 0.9, 0.1, 5, 0.1
+UPDATED_STEPS = 2  # later ones grow what rounding does to deep networks
 SAMPLES = 4  # of every gradient
 BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 
@@ -132,16 +133,19 @@ def samples(name, tensor):
     return {"norm": tensor.detach().norm().item(), "values": [tensor.detach().reshape(-1)[i].item() for i in places]}
 
 
-def bf16_distance(model, x, targets):
-    """|g - g64| / |g64| of the whole gradient, as autocast computes it."""
+def bf16_distances(model, x, targets):
+    """|g - g64| / |g64| of the whole gradient ("") and of each tensor's, as autocast computes it."""
     gradients = []
     for precision in torch.float64, torch.bfloat16:
         trained = copy.deepcopy(model).to(torch.float64 if precision == torch.float64 else torch.float32).train()
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
             logits = trained(x.to(next(trained.parameters()).dtype))
         nn.functional.cross_entropy(logits.to(precision).double(), targets, label_smoothing=SMOOTHING).backward()
-        gradients.append(torch.cat([p.grad.double().reshape(-1) for p in trained.parameters()]))
-    return ((gradients[1] - gradients[0]).norm() / gradients[0].norm()).item()
+        gradients.append({key: p.grad.double().reshape(-1) for key, p in trained.named_parameters()})
+    exact, rounded = gradients
+    distance = lambda a, b: ((a - b).norm() / b.norm()).item()
+    whole = distance(torch.cat(list(rounded.values())), torch.cat(list(exact.values())))
+    return {"": whole} | {key: distance(rounded[key], exact[key]) for key in exact}
 
 
 def case(name, depth, stem, size, group, rate, width=16, stride_in="3x3"):
@@ -159,7 +163,8 @@ def case(name, depth, stem, size, group, rate, width=16, stride_in="3x3"):
         logits = model(x)
         evaluation = nn.functional.cross_entropy(logits, targets).item()
 
-    distance = bf16_distance(model, x, targets)
+    distances = bf16_distances(model, x, targets)
+    start = copy.deepcopy(model.state_dict())
     model.train()
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() == 1]
@@ -175,13 +180,13 @@ def case(name, depth, stem, size, group, rate, width=16, stride_in="3x3"):
             gradients = {key: samples(key, p.grad) for key, p in model.named_parameters()}
             statistics = {key: samples(key, b) for key, b in model.named_buffers() if "running" in key}
         optimizer.step()
-    after = {key: samples(key, p) for key, p in model.state_dict().items()
-             if key.startswith(("conv1", "bn1", "layer4.0", "fc")) and "tracked" not in key}
+        if step + 1 == UPDATED_STEPS:
+            updates = {key: samples(key, p - start[key]) for key, p in model.state_dict().items() if "tracked" not in key}
     return {"name": name, "depth": depth, "width": width, "stem": stem, "stride_in": stride_in, "image_size": size, "batch": BATCH, "group": group,
             "classes": CLASSES, "label_smoothing": SMOOTHING, "learning_rate": rate, "momentum": MOMENTUM,
             "weight_decay": DECAY, "norm_momentum": NORM_MOMENTUM, "mean": MEAN, "std": STD,
-            "logits": numbers(logits), "evaluation_loss": evaluation, "losses": losses, "bf16_gradient_distance": distance, "gradients": gradients,
-            "statistics": statistics, "after_all_steps": after}
+            "logits": numbers(logits), "evaluation_loss": evaluation, "losses": losses, "bf16_gradient_distances": distances, "gradients": gradients,
+            "statistics": statistics, "updates": updates}
 
 
 if __name__ == "__main__":
