@@ -44,6 +44,7 @@ HOW_IT_RUNS = {
     "communication.bucket_mib",
     "communication.chunk_kib",
     "communication.timeout_seconds",
+    "communication.check_every_steps",
     "parallel.kind",
     "parallel.shard_state",
     "parallel.servers",

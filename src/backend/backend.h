@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/checksums.h"
 #include "backend/group_ranks.h"
 #include "backend/orthogonalizer.h"
 #include "backend/range_norms.h"
@@ -221,6 +222,9 @@ class Backend {
   virtual std::unique_ptr<RangeNorms> make_range_norms(std::span<const ElementRange> ranges) = 0;
 
   virtual std::unique_ptr<NormTotal> make_norm_total() = 0;
+
+  // Throws Error as expect_checksum_ranges().
+  virtual std::unique_ptr<Checksums> make_checksums(std::span<const ChecksumRange> ranges) = 0;
 
   // Takes no memory before its allocate(). Throws Error where the machine cannot do it.
   virtual std::unique_ptr<Orthogonalizer> make_orthogonalizer(std::span<const MatrixRange> matrices) = 0;

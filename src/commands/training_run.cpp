@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "base/clock.h"
@@ -40,6 +41,8 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
     note_kept();
   }
   load_trainer(from.checkpoint.get(), trainer_, plan, progress_, communicator_, machine.stages.get());
+  if (from.kind == ResumePoint::Kind::own) good_.emplace_back(progress_.position.step, from.path);
+  trainer_.compare_copies([this] { return known_good(); });
   steps_of_run_ =
       make_steps({plan, trainer_, loader_, communicator_, watchdog, servers_.get()},
                  [this](const Position& before, const Position& position) { return all_meet_after(before, position); });
@@ -57,7 +60,7 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
     record_stop_cost(run_dir, stop_cost_);
   }
   begin_ = now_seconds() - progress_.elapsed_seconds;
-  last_save_ = step_begin_ = now_seconds();
+  last_save_ = step_begin_ = last_comparison_ = now_seconds();
 }
 
 int TrainingRun::run() {
@@ -78,6 +81,7 @@ int TrainingRun::run() {
     progress_.scale_invariant_steps = report.scale_invariant_steps;
     progress_.elapsed_seconds = now_seconds() - begin_;
     times_ += report.times;
+    if (report.requests.check > 0) last_comparison_ = now_seconds();
     record(report);
     note_deaths();
     if (!report.met) {  // nothing is due that needs the other ranks
@@ -145,6 +149,11 @@ Requests TrainingRun::requests() const {
   if (s.seconds > 0 && now_seconds() - begin_ >= s.seconds) r.stop = 1;
   if (c.every_seconds > 0 && now_seconds() - last_save_ >= c.every_seconds) r.save = 1;
   if (writer_->failed()) r.fail = 1;
+  // Once a minute, and in less than a thousandth of the time.
+  const double pause = std::max(60.0, 1000 * trainer_.comparison_seconds());
+  if (trainer_.compares_copies() && plan_.experiment.communication.check_every_steps < 0 &&
+      now_seconds() - last_comparison_ >= pause)
+    r.check = 1;
   return r;
 }
 
@@ -340,8 +349,19 @@ void TrainingRun::finish_writing() {
   if (writer_) writer_->finish();
 }
 
+// On rank 0. A file has its name only when it is whole, and older ones are removed.
+std::string TrainingRun::known_good() const {
+  for (auto checkpoint = good_.rbegin(); checkpoint != good_.rend(); ++checkpoint)
+    if (std::filesystem::exists(checkpoint->second))
+      return cat(checkpoint->second, " (after step ", checkpoint->first, ")");
+  return "";
+}
+
 void TrainingRun::save(bool best) {
   finish_writing();
+  watchdog_.enter(progress_.position.step, Phase::checkpoint);
+  trainer_.check_copies();
+  watchdog_.step_finished(progress_.position.step);
   if (!leaving_ && !measure_norms()) prepare_to_leave();
   progress_.norms_step = norms_are_measured() ? measured_step_ : -1;
   progress_.elapsed_seconds = now_seconds() - begin_;
@@ -349,6 +369,7 @@ void TrainingRun::save(bool best) {
   Checkpoint checkpoint = snapshot();
   if (writer_) {
     recorder_->flush();
+    good_.emplace_back(checkpoint.step, checkpoint_path(run_dir_, checkpoint.step));
     writer_->start(std::move(checkpoint), best);
   }
   last_save_ = now_seconds();

@@ -394,6 +394,11 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     return {{{"test.slow_rank", "test.slow_seconds"},
              cat(state("test.slow_rank", e), " and ", state("test.slow_seconds", e),
                  ", expected a rank and how long it sleeps in each step, or neither")}};
+  if ((e.test.flip_bit_rank >= 0) != (e.test.flip_bit_step > 0) ||
+      (e.test.flip_bit_rank >= 0) == e.test.flip_bit_in.empty())
+    return {{{"test.flip_bit_rank", "test.flip_bit_step", "test.flip_bit_in"},
+             cat(state("test.flip_bit_rank", e), ", ", state("test.flip_bit_step", e), " and ",
+                 state("test.flip_bit_in", e), ", expected a rank, a step and a tensor, or none of them")}};
   const StopConfig& stop = e.stop;
   if (stop.epochs == 0 && stop.steps == 0 && stop.seconds == 0 && stop.target_metric.empty() && e.branch.samples == 0)
     return {{{"stop.epochs", "stop.steps", "stop.seconds", "stop.target_metric"},

@@ -185,13 +185,14 @@ struct MachineConfig {
 };
 
 struct CommunicationConfig {
-  std::string library = "auto";        // auto | nccl | mpi: how vectors of GPUs are summed
-  std::string algorithm = "auto";      // nccl: auto | ring | tree
-  std::string gradient_type = "fp32";  // nccl: fp32 | bf16 | fp16
-  std::int64_t max_ctas = 0;           // nccl: thread blocks that it may take; 0: its own choice
-  double bucket_mib = 0;               // gradients are reduced in ranges of this size; 0: 1 of CPUs, 16 of GPUs
-  std::int64_t chunk_kib = 128;        // messages of the ring
-  double timeout_seconds = 600;        // a step that takes longer ends the job
+  std::string library = "auto";         // auto | nccl | mpi: how vectors of GPUs are summed
+  std::string algorithm = "auto";       // nccl: auto | ring | tree
+  std::string gradient_type = "fp32";   // nccl: fp32 | bf16 | fp16
+  std::int64_t max_ctas = 0;            // nccl: thread blocks that it may take; 0: its own choice
+  double bucket_mib = 0;                // gradients are reduced in ranges of this size; 0: 1 of CPUs, 16 of GPUs
+  std::int64_t chunk_kib = 128;         // messages of the ring
+  double timeout_seconds = 600;         // a step that takes longer ends the job
+  std::int64_t check_every_steps = -1;  // that the ranks' copies are compared; 0: never; -1: once a minute
   bool operator==(const CommunicationConfig&) const = default;
 };
 
@@ -219,8 +220,11 @@ struct MemoryConfig {
 };
 
 struct TestConfig {
-  std::int64_t slow_rank = -1;  // -1: none
-  double slow_seconds = 0;      // that it sleeps in each step
+  std::int64_t slow_rank = -1;      // -1: none
+  double slow_seconds = 0;          // that it sleeps in each step
+  std::int64_t flip_bit_rank = -1;  // -1: none
+  std::int64_t flip_bit_step = 0;   // after which a bit of its copy flips
+  std::string flip_bit_in;          // a tensor, as checkpoints name it
   bool operator==(const TestConfig&) const = default;
 };
 

@@ -347,6 +347,13 @@ std::vector<Field> make_schema() {
     FIELD(communication.chunk_kib).how_it_runs().unit("KiB").from(1, 1048576).means("Size of one message of the ring."),
     FIELD(communication.timeout_seconds).how_it_runs().unit("seconds").above(0, second_limit).also({"timeout"})
       .means("A step that takes longer ends the job, after printing where every rank stands."),
+    FIELD(communication.check_every_steps).how_it_runs().unit("steps").from(-1, step_limit)
+      .also({"check_replicas", "desync", "checksum"})
+      .means("How often the ranks compare checksums of what each of them has a copy of: weights, batch norm's running "
+             "statistics, the optimizer's state where it is whole on every rank; replicas of a pipeline's stages and of "
+             "servers' ranges. Before every checkpoint they compare, too. A difference ends the job with the name of the "
+             "rank and its host. An error that comes before gradients are summed is the same on all ranks and not seen. "
+             "-1: about once a minute. 0: never."),
 
     FIELD(parallel.kind).how_it_runs().words({"ring", "server", "pipeline"}).also({"strategy", "distributed"})
       .means("ring: every rank has all weights, and gradients are summed. server: parameter servers update the "
@@ -396,6 +403,12 @@ std::vector<Field> make_schema() {
              "changes no number of theirs. -1: none."),
     FIELD(test.slow_seconds).how_it_runs().unit("seconds").from(0, second_limit)
       .means("How long the slow rank sleeps in each of its steps."),
+    FIELD(test.flip_bit_rank).how_it_runs().from(-1, 1e6)
+      .means("To see communication.check_every_steps find an error: the rank whose memory fails, counted from 0. -1: none."),
+    FIELD(test.flip_bit_step).how_it_runs().unit("steps").from(0, step_limit)
+      .means("After this step one bit of that rank's copy flips."),
+    FIELD(test.flip_bit_in).how_it_runs()
+      .means("The tensor that it flips in, by its name in checkpoints: weights/fc.weight, optimizer/momentum/fc.weight."),
 
     FIELD(run.dir).how_it_runs().also({"output", "output_dir", "out", "directory"})
       .means("The run's own folder. \"\": results/<name>/<id>."),

@@ -26,6 +26,9 @@ void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks
   if (slow >= ranks)
     throw Error(cat("test.slow_rank is ", slow, ", but the ranks are 0 to ", ranks - 1),
                 cat("Expected at most ", ranks - 1, "; -1: no rank is slow."));
+  if (const std::int64_t flips = experiment.test.flip_bit_rank; flips >= ranks)
+    throw Error(cat("test.flip_bit_rank is ", flips, ", but the ranks are 0 to ", ranks - 1),
+                cat("Expected at most ", ranks - 1, "; -1: no bit flips."));
 }
 
 }  // namespace ringtrain

@@ -8,7 +8,7 @@
 namespace ringtrain {
 
 // Throws Error where ranks would share workers of batch norm on GPUs, beside servers with ranks of their own or in a
-// pipeline, or where the slow rank is none of the job's `ranks`.
+// pipeline, or where the rank that is slow, or whose bit flips, is none of the job's `ranks`.
 void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks, bool has_servers, std::int64_t stages,
                  const Backend& backend);
 

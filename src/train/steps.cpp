@@ -1,6 +1,8 @@
 #include "train/steps.h"
 
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
@@ -30,7 +32,9 @@ class EqualSteps : public Steps {
 class ServedSteps : public Steps {
  public:
   explicit ServedSteps(const StepParts& parts)
-      : parts_(parts), positions_(parts.plan.course, parts.trainer.position()) {}
+      : parts_(parts), positions_(parts.plan.course, parts.trainer.position()) {
+    if (parts.servers->holders(0).size() > 1 && parts.trainer.compares_copies()) compare_holders();
+  }
 
  protected:
   void share_all() {
@@ -45,6 +49,7 @@ class ServedSteps : public Steps {
   }
   // Of a rank that sees no update but the last one before the meeting.
   StepReport meeting(std::int64_t step, const Wishes& wishes) {
+    if (holders_) holders_->run(step);
     share_all();
     StepReport report;
     report.met = true;
@@ -62,6 +67,22 @@ class ServedSteps : public Steps {
   StepPositions positions_;
 
  private:
+  // A server and its replica do the same in the same order: what they hold of their range is compared at meetings.
+  void compare_holders() {
+    ServerRanks& servers = *parts_.servers;
+    const int rank = servers.mailbox().rank();
+    std::vector<ReplicatedTensor> held;
+    if (servers.is_server())
+      for (const ReplicatedTensor& tensor : parts_.trainer.replicated())
+        for (const ElementRange& range : servers.pulled_from(rank)) {
+          const ElementRange own{std::max(range.begin, tensor.elements.begin),
+                                 std::min(range.end, tensor.elements.end)};
+          if (own.begin < own.end) held.push_back({tensor.name, tensor.vector, own});
+        }
+    holders_ = parts_.trainer.make_comparison(
+        std::move(held),
+        {.index = servers.is_server() ? rank % servers.ranges() : -1, .count = servers.ranges(), .what = "range"});
+  }
   // From the first holder that lives.
   void share(Vector& vector, const ElementRange& range, const std::vector<int>& holders) {
     const auto elements = all_of(vector).subspan(static_cast<std::size_t>(range.begin),
@@ -72,6 +93,8 @@ class ServedSteps : public Steps {
         if (i + 1 == holders.size()) throw;
       }
   }
+
+  std::unique_ptr<ReplicaCheck> holders_;  // null: a range lies on one server
 };
 
 class ServerSteps : public ServedSteps {

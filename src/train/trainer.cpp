@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -41,7 +42,7 @@ class StepClock {
 class StepCounters {
  public:
   StepCounters(const LossSums& sums, const Requests& r, const PassTimes& passes, double small_norms,
-               const std::vector<double>& of_groups)
+               const std::vector<double>& of_groups, const std::vector<double>& of_copies)
       : values_{sums.loss,
                 static_cast<double>(sums.correct),
                 static_cast<double>(sums.correct5),
@@ -49,23 +50,31 @@ class StepCounters {
                 r.save,
                 r.stop,
                 r.fail,
+                r.check,
                 passes.bubble,
                 passes.boundary,
-                small_norms} {
+                small_norms},
+        copies_(of_copies.size()) {
     values_.insert(values_.end(), of_groups.begin(), of_groups.end());
+    values_.insert(values_.end(), of_copies.begin(), of_copies.end());
   }
   std::span<double> values() { return values_; }
   double loss() const { return values_[0]; }
   double correct() const { return values_[1]; }
   double correct5() const { return values_[2]; }
-  Requests requests() const { return {values_[3], values_[4], values_[5], values_[6]}; }
+  Requests requests() const { return {values_[3], values_[4], values_[5], values_[6], values_[7]}; }
   // The mean over `ranks` ranks.
-  PassTimes passes(int ranks) const { return {values_[7] / ranks, values_[8] / ranks}; }
-  double small_norms() const { return values_[9]; }  // squared, of all small batches; 0: not measured
-  std::span<const double> small_norms_of_groups() const { return std::span(values_).subspan(10); }
+  PassTimes passes(int ranks) const { return {values_[8] / ranks, values_[9] / ranks}; }
+  double small_norms() const { return values_[10]; }  // squared, of all small batches; 0: not measured
+  std::span<const double> small_norms_of_groups() const {
+    return std::span(values_).subspan(11, values_.size() - copies_ - 11);
+  }
+  // Of ReplicaCheck; empty where the copies are not compared in this step.
+  std::span<const double> copies() const { return std::span(values_).last(copies_); }
 
  private:
   std::vector<double> values_;
+  std::size_t copies_;
 };
 
 namespace {
@@ -100,7 +109,8 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       backend_(backend),
       watchdog_(watchdog),
       loader_(loader),
-      communicator_size_(communicator.size()),
+      communicator_(communicator),
+      stages_(stages),
       weights_(backend.make_vector(part_.parameters.size())),
       gradients_(backend.make_vector(gradient_elements(plan, part_.parameters), true)),
       synchronizer_(make_synchronizer(
@@ -159,7 +169,7 @@ StepReport Trainer::step(const Requests& requests) {
   const Position next = next_position();
   const BatchPlan batch = batch_at(position_);
   report.samples = course_.samples_at(position_);
-  const bool measures = measures_noise(next);
+  const bool measures = measures_noise(next), compares = compares_now();
   BeforeBucket before_sum;
   if (measures) {
     small_norms_->begin();
@@ -194,6 +204,7 @@ StepReport Trainer::step(const Requests& requests) {
   staged_of_step_ = staged_ ? 1 : 0;
   const std::int64_t targets = targets_;
   program_->close_sums();
+  if (compares) clock.time(Phase::update, times.update, [&] { replicas_->start(); });
 
   // A device is given all that it will do for this step, and the next pass, before the host waits: it never idles.
   clock.time(Phase::communication, times.communication, [&] { synchronizer_->finish(); });
@@ -205,15 +216,18 @@ StepReport Trainer::step(const Requests& requests) {
   }
   const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return program_->take_sums(); });
   StepCounters counters = clock.time(Phase::communication, times.communication,
-                                     [&] { return counters_of(sums, requests, passes, measures); });
+                                     [&] { return counters_of(sums, requests, passes, measures, compares); });
   clock.time(Phase::communication, times.communication, [&] { synchronizer_->agree(counters.values()); });
-  report.passes = counters.passes(communicator_size_);
+  if (compares) replicas_->judge(counters.copies(), position_.step);
+  compares_next_ = counters.requests().check > 0;
+  report.passes = counters.passes(communicator_.size());
   clock.time(Phase::update, times.update, [&] { finish_update(report, counters, targets); });
   if (report.applied && optimizer_.is_shared())
     clock.time(Phase::communication, times.communication, [&] { share_weights(); });
   times.server = synchronizer_->server_seconds();
 
   position_ = next;
+  flip_bit();
   follow_noise(report);
   report.position = position_;
   watchdog_.step_finished(position_.step);
@@ -253,19 +267,60 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
   rate_factor_ = rate_factor;
   clock.time(Phase::update, report.times.update, [&] {
     start_update(report);
-    finish_update(report, counters_of(sums, {}, {}, false), targets);
+    finish_update(report, counters_of(sums, {}, {}, false, false), targets);
   });
   position_ = report.position = next_position();
+  flip_bit();
   watchdog_.step_finished(position_.step);
   return report;
 }
 
 // Waits for a device where the small batches' norms are asked for.
 StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes,
-                                  bool measures) {
+                                  bool measures, bool compares) {
   std::vector<double> of_groups(noise_groups_ ? noise_groups_->size() : 0);
   if (measures && noise_groups_) of_groups = noise_groups_->by_group(small_norms_->sums_of_tensors());
-  return {sums, requests, passes, measures ? small_norms_->sum() : 0, of_groups};
+  return {sums,      requests,
+          passes,    measures ? small_norms_->sum() : 0,
+          of_groups, compares ? replicas_->counters() : std::vector<double>{}};
+}
+
+void Trainer::compare_copies(std::function<std::string()> known_good) {
+  const int copies = stages_ != nullptr ? stages_->replicas() : communicator_.size();
+  if (plan_.experiment.communication.check_every_steps == 0 || copies == 1) return;
+  ReplicaGroups groups;
+  if (stages_ != nullptr) groups = {.index = stages_->stage(), .count = stages_->stages(), .what = "stage"};
+  known_good_ = std::move(known_good);
+  std::vector<ReplicatedTensor> tensors = replicated();
+  // Between meetings a server keeps its own range of the state only.
+  if (plan_.servers)
+    std::erase_if(tensors, [](const ReplicatedTensor& tensor) { return !tensor.name.starts_with("weights/"); });
+  replicas_ = make_comparison(std::move(tensors), groups);
+}
+
+void Trainer::check_copies() {
+  if (replicas_) replicas_->run(position_.step);
+}
+
+// The same on all ranks. Of the copies as the step before has left them.
+bool Trainer::compares_now() const {
+  const std::int64_t every = plan_.experiment.communication.check_every_steps;
+  return replicas_ && (compares_next_ || (every > 0 && position_.step > 0 && position_.step % every == 0));
+}
+
+// As a memory that fails would (test.flip_bit_rank): the highest bit of the fraction, of a tensor's first element.
+void Trainer::flip_bit() {
+  const TestConfig& test = plan_.experiment.test;
+  if (test.flip_bit_rank != communicator_.rank() || test.flip_bit_step != position_.step) return;
+  const std::vector<ReplicatedTensor> all = replicated();
+  const auto tensor = std::ranges::find(all, test.flip_bit_in, &ReplicatedTensor::name);
+  if (tensor == all.end())
+    throw Error(cat("test.flip_bit_in is ", test.flip_bit_in, ", but rank ", test.flip_bit_rank,
+                    " has no copy of such a tensor, expected one like ", all.front().name, " or ", all.back().name));
+  float value = 0;
+  backend_.copy_to_host(*tensor->vector, tensor->elements.begin, std::span(&value, 1));
+  value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ (1u << 22));
+  backend_.copy_from_host(std::span(&value, 1), *tensor->vector, tensor->elements.begin);
 }
 
 bool Trainer::measures_noise(const Position& next) const {

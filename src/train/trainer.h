@@ -25,6 +25,7 @@
 #include "parallel/synchronizer.h"
 #include "run/plan.h"
 #include "run/step_times.h"
+#include "train/replica_check.h"
 #include "train/small_batch_norms.h"
 
 namespace ringtrain {
@@ -37,6 +38,7 @@ struct Requests {
   double save = 0;    // rank 0's clock says: checkpoint
   double stop = 0;    // rank 0's clock says: time is up
   double fail = 0;    // rank 0 could not write its last checkpoint
+  double check = 0;   // rank 0's clock says: compare the copies in the next step
 };
 
 // Of a step whose gradient was finite.
@@ -120,6 +122,22 @@ class Trainer {
   std::optional<NoiseGroups>& noise_groups() { return noise_groups_; }  // none: noise.groups is off
   std::optional<AdaScale>& adascale() { return adascale_; }             // none: it is off
   NoiseFollower& noise_follower() { return noise_follower_; }
+  // What other ranks may have the same bits of, by name.
+  std::vector<ReplicatedTensor> replicated() {
+    return replicated_tensors(part_.parameters, *weights_, optimizer_, plan_.experiment.optimizer);
+  }
+  // Before the first step: from now on ranks compare their copies (communication.check_every_steps). `known_good`: see
+  // ReplicaCheck.
+  void compare_copies(std::function<std::string()> known_good);
+  // Of other groups of ranks, which hold `tensors` alike. After compare_copies().
+  std::unique_ptr<ReplicaCheck> make_comparison(std::vector<ReplicatedTensor> tensors, ReplicaGroups groups) {
+    return std::make_unique<ReplicaCheck>(backend_, communicator_, std::move(tensors), std::move(groups), known_good_);
+  }
+  // Whether they do, and how long the host took for the newest checksum.
+  bool compares_copies() const { return replicas_ != nullptr; }
+  double comparison_seconds() const { return replicas_ ? replicas_->seconds() : 0; }
+  // Throws Error where they differ now. Collective.
+  void check_copies();
   // [rows of this rank, layers of its part, (h, c), hidden]
   std::span<float> carried_state() { return carried_state_; }
 
@@ -144,7 +162,10 @@ class Trainer {
   void share_weights();
   void note_gain(StepReport& report, const UpdateResult& result);
   void finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets);
-  StepCounters counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes, bool measures);
+  StepCounters counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes, bool measures,
+                           bool compares);
+  bool compares_now() const;
+  void flip_bit();
   NoiseReport measured_noise(const StepReport& report, const StepCounters& counters, std::int64_t targets);
   std::vector<std::pair<std::string, double>> scales_of_kinds() const;
   void measure_groups(const NoiseScale::Step& whole, double small_batch, const StepCounters& counters, double scale);
@@ -154,7 +175,8 @@ class Trainer {
   Backend& backend_;
   Watchdog& watchdog_;
   Loader& loader_;
-  int communicator_size_;
+  Communicator& communicator_;
+  StageRanks* stages_;
   std::unique_ptr<Vector> weights_, gradients_;
   std::unique_ptr<Synchronizer> synchronizer_;
   Optimizer optimizer_;
@@ -172,13 +194,16 @@ class Trainer {
   PageVector<float> carried_state_;
   Pinned pinned_;
   std::uint64_t dropout_key_;
-  double slow_seconds_;               // that this rank sleeps in each step (test.slow_rank)
-  std::optional<MicroBatch> staged_;  // what the program's next forward pass takes
-  bool ahead_ = false;                // the first pass of the next step has begun
-  std::int64_t staged_of_step_ = 0;   // micro-batches of this step that have been staged
-  std::int64_t targets_ = 0;          // of the global batch that the newest pass belongs to
-  bool alone_ = false;                // compute(): this rank's gradient is a mean by itself
-  double rate_factor_ = 1;            // of apply()
+  std::function<std::string()> known_good_;
+  std::unique_ptr<ReplicaCheck> replicas_;  // null: nothing is compared
+  bool compares_next_ = false;              // rank 0's clock asked for it
+  double slow_seconds_;                     // that this rank sleeps in each step (test.slow_rank)
+  std::optional<MicroBatch> staged_;        // what the program's next forward pass takes
+  bool ahead_ = false;                      // the first pass of the next step has begun
+  std::int64_t staged_of_step_ = 0;         // micro-batches of this step that have been staged
+  std::int64_t targets_ = 0;                // of the global batch that the newest pass belongs to
+  bool alone_ = false;                      // compute(): this rank's gradient is a mean by itself
+  double rate_factor_ = 1;                  // of apply()
   Position position_;
 };
 

@@ -3,6 +3,7 @@
 #include "tests/emulation/cuda_emulation.h"
 // The kernels, behind CUDA's words.
 #include "backend/cuda/kernels/activation.cuh"
+#include "backend/cuda/kernels/checksum.cuh"
 #include "backend/cuda/kernels/flat.cuh"
 #include "backend/cuda/kernels/image_input.cuh"
 #include "backend/cuda/kernels/list.h"
@@ -40,6 +41,7 @@ bool needs_fibers(Kernel kernel) {
     case Kernel::copy_tensors_home:
     case Kernel::squared_norm_parts:
     case Kernel::squared_norms:
+    case Kernel::checksum_parts:
     case Kernel::norm_total:
     case Kernel::update_scalars:
     case Kernel::lamb_moments:

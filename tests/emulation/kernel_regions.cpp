@@ -216,6 +216,11 @@ void list(const SquaredNormsArguments& a, Regions& r, Kernel) {
   if (a.add) r.read_own(a.norms, a.count);
   r.write_own(a.norms, a.count);
 }
+void list(const ChecksumPartsArguments& a, Regions& r, Kernel) {
+  r.read_own(a.ranges, a.count);
+  for (int i = 0; i < a.count; ++i) r.read_own(a.words + a.ranges[i].begin, a.ranges[i].count);
+  r.write_own(a.partial, a.blocks);
+}
 void list(const NormTotalArguments& a, Regions& r, Kernel) {
   if (a.count > 0) r.read_own(a.norms, a.count);
   if (!a.first) r.read_own(a.total, 1);
@@ -362,6 +367,8 @@ std::vector<Region> regions_of(const KernelLaunch& launch) {
       return regions_as<SquaredNormPartsArguments>(launch);
     case Kernel::squared_norms:
       return regions_as<SquaredNormsArguments>(launch);
+    case Kernel::checksum_parts:
+      return regions_as<ChecksumPartsArguments>(launch);
     case Kernel::norm_total:
       return regions_as<NormTotalArguments>(launch);
     case Kernel::update_scalars:

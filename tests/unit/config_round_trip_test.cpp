@@ -107,6 +107,8 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
       {"parallel.kind=server", "parallel.backup_workers=1", "noise.every_steps=0"},
       {"parallel.kind=pipeline", "parallel.stages=3", "parallel.cuts=[lstm.l1, linear]", "parallel.schedule=gpipe"},
       {"test.slow_rank=1", "test.slow_seconds=0.25", "parallel.shard_state=true"},
+      {"test.flip_bit_rank=1", "test.flip_bit_step=3", "test.flip_bit_in=weights/fc.weight",
+       "communication.check_every_steps=10"},
       {"optimizer.kind=sgd", "optimizer.adascale=true", "learning_rate.base_batch=16", "noise.small_batch=16"},
   };
   std::set<std::string_view> changed;

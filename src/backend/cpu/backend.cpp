@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "backend/cpu/checksums.h"
 #include "backend/cpu/image_program.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/lstm_program.h"
@@ -82,6 +83,9 @@ class CpuBackend : public Backend {
     return std::make_unique<CpuRangeNorms>(threads_, kernels_, ranges);
   }
   std::unique_ptr<NormTotal> make_norm_total() override { return std::make_unique<CpuNormTotal>(); }
+  std::unique_ptr<Checksums> make_checksums(std::span<const ChecksumRange> ranges) override {
+    return std::make_unique<CpuChecksums>(threads_, ranges);
+  }
   std::unique_ptr<Orthogonalizer> make_orthogonalizer(std::span<const MatrixRange> matrices) override {
     return std::make_unique<CpuOrthogonalizer>(threads_, kernels_, matrices, count_);
   }

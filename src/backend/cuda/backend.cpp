@@ -5,6 +5,7 @@
 #include "backend/cuda/device/described.h"
 #include "backend/cuda/image/program.h"
 #include "backend/cuda/lstm/program.h"
+#include "backend/cuda/program/checksums.h"
 #include "backend/cuda/program/micro_batch.h"
 #include "backend/cuda/program/orthogonalizer.h"
 #include "backend/cuda/program/range_norms.h"
@@ -76,6 +77,9 @@ class CudaBackend : public Backend {
   }
   std::unique_ptr<NormTotal> make_norm_total() override {
     return std::make_unique<DeviceNormTotal>(device_, norm_bytes_);
+  }
+  std::unique_ptr<Checksums> make_checksums(std::span<const ChecksumRange> ranges) override {
+    return std::make_unique<DeviceChecksums>(device_, options_.poll, ranges, norm_bytes_);
   }
   std::unique_ptr<Orthogonalizer> make_orthogonalizer(std::span<const MatrixRange> matrices) override {
     return std::make_unique<DeviceOrthogonalizer>(device_, options_.poll, matrices, norm_bytes_);

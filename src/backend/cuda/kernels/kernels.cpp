@@ -338,6 +338,9 @@ KernelLaunch launch_of(const SquaredNormPartsArguments& a) {
 KernelLaunch launch_of(const SquaredNormsArguments& a) {
   return Shape(Kernel::squared_norms).x(a.count).launch(a);
 }
+KernelLaunch launch_of(const ChecksumPartsArguments& a) {
+  return Shape(Kernel::checksum_parts).size("ranges", a.count).x(a.blocks).launch(a);
+}
 KernelLaunch launch_of(const NormTotalArguments& a) {
   return Shape(Kernel::norm_total).launch(a);
 }

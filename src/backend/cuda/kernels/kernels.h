@@ -60,6 +60,7 @@ enum class Kernel {
   cast,
   squared_norm_parts,
   squared_norms,
+  checksum_parts,
   norm_total,
   update_scalars,
   lamb_moments,
@@ -335,6 +336,14 @@ struct SquaredNormsArguments {
   std::int64_t blocks;
   bool add = false;  // to what norms holds
 };
+// Sums of checksum_term() over the 64-bit words of each block's chunk, partial[blocks].
+struct ChecksumPartsArguments {
+  const std::uint64_t* words;
+  const NormRange* ranges;  // [count], in words, in device memory
+  std::uint64_t* partial;
+  int count;
+  std::int64_t blocks;
+};
 // total = norms[0] + ... (first) or total + these; then, where `to` is not null, to[0] = total.
 struct NormTotalArguments {
   const double* norms;  // [count]
@@ -488,6 +497,7 @@ KernelLaunch launch_of(Type type, Kernel direction, const StateArguments& a);
 KernelLaunch launch_of(const CastArguments& a);
 KernelLaunch launch_of(const SquaredNormPartsArguments& a);
 KernelLaunch launch_of(const SquaredNormsArguments& a);
+KernelLaunch launch_of(const ChecksumPartsArguments& a);
 KernelLaunch launch_of(const NormTotalArguments& a);
 KernelLaunch launch_of(const UpdateScalarsArguments& a);
 KernelLaunch launch_of(const LambMomentsArguments& a);

@@ -33,6 +33,7 @@
   X(cast, 0)                     \
   X(squared_norm_parts, 0)       \
   X(squared_norms, 0)            \
+  X(checksum_parts, 0)           \
   X(norm_total, 0)               \
   X(update_scalars, 0)           \
   X(lamb_moments, 0)             \

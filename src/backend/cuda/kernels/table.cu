@@ -1,5 +1,6 @@
 // Compiles every kernel for every type, and says where each is.
 #include "backend/cuda/kernels/activation.cuh"
+#include "backend/cuda/kernels/checksum.cuh"
 #include "backend/cuda/kernels/flat.cuh"
 #include "backend/cuda/kernels/image_input.cuh"
 #include "backend/cuda/kernels/list.h"
