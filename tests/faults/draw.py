@@ -186,9 +186,13 @@ def reads(g, fault):
         call = "read data"
     rank, share = (0 if call == "read checkpoint" else g.randrange(ranks)), g.random()
     count = g.choice([1, 1, 0])
+    if does == "EINTR":  # not for ever: a call that is interrupted is made again
+        count = 3
+    if does == "sleep:100":
+        count = 10
     fault.what, fault.target, fault.moment = f"{does} in {call}", f"rank {rank}", f"{share:.3f}"
     fault.rules = [Rule(call, share, does, count=count, rank=rank)]
-    harmless = does.startswith(("short", "sleep"))
+    harmless = does.startswith(("short", "sleep", "EINTR"))
     # Half of a half ... is a byte at a time, and every read of HDF5's own goes on until it has all.
     fault.allowed = (GOES_ON,) if harmless else (ENDS, GOES_ON)
     fault.says = r"\.h5"

@@ -8,6 +8,7 @@
 //   short          reads and writes: half of the bytes
 //   sleep:MS       waits before the call
 //   hang           never returns
+//   silly          unlink: the file stays under another name, as on NFS where a process has it open
 //   signal:N       sends a signal to this process; parent:N to the one that has started it (mpirun)
 //   shift:S        clock only: the wall clock is S seconds off
 // The first time that a rule acts is noted in the file RINGTRAIN_FAULTS_HITS: "RULE RANK PID CALL PATH". At MPI_Finalize
@@ -141,7 +142,7 @@ static void sleep_ms(long ms) {
   }
 }
 
-enum { go_on = 0, half = -1 };  // otherwise an errno
+enum { go_on = 0, half = -1, silly = -2 };  // otherwise an errno
 
 // Asks the rules about a call; waits, hangs and sends signals itself.
 static int ask(int kind, const char* path, long size) {
@@ -159,6 +160,7 @@ static int ask(int kind, const char* path, long size) {
     if (strcmp(rule->action, "signal") == 0) kill(getpid(), (int)rule->amount);
     if (strcmp(rule->action, "parent") == 0) kill(getppid(), (int)rule->amount);
     if (strcmp(rule->action, "short") == 0) answer = half;
+    if (strcmp(rule->action, "silly") == 0) answer = silly;
     if (rule->error != 0) answer = rule->error;
   }
   return answer;
@@ -280,6 +282,14 @@ int link(const char* from, const char* to) {
 }
 int unlink(const char* path) {
   const int answer = ask_path(removing, path);
+  if (answer == silly) {
+    static atomic_int number;
+    char other[PATH_MAX];
+    const char* slash = strrchr(path, '/');
+    const int folder = slash != NULL ? (int)(slash - path) + 1 : 0;
+    snprintf(other, sizeof other, "%.*s.nfs%08d", folder, path, 1 + atomic_fetch_add(&number, 1));
+    return REAL(rename)(path, other);
+  }
   return answer > 0 ? refuse(answer) : REAL(unlink)(path);
 }
 int mkdir(const char* path, mode_t mode) {

@@ -2,7 +2,6 @@
 import hashlib
 import importlib.util
 import json
-import os
 import random
 import subprocess
 from dataclasses import dataclass, field

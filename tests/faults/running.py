@@ -2,12 +2,11 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from draw import CATALOGUE
-from jobs import CONVERTER, KINDS, LAUNCHER, PROGRAM, ROOT, START_TIMEOUT, STUDY, e2e, experiment_of, run_dirs
+from jobs import LAUNCHER, PROGRAM, ROOT, START_TIMEOUT, STUDY, e2e, experiment_of, make_data
 
 LIMIT = 75  # seconds within which a job has to end, whatever happens to it
 GONE_WITHIN = 15  # seconds in which all of its processes have to be gone after that
@@ -34,15 +33,14 @@ class Place:
 
     def __init__(self, folder):
         self.folder, self.data, self.preload = folder, folder / "data", build_preload(folder)
+        (folder / "undisturbed").mkdir(exist_ok=True)
         if not self.data.exists():
-            from jobs import make_data
             make_data(self.data)
 
     def start(self, kind, folder, changes, rules="", more=None, resume=False, data=None, restart=0):
         """`changes`: dotted keys. Rules are as faulty.c reads them."""
         number = len(list(folder.glob("output-*")))
-        experiment = folder / "experiment.yaml"
-        run_dir = folder / "run"
+        experiment, run_dir = folder / "experiment.yaml", folder / "run"
         experiment.write_text(experiment_of(kind, data or self.data, run_dir, changes))
         env = {"OMPI_MCA_btl_vader_backing_directory": str(folder), "RINGTRAIN_START_SECONDS": str(START_TIMEOUT),
                "FAULTS_FOLDER": str(folder), **(more or {})}
@@ -131,8 +129,9 @@ class Strikes:
             return bool(list((self.run_dir / "checkpoints").glob("step-*.h5.tmp")))
         if moment == "last step":
             return e2e.last_step(self.run_dir) >= self.total
-        # "hit": a rule of the library, or a blow before this one
-        return (self.folder / "hits").exists() and "sync checkpoint" not in str(self.fault.rules) or bool(self.notes)
+        # "hit": a blow before this one, or a rule of the library that strikes (and does not only slow a phase down)
+        strikes = any(not rule.does.startswith("sleep") for rule in self.fault.rules)
+        return bool(self.notes) or strikes and (self.folder / "hits").exists()
 
     def look(self):
         now = time.monotonic()
