@@ -1,5 +1,6 @@
 """Runs a job of the campaign and strikes it at the drawn moments."""
 import os
+import re
 import signal
 import subprocess
 import time
@@ -22,9 +23,11 @@ STUBS = {
 
 
 def build_preload(place):
-    library = place / "faulty.so"
-    mpicc = os.environ.get("MPICC", "mpicc")
-    subprocess.run([mpicc, "-shared", "-fPIC", "-O1", "-w", ROOT / "tests/faults/faulty.c", "-o", library, "-ldl"], check=True)
+    """With the headers of the MPI that the program was built with, whose functions the library finds when it runs."""
+    library, config = place / "faulty.so", ROOT / "build" / "config.mk"
+    found = re.search(r"^MPI_CFLAGS := (.*)$", config.read_text() if config.exists() else "", re.MULTILINE)
+    compiler = [os.environ.get("CC", "cc"), *found[1].split()] if found else [os.environ.get("MPICC", "mpicc")]
+    subprocess.run([*compiler, "-shared", "-fPIC", "-O1", "-w", ROOT / "tests/faults/faulty.c", "-o", library, "-ldl"], check=True)
     return library
 
 
