@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "cluster/on_rank_0.h"
 #include "data_prep/common/arguments.h"
 #include "data_prep/common/ranks.h"
@@ -168,9 +169,9 @@ int run(std::vector<std::string> words) {
 }
 
 void report(const std::exception& error) {
-  std::cerr << "ringtrain-data: error: " << error.what() << "\n";
+  std::cerr << "ringtrain-data: error: " << printable(error.what()) << "\n";
   const auto* own = dynamic_cast<const Error*>(&error);
-  if (own != nullptr && !own->hint().empty()) std::cerr << "  hint: " << own->hint() << "\n";
+  if (own != nullptr && !own->hint().empty()) std::cerr << "  hint: " << printable(own->hint()) << "\n";
   if (verbose)
     std::cerr << (own != nullptr ? cat("  thrown at ", thrown_at(error)) : "  thrown by a library of this program")
               << "\n";

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "base/utf8.h"
 #include "cluster/binding.h"
 #include "cluster/on_rank_0.h"
 #include "cluster/session.h"
@@ -286,7 +287,7 @@ int run(int argc, char** argv) {
   if (verbose)
     text += own != nullptr ? cat("  thrown at ", thrown_at(error), "\n") : "  thrown by a library of this program\n";
   std::fflush(stdout);
-  std::fputs(text.c_str(), stderr);
+  std::fputs(printable(text).c_str(), stderr);
   std::fflush(stderr);
   if (job_size() <= 1) {
     std::fflush(nullptr);

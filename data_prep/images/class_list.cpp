@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data_prep/common/read_file.h"
 
 namespace ringtrain {
@@ -55,7 +56,7 @@ ClassList read_class_list(const std::string& path) {
     const std::string id = line.substr(0, gap);
     const std::string name = gap == std::string::npos ? id : line.substr(line.find_first_not_of(white, gap));
     if (classes.labels.contains(id)) {
-      throw Error(cat(path, ", line ", number, ": the class '", id, "' occurs a second time"),
+      throw Error(cat(path, ", line ", number, ": the class ", shown(id), " occurs a second time"),
                   "each line is one class: its id, then its name");
     }
     classes.add(id, name);
@@ -72,7 +73,7 @@ std::vector<ListedImage> read_image_list(const std::string& path) {
     std::size_t gap = line.rfind('\t');  // with tabs, labels (and paths) may hold blanks
     if (gap == std::string::npos) gap = line.find_last_of(white);
     const std::string hint = "each line is a path below INPUT, white space, and a label or class id";
-    if (gap == std::string::npos) throw Error(cat(path, ", line ", number, ": '", line, "' has no label"), hint);
+    if (gap == std::string::npos) throw Error(cat(path, ", line ", number, ": ", shown(line), " has no label"), hint);
     ListedImage entry{line.substr(0, gap), line.substr(gap + 1), number};
     entry.path.erase(entry.path.find_last_not_of(white) + 1);
     while (entry.path.starts_with("./")) entry.path.erase(0, 2);
@@ -83,7 +84,7 @@ std::vector<ListedImage> read_image_list(const std::string& path) {
   for (const ListedImage& entry : entries) {
     const auto [first, is_new] = seen.emplace(entry.path, entry.line);
     if (is_new) continue;
-    throw Error(cat(path, ", line ", entry.line, ": '", entry.path, "' is listed already in line ", first->second),
+    throw Error(cat(path, ", line ", entry.line, ": ", shown(entry.path), " is listed already in line ", first->second),
                 "list each image once");
   }
   return entries;
@@ -100,8 +101,8 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
       const std::optional<std::int32_t> label = as_label(entry.label);
       // A slip of the pen among numbers would make ids of all of them, and other labels by the order of these.
       if (label.has_value() != as_label(entries[0].label).has_value())
-        throw Error(cat(path, ", line ", entry.line, ": the label '", entry.label, "' is ", label ? "a" : "no",
-                        " number, unlike that of line ", entries[0].line, ", '", entries[0].label, "'"),
+        throw Error(cat(path, ", line ", entry.line, ": the label ", shown(entry.label), " is ", label ? "a" : "no",
+                        " number, unlike that of line ", entries[0].line, ", ", shown(entries[0].label)),
                     "labels are all numbers, or all class ids; --class-list names the classes");
       if (label.value_or(0) < 0)
         throw Error(cat(path, ", line ", entry.line, ": the label is ", *label), "labels count from 0");
@@ -123,7 +124,7 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
     const std::optional<std::int32_t> label =
         known != classes.labels.end() ? std::optional(known->second) : as_label(entry.label);
     if (!label) {
-      throw Error(cat(path, ", line ", entry.line, ": '", entry.label, "' is neither a class id nor a number"),
+      throw Error(cat(path, ", line ", entry.line, ": ", shown(entry.label), " is neither a class id nor a number"),
                   "--class-list names the classes");
     }
     if (*label < 0 || *label >= count) {

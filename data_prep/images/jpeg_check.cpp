@@ -25,6 +25,7 @@ JpegHeader check_jpeg(std::span<const std::uint8_t> bytes) {
   std::size_t row_bytes = 0;
   guarded(decoder.errors, [&] {
     jpeg_create_decompress(&info);
+    limit_scans(info, decoder.errors);
     jpeg_mem_src(&info, bytes.data(), bytes.size());
     jpeg_read_header(&info, TRUE);
     info.scale_num = 1;

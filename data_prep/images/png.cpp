@@ -15,6 +15,8 @@ namespace {
 constexpr png_uint_32 largest_side = 65500;  // JPEG's limit too
 constexpr std::int64_t most_pixels = std::int64_t{1} << 28;
 
+constexpr std::int64_t most_packing = 1032, few_bytes = 1 << 20;  // deflate's limit; what is always believed
+
 // libpng reports errors by longjmp: what a function with setjmp needs later lives here, not on its stack.
 struct Transfer {
   std::span<const std::uint8_t> input;
@@ -60,6 +62,9 @@ bool decode(png_structp png, png_infop info, Transfer& transfer) {
   png_set_read_fn(png, &transfer, read_bytes);
   png_set_user_limits(png, largest_side, largest_side);
   png_read_info(png, info);
+  const auto packed = static_cast<std::int64_t>(png_get_rowbytes(png, info)) * png_get_image_height(png, info);
+  if (packed > std::max<std::int64_t>(few_bytes, static_cast<std::int64_t>(transfer.input.size()) * most_packing))
+    png_error(png, "claims to have more pixels than its bytes can hold");
   png_set_expand(png);
   png_set_strip_16(png);
   png_set_strip_alpha(png);

@@ -23,7 +23,7 @@ std::string kind_of(std::span<const std::uint8_t> bytes) {
   const std::string_view start(reinterpret_cast<const char*>(bytes.data()), std::min<std::size_t>(bytes.size(), 16));
   if (start.starts_with("GIF8")) return "GIF";
   if (start.starts_with("BM")) return "BMP";
-  if (start.starts_with("RIFF") && start.substr(8).starts_with("WEBP")) return "WebP";
+  if (start.starts_with("RIFF") && start.size() >= 12 && start.substr(8).starts_with("WEBP")) return "WebP";
   if (start.starts_with("II*") || start.starts_with("MM")) return "TIFF";
   if (start.starts_with("P5") || start.starts_with("P6")) return "PNM";
   if (start.starts_with("<")) return "HTML or XML";

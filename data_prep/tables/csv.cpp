@@ -127,7 +127,10 @@ bool CsvReader::next(std::vector<std::string>& fields) {
 std::size_t choose_column(const std::vector<std::string>& header, const std::string& asked,
                           const std::string& file_name) {
   std::string columns;
-  for (const std::string& column : header) columns += cat(columns.empty() ? "" : ", ", "'", column, "'");
+  constexpr std::size_t most_shown = 20;
+  for (std::size_t i = 0; i < std::min(header.size(), most_shown); ++i)
+    columns += cat(i == 0 ? "" : ", ", shown(header[i]));
+  if (header.size() > most_shown) columns += cat(", ... (", header.size(), " in all)");
   const auto matches = [&](auto&& test) {
     std::vector<std::size_t> found;
     for (std::size_t i = 0; i < header.size(); ++i) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/log_file.h"
+#include "base/utf8.h"
 
 namespace ringtrain {
 namespace {
@@ -76,7 +77,7 @@ void write_warning_line(const std::string& line) {
   const std::lock_guard lock(mutex);
   std::string label;
   if (log_rank != 0) label = cat(" (rank ", log_rank, log_host.empty() ? "" : " on ", log_host, ")");
-  write_line(stderr, cat("warning", label, ": ", line));
+  write_line(stderr, printable(cat("warning", label, ": ", line)));
 }
 
 }  // namespace ringtrain

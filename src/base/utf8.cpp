@@ -130,6 +130,17 @@ std::string shown(std::string_view text) {
   return "'" + out + (beginning.size() < text.size() ? "..." : "") + "'";
 }
 
+std::string printable(std::string text) {
+  constexpr char digits[] = "0123456789abcdef";
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if ((byte >= 0x20 && byte != 0x7f) || text[i] == '\n' || text[i] == '\t') continue;
+    text.replace(i, 1, {'\\', 'x', digits[byte >> 4], digits[byte & 15]});
+    i += 3;
+  }
+  return text;
+}
+
 std::string lower_case(std::string_view text) {
   return map_symbols(text, ::tolower, ::towlower_l);
 }

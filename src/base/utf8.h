@@ -27,6 +27,10 @@ std::string_view without_cut_symbol(std::string_view text);
 // A text that was found, in quotes, for a message: one line of at most 60 bytes and "...".
 std::string shown(std::string_view text);
 
+// For a terminal or a log: control characters, which a damaged file may bring into a message, as \x1b. Line ends and
+// tabs stay.
+std::string printable(std::string text);
+
 // Without white space (ASCII, no-break and ideographic spaces, byte-order marks) at both ends. Valid UTF-8 only.
 std::string_view trim(std::string_view text);
 

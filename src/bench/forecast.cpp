@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "bench/experiment_keys.h"
 #include "config/batch_plan.h"
 #include "run/plan.h"
@@ -239,7 +240,7 @@ std::vector<int> parse_ranks(const std::string& text) {
     int value = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (error != std::errc() || end != part.data() + part.size() || value < 1 || value > 1 << 24)
-      throw Error(cat("--ranks is '", text, "'; expected 1..4096 (doubling) or a list such as 1,2,48"),
+      throw Error(cat("--ranks is ", shown(text), "; expected 1..4096 (doubling) or a list such as 1,2,48"),
                   "ringtrain --help");
     return value;
   };

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_input.h"
 
 namespace ringtrain {
 
@@ -64,7 +65,11 @@ void write(Json& j, const std::vector<WatermarkPoint>& watermark) {
 
 template <class Value>
 void read(const Json& j, Value& value) {
-  j.get_to(value);
+  if constexpr (std::is_integral_v<Value> && !std::is_same_v<Value, bool>) {
+    value = integer_from<Value>(j);
+  } else {
+    j.get_to(value);
+  }
 }
 void read(const Json& j, std::vector<PassTime>& passes) {
   for (const Json& p : j) passes.push_back({p.at("micro_batch"), p.at("forward"), p.at("backward")});
@@ -93,18 +98,20 @@ Preflight preflight_from(const Json& j) {
   j.at("version").get_to(p.version);
   p.versions_equal = j.value("versions_equal", true);
   j.at("hosts").get_to(p.hosts);
-  j.at("ranks").get_to(p.ranks);
-  j.at("ranks_per_node").get_to(p.ranks_per_node);
+  read(j.at("ranks"), p.ranks);
+  read(j.at("ranks_per_node"), p.ranks_per_node);
   for (const Json& c : j.value("comm", Json::array()))
-    p.comm.push_back({c.at("scope"), {c.at("ranks"), c.at("bytes"), c.at("seconds"), c.value("sums", 1)}});
+    p.comm.push_back({c.at("scope"),
+                      {integer_from<int>(c.at("ranks")), integer_from<std::int64_t>(c.at("bytes")), c.at("seconds"),
+                       c.contains("sums") ? integer_from<int>(c.at("sums")) : 1}});
   const Json fits = j.value("fit", Json::object());
   for (const auto& [scope, f] : fits.items()) {
     const double alpha = f.at("alpha");
     p.fit[scope] = {alpha, f.at("beta"), f.value("gap", alpha), f.value("error", 0.0)};
   }
   for (const Json& i : j.value("input", Json::array()))
-    p.input.push_back(
-        {i.at("host"), i.at("bytes_per_second"), i.at("samples_per_second"), i.value("loader_threads", 0)});
+    p.input.push_back({i.at("host"), i.at("bytes_per_second"), i.at("samples_per_second"),
+                       i.contains("loader_threads") ? integer_from<int>(i.at("loader_threads")) : 0});
   p.has_step = j.contains("step");
   if (p.has_step) p.step = step_from(j.at("step"));
   p.clock_skew_seconds = j.value("clock_skew_seconds", std::vector<double>());
@@ -160,7 +167,7 @@ std::string Preflight::to_json() const {
 
 Preflight parse_preflight(const std::string& json, const std::string& path) {
   const char* const advice = "measure again: ringtrain bench comm input step EXPERIMENT.yaml --json FILE";
-  const Json j = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const auto j = parse_json<Json>(json);
   if (!j.is_object()) throw Error(cat(path, " is not JSON; expected what ringtrain bench --json has written"), advice);
   try {
     return preflight_from(j);

@@ -21,7 +21,7 @@ constexpr const char* source_name = "branch_source";
 
 BranchPoint branch_point_at(const Checkpoint& source) {
   const Experiment experiment = experiment_of(source, "the checkpoint");
-  std::string text = cat(source.step, "\n", source.texts.at("train_uuid"), "\n", source.text_or(source_name, ""), "\n");
+  std::string text = cat(source.step, "\n", source.text("train_uuid"), "\n", source.text_or(source_name, ""), "\n");
   for (const Field& field : schema())
     if (decides_what_is_learned(field, experiment)) text += cat(field.key, "=", value_text(field, experiment), "\n");
   return {progress_of(source).position, fnv1a(text)};
@@ -54,7 +54,8 @@ std::string source_text(const BranchPoint& point) {
 std::optional<Checkpoint> planned_source(const Experiment& experiment) {
   if (!is_branch(experiment)) return std::nullopt;
   const auto point = parse_run_and_point(experiment.branch.from);
-  if (point && !std::filesystem::exists(point->run)) return std::nullopt;
+  std::error_code too_long;  // for a file's name: as if it were not there
+  if (point && !std::filesystem::exists(point->run, too_long)) return std::nullopt;
   return read_checkpoint_header(source_checkpoint(experiment.branch.from));
 }
 

@@ -134,7 +134,14 @@ void write_file(const std::string& path, const Checkpoint& checkpoint, const Pro
 
 void check_header(const h5::File& file) {
   const std::string& path = file.path();
-  if (!file.has_attribute("/", "schema")) {
+  bool has_schema = false;
+  try {
+    has_schema = file.has_attribute("/", "schema");
+  } catch (const Error& error) {  // HDF5's own checksum of them
+    throw Error(cat(path, ": the attributes or the list of contents are damaged (", error.what(), ")"), damaged_hint,
+                error.where());
+  }
+  if (!has_schema) {
     throw Error(cat(path, ": is no checkpoint: the attribute 'schema' is missing, expected \"", schema, "\""),
                 "checkpoints lie in <run folder>/checkpoints/step-*.h5");
   }
@@ -247,6 +254,14 @@ std::optional<std::int64_t> step_of_file(const std::string& file_name) {
 
 }  // namespace
 
+const std::string& Checkpoint::text(const std::string& name) const {
+  const auto found = texts.find(name);
+  if (found == texts.end())
+    throw Error(cat("checkpoint without a text '", name, "': another program has written it, or it is damaged"),
+                damaged_hint);
+  return found->second;
+}
+
 std::string Checkpoint::text_or(const std::string& name, std::string absent) const {
   const auto found = texts.find(name);
   return found == texts.end() ? absent : found->second;
@@ -255,6 +270,26 @@ std::string Checkpoint::text_or(const std::string& name, std::string absent) con
 double Checkpoint::number_or(const std::string& name, double absent) const {
   const auto found = numbers.find(name);
   return found == numbers.end() ? absent : found->second;
+}
+
+double Checkpoint::number(const std::string& name) const {
+  const auto found = numbers.find(name);
+  if (found == numbers.end())
+    throw Error(cat("checkpoint without a number '", name, "': another program has written it, or it is damaged"),
+                damaged_hint);
+  return found->second;
+}
+
+std::int64_t Checkpoint::whole(const std::string& name) const {
+  constexpr double bound = 9223372036854775808.0;  // 2^63
+  const double value = number(name);
+  if (!(value >= -bound && value < bound))
+    throw Error(cat("the checkpoint's ", name, " is ", value, ", expected a whole number"), damaged_hint);
+  return static_cast<std::int64_t>(value);
+}
+
+std::int64_t Checkpoint::whole_or(const std::string& name, std::int64_t absent) const {
+  return numbers.contains(name) ? whole(name) : absent;
 }
 
 const NamedArray& Checkpoint::array(const std::string& name) const {

@@ -26,9 +26,14 @@ struct Checkpoint {
   std::map<std::string, double> numbers;     // "best_value", "elapsed_seconds", "samples", ...
   std::vector<NamedArray> arrays;
   const NamedArray& array(const std::string& name) const;  // throws Error naming what is missing
+  const std::string& text(const std::string& name) const;  // throws Error naming what is missing
   // What earlier versions did not write has a value that means the same as its absence.
   std::string text_or(const std::string& name, std::string absent) const;
   double number_or(const std::string& name, double absent) const;
+  // Throw Error where there is none, or (whole) it is no whole number of 64 bits.
+  double number(const std::string& name) const;
+  std::int64_t whole(const std::string& name) const;
+  std::int64_t whole_or(const std::string& name, std::int64_t absent) const;
   // The same as array(name), and its shape must be the model's: throws Error "checkpoint of another model: ..." with
   // both shapes.
   const NamedArray& array(const std::string& name, const std::vector<std::int64_t>& shape) const;

@@ -75,19 +75,20 @@ std::string checkpoint_at(const std::string& run_dir, const RunPoint& point) {
       log_warning("checkpoint passed over: ", error.what());
     }
   }
-  throw Error(
-      cat(run_dir, ": no checkpoint was kept at ", with_unit(point), there.empty() ? ", nor anywhere else" : "; there are ", there),
-      cat("train with checkpoint.keep_at: [", to_string(point), "], or branch where there is one"));
+  throw Error(cat(run_dir, ": no checkpoint was kept at ", with_unit(point),
+                  there.empty() ? ", nor anywhere else" : "; there are ", there),
+              cat("train with checkpoint.keep_at: [", to_string(point), "], or branch where there is one"));
 }
 
 std::string source_checkpoint(const std::string& from) {
   constexpr const char* what_to_do = "train that run first, with checkpoint.keep_at";
+  std::error_code too_long;  // for a file's name: as if it were not there
   if (const auto source = parse_run_and_point(from)) {
-    if (!std::filesystem::is_directory(source->run))
+    if (!std::filesystem::is_directory(source->run, too_long))
       throw Error(cat("branch.from is ", from, ", but there is no run ", source->run), what_to_do);
     return checkpoint_at(source->run, source->point);
   }
-  if (!std::filesystem::exists(from))
+  if (!std::filesystem::exists(from, too_long))
     throw Error(cat("branch.from is ", from, ", but there is no such checkpoint"),
                 "give a checkpoint file, or RUN@POINT as results/names/parent@2");
   return from;

@@ -61,7 +61,7 @@ bool same_input_scale(const DataConfig& before, const DataConfig& now, const Ima
 }  // namespace
 
 Experiment experiment_of(const Checkpoint& checkpoint, const std::string& path) {
-  return parse_stored_experiment(checkpoint.texts.at("experiment"), path, {});
+  return parse_stored_experiment(checkpoint.text("experiment"), path, {});
 }
 
 std::string to_string(const KeyChange& change) {
@@ -115,12 +115,12 @@ static void check_same(const Checkpoint& checkpoint, const std::string& path, co
   const char* what_to_do = of_branch ? hint_of_branch : hint;
   if (!refused.empty())
     throw Error(cat(path, ": the checkpoint is of another experiment: ", list(refused)), what_to_do);
-  const std::string uuid = checkpoint.texts.at("train_uuid");
+  const std::string uuid = checkpoint.text("train_uuid");
   if (uuid != plan.train.dataset_uuid)
     throw Error(cat(path, ": the data set ", plan.train.prefix, " has changed since the checkpoint was made (uuid ",
                     plan.train.dataset_uuid, ", was ", uuid, ")"),
                 "put the old data set back, or start a new run in another run.dir");
-  if (checkpoint.texts.at("model") == model_fingerprint(plan)) return;
+  if (checkpoint.text("model") == model_fingerprint(plan)) return;
   // Some keys change a model's tensors only sometimes, as data.image_size does those of AlexNet.
   std::erase_if(changes, [](const KeyChange& c) { return !c.decides_result; });
   throw Error(cat(path, ": the checkpoint is of another model: its tensors have other names or shapes",
@@ -131,7 +131,7 @@ static void check_same(const Checkpoint& checkpoint, const std::string& path, co
 // An asynchronous update is a worker's share of the batch.
 static void check_same_workers(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
   const Experiment before = experiment_of(checkpoint, path);
-  const auto ranks = static_cast<std::int64_t>(checkpoint.number_or("ranks", 0));
+  const auto ranks = checkpoint.whole_or("ranks", 0);
   if (!plan.servers || !plan.servers->async || before.parallel.mode != "async" || ranks == 0) return;
   const std::int64_t was = ranks - server_ranks(before.parallel);
   if (was != plan.servers->workers)

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/small_floats.h"
+#include "base/utf8.h"
 
 namespace ringtrain {
 namespace {
@@ -53,14 +54,14 @@ Json parse_header(const std::string& path, const std::string& text) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      throw Error(cat(path, ": the header has '", value.get<std::string>(), "' twice"), damaged_hint);
+      throw Error(cat(path, ": the header has ", shown(value.get<std::string>()), " twice"), damaged_hint);
     return true;
   };
   try {
     Json header = Json::parse(text, watch);
     if (header.is_object()) return header;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(cat(path, ": the header is no JSON: ", error.what()), damaged_hint);
+    throw Error(cat(path, ": the header is no JSON: ", cut_to(error.what(), 200)), damaged_hint);
   }
   throw Error(cat(path, ": the header is JSON, but no object"), damaged_hint);
 }
@@ -71,7 +72,7 @@ std::map<std::string, std::string> metadata_of(const std::string& path, const Js
   const Json& entries = header["__metadata__"];
   if (!entries.is_object()) throw Error(cat(path, ": __metadata__ is no object"), damaged_hint);
   for (const auto& [key, value] : entries.items()) {
-    if (!value.is_string()) throw Error(cat(path, ": __metadata__ '", key, "' is no text"), damaged_hint);
+    if (!value.is_string()) throw Error(cat(path, ": __metadata__ ", shown(key), " is no text"), damaged_hint);
     metadata[key] = value.get<std::string>();
   }
   return metadata;
@@ -86,7 +87,7 @@ bool is_list_of_counts(const Json& value) {
 // `data_begin`: where in the file the offsets count from.
 SafetensorsEntry entry_of(const std::string& path, const std::string& name, const Json& value, std::uint64_t data_begin,
                           std::uint64_t file_bytes) {
-  const std::string who = cat(path, ": tensor '", name, "'");
+  const std::string who = cat(path, ": tensor ", shown(name));
   if (!value.is_object() || !value.contains("dtype") || !value["dtype"].is_string())
     throw Error(cat(who, ": no dtype in the header"), damaged_hint);
   if (!value.contains("shape") || !is_list_of_counts(value["shape"]))
@@ -99,7 +100,7 @@ SafetensorsEntry entry_of(const std::string& path, const std::string& name, cons
   entry.dtype = value["dtype"].get<std::string>();
   entry.shape = value["shape"].get<std::vector<std::int64_t>>();
   const std::uint64_t size = bytes_of(entry.dtype);
-  if (size == 0) throw Error(cat(who, ": unknown dtype '", entry.dtype, "'"), "write the tensor as F32");
+  if (size == 0) throw Error(cat(who, ": unknown dtype ", shown(entry.dtype)), "write the tensor as F32");
   std::uint64_t bytes = size;
   bool fits = true;
   for (const std::int64_t extent : entry.shape)
@@ -107,8 +108,8 @@ SafetensorsEntry entry_of(const std::string& path, const std::string& name, cons
   const auto begin = value["data_offsets"][0].get<std::uint64_t>(), end = value["data_offsets"][1].get<std::uint64_t>();
   if (begin > end) throw Error(cat(who, ": begins at byte ", begin, " but ends at ", end), damaged_hint);
   if (!fits || bytes != end - begin)
-    throw Error(cat(who, ": has ", end - begin, " bytes; its shape ", value["shape"].dump(), " of ", entry.dtype,
-                    fits ? cat(" needs ", bytes) : " is larger than any file"),
+    throw Error(cat(who, ": has ", end - begin, " bytes; its shape ", cut_to(value["shape"].dump(), 200), " of ",
+                    entry.dtype, fits ? cat(" needs ", bytes) : " is larger than any file"),
                 damaged_hint);
   if (end > file_bytes - data_begin)
     throw Error(cat(who, ": ends at byte ", data_begin + end, " of a file of ", file_bytes,
@@ -127,10 +128,11 @@ void check_coverage(const std::string& path, const std::vector<SafetensorsEntry>
   const SafetensorsEntry* last = nullptr;
   for (const SafetensorsEntry& entry : entries) {
     if (entry.begin < end)
-      throw Error(cat(path, ": tensor '", entry.name, "' overlaps '", last->name, "'"), damaged_hint);
+      throw Error(cat(path, ": tensor ", shown(entry.name), " overlaps ", shown(last->name)), damaged_hint);
     if (entry.begin > end)
-      throw Error(cat(path, ": ", entry.begin - end, " bytes before tensor '", entry.name, "' belong to no tensor"),
-                  damaged_hint);
+      throw Error(
+          cat(path, ": ", entry.begin - end, " bytes before tensor ", shown(entry.name), " belong to no tensor"),
+          damaged_hint);
     end = entry.begin + entry.bytes;
     last = &entry;
   }
@@ -202,7 +204,7 @@ void SafetensorsFile::read_bytes(std::uint64_t offset, std::span<std::uint8_t> b
 }
 
 void SafetensorsFile::read(const SafetensorsEntry& entry, std::span<float> values) const {
-  const std::string what = cat("tensor '", entry.name, "'");
+  const std::string what = cat("tensor ", shown(entry.name));
   if (std::ssize(values) != entry.count)
     throw Error(cat(path_, ": ", what, " has ", entry.count, " values, wanted are ", values.size()));
   if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16" && entry.dtype != "F64")

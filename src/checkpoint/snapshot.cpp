@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_input.h"
 #include "base/utf8.h"
 #include "base/version.h"
 #include "checkpoint/branch_point.h"
@@ -217,10 +218,15 @@ std::vector<double> noise_groups_of(const Checkpoint* checkpoint, const NoiseGro
   constexpr std::size_t each = NoiseScale::state_names.size();
   std::vector<double> all(groups.size() * each, 0.0);
   if (checkpoint == nullptr) return all;
-  const nlohmann::json states = nlohmann::json::parse(checkpoint->text_or("noise_groups", "{}"));
+  const auto states = parse_json<nlohmann::json>(checkpoint->text_or("noise_groups", "{}"));
   for (std::size_t i = 0; i < groups.size(); ++i)
-    if (const auto own = states.find(groups.name(i)); own != states.end())
+    if (const auto own = states.find(groups.name(i)); own != states.end()) {
+      const bool good = own->is_array() && own->size() == each &&
+                        std::ranges::all_of(*own, [](const nlohmann::json& value) { return value.is_number(); });
+      if (!good)
+        throw Error(cat("the checkpoint's noise_groups say of ", groups.name(i), " other than ", each, " numbers"));
       std::ranges::copy(own->get<NoiseScale::State>(), all.begin() + static_cast<std::ptrdiff_t>(i * each));
+    }
   return all;
 }
 
@@ -318,9 +324,15 @@ std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
 
 std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint) {
   std::vector<std::string> symbols;
-  for (const nlohmann::json& symbol : nlohmann::json::parse(checkpoint.texts.at("vocabulary")))
-    symbols.push_back(symbol.is_string() ? symbol.get<std::string>()
-                                         : std::string(1, static_cast<char>(symbol.get<unsigned>())));
+  const auto list = parse_json<nlohmann::json>(checkpoint.text("vocabulary"));
+  bool good = list.is_array();
+  if (good)
+    for (const nlohmann::json& symbol : list) {
+      const auto byte = integer_in<unsigned char>(symbol);
+      good = good && (symbol.is_string() || byte);
+      if (good) symbols.push_back(byte ? std::string(1, static_cast<char>(*byte)) : symbol.get<std::string>());
+    }
+  if (!good) throw Error("the checkpoint's vocabulary is no list of symbols", "another program has written it");
   return symbols;
 }
 
@@ -386,23 +398,21 @@ Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights)
 
 RunProgress progress_of(const Checkpoint& c) {
   RunProgress p;
-  p.position = {c.step, static_cast<std::int64_t>(c.numbers.at("samples")),
-                static_cast<std::int64_t>(c.number_or("epoch", unknown_epoch)),
-                static_cast<std::int64_t>(c.number_or("offset", 0))};
-  p.before.epoch = static_cast<std::int64_t>(c.number_or("before_epoch", unknown_epoch));
-  p.before.offset = static_cast<std::int64_t>(c.number_or("before_offset", 0));
-  p.elapsed_seconds = c.numbers.at("elapsed_seconds");
-  p.has_best = c.numbers.at("has_best") != 0;
-  p.best_loss = c.numbers.at("best_loss");
-  p.best_step = static_cast<std::int64_t>(c.numbers.at("best_step"));
-  p.evaluated_step = static_cast<std::int64_t>(c.numbers.at("evaluated_step"));
+  p.position = {c.step, c.whole("samples"), c.whole_or("epoch", unknown_epoch), c.whole_or("offset", 0)};
+  p.before.epoch = c.whole_or("before_epoch", unknown_epoch);
+  p.before.offset = c.whole_or("before_offset", 0);
+  p.elapsed_seconds = c.number("elapsed_seconds");
+  p.has_best = c.number("has_best") != 0;
+  p.best_loss = c.number("best_loss");
+  p.best_step = c.whole("best_step");
+  p.evaluated_step = c.whole("evaluated_step");
   p.scale_invariant_steps = c.number_or("scale_invariant_steps", 0);
-  p.norms_step = static_cast<std::int64_t>(c.number_or("norms_step", -1));
+  p.norms_step = c.whole_or("norms_step", -1);
   return p;
 }
 
 std::int64_t recorded_micro_batch(const Checkpoint& checkpoint) {
-  return static_cast<std::int64_t>(checkpoint.numbers.at("micro_batch"));
+  return checkpoint.whole("micro_batch");
 }
 
 // Earlier versions had one batch over the whole run.
@@ -417,7 +427,7 @@ void complete(RunProgress& progress, const RunPlan& plan) {
 }
 
 void expect_evaluated_norms(const Checkpoint& checkpoint, const std::string& path) {
-  const auto norms_step = static_cast<std::int64_t>(checkpoint.number_or("norms_step", -1));
+  const auto norms_step = checkpoint.whole_or("norms_step", -1);
   if (checkpoint.step == 0 || norms_step == checkpoint.step) return;
   if (experiment_of(checkpoint, path).evaluate.norm_statistics != "recomputed") return;
   throw Error(cat(path,
@@ -435,8 +445,8 @@ void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters
 // gives to it.
 static Optimizer::Applied applied_by(const Checkpoint& c, const RunPlan& plan) {
   if (c.numbers.contains("applied_rate"))
-    return {.updates = static_cast<std::int64_t>(c.numbers.at("applied_updates")),
-            .rate = c.numbers.at("applied_rate"),
+    return {.updates = c.whole("applied_updates"),
+            .rate = c.number("applied_rate"),
             .largest_rate = c.number_or("largest_rate", 0),
             .average_weight = c.number_or("average_weight", 0)};
   if (c.step == 0) return {};
@@ -447,7 +457,7 @@ static Optimizer::Applied applied_by(const Checkpoint& c, const RunPlan& plan) {
 // The batch that follows the noise scale, and since when it has been small.
 static std::array<std::int64_t, 2> followed_batch(const Checkpoint& c, const RunPlan& plan) {
   if (plan.experiment.batch.follow_noise == 0) return {0, NoiseFollower::not_small};
-  const auto batch = static_cast<std::int64_t>(c.number_or("batch", 0));
+  const auto batch = c.whole_or("batch", 0);
   if (batch > 0 && std::find(plan.batches.begin(), plan.batches.end(), batch) == plan.batches.end())
     throw Error(
         cat("the checkpoint's batch has grown to ", batch, ", but batch.largest is ", plan.experiment.batch.largest),

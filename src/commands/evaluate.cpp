@@ -54,9 +54,8 @@ Source find_source(const EvaluateArguments& arguments) {
     s.path = checkpoint_of(named.path, from_file ? named.overrides : std::vector<std::string>{});
     s.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(s.path, weights_prefix));
     s.step = s.checkpoint->step;
-    s.micro_batch = static_cast<std::int64_t>(s.checkpoint->numbers.at("micro_batch"));
-    if (!from_file)
-      s.experiment = parse_stored_experiment(s.checkpoint->texts.at("experiment"), s.path, named.overrides);
+    s.micro_batch = s.checkpoint->whole("micro_batch");
+    if (!from_file) s.experiment = parse_stored_experiment(s.checkpoint->text("experiment"), s.path, named.overrides);
   }
   if (arguments.weights.empty()) expect_evaluated_norms(*s.checkpoint, s.path);
   if (!arguments.weights.empty()) {

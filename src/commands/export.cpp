@@ -14,12 +14,12 @@ namespace ringtrain {
 namespace {
 
 std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, const std::string& path) {
-  const Experiment experiment = parse_stored_experiment(checkpoint.texts.at("experiment"), path, {});
+  const Experiment experiment = parse_stored_experiment(checkpoint.text("experiment"), path, {});
   std::map<std::string, std::string> metadata = {{"format", "pt"},
                                                  {"model", experiment.model.kind},
                                                  {"step", std::to_string(checkpoint.step)},
                                                  {"run", experiment.name},
-                                                 {"commit", checkpoint.texts.at("commit")}};
+                                                 {"commit", checkpoint.text("commit")}};
   // The tensors are the same in both versions, what they compute is not.
   if (experiment.model.stride_in != ModelConfig().stride_in) metadata["stride_in"] = experiment.model.stride_in;
   for (const char* key : {"vocabulary", "class_ids"}) {

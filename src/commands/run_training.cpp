@@ -116,8 +116,7 @@ RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
 }
 
 bool made_on_this_machine(const Checkpoint& checkpoint, const StartFacts& start) {
-  return checkpoint.numbers.at("ranks") == start.request.group.size() &&
-         checkpoint.numbers.at("threads") == start.threads &&
+  return checkpoint.number("ranks") == start.request.group.size() && checkpoint.number("threads") == start.threads &&
          checkpoint.text_or("machine", "") == start.machine.identity();
 }
 

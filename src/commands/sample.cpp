@@ -103,15 +103,15 @@ struct Model {
   std::int64_t state_size = 0;
 
   explicit Model(const std::string& path) : checkpoint(read_checkpoint(path)) {
-    experiment = parse_stored_experiment(checkpoint.texts.at("experiment"), path, {});
+    experiment = parse_stored_experiment(checkpoint.text("experiment"), path, {});
     if (takes_images(experiment.model))
       throw Error(cat(path, ": model.kind is ", experiment.model.kind, ", which sees images; sample writes text"),
                   "give a run of char_lstm; ringtrain evaluate judges models of images");
     alphabet.symbols = vocabulary_of(checkpoint);
-    alphabet.pad = static_cast<int>(checkpoint.numbers.at("pad_id"));
-    alphabet.stop = static_cast<int>(checkpoint.numbers.at("stop_id"));
-    alphabet.lowercase = checkpoint.numbers.at("lowercase") != 0;
-    context = static_cast<std::int64_t>(checkpoint.numbers.at("context_length"));
+    alphabet.pad = static_cast<int>(checkpoint.number("pad_id"));
+    alphabet.stop = static_cast<int>(checkpoint.number("stop_id"));
+    alphabet.lowercase = checkpoint.number("lowercase") != 0;
+    context = checkpoint.whole("context_length");
     // Running text goes symbol by symbol with carried state, names by their window.
     const Graph graph = build_model(
         experiment.model, {std::max<std::int64_t>(1, context), static_cast<std::int64_t>(alphabet.symbols.size())});

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 
 #include "base/error.h"
 #include "data/hdf5_internal.h"
@@ -24,6 +25,12 @@ constexpr bool has_locking_property = true;
 #else
 constexpr bool has_locking_property = false;
 #define RINGTRAIN_SET_LOCKING_OFF(access) 0
+#endif
+
+#if H5_VERSION_GE(1, 10, 2)
+constexpr H5F_libver_t oldest_format = H5F_LIBVER_V18;
+#else
+constexpr H5F_libver_t oldest_format = H5F_LIBVER_LATEST;
 #endif
 
 // HDF5's stack, innermost first: the first description that says something.
@@ -108,6 +115,7 @@ hid_t memory_type<double>() {
 constexpr std::int64_t block_bytes = 16 << 20;
 
 std::int64_t elements(const Shape& shape) {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;  // whatever the others say
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
   return count;
@@ -120,12 +128,40 @@ Handle open_dataset(const File& file, const std::string& name) {
       H5Dclose};
 }
 
+// Bytes that a data set of this file can have: no filter packs more than a thousandfold (deflate's limit is 1,032), and
+// what was never written (h5py's fill values) is not stored at all, so little is always believed.
+std::int64_t most_bytes(const File& file, hid_t dataset) {
+  constexpr std::int64_t always = 1 << 20, packing = 1032;
+  hsize_t stored = 0;
+  checked(H5Fget_filesize(file.id(), &stored), file.path(), "cannot read the file's size");
+  const auto bytes =
+      static_cast<std::int64_t>(std::min<hsize_t>(stored, std::numeric_limits<std::int64_t>::max() / packing));
+  const Handle creation(checked(H5Dget_create_plist(dataset), file.path(), "cannot read how a data set is stored"),
+                        H5Pclose);
+  if (H5Pget_external_count(creation.get()) > 0) return std::numeric_limits<std::int64_t>::max();
+  return std::max(always, H5Pget_nfilters(creation.get()) > 0 ? bytes * packing : bytes);
+}
+
+// Throws Error where the shape says more than the file can hold: nobody is to take memory for it.
 Shape shape_of(const File& file, const std::string& name, hid_t dataset) {
   const Handle space(checked(H5Dget_space(dataset), file.path(), cat("cannot read the shape of '", name, "'")),
                      H5Sclose);
   const int rank = checked(H5Sget_simple_extent_ndims(space.get()), file.path(), cat("'", name, "' has no shape"));
   std::vector<hsize_t> extents(static_cast<std::size_t>(rank));
   H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr);
+  const Handle type(checked(H5Dget_type(dataset), file.path(), cat("cannot read the type of '", name, "'")), H5Tclose);
+  auto bytes = static_cast<std::int64_t>(H5Tget_size(type.get()));
+  bool fits = true;
+  for (const hsize_t extent : extents) fits = !__builtin_mul_overflow(bytes, extent, &bytes) && fits;
+  // One extent of 0 makes nothing of any others.
+  const bool empty = std::find(extents.begin(), extents.end(), hsize_t{0}) != extents.end();
+  const bool countable = std::all_of(extents.begin(), extents.end(), [](hsize_t n) { return n >> 62 == 0; });
+  if (!countable || (!empty && (!fits || bytes > most_bytes(file, dataset)))) {
+    std::string shape;
+    for (const hsize_t extent : extents) shape += cat(shape.empty() ? "" : " x ", extent);
+    throw Error(cat(file.path(), ": data set '", name, "' claims to hold ", shape,
+                    " values, more than a file of its size can: it is damaged, or cut off"));
+  }
   return {extents.begin(), extents.end()};
 }
 
@@ -220,6 +256,9 @@ File File::create(const std::string& path) {
   }
   const Handle access = file_access(path);
   checked(H5Pset_alignment(access.get(), 4096, 4096), path, "cannot set the alignment");
+  // The format of HDF5 1.8 has a checksum in each piece of metadata: the library finds damage there. Of older formats
+  // it believes every byte, and one flipped bit can make it read through a null pointer.
+  checked(H5Pset_libver_bounds(access.get(), oldest_format, H5F_LIBVER_LATEST), path, "cannot set the file's format");
   File file;
   file.path_ = path;
   file.handle_ = {checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), path, "cannot create"),

@@ -49,7 +49,15 @@ OpenAttribute open_attribute(const File& file, const std::string& object, const 
       H5Aclose};
   result.type = {checked(H5Aget_type(result.attribute.get()), file.path(), result.what), H5Tclose};
   const Handle space(checked(H5Aget_space(result.attribute.get()), file.path(), result.what), H5Sclose);
-  result.count = H5Sget_simple_extent_npoints(space.get());
+  result.count = checked(H5Sget_simple_extent_npoints(space.get()), file.path(), result.what);
+  // HDF5 takes the sizes of a damaged file at their word.
+  hsize_t file_bytes = 0;
+  checked(H5Fget_filesize(file.id(), &file_bytes), file.path(), result.what);
+  const std::size_t size = H5Tget_size(result.type.get());
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(size, result.count, &bytes) || bytes > file_bytes)
+    throw Error(cat(file.path(), ": ", result.what, " claims to hold ", result.count, " values of ", size,
+                    " bytes, more than the whole file"));
   return result;
 }
 
@@ -131,7 +139,9 @@ void File::write_integers(const std::string& object, const std::string& name, co
 
 bool File::has_attribute(const std::string& object, const std::string& name) const {
   const Guard guard;
-  return has(object) && H5Aexists(open_object(*this, object).get(), name.c_str()) > 0;
+  if (!has(object)) return false;
+  const htri_t found = H5Aexists(open_object(*this, object).get(), name.c_str());
+  return checked(found, path_, cat("the attributes of '", object, "' are damaged")) > 0;
 }
 
 std::string File::read_string(const std::string& object, const std::string& name) const {

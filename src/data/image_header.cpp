@@ -26,7 +26,8 @@ void expect_type(const h5::File& file, const std::string& dataset, const std::st
 std::uint64_t place_of(const h5::File& file, const std::string& dataset, std::int64_t bytes,
                        const ShardHeader& header) {
   const std::uint64_t begin = byte_address(file, dataset);
-  if (begin != no_byte_offset && begin + static_cast<std::uint64_t>(bytes) > header.file_bytes) {
+  if (begin != no_byte_offset &&
+      (begin > header.file_bytes || static_cast<std::uint64_t>(bytes) > header.file_bytes - begin)) {
     bad_shard(file.path(), cat("is truncated: '", dataset, "' ends at byte ", begin + static_cast<std::uint64_t>(bytes),
                                ", the file at ", header.file_bytes));
   }

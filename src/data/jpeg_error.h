@@ -19,10 +19,15 @@ namespace ringtrain {
 struct JpegErrors : jpeg_error_mgr {
   std::jmp_buf escape;
   std::array<char, JMSG_LENGTH_MAX> text;
+  jpeg_progress_mgr progress{};  // of limit_scans()
 };
 
 // For cinfo->err. Warnings about lost data are errors too (JpegReader says which).
 jpeg_error_mgr* set_up(JpegErrors& errors);
+
+// After jpeg_create_decompress(). Each scan of a progressive file goes over the whole picture, however few bytes it
+// has: files of thousands of empty ones would keep a reader busy for hours. Encoders write ten or so.
+void limit_scans(jpeg_decompress_struct& info, JpegErrors& errors);
 
 // Runs `calls`, which calls libjpeg and must hold nothing that needs destruction.
 template <class Calls>

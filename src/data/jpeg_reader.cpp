@@ -9,6 +9,9 @@ namespace ringtrain {
 namespace {
 
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
+// With Huffman codes a block of 8 x 8 pixels takes at least one bit of a scan; an arithmetic coder can do with a
+// hundredth of that. Small pictures are always believed.
+constexpr std::int64_t kMostPixelsPerByte = 512, kArithmeticGain = 100, kFewPixels = 1 << 20;
 // Fancy upsampling looks one chroma sample, up to two pixels, to either side.
 constexpr std::int64_t kContextPixels = 2;
 
@@ -54,6 +57,17 @@ jpeg_error_mgr* set_up(JpegErrors& errors) {
   return manager;
 }
 
+void limit_scans(jpeg_decompress_struct& info, JpegErrors& errors) {
+  errors.progress.progress_monitor = [](j_common_ptr common) {
+    constexpr int most_scans = 500;
+    if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= most_scans) return;
+    auto* own = static_cast<JpegErrors*>(common->err);
+    std::snprintf(own->text.data(), own->text.size(), "more than %d scans", most_scans);
+    std::longjmp(own->escape, 1);
+  };
+  info.progress = &errors.progress;
+}
+
 struct JpegReader::Codec {
   JpegErrors errors;
   jpeg_decompress_struct info{};
@@ -78,6 +92,7 @@ JpegReader::JpegReader(std::span<const std::uint8_t> bytes) : codec_(std::make_u
   info.err = set_up(codec_->errors);
   guarded(codec_->errors, [&] {
     jpeg_create_decompress(&info);
+    limit_scans(info, codec_->errors);
     jpeg_mem_src(&info, bytes.data(), bytes.size());
     jpeg_read_header(&info, TRUE);
   });
@@ -87,6 +102,10 @@ JpegReader::JpegReader(std::span<const std::uint8_t> bytes) : codec_(std::make_u
   if (header_.height * header_.width > kMostPixels)
     throw Error(cat("the JPEG claims to have ", header_.width, " x ", header_.height, " pixels; at most ", kMostPixels,
                     " are read"));
+  const std::int64_t most = std::ssize(bytes) * kMostPixelsPerByte * (info.arith_code != 0 ? kArithmeticGain : 1);
+  if (header_.height * header_.width > std::max(kFewPixels, most))
+    throw Error(cat("the JPEG claims to have ", header_.width, " x ", header_.height, " pixels, more than its ",
+                    bytes.size(), " bytes can hold: it is damaged or cut off"));
 }
 
 JpegReader::~JpegReader() {

@@ -75,7 +75,8 @@ void read_text_header(const h5::File& file, ShardHeader& header) {
   read_vocabulary(file, header);
   read_checksums(file, header);
   if (header.byte_offset != no_byte_offset &&
-      header.byte_offset + static_cast<std::uint64_t>(header.bytes()) > header.file_bytes) {
+      (header.byte_offset > header.file_bytes ||
+       static_cast<std::uint64_t>(header.bytes()) > header.file_bytes - header.byte_offset)) {
     bad_shard(file.path(), cat("is truncated: 'tokens' ends at byte ",
                                header.byte_offset + static_cast<std::uint64_t>(header.bytes()), ", the file at ",
                                header.file_bytes));

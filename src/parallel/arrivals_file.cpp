@@ -1,10 +1,14 @@
 #include "parallel/arrivals_file.h"
 
-#include <cstdio>
+#include <array>
+#include <charconv>
 #include <filesystem>
+#include <optional>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/utf8.h"
 
 namespace ringtrain {
 namespace {
@@ -15,6 +19,22 @@ std::string line_of(const Arrival& a) {
   return cat(a.step, ",", a.update, ",", a.worker, ",", a.version, ",", a.staleness(), "\n");
 }
 
+// Nothing where the line is none, or its numbers do not fit together.
+std::optional<Arrival> arrival_of(std::string_view line) {
+  std::array<std::int64_t, 5> numbers{};
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto [end, failed] = std::from_chars(line.data(), line.data() + line.size(), numbers[i]);
+    if (failed != std::errc() || numbers[i] < 0) return std::nullopt;
+    line.remove_prefix(static_cast<std::size_t>(end - line.data()));
+    if (i + 1 == numbers.size()) break;
+    if (!line.starts_with(',')) return std::nullopt;
+    line.remove_prefix(1);
+  }
+  const Arrival arrival{numbers[0], numbers[1], numbers[2], numbers[3]};
+  if (!line.empty() || numbers[4] != arrival.staleness()) return std::nullopt;
+  return arrival;
+}
+
 }  // namespace
 
 std::vector<Arrival> read_arrivals(const std::string& path, std::int64_t after_step) {
@@ -22,17 +42,14 @@ std::vector<Arrival> read_arrivals(const std::string& path, std::int64_t after_s
   std::string line;
   const char* const hint = "give the arrivals.csv of an asynchronous run's folder";
   if (!in || !std::getline(in, line)) throw Error(cat(path, ": cannot be read as an order of arrival"), hint);
-  if (line != header) throw Error(cat(path, " begins with '", line, "', expected '", header, "'"), hint);
+  if (line != header) throw Error(cat(path, " begins with ", shown(line), ", expected '", header, "'"), hint);
   std::vector<Arrival> arrivals;
   for (std::int64_t number = 2; std::getline(in, line); ++number) {
     if (in.eof()) break;  // the mark of a kill: a line without its end
-    long long step = 0, update = 0, worker = 0, version = 0, staleness = 0;
-    int end = 0;
-    if (std::sscanf(line.c_str(), "%lld,%lld,%lld,%lld,%lld%n", &step, &update, &worker, &version, &staleness, &end) !=
-            5 ||
-        static_cast<std::size_t>(end) != line.size() || staleness != step - 1 - version)
-      throw Error(cat(path, ", line ", number, " is '", line, "', expected five whole numbers: ", header), hint);
-    if (step > after_step) arrivals.push_back({step, update, worker, version});
+    const auto arrival = arrival_of(line);
+    if (!arrival)
+      throw Error(cat(path, ", line ", number, " is ", shown(line), ", expected five whole numbers: ", header), hint);
+    if (arrival->step > after_step) arrivals.push_back(*arrival);
   }
   return arrivals;
 }

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/fnv.h"
+#include "base/json_input.h"
 #include "base/log.h"
 #include "run/folder.h"
 
@@ -51,7 +52,8 @@ std::string RunChoices::head() const {
 RunChoices RunChoices::of_head(const std::string& line) {
   RunChoices choices;
   try {
-    const nlohmann::json json = nlohmann::json::parse(line);
+    const auto json = parse_json<nlohmann::json>(line);
+    if (!json.is_object()) throw Error("its first line is no JSON object");
     json.at("device").get_to(choices.device);
     json.at("cudnn").get_to(choices.cudnn);
     json.at("communication").get_to(choices.communication);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json_input.h"
 #include "base/log.h"
 #include "run/folder.h"
 
@@ -28,12 +29,18 @@ std::string path_of(const std::string& run_dir) {
   return run_dir + "/run.json";
 }
 
+bool is_text(const Json& json, const char* key) {
+  return !json.contains(key) || json[key].is_string();
+}
+
 Json read_record(const std::string& run_dir) {
   const std::string path = path_of(run_dir);
   std::ifstream in(path);
   if (!in) return Json{};
-  Json json = Json::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object() && json.contains("starts") && json["starts"].is_array()) return json;
+  Json json = parse_json<Json>(in);
+  if (json.is_object() && json.contains("starts") && json["starts"].is_array() && is_text(json, "name") &&
+      std::all_of(json["starts"].begin(), json["starts"].end(), [](const Json& start) { return start.is_object(); }))
+    return json;
   const std::string aside = path + ".damaged";
   std::rename(path.c_str(), aside.c_str());
   log_warning(path, ": cannot be read as a run's record; moved to ", aside);
@@ -172,11 +179,13 @@ void record_stop_cost(const std::string& run_dir, const StopCost& cost) {
 void record_server_death(const std::string& run_dir, const ServerDeath& death) {
   Json json = read_record(run_dir);
   if (!json.is_object() || json["starts"].empty()) return;
-  json["starts"].back()["server_deaths"].push_back({{"rank", death.rank},
-                                                    {"host", death.host},
-                                                    {"range", death.range},
-                                                    {"step", death.step},
-                                                    {"successor", death.successor}});
+  Json& deaths = json["starts"].back()["server_deaths"];
+  if (!deaths.is_array()) deaths = Json::array();
+  deaths.push_back({{"rank", death.rank},
+                    {"host", death.host},
+                    {"range", death.range},
+                    {"step", death.step},
+                    {"successor", death.successor}});
   write_record(run_dir, json);
 }
 
@@ -190,9 +199,10 @@ std::optional<StopCost> recorded_stop_cost(const std::string& run_dir) {
     const auto number = [&](const char* key) {
       return stop.contains(key) && stop[key].is_number() ? stop[key].get<double>() : 0.0;
     };
-    if (number("checkpoint_bytes") == 0) continue;
-    return StopCost{{static_cast<std::int64_t>(number("checkpoint_bytes")), number("checkpoint_seconds")},
-                    number("step_seconds")};
+    if (!stop.is_object() || !stop.contains("checkpoint_bytes")) continue;
+    const auto bytes = integer_in<std::int64_t>(stop["checkpoint_bytes"]);
+    if (bytes.value_or(0) == 0) continue;
+    return StopCost{{*bytes, number("checkpoint_seconds")}, number("step_seconds")};
   }
   return std::nullopt;
 }
@@ -234,8 +244,9 @@ std::int64_t last_recorded_step(const std::string& run_dir) {
   std::ifstream in(run_dir + "/metrics.jsonl");
   std::int64_t last = 0;
   for (std::string line; std::getline(in, line) && !in.eof();) {
-    const Json record = Json::parse(line, nullptr, false);
-    if (record.is_object() && record.contains("loss")) last = std::max(last, record.value("step", std::int64_t{0}));
+    const Json record = parse_json<Json>(line);
+    if (record.is_object() && record.contains("loss") && record.contains("step"))
+      last = std::max(last, integer_in<std::int64_t>(record["step"]).value_or(0));
   }
   return last;
 }

@@ -71,9 +71,10 @@ void BranchTrials::read_run(const Entry& entry) {
   const std::string given = entry.node.IsScalar() ? entry.node.Scalar() : "";
   if (given.empty()) refuse(entry, "the folder of a run, as results/names/parent");
   const std::string beside = (fs::path(path_).parent_path() / given).lexically_normal().string();
-  run_ = fs::is_directory(beside) ? beside : given;
+  std::error_code too_long;  // for a file's name: as if it were not there
+  run_ = fs::is_directory(beside, too_long) ? beside : given;
   while (run_.size() > 1 && run_.back() == '/') run_.pop_back();
-  is_there_ = fs::exists(experiment());
+  is_there_ = fs::exists(experiment(), too_long);
   run_place_ = entry.place;
 }
 
@@ -105,10 +106,12 @@ std::string BranchTrials::experiment() const {
 
 void BranchTrials::expect_run() const {
   if (is_there_) return;
-  throw Error(cat(run_place_, "there is no run in ", run_, fs::is_directory(run_) ? ": it has no experiment.yaml" : "",
-                  ", expected it, or its experiment:"),
-              "The folder is taken from the study's, or else from the working directory. Train the run first, with "
-              "checkpoint.keep_at.");
+  std::error_code too_long;
+  throw Error(
+      cat(run_place_, "there is no run in ", cut_to(run_, 1000),
+          fs::is_directory(run_, too_long) ? ": it has no experiment.yaml" : "", ", expected it, or its experiment:"),
+      "The folder is taken from the study's, or else from the working directory. Train the run first, with "
+      "checkpoint.keep_at.");
 }
 
 std::vector<std::string> BranchTrials::overrides() const {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_input.h"
 #include "bench/experiment_keys.h"
 #include "bench/forecast.h"
 #include "config/reader.h"
@@ -18,14 +19,15 @@ namespace fs = std::filesystem;
 
 std::optional<MeasuredRun> measured_run(const fs::path& folder) {
   std::ifstream file(folder / "run.json");
-  const nlohmann::json json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("starts")) return std::nullopt;
+  const auto json = parse_json<nlohmann::json>(file);
+  if (!json.is_object() || !json.contains("starts") || !json["starts"].is_array() || json["starts"].empty())
+    return std::nullopt;
   try {
     const nlohmann::json& start = json.at("starts").back();
     MeasuredRun run;
     run.trial = folder.filename().string();
-    run.ranks = start.at("ranks").get<std::int64_t>();
-    run.global_batch = start.at("batch").at("global").get<std::int64_t>();
+    run.ranks = integer_from<std::int64_t>(start.at("ranks"));
+    run.global_batch = integer_from<std::int64_t>(start.at("batch").at("global"));
     const double before = start.contains("branch") ? start.at("branch").at("step").get<double>() : 0;
     const double samples = (start.at("final_step").get<double>() - before) * static_cast<double>(run.global_batch);
     run.seconds_per_sample = start.at("elapsed_seconds").get<double>() / samples;

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json_input.h"
 
 namespace ringtrain {
 namespace {
@@ -54,20 +55,22 @@ bool SearchCourse::read_decision() {
   const std::string path = path_of(rung);
   std::ifstream file(path);
   if (!file || rung + 1 >= rungs_.size()) return false;
+  const char* const move_away = "move it away: the rung is then decided again";
   try {
-    const Json json = Json::parse(file);
+    const auto json = parse_json<Json>(file);
+    if (!json.is_object()) throw Error(cat(path, ": is no JSON"), move_away);
     Decision decision;
+    const auto samples = integer_in<std::int64_t>(json.at("samples")).value_or(-1);
     for (const auto& [point, loss] : json.at("losses").items())
       decision.losses[point] = loss.is_number() ? loss.get<double>() : no_loss;
     decision.promoted = json.at("promoted").get<std::vector<std::string>>();
-    if (json.at("samples").get<std::int64_t>() != rungs_[rung].samples ||
-        std::ssize(decision.losses) != rungs_[rung].points)
-      throw Error(cat(path, ": ", decision.losses.size(), " points to ", json.at("samples").get<std::int64_t>(),
+    if (samples != rungs_[rung].samples || std::ssize(decision.losses) != rungs_[rung].points)
+      throw Error(cat(path, ": ", decision.losses.size(), " points to ", samples,
                       " samples were compared, but this study has ", rungs_[rung].points, " to ", rungs_[rung].samples),
                   "the points and the budget of a search stay as they are: give the study another name");
     decided_.push_back(std::move(decision));
   } catch (const Json::exception& error) {
-    throw Error(cat(path, ": cannot be read: ", error.what()), "move it away: the rung is then decided again");
+    throw Error(cat(path, ": cannot be read: ", error.what()), move_away);
   }
   return true;
 }

@@ -137,8 +137,7 @@ Study StudyReader::read() {
 void StudyReader::read_name(const Entry& entry) {
   const std::string& name = entry.node.IsScalar() ? entry.node.Scalar() : "";
   if (!is_folder_name(name)) refuse(entry, "at most 100 letters, digits, '.', '_' and '-' that do not start with '.'");
-  if (is_kept_name(name))
-    refuse(entry, "another name: results/" + name + " belongs to the program");
+  if (is_kept_name(name)) refuse(entry, "another name: results/" + name + " belongs to the program");
   study_->name = name;
 }
 
@@ -147,11 +146,14 @@ std::string StudyReader::experiment_path(const Entry& entry) const {
   if (!entry.node.IsScalar() || entry.node.Scalar().empty()) refuse(entry, "the path of an experiment file");
   const std::string& given = entry.node.Scalar();
   const std::string beside = (fs::path(path_).parent_path() / given).lexically_normal().string();
-  if (!fs::exists(beside) && !fs::exists(given))
-    throw Error(cat(entry.place, "there is no experiment file ", beside, fs::path(given).is_absolute() ? "" : ", nor ",
-                    fs::path(given).is_absolute() ? "" : given),
-                "The path is taken from the study's folder, or else from the working directory.");
-  return fs::exists(beside) ? beside : given;
+  std::error_code too_long;  // for a file's name: as if it were not there
+  const bool is_beside = fs::exists(beside, too_long);
+  if (!is_beside && !fs::exists(given, too_long))
+    throw Error(
+        cat(entry.place, "there is no experiment file ", cut_to(beside, 1000),
+            fs::path(given).is_absolute() ? "" : ", nor ", fs::path(given).is_absolute() ? "" : cut_to(given, 1000)),
+        "The path is taken from the study's folder, or else from the working directory.");
+  return is_beside ? beside : given;
 }
 
 ExperimentDraft StudyReader::base_of(const std::map<std::string, Entry>& given) {

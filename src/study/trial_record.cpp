@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json_input.h"
 #include "config/schema.h"
 #include "run/folder.h"
 #include "run/record.h"
@@ -23,7 +24,11 @@ constexpr std::size_t steps_to_judge = 20;
 template <class T>
 void take(const Json& json, const char* key, T& value) {
   if (const auto found = json.find(key); found != json.end()) try {
-      value = found->template get<T>();
+      if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+        value = integer_in<T>(*found).value_or(value);
+      } else {
+        value = found->template get<T>();
+      }
     } catch (const Json::exception&) {  // of another type: as if it were not there
     }
 }
@@ -68,7 +73,7 @@ TrialOutcome outcome_of(const Json& json) {
   o.validation_accuracy = number(json, "validation_accuracy");
   o.best_validation_loss = number(json, "best_validation_loss");
   o.best_validation_accuracy = number(json, "best_validation_accuracy");
-  if (const auto step = number(json, "best_step")) o.best_step = static_cast<std::int64_t>(*step);
+  if (const auto step = json.find("best_step"); step != json.end()) o.best_step = integer_in<std::int64_t>(*step);
   return o;
 }
 
@@ -77,7 +82,9 @@ void add_evaluation(const Json& line, TrialOutcome& o) {
   o.validation_accuracy = number(line, "validation_accuracy");
   if (o.validation_loss && (!o.best_validation_loss || *o.validation_loss < *o.best_validation_loss)) {
     o.best_validation_loss = o.validation_loss;
-    o.best_step = line.value("step", std::int64_t{0});
+    std::int64_t step = 0;
+    take(line, "step", step);
+    o.best_step = step;
   }
   if (o.validation_accuracy && (!o.best_validation_accuracy || *o.validation_accuracy > *o.best_validation_accuracy))
     o.best_validation_accuracy = o.validation_accuracy;
@@ -88,7 +95,7 @@ void read_metrics(const std::string& folder, TrialOutcome& o) {
   std::vector<double> losses;
   std::int64_t first_step = 0;
   for (std::string text; std::getline(in, text);) {
-    const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const Json line = parse_json<Json>(text);
     if (!line.is_object()) continue;  // cut off by a kill
     if (line.contains("validation_loss")) {
       add_evaluation(line, o);
@@ -129,7 +136,7 @@ TrialOutcome read_outcome(const std::string& folder) {
   TrialOutcome o;
   read_metrics(folder, o);
   std::ifstream in(folder + "/run.json");
-  const Json run = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const Json run = parse_json<Json>(in);
   if (!run.is_object()) return o;
   take(run, "outcome", o.outcome);
   take(run, "final_step", o.final_step);
@@ -175,7 +182,7 @@ void write_trial_record(const std::string& folder, TrialRecord record) {
 bool read_trial_record(const std::string& folder, TrialRecord& record) {
   std::ifstream in(cat(folder, "/", trial_file_name));
   if (!in) return false;
-  const Json json = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json<Json>(in);
   if (!json.is_object()) return false;
   std::string state;
   take(json, "state", state);

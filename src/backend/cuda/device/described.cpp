@@ -8,6 +8,7 @@
 #include "backend/cuda/device/plan_process.h"
 #include "backend/cuda/hopper/plans.h"
 #include "base/error.h"
+#include "base/json_input.h"
 
 namespace ringtrain::cuda {
 
@@ -204,6 +205,7 @@ DeviceDescription find_description(const std::string& name_or_file) {
     text.assign(std::istreambuf_iterator<char>(file), {});
   }
   try {
+    if (json_depth(text) > deepest_json) throw Error(cat(name_or_file, " is no description of a GPU"));
     nlohmann::json json = nlohmann::json::parse(text);
     json.erase("origin");  // where the numbers come from: for readers
     return {name_or_file, json.dump()};

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -46,7 +47,7 @@ PlanAnswer parse_answer(const std::string& line, char separator) {
   PlanAnswer answer;
   if (parts.size() != 3 || (parts[0] != found_word && parts[0] != refused_word) ||
       !read(parts[1], answer.workspace_bytes))
-    throw Error(cat("'", line, "' is no answer about a plan"));
+    throw Error(cat(shown(line), " is no answer about a plan"));
   answer.found = parts[0] == found_word;
   (answer.found ? answer.engine : answer.why) = parts[2];
   return answer;
