@@ -28,7 +28,7 @@ PYTHON ?= $(shell $(find_python))
 
 # ---- What is built -----------------------------------------------------------------------------------------------
 
-sources = $(sort $(shell find $(1) -name '*.cpp' 2> /dev/null))
+sources = $(sort $(shell find -H $(1) -name '*.cpp' 2> /dev/null))
 objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(1)))
 
 KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set, see below
@@ -37,12 +37,13 @@ CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/dev
 WITHOUT_CUDA_PATTERNS := src/backend/cuda/device/without_cuda% src/cluster/without_nccl%
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
+FUZZ_TARGETS := tests/fuzz/target.cpp tests/fuzz/damaged_hdf5.cpp $(wildcard tests/fuzz/targets/*.cpp) # driver.cpp: libFuzzer's
 BENCHES := $(patsubst tests/bench/%.cpp,build/bench/%,$(wildcard tests/bench/*.cpp))
 TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildcard tests/mpi/*.cpp),build/tests/mpi_tests) \
   $(if $(wildcard tests/gpu/*.cpp),build/tests/gpu_tests)
 
 # These need no libraries, so nothing is looked for (`make setup` installs what the others look for).
-SIMPLE_GOALS := help setup demo study study-record test test-slurm clean format
+SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all that is built depends on it.
   INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON GTEST,$(v)=$($(v)_HOME))
@@ -106,7 +107,7 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 	@echo "link    $@"
 	$(Q)$(LINK) $(DATA_LIBRARIES)
 
-build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
+build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(FUZZ_TARGETS) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
 build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) tests/unit/image_reference.cpp $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
 # And the own kernels' tests, with the GPU in place of the emulation.
 GPU_TESTS := $(wildcard tests/gpu/*.cpp) tests/unit/image_reference.cpp $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp))
@@ -116,6 +117,12 @@ build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@[ -n "$(GTEST_LIBS)" ] || { echo "error: the tests need GoogleTest: install libgtest-dev, or set GTEST_HOME" >&2; exit 1; }
 	@echo "link    $@"
 	$(Q)$(LINK) $(GTEST_LIBS) $(LIBRARIES)
+
+# For Clang with libFuzzer: tests/fuzz/run.sh builds it.
+build/tests/fuzz: $(call objects,tests/fuzz/driver.cpp $(FUZZ_TARGETS)) build/libconverters.a build/libringtrain.a
+	@mkdir -p $(@D)
+	@echo "link    $@"
+	$(Q)$(LINK) -fsanitize=fuzzer $(LIBRARIES)
 
 $(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
 	@mkdir -p $(@D)
@@ -194,7 +201,7 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm faults bench bundle run clean format always
+.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm faults fuzz bench bundle run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
@@ -205,6 +212,7 @@ help:
 	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e, test-gpu: one kind)"
 	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (root, or Slurm's packages)"
 	@echo "make faults [SEED=1] [COUNT=1000]  strike small jobs with faults 1 to COUNT of a seed, record what became of them (tests/faults)"
+	@echo "make fuzz [TARGET=jpeg] [SECONDS=600] [SEEDS=0]   fuzz each reader of files, or one (results/fuzz/README.md)"
 	@echo "make run N=4 EXPERIMENT=configs/names.yaml [ARGS='stop.steps=20 ...']"
 	@echo "                              train on N ranks of this machine"
 	@echo "make [all]                    build bin/ringtrain and bin/ringtrain-data"
@@ -255,6 +263,10 @@ COUNT ?= 1000
 faults: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all
 	@$(PYTHON) tests/faults/campaign.py --seed $(SEED) --count $(COUNT) $(ARGS)
+
+SECONDS ?= 600
+fuzz: setup
+	@tests/fuzz/run.sh "$(TARGET)" $(SECONDS)
 
 N ?= 2
 EXPERIMENT ?= configs/names.yaml

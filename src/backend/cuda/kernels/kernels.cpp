@@ -80,7 +80,9 @@ class Shape {
     result.type = type;
     result.shape = shape_;
     Arguments bytes = arguments;
-    __builtin_clear_padding(&bytes);  // launches are compared byte by byte
+#if __has_builtin(__builtin_clear_padding)  // GCC; launches are compared byte by byte
+    __builtin_clear_padding(&bytes);
+#endif
     std::memcpy(result.arguments.data(), &bytes, sizeof(bytes));
     result.argument_bytes = sizeof(bytes);
     return result;

@@ -1,0 +1,169 @@
+#include "tests/fuzz/damaged_hdf5.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <vector>
+
+namespace ringtrain::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct GoodFile {
+  std::string bytes;
+  std::vector<std::string> objects;
+  std::vector<std::pair<std::string, std::string>> attributes;  // of object, name
+};
+
+herr_t add_attribute(hid_t object, const char* name, const H5A_info_t*, void* good) {
+  char path[256] = "";
+  H5Iget_name(object, path, sizeof path);
+  static_cast<GoodFile*>(good)->attributes.push_back({path, name});
+  return 0;
+}
+
+herr_t add_object(hid_t file, const char* name, const H5O_info_t*, void* good) {
+  if (std::string_view(name) != ".") static_cast<GoodFile*>(good)->objects.emplace_back(name);
+  const h5::Handle object(H5Oopen(file, name, H5P_DEFAULT), H5Oclose);
+  H5Aiterate2(object.get(), H5_INDEX_NAME, H5_ITER_INC, nullptr, add_attribute, good);
+  return 0;
+}
+
+GoodFile look_at(const std::string& path) {
+  GoodFile good;
+  {
+    const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+    const h5::File file = h5::File::open(path);
+    H5Ovisit2(file.id(), H5_INDEX_NAME, H5_ITER_INC, add_object, &good, H5O_INFO_BASIC);
+  }
+  std::ifstream in(path, std::ios::binary);
+  good.bytes.assign(std::istreambuf_iterator<char>(in), {});
+  return good;
+}
+
+hid_t stored_type(std::uint8_t choice) {
+  const hid_t types[] = {H5T_STD_U8LE,   H5T_STD_I32LE, H5T_STD_U32LE, H5T_STD_I64LE,  H5T_STD_U64LE, H5T_IEEE_F32LE,
+                         H5T_IEEE_F64LE, H5T_C_S1,      H5T_STD_I16BE, H5T_IEEE_F64BE, H5T_STD_U64BE, H5T_STD_B8LE};
+  return types[choice % std::size(types)];
+}
+
+void set_attribute(hid_t file, const GoodFile& good, Bytes& input, bool as_text) {
+  const auto& [object, name] = good.attributes[input.byte() % good.attributes.size()];
+  const std::string text = as_text ? input.text(200) + '\0' : "";
+  const hsize_t extent = as_text ? 0 : input.byte() % 5;  // 0: one value without a shape
+  const h5::Handle space(extent == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &extent, nullptr), H5Sclose);
+  const h5::Handle type(H5Tcopy(as_text ? H5T_C_S1 : stored_type(input.byte())), H5Tclose);
+  if (as_text) H5Tset_size(type.get(), text.size());
+  const std::vector<std::uint64_t> values(4, as_text ? 0 : input.word());
+  H5Adelete_by_name(file, object.c_str(), name.c_str(), H5P_DEFAULT);
+  const h5::Handle attribute(H5Acreate_by_name(file, object.c_str(), name.c_str(), type.get(), space.get(), H5P_DEFAULT,
+                                               H5P_DEFAULT, H5P_DEFAULT),
+                             H5Aclose);
+  if (as_text) {
+    H5Awrite(attribute.get(), type.get(), text.data());
+  } else if (H5Tget_class(type.get()) == H5T_FLOAT) {
+    std::vector<double> reals(4);
+    for (double& real : reals) real = static_cast<double>(static_cast<std::int64_t>(values[0])) / 1024;
+    H5Awrite(attribute.get(), H5T_NATIVE_DOUBLE, reals.data());
+  } else {
+    H5Awrite(attribute.get(), H5T_NATIVE_UINT64, values.data());
+  }
+}
+
+void replace_dataset(hid_t file, const GoodFile& good, Bytes& input) {
+  const std::string& name = good.objects[input.byte() % good.objects.size()];
+  const h5::Handle type(H5Tcopy(stored_type(input.byte())), H5Tclose);
+  const std::uint8_t layout = input.byte();
+  std::vector<hsize_t> shape(input.byte() % 5);
+  for (hsize_t& extent : shape) extent = input.word(1 + (layout >> 5));
+  const h5::Handle space(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr), H5Sclose);
+  const h5::Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  if (layout % 3 == 1 && !shape.empty()) {
+    const std::vector<hsize_t> chunk(shape.size(), 4);
+    H5Pset_chunk(creation.get(), static_cast<int>(chunk.size()), chunk.data());
+    if (layout % 2 == 1) H5Pset_deflate(creation.get(), 9);
+  }
+  H5Ldelete(file, name.c_str(), H5P_DEFAULT);
+  const h5::Handle made(
+      H5Dcreate2(file, name.c_str(), type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Dclose);
+}
+
+void remove_one(hid_t file, const GoodFile& good, Bytes& input) {
+  const std::uint8_t which = input.byte();
+  if (which % 2 == 0) {
+    H5Ldelete(file, good.objects[(which / 2) % good.objects.size()].c_str(), H5P_DEFAULT);
+  } else {
+    const auto& [object, name] = good.attributes[(which / 2) % good.attributes.size()];
+    H5Adelete_by_name(file, object.c_str(), name.c_str(), H5P_DEFAULT);
+  }
+}
+
+// The changes that HDF5 itself makes; false at one of the others, which is then left in `input`.
+bool change_contents(hid_t file, const GoodFile& good, Bytes& input, int kind) {
+  switch (kind) {
+    case 0:
+      set_attribute(file, good, input, false);
+      return true;
+    case 1:
+      set_attribute(file, good, input, true);
+      return true;
+    case 2:
+      replace_dataset(file, good, input);
+      return true;
+    case 3:
+      remove_one(file, good, input);
+      return true;
+    default:
+      return false;
+  }
+}
+
+void change_bytes(const std::string& path, Bytes& input, int kind) {
+  const std::uint64_t size = fs::file_size(path), at = input.word(3) % std::max<std::uint64_t>(size, 1);
+  if (kind == 5) {
+    fs::resize_file(path, at);
+  } else {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(input.byte()));
+  }
+}
+
+}  // namespace
+
+std::string damaged_file(const std::string& name, std::string_view input,
+                         const std::function<void(const std::string& path)>& make) {
+  if (input.starts_with("\x89HDF")) return write_input(name, input);
+  static std::map<std::string, GoodFile> known;
+  auto found = known.find(name);
+  if (found == known.end()) {
+    const std::string path = in_folder("good-" + name);
+    make(path);
+    found = known.emplace(name, look_at(path)).first;
+  }
+  const GoodFile& good = found->second;
+  const std::string path = write_input(name, good.bytes);
+  Bytes rest(input);
+  for (int changes = 0; !rest.empty() && changes < 8;) {
+    int kind = rest.byte() % 6;
+    ++changes;
+    if (kind < 4) {
+      const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+      const h5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+      if (file.get() < 0) break;
+      change_contents(file.get(), good, rest, kind);
+    } else {
+      change_bytes(path, rest, kind);
+      break;  // HDF5 is not to write a file that it may not understand any more
+    }
+  }
+  for (int changes = 0; !rest.empty() && changes < 4; ++changes)
+    change_bytes(path, rest, rest.byte() % 12 == 5 ? 5 : 4);
+  return path;
+}
+
+}  // namespace ringtrain::fuzz

@@ -1,0 +1,40 @@
+// What libFuzzer calls. RINGTRAIN_FUZZ names the target (tests/fuzz/run does it); without it the targets are listed.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "base/log.h"
+#include "tests/fuzz/target.h"
+
+namespace {
+
+ringtrain::fuzz::Read read_input = nullptr;
+
+[[noreturn]] void report(const char* what) {
+  std::fprintf(stderr, "finding: %s\n", what);
+  std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  const auto& targets = ringtrain::fuzz::targets();
+  const char* wanted = std::getenv("RINGTRAIN_FUZZ");
+  const auto found = targets.find(wanted == nullptr ? "" : wanted);
+  if (found == targets.end()) {
+    for (const auto& [name, read] : targets) std::puts(name.c_str());
+    std::exit(wanted == nullptr ? 0 : 2);
+  }
+  read_input = found->second;
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    ringtrain::fuzz::run(read_input, {reinterpret_cast<const char*>(data), size});
+  } catch (const std::exception& error) {
+    report(error.what());
+  }
+  return 0;
+}

@@ -1,0 +1,65 @@
+#!/bin/bash
+# Fuzzes one target, or each in turn, and appends to results/fuzz/record.csv: tests/fuzz/run.sh [TARGET] [SECONDS]
+# (make fuzz). SEEDS=0 begins without the stored inputs. Findings lie in build/fuzz/findings; exit code 1: there is one.
+set -eu
+cd "$(dirname "$0")/../.."
+wanted=${1:-} seconds=${2:-600}
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "error: SECONDS=$seconds, expected a whole number of at least 1" >&2; exit 2; }
+folder=$(tests/sanitize/build.sh address build/tests/fuzz)
+program=$folder/build/tests/fuzz
+names=$($program)
+if [ -n "$wanted" ] && ! grep -qx "$wanted" <<< "$names"; then
+  echo "error: there is no target '$wanted'; the targets are" $names >&2
+  exit 2
+fi
+
+# An input of 16 KiB may well need some MiB (a picture, a table), never this much. libhdf5 asks for what a damaged file
+# says before it looks at the checksum, and takes a refusal well: of its targets only the memory that is used counts.
+limits=(-max_len=16384 -timeout=25 -rss_limit_mb=1024 -print_final_stats=1 -verbosity=1)
+export ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=0
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export LSAN_OPTIONS=suppressions=$PWD/tests/sanitize/leaks.supp:print_suppressions=0
+export ASAN_SYMBOLIZER_PATH=${ASAN_SYMBOLIZER_PATH:-$(command -v llvm-symbolizer-19 || true)}
+export OMP_NUM_THREADS=1
+record=results/fuzz/record.csv
+mkdir -p results/fuzz build/fuzz/findings
+[ -e $record ] || echo "date,target,commit,cpu_seconds,executions,edges,corpus,seeds,findings" > $record
+commit=$(git describe --always --dirty 2> /dev/null || echo unknown)
+found=0
+for name in ${wanted:-$names}; do
+  corpus=build/fuzz/corpus/$name log=build/fuzz/$name.log
+  [ "${SEEDS:-1}" = 0 ] && corpus=$(mktemp -d)
+  mkdir -p "$corpus"
+  seeds=()
+  if [ "${SEEDS:-1}" != 0 ]; then
+    for each in tests/fuzz/corpus/$name tests/fuzz/findings/$name; do [ -d "$each" ] && seeds+=("$each"); done
+    case $name in
+      jpeg | record) seeds+=(tests/golden/images) ;;
+      safetensors) seeds+=(tests/golden) ;;
+      experiment) seeds+=(configs) ;;
+      study) seeds+=(configs/studies) ;;
+    esac
+  fi
+  case $name in checkpoint | dataset_*) limit=0 ;; *) limit=128 ;; esac
+  dictionary=()
+  [ -e tests/fuzz/dictionaries/$name ] && dictionary=("-dict=tests/fuzz/dictionaries/$name")
+  echo "fuzz $name for $seconds s (log: $log)"
+  code=0
+  # Whole seconds of the clock: one thread that computes all the time.
+  { TIMEFORMAT="%U %S"; time RINGTRAIN_FUZZ=$name $program "${limits[@]}" -malloc_limit_mb=$limit ${dictionary[@]+"${dictionary[@]}"} \
+    -max_total_time="$seconds" -artifact_prefix=build/fuzz/findings/$name- "$corpus" ${seeds[@]+"${seeds[@]}"} > "$log" 2>&1; } 2> "$log.time" || code=$?
+  read -r user system < <(tail -1 "$log.time")
+  cpu=$(awk "BEGIN {printf \"%.0f\", $user + $system}")
+  runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -1)
+  edges=$(grep -oE 'cov: [0-9]+' "$log" | tail -1 | cut -d' ' -f2)
+  size=$(ls "$corpus" | wc -l)
+  findings=0
+  if [ $code != 0 ]; then
+    findings=1 found=1
+    echo "  finding: $(grep -m1 -E 'finding:|ERROR:|runtime error:|BINGO' "$log" || echo "exit code $code")"
+    grep -m1 'Test unit written to' "$log" | sed 's/^/  /' || true
+  fi
+  echo "$(date -u +%F),$name,$commit,$cpu,${runs:-0},${edges:-0},$size,${SEEDS:-1},$findings" >> $record
+  echo "  ${runs:-0} executions, ${edges:-0} edges, $cpu CPU seconds"
+done
+exit $found

@@ -1,0 +1,55 @@
+// Data sets of images: header, arrays, records and their pictures. An odd length: pictures are JPEG files, else pixels.
+#include "base/error.h"
+#include "data/image_dataset.h"
+#include "data/image_transform.h"
+#include "data/jpeg.h"
+#include "data_prep/verify.h"
+#include "tests/fuzz/damaged_hdf5.h"
+#include "tests/unit/image_shards.h"
+
+namespace ringtrain::fuzz {
+namespace {
+
+void write_good(const std::string& path, bool jpeg) {
+  TestImages images = raw_images(3, 8, 9);
+  images.classes = 2;
+  images.raw = !jpeg;
+  images.with_checksums = jpeg;
+  if (jpeg)
+    for (auto& record : images.records) record = encode_jpeg({8, 9, 3, record}, 80);
+  write_image_shard(path, images, 0, 3, 0, 1);
+}
+
+void read_all(const std::string& path) {
+  const DatasetIndex index = read_dataset_index(path);
+  expect(DatasetIndex::deserialize(index.serialize()).serialize() == index.serialize(), "an index reads back the same");
+  if (!index.is_image()) return;
+  const ImageDataset data(index);
+  ImageTransform transform;
+  transform.size = transform.resize = 8;
+  ImageDecoder decoder(transform);
+  std::vector<std::uint8_t> bytes, out(8 * 8 * 3);
+  for (const std::int64_t sample : {std::int64_t{0}, index.total - 1}) {
+    data.record(sample);
+    data.read(sample, bytes);
+    const ImageFormat& format = index.image;
+    if (format.raw) {
+      decoder.training_raw(bytes, format.height, format.width, format.channels, {}, out);
+    } else {
+      decoder.training(bytes, {}, out);
+    }
+  }
+}
+
+void read(std::string_view input) {
+  const bool jpeg = input.size() % 2 == 1;
+  const std::string path =
+      damaged_file(jpeg ? "jpeg.h5" : "pixels.h5", input, [jpeg](const std::string& good) { write_good(good, jpeg); });
+  error_of([&] { verify_dataset(path); });
+  read_all(path);
+}
+
+const Registered registered("dataset_images", read);
+
+}  // namespace
+}  // namespace ringtrain::fuzz

@@ -1,0 +1,20 @@
+// PNG pictures, and what becomes of them on the way to a record.
+#include "data_prep/images/png.h"
+
+#include "tests/fuzz/target.h"
+
+namespace ringtrain::fuzz {
+namespace {
+
+void read(std::string_view input) {
+  const std::span bytes(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
+  is_png(bytes);
+  const Image image = decode_png(bytes);
+  expect(std::ssize(image.pixels) == image.height * image.width * image.channels, "an image has all of its pixels");
+  expect(decode_png(encode_png(image)).pixels == image.pixels, "an encoded image decodes to the same pixels");
+}
+
+const Registered registered("png", read);
+
+}  // namespace
+}  // namespace ringtrain::fuzz

@@ -1,0 +1,28 @@
+#!/bin/bash
+# Builds with a sanitizer in a folder of its own, build/sanitize-KIND, which has links to the sources and the same
+# Makefile: tests/sanitize/build.sh address|thread [GOAL...]. Prints the folder; the build's output goes to stderr.
+#
+# address looks for undefined behaviour too, and is ready for the fuzzer: one build serves tests with sanitizers
+# and `make fuzz`. Without CUDA: the own kernels run in the emulation.
+set -eu
+cd "$(dirname "$0")/../.."
+kind=${1:?usage: tests/sanitize/build.sh address|thread [GOAL...]}
+shift
+case $kind in
+  address) flags=-fsanitize=address,undefined,fuzzer-no-link ;;
+  thread) flags=-fsanitize=thread ;;
+  *) echo "error: unknown sanitizer '$kind': expected address or thread" >&2; exit 2 ;;
+esac
+folder=build/sanitize-$kind
+mkdir -p "$folder"
+for name in src data_prep tests configs results slurm .ci Makefile; do
+  [ -e "$folder/$name" ] || ln -s "../../$name" "$folder/$name"
+done
+compiler=$(.ci/clang.sh)
+jobs=()
+case ${MAKEFLAGS:-} in *-j*) ;; *) jobs=(-j"$(nproc)") ;; esac
+# -O1: as fast to build as -O0 and much faster to run; the kernels' vector code is compiled as it is elsewhere.
+env -u MAKEOVERRIDES make -C "$folder" --no-print-directory ${jobs[@]+"${jobs[@]}"} CXX="$compiler" CUDA=0 WARNINGS=-w \
+  OPTIMISE="-O1 -g -fno-omit-frame-pointer -ffp-contract=fast -fno-math-errno -fno-trapping-math $flags" \
+  ${@:-all tests} >&2
+echo "$folder"
