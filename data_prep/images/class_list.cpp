@@ -13,7 +13,7 @@ namespace ringtrain {
 namespace {
 
 constexpr const char* white = " \t\r\f\v";
-constexpr std::int32_t most_classes = 1 << 20;
+constexpr std::int32_t most_classes = 1 << 20, few_classes = 10000;
 
 // Calls action(line, number) for each line with something in it, without white space around it.
 template <class Action>
@@ -111,8 +111,11 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
       ids.insert(entry.label);
     }
     if (all_numbers) {
-      if (highest >= most_classes)
-        throw Error(cat(path, ": the label ", highest, " is too large"), "labels count from 0");
+      // A class for every number up to the highest: a list of one line is not to make a million of them.
+      const auto images = static_cast<std::int64_t>(entries.size());
+      if (highest >= std::min<std::int64_t>(most_classes, few_classes + 16 * images))
+        throw Error(cat(path, ": the label ", highest, " is too large for ", images, " images"),
+                    "labels count from 0; --class-list names the classes");
       for (std::int32_t label = 0; label <= highest; ++label) classes.add(std::to_string(label), std::to_string(label));
     } else {
       for (const std::string& id : ids) classes.add(id, id);

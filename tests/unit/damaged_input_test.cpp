@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/snapshot.h"
 #include "data/jpeg.h"
+#include "data_prep/images/class_list.h"
 #include "data_prep/images/png.h"
 #include "data_prep/images/record.h"
 #include "parallel/arrivals_file.h"
@@ -141,6 +142,16 @@ TEST(DamagedPictures, AShortFileOfAnotherKindIsNamed) {
     found.bytes.assign(text.begin(), text.end());
     EXPECT_NE(message_of([&] { make_record(found, {}, true, nullptr); }), "(no error)") << text;
   }
+}
+
+TEST(DamagedClassList, OneLineDoesNotMakeAMillionClasses) {
+  ClassList classes;
+  expect_contains(message_of([&] {
+                    labels_of({{"a.jpg", "1045131", 1}}, "list.txt", classes);
+                  }),
+                  "the label 1045131 is too large for 1 images");
+  EXPECT_EQ(labels_of({{"a.jpg", "9999", 1}}, "list.txt", classes), std::vector<std::int32_t>{9999});
+  EXPECT_EQ(classes.ids.size(), 10000U);
 }
 
 TEST(JsonInput, WholeNumbersFitOrAreNone) {
