@@ -38,7 +38,7 @@ void store_branch_point(Checkpoint& checkpoint, const BranchPoint& point) {
 std::optional<BranchPoint> stored_branch_point(const Checkpoint& checkpoint) {
   const std::string source = checkpoint.text_or(source_name, "");
   if (source.empty()) return std::nullopt;
-  const auto number = [&](const char* name) { return static_cast<std::int64_t>(checkpoint.numbers.at(name)); };
+  const auto number = [&](const char* name) { return checkpoint.whole(name); };
   BranchPoint point{{number("branch_step"), number("branch_samples"), number("branch_epoch"), number("branch_offset")},
                     0};
   std::from_chars(source.data(), source.data() + source.size(), point.source, 16);
