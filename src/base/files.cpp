@@ -17,6 +17,10 @@
 namespace ringtrain {
 namespace {
 
+[[noreturn]] void fail(const std::string& path, const std::string& what, int reason) {
+  throw Error(cat(path, ": ", what, ": ", std::strerror(reason)), advice_for_writing(reason));
+}
+
 void sync(const std::string& path, int flags) {
   const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC);
   if (descriptor < 0) throw Error(cat(path, ": cannot open to sync: ", std::strerror(errno)));
@@ -25,13 +29,8 @@ void sync(const std::string& path, int flags) {
   ::close(descriptor);
   // Some network file systems cannot sync a folder and say EINVAL; the rename itself is then as safe as it gets.
   if (synced != 0 && !(reason == EINVAL && (flags & O_DIRECTORY) != 0)) {
-    throw Error(cat(path, ": cannot sync to disk: ", std::strerror(reason)),
-                reason == ENOSPC ? "free some space, or write to another disk" : "");
+    fail(path, "cannot sync to disk", reason);
   }
-}
-
-[[noreturn]] void fail(const std::string& path, const std::string& what, int reason) {
-  throw Error(cat(path, ": ", what, ": ", std::strerror(reason)), advice_for_writing(reason));
 }
 
 }  // namespace
@@ -61,7 +60,7 @@ std::string advice_for_writing(int reason) {
 void publish_file(const std::string& temporary, const std::string& final) {
   sync(temporary, O_RDONLY);
   if (std::rename(temporary.c_str(), final.c_str()) != 0) {
-    throw Error(cat(temporary, ": cannot rename to ", final, ": ", std::strerror(errno)));
+    fail(temporary, cat("cannot rename to ", final), errno);
   }
   const std::filesystem::path folder = std::filesystem::path(final).parent_path();
   sync(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);

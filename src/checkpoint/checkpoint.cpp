@@ -1,5 +1,6 @@
 #include "checkpoint/checkpoint.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <span>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "base/crc32c.h"
 #include "base/error.h"
@@ -242,6 +244,24 @@ void verify(const std::string& path, const Progress& progress) {
   read_through(path, progress, [](NamedArray&&) {});
 }
 
+// Throws Error where the operating system cannot read the file through: its bytes may be whole, so that passing over it
+// would lose it to a run that goes on from an older one.
+void require_readable(const std::string& path, const Progress& progress) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int reason = file < 0 ? errno : 0;
+  std::vector<char> piece(1 << 20);
+  while (reason == 0) {
+    const ssize_t got = ::read(file, piece.data(), piece.size());
+    if (got == 0) break;
+    if (got < 0 && errno != EINTR) reason = errno;
+    if (got > 0 && progress) progress(got);
+  }
+  if (file >= 0) ::close(file);
+  if (reason == 0 || reason == EISDIR) return;
+  throw Error(cat(path, ": cannot read: ", std::strerror(reason)),
+              "it may be whole: --resume when the disk answers again, or move it away to go on from an older one");
+}
+
 std::optional<std::int64_t> step_of_file(const std::string& file_name) {
   constexpr std::string_view prefix = "step-", suffix = ".h5";
   if (!file_name.starts_with(prefix) || !file_name.ends_with(suffix)) return std::nullopt;
@@ -373,12 +393,20 @@ std::string newest_checkpoint(const std::string& run_dir, std::vector<std::strin
     if (::access(path.c_str(), R_OK) != 0)
       throw Error(cat(path, ": cannot read: ", std::strerror(errno)),
                   "make it readable for you, or move it away to go on from an older one");
-    try {
-      verify(path, progress);
-      return path;
-    } catch (const Error& error) {
-      if (warnings != nullptr) warnings->push_back(cat("checkpoint passed over: ", error.what()));
-    }
+    std::string damage;
+    const auto is_whole = [&] {
+      try {
+        verify(path, progress);
+        return true;
+      } catch (const Error& error) {
+        damage = error.what();
+        return false;
+      }
+    };
+    if (is_whole()) return path;
+    require_readable(path, progress);
+    if (is_whole()) return path;  // the disk had failed once
+    if (warnings != nullptr) warnings->push_back(cat("checkpoint passed over: ", damage));
   }
   return "";
 }

@@ -23,7 +23,8 @@ namespace {
 
 constexpr int kExitCode = 86;  // the watchdog's
 constexpr double kStartSeconds = 600;
-constexpr double kRank0First = 1;  // seconds in which rank 0's message ends the other ranks
+constexpr double kApart = 1;  // seconds from a rank's message to the next one's, in which it ends the others
+constexpr int kRanksApart = 10;
 
 double start_seconds() {
   const char* text = std::getenv("RINGTRAIN_START_SECONDS");
@@ -55,7 +56,7 @@ struct StartGuard::State {
   // Counts ticks as the watchdog does: a tick that took much longer than asked means that this process was suspended.
   void watch() {
     const double tick = std::clamp(limit / 20, 0.01, 0.5);
-    double waited = launched_rank() == 0 ? 0 : -kRank0First, last = now_seconds();
+    double waited = -kApart * std::min(launched_rank(), kRanksApart), last = now_seconds();
     std::unique_lock lock(mutex);
     while (!over.wait_for(lock, std::chrono::duration<double>(tick), [this] { return is_over; })) {
       const double now = now_seconds();

@@ -398,6 +398,7 @@ void GroupTraining::open() {
 
 int GroupTraining::train() {
   run_->pause_after(request_.pause_samples);
+  if (folder_ != nullptr) run_->before_saving([this] { folder_->keep_lock(); });
   int code = run_->run();
   if (code == 0 && run_->paused()) code = training_paused;
   const std::vector<StepTimes> times = run_->rank_times();

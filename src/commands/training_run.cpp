@@ -368,6 +368,7 @@ void TrainingRun::save(bool best) {
   note_kept();
   Checkpoint checkpoint = snapshot();
   if (writer_) {
+    if (before_saving_) before_saving_();
     recorder_->flush();
     good_.emplace_back(checkpoint.step, checkpoint_path(run_dir_, checkpoint.step));
     writer_->start(std::move(checkpoint), best);

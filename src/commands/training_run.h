@@ -1,6 +1,7 @@
 // The loop of `ringtrain train` on one rank: after every step it decides what comes next, and all ranks decide alike.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -33,6 +34,8 @@ class TrainingRun {
 
   // Before run(): it also ends, to be gone on with, at the first step with so many samples; 0: it does not.
   void pause_after(std::int64_t samples) { pause_samples_ = samples; }
+  // Before run(): rank 0 calls this before it writes a checkpoint; it may throw.
+  void before_saving(std::function<void()> call) { before_saving_ = std::move(call); }
   // Collective: trains until the run stops, with a checkpoint. Returns the exit code.
   int run();
   // Whether it has stopped there, before its end.
@@ -104,6 +107,7 @@ class TrainingRun {
   double step_seconds_ = 0;                                 // on rank 0: the same steps as a whole
   std::int64_t steps_ = 0, dropped_ = 0;
   std::int64_t pause_samples_ = 0;
+  std::function<void()> before_saving_;
   std::int64_t measured_step_ = -1;  // that norms_ has measured last
   std::size_t noted_deaths_ = 0;     // of servers
   bool leaving_ = false;             // a signal asked for it

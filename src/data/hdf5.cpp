@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "data/hdf5_internal.h"
 
 namespace ringtrain::h5 {
@@ -416,7 +417,10 @@ void File::flush() {
   checked(H5Fflush(id(), H5F_SCOPE_LOCAL), path_, "cannot write");
   void* descriptor = nullptr;
   checked(H5Fget_vfd_handle(id(), H5P_DEFAULT, &descriptor), path_, "cannot find the file descriptor");
-  if (::fsync(*static_cast<int*>(descriptor)) != 0) throw Error(cat(path_, ": cannot sync: ", std::strerror(errno)));
+  if (::fsync(*static_cast<int*>(descriptor)) != 0) {
+    const int reason = errno;
+    throw Error(cat(path_, ": cannot sync: ", std::strerror(reason)), advice_for_writing(reason));
+  }
 }
 
 void File::close() {

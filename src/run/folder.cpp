@@ -12,6 +12,7 @@
 #include <ctime>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -24,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* lock_name = ".lock";
+constexpr const char* probe_name = ".probe";
 // Lustre and NFS give up the locks of a node that they have lost after one and a half minutes or so.
 constexpr int kLockWaitSeconds = 150;
 
@@ -46,10 +48,13 @@ std::string read_lock_text(int lock) {
   return result;
 }
 
-// What is in the folder, the lock file apart.
+// What is in the folder, apart from the lock file, a probe that was killed, and what NFS calls a file that was removed
+// while a process had it open.
 bool is_empty(const std::string& path) {
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    if (entry.path().filename() != lock_name) return false;
+    const std::string name = entry.path().filename().string();
+    if (name != lock_name && name != probe_name && name != probe_name + std::string(".tmp") && !name.starts_with(".nfs"))
+      return false;
   }
   return true;
 }
@@ -146,7 +151,7 @@ int take_lock(const std::string& path) {
 
 // Better an error before step 0 than at the first checkpoint.
 void probe(const std::string& path) {
-  const std::string file = cat(path, "/.probe");
+  const std::string file = cat(path, "/", probe_name);
   write_file_atomically(file, std::string(65536, 'x'));
   ::unlink(file.c_str());
 }
@@ -233,6 +238,19 @@ RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
     ::close(lock_);
     throw;
   }
+}
+
+void RunFolder::keep_lock() const {
+  struct stat now {}, own {};
+  if (::fstat(lock_, &own) != 0) return;  // a file system that cannot say
+  if (::stat(cat(path_, "/", lock_name).c_str(), &now) == 0) {
+    if (now.st_ino == own.st_ino && now.st_dev == own.st_dev) return;
+  } else if (errno != ENOENT) {
+    return;
+  }
+  const int again = take_lock(path_);
+  ::close(std::exchange(lock_, again));
+  log_warning(path_, "/", lock_name, ": the lock was removed while this run works in the folder; it is locked again");
 }
 
 void RunFolder::become_latest() const {

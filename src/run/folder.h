@@ -36,6 +36,9 @@ class RunFolder {
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
   const std::string& path() const { return path_; }
+  // Before something is written that another job's work could be lost to: where the lock file was removed meanwhile, it
+  // is made and locked again, with a warning. Throws Error where another process has taken the folder since.
+  void keep_lock() const;
   // Points results/<name>/latest, a relative link, to this folder when its path is results/<name>/<id>. To be called
   // once the run has really started: a start that fails must leave the link at the run before.
   void become_latest() const;
@@ -44,7 +47,7 @@ class RunFolder {
   enum class Contents { of_a_new_run, of_a_run, of_either };
   RunFolder(const std::string& path, Contents contents);
   std::string path_;
-  int lock_ = -1;
+  mutable int lock_ = -1;  // keep_lock() may have to open it again
 };
 
 // What a trial's folder holds beside the files of a run: its state (study/trial_record.h).

@@ -208,6 +208,12 @@ TEST(Groups, TheJobItselfHasNoFailuresOfItsOwn) {
   EXPECT_FALSE(session().job().failed());
   const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
   ring->abort("main() ends the job");
+  // Nor has a part that stays with it: abort() returns though the other ranks of the part do not come to it.
+  const std::optional<RankGroup> part = session().job().part(0);
+  EXPECT_TRUE(part->ends_job());
+  const auto over_part = make_mpi_communicator(*part, kChunkBytes);
+  if (session().rank() == 0) over_part->abort("main() ends the job");
+  expect_right_sums(*over_part, ranks_of([](int) { return 0; }, 0));
   expect_right_sums(*ring, ranks_of([](int) { return 0; }, 0));
 }
 

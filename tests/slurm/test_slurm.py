@@ -183,6 +183,50 @@ def test_without_pmix_there_is_one_error_with_advice_instead_of_singletons(shop,
 
 
 @together
+def test_where_slurm_has_no_pmix_mpirun_starts_the_ranks(shop, whole):
+    # `srun --mpi=list` of a Slurm without PMIx; all else is the real srun.
+    srun = shop.folder / "without-pmix" / "srun"
+    srun.parent.mkdir()
+    srun.write_text('#!/bin/bash\n[ "$1" != --mpi=list ] || { echo "MPI plugin types are... none pmi2" >&2; exit; }\nexec '
+                    + shop.cluster.run("which", "srun").stdout.strip() + ' "$@"\n')
+    srun.chmod(0o755)
+    job = shop.train("run", options=["--nodes=1", "--ntasks-per-node=4"],
+                     env=shop.site(f"PATH={srun.parent}:$PATH\nMPIRUN_OPTIONS=(--allow-run-as-root --oversubscribe)"), stop__steps=5).wait()
+    assert "this Slurm has no PMIx" in job.output() and "starting with mpirun instead" in job.output(), job.told()
+    assert "started by mpirun" in job.log() and e2e.last_step(shop.folder / "run") == 5, job.told()
+
+
+@together
+def test_a_job_is_queued_again_no_more_often_than_max_requeues(shop, whole):
+    job = shop.train("run", options=["--nodes=1", "--ntasks-per-node=4"], env=shop.site("MAX_REQUEUES=0"))
+    job.wait_for_step(shop.folder / "run", 3)
+    job.ask_for_checkpoint()
+    job.wait("FAILED")
+    assert "queued again 0 times, which is MAX_REQUEUES" in job.output() and job.restarts() == 0, job.told()
+    assert job.fields()["ExitCode"] == "85:0", job.told()
+
+
+@together
+def test_preflight_measures_the_jobs_own_nodes_before_it_trains(shop, whole):
+    job = shop.train("run", "--preflight", options=["--nodes=2", "--ntasks-per-node=1"], stop__steps=5).wait(timeout=240)
+    said = job.output()
+    assert f"measured: logs/preflight-{job.id}.json" in said and said.index("measured:") < said.index("] finished"), job.told()
+    assert (shop.folder / "logs" / f"preflight-{job.id}.json").exists() and e2e.last_step(shop.folder / "run") == 5, job.told()
+
+
+@together
+def test_a_heterogeneous_job_is_refused_with_the_reason(shop, whole):
+    done = shop.cluster.run("sbatch", "--parsable", "--nodes=1", "--ntasks=1", ":", "--nodes=1", "--ntasks=1", SCRIPTS / "train.sbatch",
+                            ROOT / "configs" / "names.yaml", *shop.keys("run"), cwd=shop.folder)
+    assert done.returncode == 0, done.stderr
+    number = done.stdout.strip().split(";")[0]
+    output = shop.folder / f"train-{number}.out"
+    until(lambda: output.exists() and "heterogeneous" in output.read_text(), f"the refusal of job {number}")
+    assert "only its first part would get ranks" in output.read_text()
+    assert not (shop.folder / "run").exists()
+
+
+@together
 def test_ranks_that_were_bound_to_one_gpu_are_named(shop, whole):
     if not shop.cluster.has_gpus or not shop.cluster.has_namespaces:
         pytest.skip("no device files for GPUs, or no nodes with names of their own, can be made here")

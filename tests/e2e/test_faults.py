@@ -1,0 +1,128 @@
+"""A dozen faults of the campaign (tests/faults), fixed: the job ends or goes on as it should, nothing durable is lost, and the
+resumed run is the undisturbed one bit for bit."""
+import re
+import shutil
+import signal
+import sys
+
+import h5py
+import pytest
+
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "faults"))
+from draw import CATALOGUE, ENDS, FAMILIES, GOES_ON, STOPS, Blow, Fault, Rule, draw  # noqa: E402
+from jobs import KINDS, run_dirs, undisturbed  # noqa: E402
+from outcome import of_the_end, of_the_files, of_the_whole  # noqa: E402
+from running import Place, harm_file  # noqa: E402
+from trial import clear, strike  # noqa: E402
+
+KILL, STOP, USR1, TERM = (f"signal:{int(getattr(signal, 'SIG' + name))}" for name in ("KILL", "STOP", "USR1", "TERM"))
+QUICK = {"communication.timeout_seconds": 3}
+
+
+def fault(job, rules=(), blows=(), outcome=ENDS, says="ringtrain: error", **more):
+    return Fault(0, 0, "fixed", job, "", "", "", list(rules), list(blows), allowed=(outcome,), says=says, **more)
+
+
+DOZEN = {
+    "a rank is killed in a step": fault("names-2", [Rule("send", 0.5, KILL, rank=1)], says=r"\brank 1\b"),
+    "rank 0 is killed in a checkpoint": fault("names-2", [Rule("rename checkpoint", 0.6, KILL, rank=0)], says=r"\brank 0\b"),
+    "a rank stands still in start-up": fault("cnn-2", [Rule("open data", 0.9, STOP, rank=1)], keys=QUICK, says="no step was finished for 3 s"),
+    "a rank stands still in an evaluation": fault("cnn-2", [Rule("read validation", 0.5, STOP, rank=1)], keys=QUICK,
+                                                  says="no step was finished for 3 s"),
+    "the writer stands still in a checkpoint": fault("names-2", [Rule("sync checkpoint", 0.5, STOP, rank=0)], keys=QUICK,
+                                                     says="no step was finished for 3 s"),
+    "a rank pauses": fault("names-2", [Rule("send", 0.4, STOP, rank=1)], [Blow("hit", 0.5, "rank 1", "CONT")], GOES_ON),
+    "a signal in an evaluation": fault("cnn-2", [Rule("read validation", 0.5, USR1, rank=1)], outcome=STOPS),
+    "a disk that fills up": fault("names-2", [Rule("write any", 0.6, "ENOSPC", count=0, rank=0)], says="No space left"),
+    "a disk that fills up under a pipeline": fault("pipeline-2", [Rule("sync checkpoint", 0.5, "ENOSPC", rank=0)], says="No space left"),
+    "one rank meets a bad shard": fault("cnn-2", [Rule("read data", 0.7, "EIO", count=0, rank=1)], says=r"pictures-\w+-0000\d-of-00002\.h5"),
+    "a checkpoint that is cut off": fault("names-2", [Rule("send", 0.8, TERM, rank=1)], outcome=STOPS, harm=("cut off", 0.7)),
+    "a checkpoint of another model": fault("names-2", [Rule("send", 0.8, TERM, rank=0)], outcome=STOPS, harm=("of another model", 0.7)),
+    "a disk that does not answer in --resume": fault("names-2", [Rule("send", 0.8, KILL, rank=1)], says=r"\brank 1\b",
+                                                     on_resume=[Rule("read checkpoint", 0, "ESTALE", count=0, rank=0)]),
+    "short reads": fault("cnn-2", [Rule("read data", 0, "short", count=40)], outcome=GOES_ON),
+    "no second names and no locks": fault("names-2", [Rule("link checkpoint", 0, "EOPNOTSUPP", count=0), Rule("lock", 0, "ENOLCK", count=0)],
+                                          outcome=GOES_ON),
+    "a wall clock a year back": fault("names-2", [Rule("#call=clock,from=20,count=0", 0, "shift:-31536000")], outcome=GOES_ON),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    yield Place(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("name", DOZEN)
+def test_a_fault_loses_nothing(place, name):
+    trial = strike(place, DOZEN[name])
+    assert not trial.wrong, "\n".join([*trial.wrong, *trial.texts])
+    assert "not met" not in trial.outcome, trial.texts
+    clear(place, DOZEN[name])
+
+
+# What a program that loses something would leave, and the word that the campaign has for it.
+LOSSES = {
+    "a checkpoint that is half-written": ("is not whole", lambda run: harm_file(run / "checkpoints" / "step-000000020.h5", "cut off", 0.9)),
+    "a checkpoint with another bit": ("differs", lambda run: flip_a_weight(run / "checkpoints" / "step-000000020.h5")),
+    "no last checkpoint": ("the last checkpoint is missing", lambda run: (run / "checkpoints" / "step-000000024.h5").unlink()),
+    "a step that is lost": ("metrics.jsonl has the steps", lambda run: edit(run, lambda lines: lines[:6] + lines[7:])),
+    "a step that is there twice": ("metrics.jsonl has the steps", lambda run: edit(run, lambda lines: lines[:7] + lines[6:])),
+    "another loss": ("step 7 differs", lambda run: edit(run, lambda lines: [re.sub('"loss": 3', '"loss": 4', line) if i == 6 else line
+                                                                            for i, line in enumerate(lines)])),
+    "a lost evaluation": ("no evaluation of the steps [8]", lambda run: edit(run, lambda lines: [line for line in lines if not (
+        "validation_loss" in line and '"step": 8,' in line)])),
+    "a temporary file": ("temporary files are left", lambda run: (run / "run.json.tmp").write_text("")),
+    "a record that is half-written": ("run.json is not whole", lambda run: harm_file(run / "run.json", "cut off", 0.5)),
+}
+
+
+def edit(run, change):
+    path = run / "metrics.jsonl"
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+
+
+def flip_a_weight(path):
+    with h5py.File(path, "r+") as file:
+        found = []
+        file.visititems(lambda name, item: found.append(item) if isinstance(item, h5py.Dataset) and item.dtype == "float32" else None)
+        values = found[0][()]
+        values.view("uint32").flat[0] ^= 1
+        found[0][()] = values
+
+
+def test_the_campaign_sees_what_a_run_has_lost(place, tmp_path):
+    kind = KINDS["names-2"]
+    whole = undisturbed(kind, place.folder / "undisturbed", place.preload, CATALOGUE, place.start)
+    (tmp_path / "good").mkdir()
+    assert place.start(kind, tmp_path / "good", {}).wait(60).code == 0
+    assert of_the_whole(run_dirs(kind, tmp_path / "good"), whole) == []
+    for what, (word, lose) in LOSSES.items():
+        folder = tmp_path / what
+        shutil.copytree(tmp_path / "good", folder)
+        lose(folder / "run")
+        try:
+            wrong = of_the_whole(run_dirs(kind, folder), whole)
+        except ValueError:
+            wrong = of_the_files("run", folder / "run", whole)
+        assert any(word in sentence for sentence in wrong), (what, wrong)
+
+
+def test_the_campaign_sees_how_a_job_should_not_end():
+    expected = fault("names-2", says="No space left")
+    assert of_the_end(expected, 1, [], "ringtrain: error: No space left") == []
+    assert of_the_end(expected, 1, [], "")
+    assert of_the_end(expected, 0, [], "")
+    assert of_the_end(expected, None, [], "No space left")
+    assert of_the_end(expected, 1, ["123 ringtrain"], "No space left")
+    assert of_the_end(expected, 134, [], "No space left\nterminate called after")
+
+
+def test_a_number_is_the_same_fault_each_time_and_every_family_is_drawn():
+    assert draw(1, 17) == draw(1, 17) != draw(2, 17)
+    drawn = [draw(3, number) for number in range(400)]
+    assert {f.family for f in drawn} == {family.__name__.replace("_", " ") for _, family in FAMILIES}
+    assert {f.job for f in drawn} == set(KINDS)

@@ -1,0 +1,156 @@
+"""Start-up without the others, memory that runs out, converters on a full disk, and file systems that answer like NFS."""
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import pytest
+
+from conftest import CONVERTER, ROOT, environment, last_step, some_names
+from test_no_hangs import assert_gone
+
+sys.path.insert(0, str(ROOT / "tests" / "faults"))
+from running import build_preload  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def preload(tmp_path_factory):
+    return build_preload(tmp_path_factory.mktemp("preload"))
+
+
+def with_rules(preload, rules, **more):
+    return {"LD_PRELOAD": str(preload), "RINGTRAIN_FAULTS": rules, **more}
+
+
+# ---- Hung ranks ----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_stands_still_before_mpi_is_up_ends_the_job(workshop, preload, victim):
+    env = with_rules(preload, f"call=open,rank={victim},from=1,do=signal:{int(signal.SIGSTOP)}", RINGTRAIN_START_SECONDS="3")
+    _, job = workshop.start_training("run", ranks=3, batch={"global": 24, "worker": 8}, env=env)
+    begin = time.monotonic()
+    while len(job.ranks()) < 3 and time.monotonic() < begin + 10:
+        time.sleep(0.05)
+    result = job.wait(40)
+    assert result.code not in (0, 85), result
+    assert "MPI could not start within 3 s" in result.err and "RINGTRAIN_START_SECONDS" in result.err, result
+    assert_gone(job)
+
+
+def test_a_rank_that_stands_still_before_the_watchdog_meets_ends_the_job(workshop, preload):
+    # Rank 1 is stopped with its first message after MPI's own start.
+    env = with_rules(preload, f"call=send,rank=1,from=1,do=signal:{int(signal.SIGSTOP)}", RINGTRAIN_START_SECONDS="3")
+    _, job = workshop.start_training("run", ranks=2, communication__timeout_seconds=3, env=env)
+    result = job.wait(40)
+    assert result.code not in (0, 85), result
+    assert re.search(r"within 3 s|for 3 s", result.err), result
+
+
+def test_a_wrong_limit_of_the_start_is_told(workshop):
+    result = workshop.train_badly("run", ranks=2, env={"RINGTRAIN_START_SECONDS": "soon"})
+    assert "RINGTRAIN_START_SECONDS is 'soon', expected seconds above 0" in result.err, result
+
+
+# ---- Memory --------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_memory_that_runs_out_is_told_in_words_by_the_rank_that_has_none(workshop, preload, ranks):
+    # Of the second rank, where there are two; the tables of the network are its first large pieces.
+    rank = ranks - 1 if ranks > 1 else -1
+    env = with_rules(preload, f"call=malloc,size=1000000,rank={rank},from=1,count=0,do=ENOMEM")
+    result = workshop.train_badly("run", ranks=ranks, env=env, model__hidden=512)
+    assert "out of memory" in result.err and "ringtrain plan shows" in result.err, result
+    assert ranks == 1 or f"(rank {rank} on " in result.err, result
+    assert not re.search("terminate called|signal 6|Segmentation", result.err), result
+
+
+# ---- NFS -----------------------------------------------------------------------------------------------------------
+
+def test_files_that_were_removed_while_open_do_not_stand_in_the_way(workshop, preload):
+    """A start that fails leaves .nfs files where its lock was; the next start takes the folder as empty."""
+    folder = workshop.folder / "run"
+    folder.mkdir()
+    for name in ".nfs0000000001", ".probe.tmp":
+        (folder / name).write_text("left")
+    run = workshop.train("run", ranks=2, stop__steps=5, env=with_rules(preload, "call=unlink,path=*/run/*,from=1,count=0,do=silly"))
+    assert last_step(run) == 5
+    assert list(run.rglob(".nfs*")), "nothing was removed in the silly way"
+    workshop.train("run", ranks=2, stop__steps=10, resume=True)
+    assert last_step(run) == 10
+
+
+@pytest.mark.parametrize("rules, code, says", [
+    ("call=flock,from=1,count=0,do=ENOLCK", 0, ""),
+    ("call=open,path=*names-train-00001*,from=1,do=ESTALE", 1, "names-train-00001-of-00002.h5"),
+    ("call=read,path=*names-train-00000*,from=2,count=0,do=ESTALE", 1, "names-train-00000-of-00002.h5"),
+    ("call=read,path=*names-validation-*,rank=1,from=1,count=0,do=EIO", 1, "names-validation-0000"),
+    ("call=rename,path=*/run.json,from=1,count=0,do=ESTALE", 1, "run.json"),
+])
+def test_text_shards_locks_and_renames_on_a_file_server_that_forgets(workshop, preload, rules, code, says):
+    run, job = workshop.start_training("run", ranks=2, stop__steps=5, env=with_rules(preload, rules))
+    begin = time.monotonic()
+    result = job.wait(60)
+    assert time.monotonic() - begin < 30
+    assert (result.code != 0) == (code != 0) and says in result.err, result
+    assert code == 0 or result.err.count("ringtrain: error") == 1, result
+    workshop.train("run" if code == 0 else "again", ranks=2, stop__steps=6, resume=code == 0)
+
+
+def test_a_second_job_is_refused_while_the_lock_is_there_and_the_first_ends_where_it_has_lost_it(workshop):
+    keys = dict(ranks=2, stop__steps=10**6, checkpoint={"every_steps": 40, "keep": 3}, test={"slow_rank": 0, "slow_seconds": 0.01})
+    run, first = workshop.start_training("run", **keys)
+    first.wait_for_step(run, 3)
+    refused = workshop.run("train", workshop.experiment(run__dir=str(run), **{k: v for k, v in keys.items() if k != "ranks"}), "--resume")
+    assert refused.code == 1 and "another job works in this run folder" in refused.err, refused
+    # Somebody removes the lock, and this test takes it at once, as another job would. Both in one rename, as the first
+    # job would otherwise lock the folder again before its next checkpoint.
+    with open(run / ".lock.other", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write("elsewhere pid 1\n")
+        other.flush()
+        os.rename(run / ".lock.other", run / ".lock")
+        result = first.wait(60)
+    assert result.code not in (0, 85) and "another job works in this run folder" in result.err, result
+    keys["stop__steps"] = last_step(run) + 2
+    workshop.train("run", resume=True, **keys)
+
+
+def test_a_removed_lock_is_taken_again(workshop):
+    run, job = workshop.start_training("run", ranks=2, stop__steps=10**6, checkpoint={"every_steps": 20},
+                                       test={"slow_rank": 0, "slow_seconds": 0.01})
+    job.wait_for_step(run, 3)
+    (run / ".lock").unlink()
+    job.wait_for_step(run, 45)
+    os.kill(job.ranks()[0], signal.SIGTERM)
+    result = job.wait(60)
+    assert result.code == 85 and "it is locked again" in result.err and (run / ".lock").exists(), result
+
+
+# ---- Converters ----------------------------------------------------------------------------------------------------
+
+def convert(folder, preload, kind, rules=""):
+    source = folder / "input.txt"
+    source.write_text("\n".join(some_names(300, 1)) + "\n")
+    command = [CONVERTER, kind, source, "--out", folder / "set", "--shards", "2", *(["--validation", "0.1"] if kind == "text" else [])]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60,
+                          env=environment(with_rules(preload, rules) if rules else {}))
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+@pytest.mark.parametrize("kind", ["names", "text"])
+def test_a_converter_on_a_full_disk_says_so_and_leaves_no_half_written_shard(tmp_path, preload, kind, call):
+    for first in 1, 2, 4:
+        done = convert(tmp_path, preload, kind, f"call={call},path={tmp_path}/set*,from={first},count=0,do=ENOSPC")
+        assert done.returncode == 1, done
+        assert "No space left on device" in done.stderr and "free some space" in done.stderr, done.stderr
+        for path in tmp_path.glob("set*.h5"):
+            with h5py.File(path) as file:
+                assert file.attrs["complete"] == 1
+            path.unlink()
+    again = convert(tmp_path, preload, kind)
+    assert again.returncode == 0, again.stderr
+    assert len(list(tmp_path.glob("set-train-*.h5"))) == 2 and not list(tmp_path.glob("set*.tmp"))
