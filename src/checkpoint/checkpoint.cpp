@@ -184,11 +184,18 @@ bool is_text(const h5::File& file, const std::string& name) {
   return H5Tget_class(type.get()) == H5T_STRING;
 }
 
-// Everything but the arrays; returns the contents.
-std::string read_header(const h5::File& file, Checkpoint& checkpoint) {
+// Everything but the arrays; returns the contents. Each piece of metadata that has come is progress: on a slow file
+// server there are many small reads before the first array.
+std::string read_header(const h5::File& file, Checkpoint& checkpoint, const Progress& progress) {
+  const auto came = [&] {
+    if (progress) progress(1);
+  };
+  came();
   check_header(file);
+  came();
   checkpoint.step = file.read_integer("/", "step");
   for (const std::string& name : attribute_names(file)) {
+    came();
     if (std::find(std::begin(reserved), std::end(reserved), name) != std::end(reserved)) continue;
     if (is_text(file, name)) {
       checkpoint.texts[name] = file.read_string("/", name);
@@ -196,10 +203,13 @@ std::string read_header(const h5::File& file, Checkpoint& checkpoint) {
       checkpoint.numbers[name] = file.read_real("/", name);
     }
   }
+  came();
   if (file.has("texts")) {
     for (const std::string& name : file.list("texts")) checkpoint.texts[name] = read_bytes(file, "texts/" + name);
   }
+  came();
   const std::string contents = read_bytes(file, "contents");
+  came();
   const auto stored = static_cast<std::uint32_t>(file.read_integer("/", "attributes_crc32c"));
   if (const std::uint32_t found = header_crc(checkpoint, contents); found != stored) {
     throw Error(
@@ -211,6 +221,7 @@ std::string read_header(const h5::File& file, Checkpoint& checkpoint) {
 
 NamedArray read_array(const h5::File& file, const std::string& name, const std::string& shape,
                       const Progress& progress) {
+  if (progress) progress(1);  // as in read_header()
   if (!file.has(name)) throw Error(cat(file.path(), ": array '", name, "' is missing"), damaged_hint);
   NamedArray array{name, file.shape(name), {}};
   if (to_text(array.shape) != shape) {
@@ -231,7 +242,7 @@ Checkpoint read_through(const std::string& path, const Progress& progress,
                         const std::function<void(NamedArray&&)>& take) {
   const h5::File file = h5::File::open(path);
   Checkpoint checkpoint;
-  std::istringstream contents(read_header(file, checkpoint));
+  std::istringstream contents(read_header(file, checkpoint, progress));
   for (std::string line; std::getline(contents, line);) {
     const std::size_t tab = line.find('\t');
     if (tab == std::string::npos) throw Error(cat(path, ": bad line in 'contents': ", line), damaged_hint);
@@ -361,7 +372,7 @@ Checkpoint read_checkpoint(const std::string& path, std::string_view prefix, con
 Checkpoint read_checkpoint_header(const std::string& path) {
   const h5::File file = h5::File::open(path);
   Checkpoint checkpoint;
-  read_header(file, checkpoint);
+  read_header(file, checkpoint, {});
   return checkpoint;
 }
 

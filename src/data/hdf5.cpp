@@ -260,9 +260,11 @@ File File::create(const std::string& path) {
   // The format of HDF5 1.8 has a checksum in each piece of metadata: the library finds damage there. Of older formats
   // it believes every byte, and one flipped bit can make it read through a null pointer.
   checked(H5Pset_libver_bounds(access.get(), oldest_format, H5F_LIBVER_LATEST), path, "cannot set the file's format");
+  const Handle creation(checked(H5Pcreate(H5P_FILE_CREATE), path, "cannot set file properties"), H5Pclose);
+  H5Pset_obj_track_times(creation.get(), false);  // the same content gives the same bytes
   File file;
   file.path_ = path;
-  file.handle_ = {checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), path, "cannot create"),
+  file.handle_ = {checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), path, "cannot create"),
                   close_file};
   return file;
 }
@@ -330,9 +332,11 @@ std::vector<std::string> File::list(const std::string& group) const {
 void File::make_group(const std::string& group) {
   const Guard guard;
   if (has(group)) return;
-  const Handle links(checked(H5Pcreate(H5P_LINK_CREATE), path_, "cannot set link properties"), H5Pclose);
-  H5Pset_create_intermediate_group(links.get(), 1);
-  const Handle made(checked(H5Gcreate2(id(), group.c_str(), links.get(), H5P_DEFAULT, H5P_DEFAULT), path_,
+  if (const std::size_t slash = group.rfind('/'); slash != std::string::npos && slash > 0)
+    make_group(group.substr(0, slash));
+  const Handle creation(checked(H5Pcreate(H5P_GROUP_CREATE), path_, "cannot set group properties"), H5Pclose);
+  H5Pset_obj_track_times(creation.get(), false);
+  const Handle made(checked(H5Gcreate2(id(), group.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), path_,
                             cat("cannot make group '", group, "'")),
                     H5Gclose);
 }
@@ -353,14 +357,14 @@ void File::write(const std::string& dataset, std::span<const T> values, const Sh
     const std::vector<hsize_t> extents(shape.begin(), shape.end());
     const Handle space(
         checked(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), path_, what), H5Sclose);
-    const Handle links(checked(H5Pcreate(H5P_LINK_CREATE), path_, what), H5Pclose);
-    H5Pset_create_intermediate_group(links.get(), 1);
+    if (const std::size_t slash = dataset.rfind('/'); slash != std::string::npos && slash > 0)
+      make_group(dataset.substr(0, slash));
     const Handle creation(checked(H5Pcreate(H5P_DATASET_CREATE), path_, what), H5Pclose);
     H5Pset_layout(creation.get(), H5D_CONTIGUOUS);
     H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
     H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
     H5Pset_obj_track_times(creation.get(), false);  // the same conversion gives the same bytes
-    handle = {checked(H5Dcreate2(id(), dataset.c_str(), type, space.get(), links.get(), creation.get(), H5P_DEFAULT),
+    handle = {checked(H5Dcreate2(id(), dataset.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
                       path_, what),
               H5Dclose};
   }

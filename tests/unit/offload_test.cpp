@@ -2,6 +2,7 @@
 // order streams and events allow; and copies that come too late, which have to be found.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 
 #include "tests/unit/cuda_training.h"
@@ -11,7 +12,7 @@ namespace {
 
 struct Case {
   const char* name;
-  Task task;
+  std::function<Task()> task;  // made by the test: to make all takes longer than most tests
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
@@ -22,11 +23,11 @@ std::vector<Case> cases() {
   ModelConfig text{.kind = "char_lstm", .hidden = 24, .layers = 3};
   text.dropout = 0.25;
   return {
-      {"ResNet18OddSizesOddChannels", image_task(small_resnet(18, 10, "imagenet", 75, 0.1), 6, 3, 3)},
-      {"ResNet50ImageNetStem", image_task(small_resnet(50, 16, "imagenet", 64), 6, 6, 3)},
-      {"Cnn", image_task(cnn({}, image_shape(32, 10), {0.1}), 24, 12, 12)},
-      {"AlexNetLikeWithDropout", image_task(small_alexnet(0.5), 8, 4, 4)},
-      {"LstmCarriedState", text_task(text, 20, 13, 14, 7, true, 3)},
+      {"ResNet18OddSizesOddChannels", [] { return image_task(small_resnet(18, 10, "imagenet", 75, 0.1), 6, 3, 3); }},
+      {"ResNet50ImageNetStem", [] { return image_task(small_resnet(50, 16, "imagenet", 64), 6, 6, 3); }},
+      {"Cnn", [] { return image_task(cnn({}, image_shape(32, 10), {0.1}), 24, 12, 12); }},
+      {"AlexNetLikeWithDropout", [] { return image_task(small_alexnet(0.5), 8, 4, 4); }},
+      {"LstmCarriedState", [text] { return text_task(text, 20, 13, 14, 7, true, 3); }},
   };
 }
 
@@ -49,7 +50,7 @@ std::int64_t bytes_of_memory(const Program& program) {
 class Offload : public testing::TestWithParam<Case> {};
 
 TEST_P(Offload, ChangesNoBit) {
-  Task task = GetParam().task;
+  Task task = GetParam().task();
   task.steps = 3;  // as plain launches, captured, replayed
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     SCOPED_TRACE(precision_name(precision));
@@ -63,7 +64,7 @@ TEST_P(Offload, ChangesNoBit) {
 }
 
 TEST_P(Offload, BesideRecomputationChangesNoBit) {
-  Task task = GetParam().task;
+  Task task = GetParam().task();
   task.steps = 2;
   const Curve expected = train_on_host_device(task, {}, options());
   std::vector<std::string> some;
@@ -73,7 +74,7 @@ TEST_P(Offload, BesideRecomputationChangesNoBit) {
 }
 
 TEST_P(Offload, TakesWhatItPredicts) {
-  const Task& task = GetParam().task;
+  const Task task = GetParam().task();
   HostDevice device;
   FusionTable fusions;
   BackendOptions with = options();

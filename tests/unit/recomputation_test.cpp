@@ -1,6 +1,8 @@
 // Recomputed blocks: the bits of the run without, in less memory.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "backend/cpu/isa.h"
 #include "base/error.h"
 #include "tests/unit/cuda_training.h"
@@ -10,7 +12,7 @@ namespace {
 
 struct Case {
   const char* name;
-  cuda::Task task;
+  std::function<cuda::Task()> task;  // made by the test: to make all takes longer than most tests
   int threads = 2;
 };
 
@@ -28,16 +30,17 @@ ModelConfig text_model(double dropout) {
 
 std::vector<Case> cases() {
   return {
-      {"ResNet18SmallStem", cuda::image_task(small_resnet(18, 16, "small", 24), 8, 4, 2)},
-      {"ResNet18ManySlices", cuda::image_task(small_resnet(18, 16, "small", 32), 32, 32, 16)},
-      {"ResNet18OddSizesOddChannels", cuda::image_task(small_resnet(18, 10, "imagenet", 75, 0.1), 6, 3, 3), 1},
-      {"ResNet50ImageNetStem", cuda::image_task(small_resnet(50, 16, "imagenet", 64), 6, 6, 3)},
-      {"Cnn", cuda::image_task(cnn({}, image_shape(32, 10), {0.1}), 24, 12, 12)},
-      {"AlexNetLikeWithDropout", cuda::image_task(small_alexnet(0.5), 8, 4, 4)},
-      {"AlexNetLikeWithNorms", cuda::image_task(small_alexnet(0.5, true), 8, 4, 4)},
-      {"Lstm", cuda::text_task(text_model(0.25), 9, 13, 12, 6)},
-      {"LstmWithoutDropout", cuda::text_task(text_model(0), 20, 13, 200, 200)},
-      {"LstmCarriedState", cuda::text_task(text_model(0.25), 20, 13, 14, 7, true, 3), 3},
+      {"ResNet18SmallStem", [] { return cuda::image_task(small_resnet(18, 16, "small", 24), 8, 4, 2); }},
+      {"ResNet18ManySlices", [] { return cuda::image_task(small_resnet(18, 16, "small", 32), 32, 32, 16); }},
+      {"ResNet18OddSizesOddChannels",
+       [] { return cuda::image_task(small_resnet(18, 10, "imagenet", 75, 0.1), 6, 3, 3); }, 1},
+      {"ResNet50ImageNetStem", [] { return cuda::image_task(small_resnet(50, 16, "imagenet", 64), 6, 6, 3); }},
+      {"Cnn", [] { return cuda::image_task(cnn({}, image_shape(32, 10), {0.1}), 24, 12, 12); }},
+      {"AlexNetLikeWithDropout", [] { return cuda::image_task(small_alexnet(0.5), 8, 4, 4); }},
+      {"AlexNetLikeWithNorms", [] { return cuda::image_task(small_alexnet(0.5, true), 8, 4, 4); }},
+      {"Lstm", [] { return cuda::text_task(text_model(0.25), 9, 13, 12, 6); }},
+      {"LstmWithoutDropout", [] { return cuda::text_task(text_model(0), 20, 13, 200, 200); }},
+      {"LstmCarriedState", [] { return cuda::text_task(text_model(0.25), 20, 13, 14, 7, true, 3); }, 3},
   };
 }
 
@@ -74,22 +77,24 @@ class Recomputation : public testing::TestWithParam<Case> {};
 TEST_P(Recomputation, OfAllBlocksChangesNoBit) {
   const Case& c = GetParam();
   const auto backend = make_cpu_backend(c.threads);
-  cuda::expect_same_bits(cuda::train(*backend, c.task), cuda::train(*backend, recomputed(c.task, names(c.task.graph))));
+  const cuda::Task task = c.task();
+  cuda::expect_same_bits(cuda::train(*backend, task), cuda::train(*backend, recomputed(task, names(task.graph))));
 }
 
 TEST_P(Recomputation, OfEveryOtherBlockChangesNoBit) {
   const Case& c = GetParam();
   const auto backend = make_cpu_backend(c.threads);
-  const cuda::Curve expected = cuda::train(*backend, c.task);
+  const cuda::Task task = c.task();
+  const cuda::Curve expected = cuda::train(*backend, task);
   for (std::size_t first : {0, 1}) {
     SCOPED_TRACE(cat("from block ", first));
-    cuda::expect_same_bits(expected, cuda::train(*backend, recomputed(c.task, every_other(c.task.graph, first))));
+    cuda::expect_same_bits(expected, cuda::train(*backend, recomputed(task, every_other(task.graph, first))));
   }
 }
 
 TEST_P(Recomputation, In16BitsChangesNoBit) {
   if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "no AVX-512 BF16 here";
-  cuda::Task task = GetParam().task;
+  cuda::Task task = GetParam().task();
   task.precision = Precision::bf16;
   const auto backend = make_cpu_backend(GetParam().threads);
   cuda::expect_same_bits(cuda::train(*backend, task), cuda::train(*backend, recomputed(task, names(task.graph))));
@@ -98,13 +103,13 @@ TEST_P(Recomputation, In16BitsChangesNoBit) {
 TEST_P(Recomputation, TakesWhatItPredicts) {
   const Case& c = GetParam();
   const auto backend = make_cpu_backend(c.threads);
-  const cuda::Task all = recomputed(c.task, names(c.task.graph));
-  EXPECT_LT(program_bytes(*backend, all), program_bytes(*backend, c.task));
-  EXPECT_EQ(program_bytes(*backend, all, PassMode::inference), program_bytes(*backend, c.task, PassMode::inference));
+  const cuda::Task task = c.task(), all = recomputed(task, names(task.graph));
+  EXPECT_LT(program_bytes(*backend, all), program_bytes(*backend, task));
+  EXPECT_EQ(program_bytes(*backend, all, PassMode::inference), program_bytes(*backend, task, PassMode::inference));
 }
 
 TEST_P(Recomputation, OnAGpuChangesNoBit) {
-  cuda::Task task = GetParam().task;
+  cuda::Task task = GetParam().task();
   task.steps = 2;
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     SCOPED_TRACE(precision_name(precision));
@@ -121,7 +126,7 @@ TEST_P(Recomputation, OnAGpuChangesNoBit) {
 TEST_P(Recomputation, OnAGpuTakesWhatItPredicts) {
   const Case& c = GetParam();
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    cuda::Task task = c.task;
+    cuda::Task task = c.task();
     task.precision = precision;
     cuda::HostDevice device;
     cuda::FusionTable fusions;
