@@ -97,7 +97,7 @@ def test_a_killed_rank_ends_the_job_and_the_restart_says_what_was_lost(workshop,
     result = job.wait()
     assert result.code == 0, result
     if lost > 0:
-        assert f"{lost} update{'s' if lost > 1 else ''} since that checkpoint were lost" in result.out + result.err
+        assert f"{lost} update{'s' if lost > 1 else ''} since that checkpoint {'were' if lost > 1 else 'was'} lost" in result.out + result.err
     assert len(assert_each_update_once(run)) == kept + 20
 
 
