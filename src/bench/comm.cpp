@@ -15,13 +15,14 @@ namespace {
 constexpr std::int64_t smallest_bytes = 4096, largest_bytes = 64 << 20;
 constexpr int sums_together = 16;
 
-// A ring among the ranks of a colour (RankGroup::split), and a vector where it sums.
-class Ring {
+// What sums among the ranks of a colour, and a vector. All ranks are one part of the job: MPI's own sums need that.
+class Sums {
  public:
-  Ring(const BenchContext& context, int colour) : device_(context.machine.device.get()) {
-    const std::optional<RankGroup> group = context.session.job().split(colour);
+  Sums(const BenchContext& context, int colour, const std::string& algorithm) : device_(context.machine.device.get()) {
+    const std::optional<RankGroup> group = context.session.job().part(colour);
     if (!group) return;
-    host_ = make_mpi_communicator(*group, static_cast<std::size_t>(context.experiment.communication.chunk_kib) << 10);
+    host_ = make_mpi_communicator(*group, static_cast<std::size_t>(context.experiment.communication.chunk_kib) << 10,
+                                  0x7fffffff, {.algorithm = algorithm});
     if (device_ == nullptr) {
       memory_.resize(largest_bytes / sizeof(float));
       values_ = memory_;
@@ -31,11 +32,11 @@ class Ring {
     values_ = {static_cast<float*>(sums_->allocate(largest_bytes)), largest_bytes / sizeof(float)};
     done_ = device_->make_event();
   }
-  ~Ring() {
+  ~Sums() {
     if (sums_) sums_->release(values_.data());
   }
-  Ring(const Ring&) = delete;
-  Ring& operator=(const Ring&) = delete;
+  Sums(const Sums&) = delete;
+  Sums& operator=(const Sums&) = delete;
 
   int size() const { return host_ ? host_->size() : 0; }
 
@@ -85,6 +86,34 @@ void print(const Preflight& result, double link_gbit) {
                   "  %-8s %.1f us a message (%.1f us behind another), %.3f GB/s, fitted within %.0f %%", scope.c_str(),
                   f.alpha * 1e6, f.gap * 1e6, f.beta > 0 ? 1e-9 / f.beta : 0.0, 100 * f.error);
     log_info(std::string(line));
+    if (f.beta <= 0 || (scope != "node" && scope != "network")) continue;
+    std::snprintf(line, sizeof line, "  communication.%s_latency_us=%.3g communication.%s_gb_s=%.3g", scope.c_str(),
+                  f.alpha * 1e6, scope.c_str(), 1e-9 / f.beta);
+    log_info(line, "  (what algorithm: auto asks for)");
+  }
+}
+
+// The ways of communication.algorithm beside each other, over all ranks.
+void compare_algorithms(const BenchContext& context) {
+  std::vector<std::string> algorithms = {"auto", "ring", "halving", "mpi"};
+  const RankLayout layout(context.session.hosts());
+  if (layout.even() && layout.nodes().size() > 1) algorithms.insert(algorithms.begin() + 3, "hierarchical");
+  std::string head = "  us a sum of bytes  ";
+  for (const std::string& a : algorithms) head += cat(std::string(12 - std::min<std::size_t>(12, a.size()), ' '), a);
+  if (context.root()) log_info("communication.algorithm: mpi is the library's own all-reduce\n", head);
+  std::vector<std::unique_ptr<Sums>> sums;
+  for (const std::string& algorithm : algorithms) sums.push_back(std::make_unique<Sums>(context, 0, algorithm));
+  const double seconds = context.seconds / static_cast<double>(algorithms.size()) / 9;
+  for (std::int64_t bytes = smallest_bytes; bytes <= largest_bytes; bytes *= 4) {
+    char text[32];
+    std::snprintf(text, sizeof text, "  %18lld ", static_cast<long long>(bytes));
+    std::string line = text;
+    for (const auto& way : sums) {
+      const Runs runs = timed_runs(*context.machine.host, seconds, 200, TooSlow::give_up, [&] { way->sum(bytes, 1); });
+      std::snprintf(text, sizeof text, "%12.1f", runs.of_rank.empty() ? 0.0 : 1e6 * runs.slowest());
+      line += text;
+    }
+    if (context.root()) log_info(line);
   }
 }
 
@@ -112,7 +141,7 @@ void bench_comm(const BenchContext& context, Preflight& result) {
 
   log_info("comm: all-reduce, bus bandwidth = 2 (p - 1) / p x bytes / seconds");
   for (const Scope& scope : scopes) {
-    Ring ring(context, scope.colour);
+    Sums ring(context, scope.colour, "ring");  // whose cost is fitted
     const std::vector<double> sizes = gathered(host, ring.size());
     const int ranks = context.root() ? static_cast<int>(*std::max_element(sizes.begin(), sizes.end())) : 0;
     const double seconds = context.seconds / static_cast<double>(scopes.size()) / 9;
@@ -136,6 +165,7 @@ void bench_comm(const BenchContext& context, Preflight& result) {
       result.slow.push_back(s);
   }
   if (context.root()) print(result, context.link_gbit);
+  if (context.machine.device == nullptr) compare_algorithms(context);
 }
 
 }  // namespace ringtrain

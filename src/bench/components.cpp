@@ -65,7 +65,8 @@ class Pipeline {
         optimizer_(plan.experiment.optimizer, plan.parameters, backend_),
         synchronizer_(make_ring_synchronizer(
             machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
-            bucket_elements(plan.experiment.communication, backend_.on_device()), backend_.on_device())),
+            bucket_elements(plan.experiment.communication, backend_.on_device(), plan.batch.ranks),
+            backend_.on_device())),
         group_ranks_(plan.batch.span > 1 ? machine.communicator().share_groups(static_cast<int>(plan.batch.span))
                                          : nullptr),
         program_(

@@ -97,7 +97,7 @@ void Forecast::fit() {
   for (const StepMeasurement& s : steps_) {
     if (s.ranks == 1 || own_crowding(s) > 1 || !(has_node_ || has_network_)) continue;
     const Setting setting = {{}, 1};
-    StepWork w = work(share_of(s), s.ranks_per_node, setting);
+    StepWork w = work(share_of(s), s.ranks, s.ranks_per_node, setting);
     w.update = s.update, w.input = 0;  // s.seconds has no data set
     fitted += fit_busy(w, cluster(s.ranks, s.ranks_per_node, setting), Topology::flat, s.seconds);
     ++count;
@@ -129,15 +129,15 @@ void Forecast::fit_core_sharing(const StepMeasurement& s) {
   if (!is_crowded && s.shared_pass > 0)
     setting.core_sharing.slowdown = std::max(0.0, s.shared_pass / (2 * (s.forward + s.backward)) - 1);
   core_sharing_ = setting.core_sharing;
-  StepWork w = work(share_of(s), s.ranks_per_node, setting);
+  StepWork w = work(share_of(s), s.ranks, s.ranks_per_node, setting);
   w.update = setting.core_sharing.slower(setting.crowding) * s.update / core_sharing_.slower(own_crowding(s));
   w.input = 0;
-  core_sharing_.message_wait =
-      fit_message_wait(w, {s.ranks, s.ranks_per_node, node_, network_}, Topology::flat, setting.crowding, seconds);
+  core_sharing_.message_wait = fit_message_wait(w, {s.ranks, s.ranks_per_node, node_, network_, sums()}, Topology::flat,
+                                                setting.crowding, seconds);
   core_sharing_is_measured_ = true;
 }
 
-StepWork Forecast::work(const BatchShare& share, int ranks_on_node, const Setting& setting) const {
+StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, const Setting& setting) const {
   const StepMeasurement& last = base();
   double factor = setting.core_sharing.slower(setting.crowding);
   if (last.full_node_pass > 0)
@@ -166,16 +166,23 @@ StepWork Forecast::work(const BatchShare& share, int ranks_on_node, const Settin
   w.input = share.with_input && loader_rate_ > 0 ? rows / loader_rate_ : 0;
   w.accumulation = share.accumulation;
   w.elements = base().elements;
-  w.bucket_elements = bucket_elements(experiment_.communication, base().on_device);
+  w.bucket_elements = bucket_elements(experiment_.communication, base().on_device, ranks);
   w.element_bytes = base().element_bytes;
   w.busy = busy_;
   w.watermark = base().watermark;
   return w;
 }
 
+// NCCL's sums were measured and fitted as a ring.
+FlatSums Forecast::sums() const {
+  const std::string& algorithm = experiment_.communication.algorithm;
+  if (base().on_device || algorithm == "ring") return FlatSums::ring;
+  return algorithm == "halving" ? FlatSums::halving : FlatSums::faster;
+}
+
 Cluster Forecast::cluster(int ranks, int ranks_per_node, const Setting& setting) const {
   return {ranks, ranks_per_node, setting.core_sharing.slower(node_, setting.crowding),
-          setting.core_sharing.slower(network_, setting.crowding)};
+          setting.core_sharing.slower(network_, setting.crowding), sums()};
 }
 
 // Where ranks share cores: from turns that cost nothing beside themselves to twice what they were measured to, a core
@@ -183,7 +190,8 @@ Cluster Forecast::cluster(int ranks, int ranks_per_node, const Setting& setting)
 StepRange Forecast::range(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const {
   const int on_node = std::min(ranks, ranks_per_node);
   const auto of = [&](const Setting& setting) {
-    return step_range(work(share, on_node, setting), cluster(ranks, ranks_per_node, setting), topology, uncertainty_);
+    return step_range(work(share, ranks, on_node, setting), cluster(ranks, ranks_per_node, setting), topology,
+                      uncertainty_);
   };
   const double crowding = crowding_of(on_node);
   if (crowding <= 1) return of(setting(on_node));
@@ -211,7 +219,7 @@ ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
     const int on_node = std::min(count, ranks_per_node_);
     const BatchShare share = {plan.rows_per_rank, plan.micro_batch, plan.accumulation};
     const Cluster c = cluster(count, ranks_per_node_, setting(on_node));
-    const StepWork w = work(share, on_node, setting(on_node));
+    const StepWork w = work(share, count, on_node, setting(on_node));
     if (into != nullptr) {
       into->nodes = c.nodes();
       into->global_batch = plan.global, into->rows_per_rank = plan.rows_per_rank, into->micro_batch = plan.micro_batch;
@@ -229,7 +237,7 @@ Forecast::Comparison Forecast::compare(const StepMeasurement& s) const {
   const int on_node = std::min(s.ranks, s.ranks_per_node);
   BatchShare share = share_of(s);
   share.with_input = s.input_seconds > 0;
-  const StepWork w = work(share, on_node, setting(on_node));
+  const StepWork w = work(share, s.ranks, on_node, setting(on_node));
   const Cluster c = cluster(s.ranks, s.ranks_per_node, setting(on_node));
   return {s.ranks, on_node, measured_seconds(s), step_time(w, c, Topology::flat).total(),
           range(share, s.ranks, s.ranks_per_node, Topology::flat)};

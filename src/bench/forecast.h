@@ -72,7 +72,8 @@ class Forecast {
   double crowding_of(int ranks_on_node) const;
   bool has_spare_core(int ranks_on_node, int cores) const;
   Setting setting(int ranks_on_node) const { return {core_sharing_, crowding_of(ranks_on_node)}; }
-  StepWork work(const BatchShare& share, int ranks_on_node, const Setting& setting) const;
+  StepWork work(const BatchShare& share, int ranks, int ranks_on_node, const Setting& setting) const;
+  FlatSums sums() const;
   Cluster cluster(int ranks, int ranks_per_node, const Setting& setting) const;
   StepRange range(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const;
   void fit_core_sharing(const StepMeasurement& s);

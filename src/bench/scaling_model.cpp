@@ -1,6 +1,7 @@
 #include "bench/scaling_model.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <iterator>
 
@@ -77,16 +78,28 @@ SumCost ring_cost(const Link& link, int ranks, double bytes) {
   return {messages(ranks) * link.alpha, traffic(ranks) * bytes * link.beta, messages(ranks) * link.gap};
 }
 
+SumCost halving_cost(const Link& link, int ranks, double bytes) {
+  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
+  const bool beyond = power < ranks;
+  const double count = 2 * (std::log2(power) + beyond), times = traffic(power) + 2 * beyond;
+  return {count * link.alpha, times * bytes * link.beta, count * link.gap};
+}
+
 SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes) {
+  const auto flat = [&](const Link& link, int ranks) {
+    const SumCost ring = ring_cost(link, ranks, bytes), halving = halving_cost(link, ranks, bytes);
+    const bool halves =
+        cluster.sums == FlatSums::halving || (cluster.sums == FlatSums::faster && halving.alone() <= ring.alone());
+    return halves ? halving : ring;
+  };
   const int nodes = cluster.nodes(), local = cluster.ranks_on_node();
-  if (nodes == 1) return ring_cost(cluster.node, cluster.ranks, bytes);
-  if (local == 1) return ring_cost(cluster.network, cluster.ranks, bytes);
+  if (nodes == 1) return flat(cluster.node, cluster.ranks);
+  if (local == 1) return flat(cluster.network, cluster.ranks);
   if (topology == Topology::hierarchical) {
-    const SumCost inside = ring_cost(cluster.node, local, bytes), between = ring_cost(cluster.network, nodes, bytes);
+    const SumCost inside = flat(cluster.node, local), between = flat(cluster.network, nodes);
     return {inside.latency + between.latency, inside.transfer + between.transfer, inside.gap + between.gap};
   }
-  const SumCost inside = ring_cost(cluster.node, cluster.ranks, bytes);
-  const SumCost between = ring_cost(cluster.network, cluster.ranks, bytes);
+  const SumCost inside = flat(cluster.node, cluster.ranks), between = flat(cluster.network, cluster.ranks);
   return inside.alone() > between.alone() ? inside : between;
 }
 
@@ -194,7 +207,7 @@ double fit_message_wait(const StepWork& work, const Cluster& cluster, Topology t
   for (int i = 0; i < 50; ++i) {
     const CoreSharing core_sharing = {0, (low + high) / 2};
     const Cluster slower = {cluster.ranks, cluster.ranks_per_node, core_sharing.slower(cluster.node, crowding),
-                            core_sharing.slower(cluster.network, crowding)};
+                            core_sharing.slower(cluster.network, crowding), cluster.sums};
     (step_time(work, slower, topology).total() < measured_seconds ? low : high) = core_sharing.message_wait;
   }
   return (low + high) / 2;

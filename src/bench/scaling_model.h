@@ -37,15 +37,22 @@ struct SumCost {
 // 2 (p - 1) messages of bytes / p (Patarasuk and Yuan 2009).
 SumCost ring_cost(const Link& link, int ranks, double bytes);
 
+// 2 log2(p) messages of half the bytes, a quarter and so on (Rabenseifner 2004); where p is no power of two, the bytes
+// of the ranks beyond it travel twice more.
+SumCost halving_cost(const Link& link, int ranks, double bytes);
+
+enum class FlatSums { ring, halving, faster };  // of all ranks alike; faster: the faster one for these bytes
+
 struct Cluster {
   int ranks = 1, ranks_per_node = 1;
   Link node, network;  // among the ranks of a node; between nodes, with one rank on each
+  FlatSums sums = FlatSums::ring;
   int ranks_on_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
   int nodes() const { return (ranks + ranks_per_node - 1) / ranks_per_node; }
 };
 
-// flat: one ring through all ranks, every step as slow as its slowest link. hierarchical: reduce-scatter in the node,
-// a ring through the nodes for each piece (they share the network that one rank per node was measured with), all-gather
+// flat: all ranks alike, every step as slow as its slowest link. hierarchical: reduce-scatter in the node, a sum over
+// the nodes for each piece (they share the network that one rank per node was measured with), all-gather
 // in the node.
 enum class Topology { flat, hierarchical };
 SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes);

@@ -131,7 +131,8 @@ void bench_step(const BenchContext& context, Preflight& result) {
   s.rows_per_rank = plan.batch.rows_per_rank;
   s.parameters = plan.parameters.count();
   s.elements = plan.parameters.size();
-  s.bucket_mib = static_cast<double>(bucket_elements(e.communication, backend.on_device()) * 4) / (1 << 20);
+  s.bucket_mib =
+      static_cast<double>(bucket_elements(e.communication, backend.on_device(), host.size()) * 4) / (1 << 20);
   s.element_bytes = backend.on_device() && e.communication.gradient_type != "fp32" ? 2 : 4;
   s.ranks = host.size();
   s.ranks_per_node = result.ranks_per_node;

@@ -67,7 +67,8 @@ SyntheticStep::SyntheticStep(const RunPlan& plan, const Machine& machine)
       optimizer_(plan.experiment.optimizer, plan.parameters, backend_),
       synchronizer_(make_ring_synchronizer(
           machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
-          bucket_elements(plan.experiment.communication, backend_.on_device()), backend_.on_device())) {
+          bucket_elements(plan.experiment.communication, backend_.on_device(), plan.batch.ranks),
+          backend_.on_device())) {
   if (plan.batch.span > 1) group_ranks_ = machine.communicator().share_groups(static_cast<int>(plan.batch.span));
   machine.communicator().set_rounding(
       gradient_rounding(plan.parameters.trained(), plan.batch.global * plan.graph.sequence(), 1));

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "cluster/sum_choice.h"
+
 namespace ringtrain {
 
 class GroupRanks;
@@ -48,7 +50,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string describe() const = 0;  // "MPI ring, chunks of 256 KiB"
+  virtual std::string describe() const = 0;  // "MPI, ring, chunks of 256 KiB"
 
   // In-place sum over ranks of fp32 values; every rank ends with the same bits. All ranks start the same collectives
   // in the same order; several may be under way. A DeviceCommunicator takes addresses of its device, here and in
@@ -116,11 +118,11 @@ void wait(Pending& pending);
 // Broadcasts a string of any length.
 std::string broadcast_string(Communicator& communicator, std::string text, int root);
 
-// The ring of a group's ranks over MPI point-to-point messages on host memory: reduce-scatter, then all-gather. In
-// 2 (p - 1) steps each rank sends 2 (p - 1) / p x bytes (Patarasuk and Yuan 2009), in chunks that travel as a pipeline.
-// `chunk_bytes`: size of a message. Messages' element counts stay below `max_count` (INT_MAX; smaller in tests).
-// Collective over the group.
+// A group's ranks over MPI point-to-point messages on host memory (sum_schedule.h says how sums are made; `choice`,
+// which way). Reduce-scatter and all-gather alone go around the ring. `chunk_bytes`: size of a message, in chunks that
+// travel as a pipeline. Messages' element counts stay below `max_count` (INT_MAX; smaller in tests). Collective over
+// the group. Throws Error for a choice that is none (check_sum_choice).
 std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& group, std::size_t chunk_bytes,
-                                                    std::size_t max_count = 0x7fffffff);
+                                                    std::size_t max_count = 0x7fffffff, const SumChoice& choice = {});
 
 }  // namespace ringtrain

@@ -132,7 +132,8 @@ void NcclCommunicator::take_kept() {
 void NcclCommunicator::choose_algorithm(const std::string& algorithm) {
   if (algorithm == "auto") return;
   if (algorithm != "ring" && algorithm != "tree")
-    throw Error(cat("communication.algorithm is '", algorithm, "'"), "choose auto, ring or tree");
+    throw Error(cat("communication.algorithm is '", algorithm, "', which is for sums by MPI, and NCCL sums here"),
+                "choose auto, ring or tree, or communication.library: mpi");
   // Since 2.24 a choice can be made for one collective and leaves the others as they are.
   const std::string value = version_ >= 22400 ? "allreduce:" + algorithm : algorithm;
   setenv("NCCL_ALGO", value.c_str(), 0);

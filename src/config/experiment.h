@@ -186,11 +186,13 @@ struct MachineConfig {
 
 struct CommunicationConfig {
   std::string library = "auto";         // auto | nccl | mpi: how vectors of GPUs are summed
-  std::string algorithm = "auto";       // nccl: auto | ring | tree
+  std::string algorithm = "auto";       // auto | ring; nccl: tree; mpi: halving | hierarchical | mpi
   std::string gradient_type = "fp32";   // nccl: fp32 | bf16 | fp16
   std::int64_t max_ctas = 0;            // nccl: thread blocks that it may take; 0: its own choice
-  double bucket_mib = 0;                // gradients are reduced in ranges of this size; 0: 1 of CPUs, 16 of GPUs
-  std::int64_t chunk_kib = 128;         // messages of the ring
+  double bucket_mib = 0;                // gradients are reduced in ranges of this size; 0: bucket_elements()
+  std::int64_t chunk_kib = 128;         // messages of sums by MPI
+  double node_latency_us = 1, node_gb_s = 5;         // of messages between ranks of a node, for algorithm auto
+  double network_latency_us = 2, network_gb_s = 12;  // between nodes
   double timeout_seconds = 600;         // a step that takes longer ends the job
   std::int64_t check_every_steps = -1;  // that the ranks' copies are compared; 0: never; -1: once a minute
   bool operator==(const CommunicationConfig&) const = default;

@@ -335,16 +335,27 @@ std::vector<Field> make_schema() {
 
     FIELD(communication.library).how_it_runs().words({"auto", "nccl", "mpi"}).also({"comm"})
       .means("GPU: what sums gradients. mpi goes through host memory and lets several ranks share a GPU. auto: nccl."),
-    FIELD(communication.algorithm).how_it_runs().words({"auto", "ring", "tree"})
-      .means("NCCL's. auto: NCCL's own choice."),
+    FIELD(communication.algorithm).how_it_runs().words({"auto", "ring", "tree", "halving", "hierarchical", "mpi"})
+      .also({"allreduce", "all_reduce"})
+      .means("How gradients are summed over the ranks. Between CPUs (MPI): ring, halving (recursive halving and doubling), "
+             "hierarchical (within the nodes first), mpi (the library's own); auto: the fastest by the four keys below. "
+             "Between GPUs (NCCL): ring, tree; auto: NCCL's own choice."),
     FIELD(communication.gradient_type).words({"fp32", "bf16", "fp16"})
       .means("NCCL: type in which gradients travel; they are kept in fp32."),
     FIELD(communication.max_ctas).how_it_runs().unit("thread blocks").from(0, 1024)
       .means("NCCL: how much of the GPU it may take. 0: its own choice."),
     FIELD(communication.bucket_mib).how_it_runs().unit("MiB").from(0, 65536).also({"bucket", "bucket_cap_mb"})
       .means("Gradients are averaged over the ranks in ranges of this size, each as soon as it is complete. 0: 1 MiB "
-             "between CPUs, 16 MiB between GPUs."),
-    FIELD(communication.chunk_kib).how_it_runs().unit("KiB").from(1, 1048576).means("Size of one message of the ring."),
+             "between CPUs, 16 MiB between GPUs, and at least 4 KiB for each rank."),
+    FIELD(communication.chunk_kib).how_it_runs().unit("KiB").from(1, 1048576).means("Size of one message of sums by MPI."),
+    FIELD(communication.node_latency_us).how_it_runs().unit("microseconds").above(0, 1e6)
+      .means("What a message between ranks of a node waits. `ringtrain bench comm` measures these four."),
+    FIELD(communication.node_gb_s).how_it_runs().unit("GB/s").above(0, 1e6)
+      .means("What a rank sends to another of its node per second."),
+    FIELD(communication.network_latency_us).how_it_runs().unit("microseconds").above(0, 1e6)
+      .means("What a message between nodes waits."),
+    FIELD(communication.network_gb_s).how_it_runs().unit("GB/s").above(0, 1e6)
+      .means("What a node sends to another per second."),
     FIELD(communication.timeout_seconds).how_it_runs().unit("seconds").above(0, second_limit).also({"timeout"})
       .means("A step that takes longer ends the job, after printing where every rank stands."),
     FIELD(communication.check_every_steps).how_it_runs().unit("steps").from(-1, step_limit)

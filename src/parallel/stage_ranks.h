@@ -15,7 +15,7 @@ namespace ringtrain {
 class StageRanks {
  public:
   // Collective over the group, whose size is a multiple of `stages`.
-  StageRanks(const RankGroup& group, int stages, std::size_t chunk_bytes);
+  StageRanks(const RankGroup& group, int stages, std::size_t chunk_bytes, const SumChoice& choice = {});
 
   int stage() const { return stage_; }
   int stages() const { return stages_; }

@@ -103,10 +103,32 @@ Machine make_planning_machine(int threads, const std::string& device, const std:
   return m;
 }
 
+namespace {
+
+SumChoice sum_choice(const CommunicationConfig& c) {
+  return {.algorithm = c.algorithm == "tree" ? "auto" : c.algorithm,  // of GPUs, see complete_machine()
+          .links = {.node_latency = c.node_latency_us * 1e-6,
+                    .node_bandwidth = c.node_gb_s * 1e9,
+                    .network_latency = c.network_latency_us * 1e-6,
+                    .network_bandwidth = c.network_gb_s * 1e9}};
+}
+
+// Whether MPI sums is known only when the ranks have looked for GPUs.
+void check_no_tree(const CommunicationConfig& c) {
+  if (c.algorithm == "tree")
+    throw Error("communication.algorithm is 'tree', which is NCCL's, and the sums of this run go through MPI",
+                "choose auto, ring, halving, hierarchical or mpi");
+}
+
+}  // namespace
+
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept) {
   const CommunicationConfig& c = experiment.communication;
-  if (c.library == "mpi") return make_staged_communicator(device, host);
+  if (c.library == "mpi") {
+    check_no_tree(c);
+    return make_staged_communicator(device, host);
+  }
   return make_nccl_communicator(nccl_api(), device, host,
                                 {.algorithm = c.algorithm,
                                  .gradient_type = gradient_type(c.gradient_type),
@@ -119,7 +141,8 @@ std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const
   const std::int64_t stages = stages_of(experiment.parallel);
   if (stages == 1 || group.size() % stages != 0) return nullptr;  // the plan refuses what does not divide
   return std::make_unique<StageRanks>(group, static_cast<int>(stages),
-                                      static_cast<std::size_t>(experiment.communication.chunk_kib) << 10);
+                                      static_cast<std::size_t>(experiment.communication.chunk_kib) << 10,
+                                      sum_choice(experiment.communication));
 }
 
 Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads) {
@@ -130,7 +153,8 @@ Machine make_machine(const Experiment& experiment, const RankGroup& group, int t
 }
 
 std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group) {
-  return make_mpi_communicator(group, static_cast<std::size_t>(experiment.communication.chunk_kib) << 10);
+  const CommunicationConfig& c = experiment.communication;
+  return make_mpi_communicator(group, static_cast<std::size_t>(c.chunk_kib) << 10, 0x7fffffff, sum_choice(c));
 }
 
 std::unique_ptr<Communicator> make_training_communicator(const Experiment& experiment, const RankGroup& group) {
@@ -153,6 +177,7 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
       if (!may_share) check_visible_devices(group);
       if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
     }
+    check_no_tree(c);
     m.backend = make_cpu_backend(threads);
     m.stages = make_stage_ranks(experiment, group);
     return;
@@ -166,7 +191,7 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
   if (m.host->rank() == 0) cuda::load_kept_fusions(m.plan_cache, *m.fusions);
   cuda::BackendOptions options;
   options.graphs = experiment.machine.graphs;
-  options.segment_elements = bucket_elements(c, true);
+  options.segment_elements = bucket_elements(c, true, group.size());
   options.fusions = m.fusions.get();
   if (group.size() > 1 || c.library != "auto") {  // one rank has nothing to sum, and needs no NCCL
     std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host, kept);

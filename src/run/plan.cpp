@@ -278,8 +278,11 @@ std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch) {
   return steps;
 }
 
-std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device) {
-  const double mib = communication.bucket_mib > 0 ? communication.bucket_mib : on_device ? 16 : 1;
+std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device, std::int64_t ranks) {
+  const double own_share =
+      static_cast<double>(ranks) * 4 / 1024;  // MiB; a message of less waits longer than it travels
+  const double mib =
+      communication.bucket_mib > 0 ? communication.bucket_mib : std::max(on_device ? 16.0 : 1.0, own_share);
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(mib * (1 << 20) / sizeof(float)));
 }
 
@@ -304,9 +307,10 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
   std::vector<MemoryItem> items = {
       {"weights", flat_bytes},
       {"gradients", gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))}};
-  const auto own = owned_by(rank, owners(plan.experiment.parallel, plan.parameters.trained(),
-                                         bucket_elements(plan.experiment.communication, backend.on_device()),
-                                         static_cast<int>(plan.batch.ranks)));
+  const auto own =
+      owned_by(rank, owners(plan.experiment.parallel, plan.parameters.trained(),
+                            bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks),
+                            static_cast<int>(plan.batch.ranks)));
   const std::int64_t own_bytes =
       Optimizer::state_elements(part.parameters, own) * static_cast<std::int64_t>(sizeof(float));
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))

@@ -116,7 +116,7 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       synchronizer_(make_synchronizer(
           plan.experiment.parallel, communicator, stages,
           {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, part_.parameters.trained(),
-          bucket_elements(plan.experiment.communication, backend.on_device()), backend.on_device())),
+          bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks), backend.on_device())),
       optimizer_(plan.experiment.optimizer, part_.parameters, backend, ranks_of(communicator),
                  share ? std::move(*share) : synchronizer_->update_share()),
       loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
@@ -148,7 +148,7 @@ void Trainer::measure_small_batches() {
     for (const UpdateRange& range : optimizer_.ranges()) tensors.push_back({range.begin, range.end});
   }
   small_norms_.emplace(backend_, part_.parameters.trained(),
-                       bucket_elements(plan_.experiment.communication, backend_.on_device()),
+                       bucket_elements(plan_.experiment.communication, backend_.on_device(), plan_.batch.ranks),
                        resized(plan_.batch, plan_.batches.back()).small_batches(),
                        sums_small_norms(plan_) ? part_.parameters.size() : 0, tensors);
 }

@@ -1,12 +1,15 @@
-// The ring against MPI_Allreduce, and how much of it hides behind computing.
+// Sums over ranks against MPI_Allreduce, and how much of them hides behind computing.
 //
-//   mpirun -n 2 all_reduce_bench [chunk_kib ...]        default: 64 256 1024
+//   mpirun -n 2 all_reduce_bench [algorithm] [chunk_kib ...]        default: auto 64 256 1024
+//
+// algorithm: auto, ring, halving, hierarchical or mpi, as communication.algorithm.
 //
 // Bus bandwidth = 2 (p - 1) / p x bytes / seconds, the rate at which a rank must send (as in nccl-tests). Best of
 // several runs, the two sides taking turns, since other processes disturb. Hidden = 1 - exposed / stand-alone.
 #include <mpi.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -83,6 +86,8 @@ Overlap overlap(Communicator& communicator, std::vector<float>& gradients, std::
 int main(int argc, char** argv) {
   const Session session(&argc, &argv);
   std::vector<std::size_t> chunks_kib;
+  SumChoice choice;
+  if (argc > 1 && std::isalpha(argv[1][0])) choice.algorithm = *++argv, --argc;
   for (int i = 1; i < argc; ++i) chunks_kib.push_back(static_cast<std::size_t>(std::atol(argv[i])));
   if (chunks_kib.empty()) chunks_kib = {64, 256, 1024};
   const bool prints = session.rank() == 0;
@@ -91,25 +96,26 @@ int main(int argc, char** argv) {
     std::printf("%d ranks on %s, %s, single copy: %s%s\n", session.size(), session.host().c_str(),
                 Session::mpi_version().c_str(), mechanism != nullptr ? mechanism : "default",
                 session.oversubscribed() ? ", oversubscribed" : "");
-    std::printf("bus bandwidth, MB/s (and us)\n%10s %16s", "bytes", "MPI_Allreduce");
-    for (const std::size_t kib : chunks_kib) std::printf("   ring %5zu KiB", kib);
+    std::printf("%s: bus bandwidth, MB/s (and us)\n%10s %16s", choice.algorithm.c_str(), "bytes", "MPI_Allreduce");
+    for (const std::size_t kib : chunks_kib) std::printf("   %10zu KiB", kib);
     std::printf("\n");
   }
-  std::vector<std::unique_ptr<Communicator>> rings;
-  for (const std::size_t kib : chunks_kib) rings.push_back(make_mpi_communicator(session.job(), kib * 1024));
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (const std::size_t kib : chunks_kib)
+    communicators.push_back(make_mpi_communicator(session.job(), kib * 1024, 0x7fffffff, choice));
 
   const double factor = 2.0 * (session.size() - 1) / session.size();
   for (std::size_t bytes = 4096; bytes <= (64u << 20); bytes *= 4) {
     std::vector<float> values(bytes / sizeof(float), 0.0f);
-    std::vector<double> best(rings.size() + 1, 1e9);
+    std::vector<double> best(communicators.size() + 1, 1e9);
     const int runs = bytes <= (1u << 20) ? 40 : 8;
     for (int run = 0; run < runs; ++run) {
       best[0] = std::min(best[0], timed([&] {
                            MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_FLOAT,
                                          MPI_SUM, MPI_COMM_WORLD);
                          }));
-      for (std::size_t i = 0; i < rings.size(); ++i)
-        best[i + 1] = std::min(best[i + 1], timed([&] { rings[i]->sum(values); }));
+      for (std::size_t i = 0; i < communicators.size(); ++i)
+        best[i + 1] = std::min(best[i + 1], timed([&] { communicators[i]->sum(values); }));
     }
     if (prints) {
       std::printf("%10zu", bytes);
@@ -126,10 +132,10 @@ int main(int argc, char** argv) {
   for (const std::size_t bytes : {std::size_t{2} << 20, std::size_t{8} << 20, std::size_t{32} << 20, resnet50_bytes}) {
     std::vector<float> gradients(bytes / sizeof(float), 0.0f);
     for (const std::int64_t bucket_kib : {256, 1024, 4096}) {
-      for (std::size_t i = 0; i < rings.size(); ++i) {
-        const double alone = timed([&] { rings[i]->sum(gradients); });
+      for (std::size_t i = 0; i < communicators.size(); ++i) {
+        const double alone = timed([&] { communicators[i]->sum(gradients); });
         const int kernels = std::max(20, static_cast<int>(3 * alone / 100e-6));  // compute three times as long
-        const Overlap result = overlap(*rings[i], gradients, bucket_kib * 256, kernels);
+        const Overlap result = overlap(*communicators[i], gradients, bucket_kib * 256, kernels);
         if (prints)
           std::printf("%10zu %10lld %8zu  %9.0f %10.0f %7.0f%% %9.3f\n", bytes, static_cast<long long>(bucket_kib),
                       chunks_kib[i], result.alone * 1e6, result.exposed * 1e6,

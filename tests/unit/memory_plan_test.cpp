@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "backend/cuda/backend.h"
 #include "base/error.h"
 #include "config/reader.h"
@@ -59,14 +61,24 @@ class MemoryPlanOnAGpu : public MemoryPlan {
 
 const std::string all = "[conv1, layer1, layer2, layer3, layer4]";
 
+// More rows do not always take more bytes: a processor's kernels for them may need less room.
 TEST_F(MemoryPlan, AnOpenMicroBatchIsTheLargestThatFits) {
-  for (const std::string& recompute : {std::string("none"), all})
-    for (const std::int64_t micro : {4, 8, 16, 32, 64}) {
-      const std::int64_t needed = bytes_at(micro, recompute);
-      EXPECT_EQ(plan({limit(needed), "memory.recompute=" + recompute}).batch.micro_batch, micro) << recompute;
-      if (micro == 4) continue;
-      EXPECT_EQ(plan({limit(needed - 1), "memory.recompute=" + recompute}).batch.micro_batch, micro / 2) << recompute;
+  for (const std::string& recompute : {std::string("none"), all}) {
+    std::map<std::int64_t, std::int64_t> needed;
+    for (const std::int64_t micro : {4, 8, 16, 32, 64}) needed[micro] = bytes_at(micro, recompute);
+    const auto expect_largest = [&](std::int64_t bytes) {
+      std::int64_t largest = 0;
+      for (const auto& [micro, needs] : needed)
+        if (needs <= bytes) largest = micro;
+      if (largest == 0) return;
+      EXPECT_EQ(plan({limit(bytes), "memory.recompute=" + recompute}).batch.micro_batch, largest) << recompute;
+    };
+    for (const auto& [micro, needs] : needed) {
+      expect_largest(needs);
+      expect_largest(needs - 1);
     }
+    EXPECT_GT(needed[64], needed[4]);
+  }
 }
 
 TEST_F(MemoryPlan, RecomputationMakesRoomForLargerMicroBatches) {

@@ -1,22 +1,8 @@
-// The ring all-reduce and its small companions on MPI point-to-point messages.
-//
-// A vector is cut into lanes of p x chunk elements, a lane into p pieces. In step s every rank sends piece (rank - s)
-// to its right neighbour and receives piece (rank - s - 1) from the left one (indices modulo p):
-//
-//   steps 0 .. p-2     reduce-scatter   what arrives is added to the own piece
-//   steps p-1 .. 2p-3  all-gather       what arrives is a finished piece and replaces the own one
-//
-//   p = 3, rank 0:  send 0, add 2 | send 2, add 1 | send 1, take 0 | send 0, take 2        (each rank sends 4/3 x lane)
-//
-// Each element is summed once, on one rank, and then copied, so all ranks end with the same bits. A reduce-scatter or
-// an all-gather alone is one half of the steps, with the pieces' numbers moved by one: rank r ends with piece r. Lanes
-// of all collectives are numbered in the order of starting, the same on all ranks, and lane j travels in slot j mod
-// kSlots. A slot works off its lanes one after the other and owns a tag; the slots run side by side. So a message finds
-// its receiver by slot and order alone, whatever the order in which ranks advance slots or wait for collectives.
+// Collectives on host memory by MPI messages. Sums follow schedules (sum_schedule.h) that are chosen by the bytes of
+// each sum (sum_choice.h); lanes carry them out (mpi_lanes.h).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <exception>
 #include <utility>
 
@@ -24,49 +10,37 @@
 #include "base/error.h"
 #include "cluster/communicator.h"
 #include "cluster/mpi_counter_sums.h"
+#include "cluster/mpi_lanes.h"
+#include "cluster/mpi_library_sums.h"
 #include "cluster/mpi_root_sums.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
 #include "cluster/span_ranks.h"
+#include "cluster/sum_choice.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t kSlots = 16;
 constexpr std::size_t kCacheLine = 16;  // floats
-constexpr int kCounterTag = kSlots, kGatherTag = kSlots + 1, kScatterTag = kSlots + 2, kSilentTag = kSlots + 3;
+constexpr int kCounterTag = MpiLanes::slots, kGatherTag = kCounterTag + 1, kScatterTag = kCounterTag + 2,
+              kSilentTag = kCounterTag + 3;
+
+// Chunks of a lane that is halved: enough that its last halves are worth a message, few enough that several lanes of a
+// bucket travel at the same time.
+constexpr std::size_t kHalvedChunks = 16, kHierarchicalChunks = 64;
 
 // After an error: for the ranks of the group to leave what they compute and see that it has failed.
 constexpr double kQuietSeconds = 600;
 
-void add(float* __restrict into, const float* __restrict from, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) into[i] += from[i];
-}
-
-// Piece i: piece_length elements from i x stride on, as far as they lie before `length`.
-struct Lane {
-  float* values = nullptr;
-  std::size_t length = 0, piece_length = 0, stride = 0;
-  int first = 0, end = 0;  // steps
-  int shift = 0;           // of the pieces' numbers
-  PartsLeft left;
-};
-
-struct Slot {
-  std::deque<Lane> lanes;  // front: under way
-  std::vector<float> incoming;
-  int step = -1;
-  int open_requests = 0;
-};
-
-class MpiRing final : public Communicator {
+class MpiCommunicator final : public Communicator {
  public:
-  MpiRing(const RankGroup& group, std::size_t chunk_bytes, std::size_t max_count);
-  ~MpiRing() override;
+  MpiCommunicator(const RankGroup& group, std::size_t chunk_bytes, std::size_t max_count, SumChoice choice);
+  ~MpiCommunicator() override;
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string describe() const override;
+  std::map<std::string, std::string> record() const override;
   std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
   std::unique_ptr<Pending> start_sum(std::span<double> values) override;
   std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
@@ -89,14 +63,13 @@ class MpiRing final : public Communicator {
   bool aborted() const { return aborted_; }
 
  private:
-  std::unique_ptr<Pending> start_half(std::span<float> values, std::int64_t piece, int first, int end);
-  void push(Lane lane);
+  SumAlgorithm algorithm_for(std::size_t bytes) const;
+  std::size_t lane_elements(SumAlgorithm algorithm) const;
+  SumSchedule schedule(SumAlgorithm algorithm, std::size_t length) const;
+  using RingHalf = SumSchedule(int rank, int ranks, std::size_t length, std::size_t piece, std::size_t stride);
+  std::unique_ptr<Pending> start_half(RingHalf& half, std::span<float> values, std::int64_t piece);
   void exchange_with_root(std::span<float> mine, std::span<float> all, int root, bool to_root);
   MpiRootSums& root_sums();
-  void progress_ring();
-  void advance(std::size_t slot_index);
-  void post(std::size_t slot_index);
-  std::span<float> piece(const Lane& lane, int step) const;
   void complete(std::vector<MPI_Request>& requests);
   void check_root(int root) const;
   void check_not_aborted() const;
@@ -105,135 +78,161 @@ class MpiRing final : public Communicator {
   RankGroup group_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   bool aborted_ = false;
-  int rank_ = 0, size_ = 1, left_ = 0, right_ = 0;
-  std::size_t chunk_ = 0, max_count_ = 0;  // elements
-  std::vector<Slot> slots_{kSlots};
-  std::vector<MPI_Request> requests_ = std::vector<MPI_Request>(2 * kSlots, MPI_REQUEST_NULL);  // slot: receive, send
-  std::vector<int> completed_ = std::vector<int>(2 * kSlots);
-  std::size_t next_slot_ = 0;
-  int busy_slots_ = 0;
+  int rank_ = 0, size_ = 1;
+  std::size_t chunk_ = 0, max_count_ = 0, align_ = 1;  // elements
+  SumChoice choice_;
+  RankLayout layout_;
+  MpiLanes lanes_;
   MpiCounterSums counter_sums_;
-  std::unique_ptr<MpiRootSums> root_sums_;  // null: nobody has asked for one
+  std::unique_ptr<MpiRootSums> root_sums_;        // null: nobody has asked for one
+  std::unique_ptr<MpiLibrarySums> library_sums_;  // null: this program's own algorithms
 };
 
 class PendingSum final : public Pending {
  public:
-  PendingSum(MpiRing& ring, PartsLeft left) : ring_(ring), left_(std::move(left)) {}
-  // The ring still uses the buffer, so an abandoned sum is finished first; not after an error, when the other ranks may
+  PendingSum(MpiCommunicator& communicator, PartsLeft left) : communicator_(communicator), left_(std::move(left)) {}
+  // MPI still uses the buffer, so an abandoned sum is finished first; not after an error, when the other ranks may
   // never answer.
   ~PendingSum() override {
-    if (*left_ == 0 || ring_.aborted()) return;
+    if (*left_ == 0 || communicator_.aborted()) return;
     if (std::uncaught_exceptions() > 0) {
-      ring_.abort("an error ended this rank's run");
+      communicator_.abort("an error ended this rank's run");
       return;
     }
     try {
       finish();
     } catch (const std::exception& e) {
-      ring_.abort(e.what());
-      if (!ring_.aborted()) std::abort();  // MPI failed while it holds memory that is about to be freed
+      communicator_.abort(e.what());
+      if (!communicator_.aborted()) std::abort();  // MPI failed while it holds memory that is about to be freed
     }
   }
   bool done() override {
-    if (*left_ != 0) ring_.progress();
+    if (*left_ != 0) communicator_.progress();
     return *left_ == 0;
   }
   void finish() override {
-    for (Waiter waiter; !done(); waiter.pause()) ring_.check();
+    for (Waiter waiter; !done(); waiter.pause()) communicator_.check();
   }
 
  private:
-  MpiRing& ring_;
+  MpiCommunicator& communicator_;
   PartsLeft left_;
 };
 
-MpiRing::MpiRing(const RankGroup& group, std::size_t chunk_bytes, std::size_t max_count)
-    : group_(group), comm_(duplicate(group)), counter_sums_(comm_, kCounterTag) {
+MpiCommunicator::MpiCommunicator(const RankGroup& group, std::size_t chunk_bytes, std::size_t max_count,
+                                 SumChoice choice)
+    : group_(group),
+      comm_(duplicate(group)),
+      choice_(std::move(choice)),
+      layout_(choice_.node_of_rank.empty() ? group.hosts() : choice_.node_of_rank),
+      lanes_(comm_),
+      counter_sums_(comm_, kCounterTag) {
+  check_sum_choice(choice_, layout_);
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-  right_ = (rank_ + 1) % size_;
-  left_ = (rank_ + size_ - 1) % size_;
   max_count_ = std::clamp(max_count, std::size_t{1}, std::size_t{0x7fffffff});
   chunk_ = std::clamp(chunk_bytes / sizeof(float), std::size_t{1}, max_count_);
   if (chunk_ > kCacheLine) chunk_ -= chunk_ % kCacheLine;
+  align_ = chunk_ >= kCacheLine ? kCacheLine : 1;
+  if (choice_.algorithm == "mpi") library_sums_ = std::make_unique<MpiLibrarySums>(group);
 }
 
-MpiRing::~MpiRing() {
+MpiCommunicator::~MpiCommunicator() {
   if (std::uncaught_exceptions() == 0 && !group_.failed()) MPI_Comm_free(&comm_);
 }
 
-std::string MpiRing::describe() const {
+std::string MpiCommunicator::describe() const {
   if (size_ == 1) return "one rank, nothing to communicate";
   const std::size_t bytes = chunk_ * sizeof(float);
-  return bytes % 1024 == 0 ? cat("MPI ring, chunks of ", bytes / 1024, " KiB")
-                           : cat("MPI ring, chunks of ", bytes, " bytes");
+  const std::string chunks = bytes % 1024 == 0 ? cat(bytes / 1024, " KiB") : cat(bytes, " bytes");
+  if (choice_.algorithm == "mpi") return "MPI, sums by the library's own all-reduce";
+  if (choice_.algorithm != "auto") return cat("MPI, ", choice_.algorithm, ", chunks of ", chunks);
+  const std::string small = sum_algorithm_name(algorithm_for(1)), large = sum_algorithm_name(algorithm_for(100 << 20));
+  return cat("MPI, ", small == large ? small : cat(small, " or, for large sums, ", large), " (auto), chunks of ",
+             chunks);
 }
 
-std::unique_ptr<Pending> MpiRing::start_sum(std::span<float> values, const BeforeSum& before) {
+std::map<std::string, std::string> MpiCommunicator::record() const {
+  return {{"algorithm", choice_.algorithm}};
+}
+
+SumAlgorithm MpiCommunicator::algorithm_for(std::size_t bytes) const {
+  for (const SumAlgorithm algorithm :
+       {SumAlgorithm::ring, SumAlgorithm::halving, SumAlgorithm::hierarchical, SumAlgorithm::library})
+    if (choice_.algorithm == sum_algorithm_name(algorithm)) return algorithm;
+  return fastest_sum(layout_, choice_.links, static_cast<double>(bytes));
+}
+
+// Of a lane, whose messages all are within MPI's limit.
+std::size_t MpiCommunicator::lane_elements(SumAlgorithm algorithm) const {
+  const auto ranks = static_cast<std::size_t>(size_);
+  switch (algorithm) {
+    case SumAlgorithm::ring:
+      return ranks * chunk_;
+    case SumAlgorithm::halving:
+      return std::min(max_count_, std::min(ranks, kHalvedChunks) * chunk_);
+    case SumAlgorithm::hierarchical:
+      return std::min(max_count_, std::min(ranks, kHierarchicalChunks) * chunk_);
+    case SumAlgorithm::library:
+      return max_count_;
+  }
+  return max_count_;
+}
+
+SumSchedule MpiCommunicator::schedule(SumAlgorithm algorithm, std::size_t length) const {
+  if (algorithm == SumAlgorithm::hierarchical) return hierarchical_sum(rank_, layout_.nodes(), length, align_);
+  return (algorithm == SumAlgorithm::ring ? ring_sum : halving_sum)(rank_, size_, length, align_);
+}
+
+std::unique_ptr<Pending> MpiCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
   check_not_aborted();
   if (before) before(0);
   auto left = std::make_shared<std::size_t>(0);
-  const auto ranks = static_cast<std::size_t>(size_);
-  for (std::size_t offset = 0; size_ > 1 && offset < values.size();) {
-    Lane lane{.values = values.data() + offset, .end = 2 * (size_ - 1), .left = left};
-    lane.length = std::min(values.size() - offset, ranks * chunk_);
-    lane.piece_length = (lane.length + ranks - 1) / ranks;
-    if (chunk_ >= kCacheLine) lane.piece_length = (lane.piece_length + kCacheLine - 1) / kCacheLine * kCacheLine;
-    lane.stride = lane.piece_length;
-    offset += lane.length;
-    push(std::move(lane));
+  if (size_ > 1 && !values.empty()) {
+    const SumAlgorithm algorithm = algorithm_for(values.size_bytes());
+    const std::size_t most = lane_elements(algorithm);
+    for (std::size_t offset = 0; offset < values.size(); offset += most) {
+      const std::size_t length = std::min(values.size() - offset, most);
+      if (library_sums_)
+        library_sums_->start(values.subspan(offset, length), left);
+      else
+        lanes_.start(values.data() + offset, schedule(algorithm, length), left);
+    }
   }
   return std::make_unique<PendingSum>(*this, std::move(left));
 }
 
-std::unique_ptr<Pending> MpiRing::start_reduce_scatter(std::span<float> values, std::int64_t piece,
-                                                       const BeforeSum& before) {
+std::unique_ptr<Pending> MpiCommunicator::start_reduce_scatter(std::span<float> values, std::int64_t piece,
+                                                               const BeforeSum& before) {
   check_not_aborted();
   if (before) before(0);
-  return start_half(values, piece, 0, size_ - 1);
+  return start_half(ring_reduce_scatter, values, piece);
 }
 
-std::unique_ptr<Pending> MpiRing::start_all_gather(std::span<float> values, std::int64_t piece) {
+std::unique_ptr<Pending> MpiCommunicator::start_all_gather(std::span<float> values, std::int64_t piece) {
   check_not_aborted();
-  return start_half(values, piece, size_ - 1, 2 * (size_ - 1));
+  return start_half(ring_all_gather, values, piece);
 }
 
 // Each lane takes a chunk of every piece.
-std::unique_ptr<Pending> MpiRing::start_half(std::span<float> values, std::int64_t piece, int first, int end) {
+std::unique_ptr<Pending> MpiCommunicator::start_half(RingHalf& half, std::span<float> values, std::int64_t piece) {
   check_pieces(values, piece);
   auto left = std::make_shared<std::size_t>(0);
   const auto stride = static_cast<std::size_t>(piece);
   for (std::size_t offset = 0; size_ > 1 && offset < std::min(stride, values.size()); offset += chunk_)
-    push({.values = values.data() + offset,
-          .length = values.size() - offset,
-          .piece_length = std::min(chunk_, stride - offset),
-          .stride = stride,
-          .first = first,
-          .end = end,
-          .shift = 1,
-          .left = left});
+    lanes_.start(values.data() + offset,
+                 half(rank_, size_, values.size() - offset, std::min(chunk_, stride - offset), stride), left);
   return std::make_unique<PendingSum>(*this, std::move(left));
 }
 
-void MpiRing::push(Lane lane) {
-  ++*lane.left;
-  Slot& slot = slots_[next_slot_];
-  slot.lanes.push_back(std::move(lane));
-  if (slot.lanes.size() == 1) {
-    ++busy_slots_;
-    advance(next_slot_);
-  }
-  next_slot_ = (next_slot_ + 1) % kSlots;
-}
-
-MpiRootSums& MpiRing::root_sums() {
+MpiRootSums& MpiCommunicator::root_sums() {
   check_not_aborted();
   if (!root_sums_) root_sums_ = std::make_unique<MpiRootSums>(group_, chunk_);
   return *root_sums_;
 }
 
-std::unique_ptr<Pending> MpiRing::start_root_sum(std::span<float> values, int root, const BeforeSum& before) {
+std::unique_ptr<Pending> MpiCommunicator::start_root_sum(std::span<float> values, int root, const BeforeSum& before) {
   check_root(root);
   if (before) before(0);
   auto left = std::make_shared<std::size_t>(0);
@@ -241,92 +240,21 @@ std::unique_ptr<Pending> MpiRing::start_root_sum(std::span<float> values, int ro
   return std::make_unique<PendingSum>(*this, std::move(left));
 }
 
-std::unique_ptr<Pending> MpiRing::start_broadcast(std::span<float> values, int root) {
+std::unique_ptr<Pending> MpiCommunicator::start_broadcast(std::span<float> values, int root) {
   check_root(root);
   auto left = std::make_shared<std::size_t>(0);
   if (size_ > 1) root_sums().start_broadcast(values, root, left);
   return std::make_unique<PendingSum>(*this, std::move(left));
 }
 
-// The piece that this rank sends in `step`; it receives the one that it sends in step + 1. The last ones may be shorter
-// or empty: then both sides leave the message out.
-std::span<float> MpiRing::piece(const Lane& lane, int step) const {
-  const auto index = static_cast<std::size_t>(((rank_ - step - lane.shift) % size_ + size_) % size_);
-  const std::size_t begin = std::min(lane.length, index * lane.stride);
-  return {lane.values + begin, std::min(lane.length - begin, lane.piece_length)};
-}
-
-void MpiRing::post(std::size_t slot_index) {
-  Slot& slot = slots_[slot_index];
-  const Lane& lane = slot.lanes.front();
-  const int tag = static_cast<int>(slot_index);
-  const std::span<float> received = piece(lane, slot.step + 1), sent = piece(lane, slot.step);
-  slot.open_requests = 0;
-  if (!received.empty()) {
-    const bool adding = slot.step < size_ - 1;
-    if (adding && slot.incoming.size() < received.size()) slot.incoming.resize(chunk_);
-    float* target = adding ? slot.incoming.data() : received.data();
-    check_mpi(
-        MPI_Irecv(target, static_cast<int>(received.size()), MPI_FLOAT, left_, tag, comm_, &requests_[2 * slot_index]),
-        "MPI_Irecv");
-    ++slot.open_requests;
-  }
-  if (!sent.empty()) {
-    check_mpi(MPI_Isend(sent.data(), static_cast<int>(sent.size()), MPI_FLOAT, right_, tag, comm_,
-                        &requests_[2 * slot_index + 1]),
-              "MPI_Isend");
-    ++slot.open_requests;
-  }
-}
-
-// Takes the slot from a finished step (or from idleness) to the next one that has a message.
-void MpiRing::advance(std::size_t slot_index) {
-  Slot& slot = slots_[slot_index];
-  do {
-    if (slot.step < 0) {
-      slot.step = slot.lanes.front().first;
-    } else {
-      if (slot.step < size_ - 1) {
-        const std::span<float> received = piece(slot.lanes.front(), slot.step + 1);
-        add(received.data(), slot.incoming.data(), received.size());
-      }
-      ++slot.step;
-    }
-    if (slot.step == slot.lanes.front().end) {
-      --*slot.lanes.front().left;
-      slot.lanes.pop_front();
-      if (slot.lanes.empty()) {
-        slot.step = -1;
-        --busy_slots_;
-        return;
-      }
-      slot.step = slot.lanes.front().first;
-    }
-    post(slot_index);
-  } while (slot.open_requests == 0);
-}
-
-void MpiRing::progress() {
-  if (busy_slots_ > 0) progress_ring();
+void MpiCommunicator::progress() {
+  lanes_.progress();
   counter_sums_.progress();
   if (root_sums_) root_sums_->progress();
+  if (library_sums_) library_sums_->progress();
 }
 
-void MpiRing::progress_ring() {
-  while (busy_slots_ > 0) {
-    int count = 0;
-    check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, completed_.data(),
-                           MPI_STATUSES_IGNORE),
-              "MPI_Testsome");
-    if (count == 0 || count == MPI_UNDEFINED) return;
-    for (int i = 0; i < count; ++i) {
-      const std::size_t slot = static_cast<std::size_t>(completed_[static_cast<std::size_t>(i)]) / 2;
-      if (--slots_[slot].open_requests == 0) advance(slot);
-    }
-  }
-}
-
-std::unique_ptr<Pending> MpiRing::start_sum(std::span<double> values) {
+std::unique_ptr<Pending> MpiCommunicator::start_sum(std::span<double> values) {
   check_not_aborted();
   auto left = std::make_shared<std::size_t>(0);
   if (size_ > 1)
@@ -335,9 +263,9 @@ std::unique_ptr<Pending> MpiRing::start_sum(std::span<double> values) {
   return std::make_unique<PendingSum>(*this, std::move(left));
 }
 
-// Blocks, with the ring going on: another rank may need our part of a sum before it comes here. Only after a barrier():
+// Blocks, with the sums going on: another rank may need our part of a sum before it comes here. Only after a barrier():
 // then no rank is waited for that may fail before it comes.
-void MpiRing::complete(std::vector<MPI_Request>& requests) {
+void MpiCommunicator::complete(std::vector<MPI_Request>& requests) {
   int done = 0;
   for (Waiter waiter;;) {
     check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
@@ -348,11 +276,11 @@ void MpiRing::complete(std::vector<MPI_Request>& requests) {
   }
 }
 
-void MpiRing::check_root(int root) const {
+void MpiCommunicator::check_root(int root) const {
   if (root < 0 || root >= size_) throw Error(cat("root rank ", root, " of ", size_, " ranks does not exist"));
 }
 
-void MpiRing::broadcast(std::span<std::byte> bytes, int root) {
+void MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   check_root(root);
   if (size_ == 1) return;
   barrier();
@@ -364,20 +292,20 @@ void MpiRing::broadcast(std::span<std::byte> bytes, int root) {
   }
 }
 
-void MpiRing::gather(std::span<const float> mine, std::span<float> all, int root) {
+void MpiCommunicator::gather(std::span<const float> mine, std::span<float> all, int root) {
   if (rank_ == root && all.size() != static_cast<std::size_t>(size_) * mine.size())
     throw Error(cat("gather: ", all.size(), " places for ", size_, " x ", mine.size(), " values"));
   exchange_with_root({const_cast<float*>(mine.data()), mine.size()}, all, root, true);
 }
 
-void MpiRing::scatter(std::span<const float> all, std::span<float> mine, int root) {
+void MpiCommunicator::scatter(std::span<const float> all, std::span<float> mine, int root) {
   if (rank_ == root && all.size() != static_cast<std::size_t>(size_) * mine.size())
     throw Error(cat("scatter: ", all.size(), " values for ", size_, " x ", mine.size(), " places"));
   exchange_with_root(mine, {const_cast<float*>(all.data()), all.size()}, root, false);
 }
 
 // `to_root`: what is read is `mine`; otherwise `all`. The other one is written.
-void MpiRing::exchange_with_root(std::span<float> mine, std::span<float> all, int root, bool to_root) {
+void MpiCommunicator::exchange_with_root(std::span<float> mine, std::span<float> all, int root, bool to_root) {
   check_root(root);
   barrier();
   std::vector<MPI_Request> requests;
@@ -406,7 +334,7 @@ void MpiRing::exchange_with_root(std::span<float> mine, std::span<float> all, in
   }
 }
 
-void MpiRing::barrier() {
+void MpiCommunicator::barrier() {
   check_not_aborted();
   if (size_ == 1) return;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -420,11 +348,11 @@ void MpiRing::barrier() {
   }
 }
 
-void MpiRing::check_not_aborted() const {
+void MpiCommunicator::check_not_aborted() const {
   if (aborted_) throw Error("a collective was started after its communicator had been ended by an error");
 }
 
-void MpiRing::abort(const std::string& why) {
+void MpiCommunicator::abort(const std::string& why) {
   if (group_.ends_job() || std::exchange(aborted_, true)) return;
   try {
     group_.fail(why);
@@ -438,10 +366,10 @@ void MpiRing::abort(const std::string& why) {
 
 // Other ranks may still be writing to this rank's memory or reading from it. A receive is cancelled, or its message is
 // on its way and arrives. When all ranks have no receive left, nobody will ask for what this rank has sent.
-void MpiRing::fall_silent() {
+void MpiCommunicator::fall_silent() {
   std::vector<MPI_Request> receives, sends;
   counter_sums_.take_requests(receives, sends);
-  for (std::size_t i = 0; i < requests_.size(); ++i) (i % 2 == 0 ? receives : sends).push_back(requests_[i]);
+  lanes_.take_requests(receives, sends);
   const double begin = now_seconds();
   const auto all_done = [&](std::vector<MPI_Request>& requests) {
     for (Waiter waiter;; waiter.pause()) {
@@ -469,9 +397,7 @@ void MpiRing::fall_silent() {
   all_done(words);
   for (MPI_Request& request : sends)
     if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
-  std::ranges::fill(requests_, MPI_REQUEST_NULL);
-  slots_.assign(kSlots, {});
-  busy_slots_ = 0;
+  lanes_.forget();
   counter_sums_.forget();
   if (root_sums_) root_sums_->forget();
 }
@@ -479,8 +405,8 @@ void MpiRing::fall_silent() {
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& group, std::size_t chunk_bytes,
-                                                    std::size_t max_count) {
-  return std::make_unique<MpiRing>(group, chunk_bytes, max_count);
+                                                    std::size_t max_count, const SumChoice& choice) {
+  return std::make_unique<MpiCommunicator>(group, chunk_bytes, max_count, choice);
 }
 
 }  // namespace ringtrain

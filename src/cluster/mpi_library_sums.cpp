@@ -1,0 +1,38 @@
+#include "cluster/mpi_library_sums.h"
+
+#include <exception>
+
+#include "base/error.h"
+
+namespace ringtrain {
+
+MpiLibrarySums::MpiLibrarySums(const RankGroup& group) : group_(group) {
+  if (!group.ends_job())
+    throw Error("communication.algorithm is 'mpi', whose sums cannot be ended when one of several trials fails",
+                "choose auto, ring, halving or hierarchical for trials that run side by side");
+  comm_ = duplicate(group);
+  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+}
+
+MpiLibrarySums::~MpiLibrarySums() {
+  if (std::uncaught_exceptions() == 0 && !group_.failed()) MPI_Comm_free(&comm_);
+}
+
+void MpiLibrarySums::start(std::span<float> values, const PartsLeft& left) {
+  ++*left;
+  Sum& sum = sums_.emplace_back(Sum{MPI_REQUEST_NULL, left});
+  check_mpi(MPI_Iallreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_FLOAT, MPI_SUM, comm_,
+                           &sum.request),
+            "MPI_Iallreduce");
+}
+
+void MpiLibrarySums::progress() {
+  std::erase_if(sums_, [](Sum& sum) {
+    int done = 0;
+    check_mpi(MPI_Test(&sum.request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done) --*sum.left;
+    return done != 0;
+  });
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,37 @@
+// Sums by the MPI library's own all-reduce: the yardstick for the other algorithms.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "cluster/mpi_counter_sums.h"
+#include "cluster/rank_group_mpi.h"
+
+namespace ringtrain {
+
+// Collectives of MPI cannot be cancelled, so a group that fails alone (RankGroup::ends_job() is false) cannot have
+// them.
+class MpiLibrarySums {
+ public:
+  // Collective over the group. Throws Error where the group fails alone.
+  explicit MpiLibrarySums(const RankGroup& group);
+  ~MpiLibrarySums();
+  MpiLibrarySums(const MpiLibrarySums&) = delete;
+  MpiLibrarySums& operator=(const MpiLibrarySums&) = delete;
+
+  // At most INT_MAX elements. *left grows by one, and falls inside progress().
+  void start(std::span<float> values, const PartsLeft& left);
+  void progress();
+
+ private:
+  struct Sum {
+    MPI_Request request;
+    PartsLeft left;
+  };
+  RankGroup group_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  std::vector<Sum> sums_;
+};
+
+}  // namespace ringtrain

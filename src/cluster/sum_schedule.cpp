@@ -1,0 +1,125 @@
+#include "cluster/sum_schedule.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace ringtrain {
+namespace {
+
+std::size_t round_up(std::size_t count, std::size_t align) {
+  return (count + align - 1) / align * align;
+}
+
+// Equal pieces of a vector: the last ones may be shorter or empty.
+struct Pieces {
+  std::size_t length, piece, stride;
+  SumRange operator[](int index) const {
+    const std::size_t begin = std::min(length, static_cast<std::size_t>(index) * stride);
+    return {begin, std::min(length, begin + piece)};
+  }
+};
+
+Pieces equal_pieces(std::size_t length, int count, std::size_t align) {
+  const auto n = static_cast<std::size_t>(count);
+  const std::size_t piece = round_up((length + n - 1) / n, align);
+  return {length, piece, piece};
+}
+
+// Steps [first, end) of 2 (p - 1). In step s every rank sends piece (rank - shift - s) to the right and receives piece
+// (rank - shift - s - 1) from the left, modulo p:
+//
+//   p = 3, rank 0:  send 0, add 2 | send 2, add 1 | send 1, take 0 | send 0, take 2
+SumSchedule ring_steps(int rank, int ranks, const Pieces& pieces, int first, int end, int shift) {
+  SumSchedule schedule;
+  const auto piece_of = [&](int step) { return pieces[((rank - shift - step) % ranks + ranks) % ranks]; };
+  for (int s = first; s < end; ++s)
+    schedule.push_back({.to = (rank + 1) % ranks,
+                        .from = (rank + ranks - 1) % ranks,
+                        .sent = piece_of(s),
+                        .received = piece_of(s + 1),
+                        .adds = s < ranks - 1});
+  return schedule;
+}
+
+// The schedule of a part of the vector that begins at `begin`, among the ranks `members`.
+void append(SumSchedule& schedule, SumSchedule part, std::size_t begin, const std::vector<int>& members) {
+  const auto member = [&](int index) { return index < 0 ? -1 : members[static_cast<std::size_t>(index)]; };
+  for (SumStep& step : part) {
+    step.to = member(step.to), step.from = member(step.from);
+    for (SumRange* range : {&step.sent, &step.received}) range->begin += begin, range->end += begin;
+    schedule.push_back(step);
+  }
+}
+
+}  // namespace
+
+SumSchedule ring_sum(int rank, int ranks, std::size_t length, std::size_t align) {
+  return ring_steps(rank, ranks, equal_pieces(length, ranks, align), 0, 2 * (ranks - 1), 0);
+}
+
+SumSchedule ring_reduce_scatter(int rank, int ranks, std::size_t length, std::size_t piece, std::size_t stride) {
+  return ring_steps(rank, ranks, {length, piece, stride}, 0, ranks - 1, 1);
+}
+
+SumSchedule ring_all_gather(int rank, int ranks, std::size_t length, std::size_t piece, std::size_t stride) {
+  return ring_steps(rank, ranks, {length, piece, stride}, ranks - 1, 2 * (ranks - 1), 1);
+}
+
+SumSchedule halving_sum(int rank, int ranks, std::size_t length, std::size_t align) {
+  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks))), beyond = ranks - power;
+  const SumRange all{0, length};
+  if (rank >= power) return {{.to = rank - power, .sent = all}, {.from = rank - power, .received = all}};
+
+  SumSchedule schedule;
+  if (rank < beyond) schedule.push_back({.from = rank + power, .received = all, .adds = true});
+  if (length <= small_sum) {
+    for (int distance = 1; distance < power; distance *= 2) {
+      const int partner = rank ^ distance;
+      schedule.push_back({.to = partner, .from = partner, .sent = all, .received = all, .adds = true});
+    }
+  } else {
+    SumSchedule back;  // the last step first
+    SumRange kept = all;
+    for (int distance = 1; distance < power; distance *= 2) {
+      const int partner = rank ^ distance;
+      const std::size_t middle = std::min(kept.end, kept.begin + round_up((kept.size() + 1) / 2, align));
+      SumRange given{middle, kept.end};
+      kept.end = middle;
+      if ((rank & distance) != 0) std::swap(kept, given);
+      schedule.push_back({.to = partner, .from = partner, .sent = given, .received = kept, .adds = true});
+      back.push_back({.to = partner, .from = partner, .sent = kept, .received = given});
+    }
+    schedule.insert(schedule.end(), back.rbegin(), back.rend());
+  }
+  if (rank < beyond) schedule.push_back({.to = rank + power, .sent = all});
+  return schedule;
+}
+
+SumSchedule hierarchical_sum(int rank, const std::vector<std::vector<int>>& nodes, std::size_t length,
+                             std::size_t align) {
+  std::size_t node = 0, place = 0;
+  for (std::size_t n = 0; n < nodes.size(); ++n)
+    for (std::size_t i = 0; i < nodes[n].size(); ++i)
+      if (nodes[n][i] == rank) node = n, place = i;
+  const std::vector<int>& local = nodes[node];
+  const int own = static_cast<int>(place), locals = static_cast<int>(local.size());
+  const Pieces pieces = equal_pieces(length, locals, align);
+
+  SumSchedule gather, schedule;
+  for (int s = 1; s < locals; ++s) {
+    const int next = (own + s) % locals, previous = (own + locals - s) % locals;
+    const int to = local[static_cast<std::size_t>(next)], from = local[static_cast<std::size_t>(previous)];
+    schedule.push_back({.to = to, .from = from, .sent = pieces[next], .received = pieces[own], .adds = true});
+    gather.push_back({.to = to, .from = from, .sent = pieces[own], .received = pieces[previous]});
+  }
+  std::vector<int> peers;
+  for (const std::vector<int>& ranks : nodes) peers.push_back(ranks[place]);
+  const int count = static_cast<int>(nodes.size()), index = static_cast<int>(node);
+  const bool halves = std::has_single_bit(nodes.size());
+  append(schedule, (halves ? halving_sum : ring_sum)(index, count, pieces[own].size(), align), pieces[own].begin,
+         peers);
+  schedule.insert(schedule.end(), gather.begin(), gather.end());
+  return schedule;
+}
+
+}  // namespace ringtrain

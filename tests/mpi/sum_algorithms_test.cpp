@@ -1,0 +1,153 @@
+// Every way of communication.algorithm on real messages; tests/unit/sum_schedule_test.cpp looks at more ranks.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cluster/communicator.h"
+#include "mpi_tests.h"
+
+namespace ringtrain {
+namespace {
+
+// This machine's ranks as if each `per_node` of them had a node of their own.
+std::vector<std::string> nodes_of(int per_node) {
+  std::vector<std::string> nodes;
+  for (int r = 0; r < session().size(); ++r) nodes.push_back("node" + std::to_string(r / per_node));
+  return nodes;
+}
+
+std::vector<SumChoice> all_choices() {
+  std::vector<SumChoice> choices = {{.algorithm = "auto"},
+                                    {.algorithm = "ring"},
+                                    {.algorithm = "halving"},
+                                    {.algorithm = "hierarchical"},
+                                    {.algorithm = "mpi"}};
+  for (const int per_node : {1, 2})
+    if (session().size() % per_node == 0 && session().size() > per_node) {
+      choices.push_back({.algorithm = "hierarchical", .node_of_rank = nodes_of(per_node)});
+      choices.push_back({.algorithm = "auto", .node_of_rank = nodes_of(per_node)});
+    }
+  return choices;
+}
+
+std::string name_of(const SumChoice& choice) {
+  return choice.algorithm + (choice.node_of_rank.empty() ? "" : " on nodes to " + choice.node_of_rank.back());
+}
+
+std::vector<float> rough_values(std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] =
+        static_cast<float>(std::sin(static_cast<double>(i) * 1.7 + session().rank() * 2.3) *
+                           std::pow(10.0, static_cast<double>((i + static_cast<std::size_t>(session().rank())) % 7)));
+  return values;
+}
+
+struct Cut {
+  std::size_t chunk_bytes, max_count;
+};
+
+TEST(SumAlgorithms, SumEveryElementForOddSizesAndCuts) {
+  for (const SumChoice& choice : all_choices())
+    for (const Cut& cut : {Cut{20, 0x7fffffff}, Cut{256, 7}, Cut{1024, 1000}, Cut{131072, 0x7fffffff}}) {
+      const auto communicator = make_mpi_communicator(session().job(), cut.chunk_bytes, cut.max_count, choice);
+      for (const std::size_t count : {0u, 1u, 2u, 3u, 4u, 15u, 16u, 17u, 63u, 1000u, 4096u, 4097u, 300007u}) {
+        if (cut.chunk_bytes < 1024 && count > 5000) continue;  // a message per element: minutes
+        std::vector<float> values = exact_values(session().rank(), count);
+        communicator->sum(values);
+        EXPECT_EQ(values, exact_sums(session().size(), count))
+            << name_of(choice) << ", " << count << " elements, chunks of " << cut.chunk_bytes << " bytes, at most "
+            << cut.max_count;
+      }
+    }
+}
+
+TEST(SumAlgorithms, ManySumsUnderWayFinishInAnyOrderOfWaiting) {
+  for (const SumChoice& choice : all_choices()) {
+    const auto communicator = make_mpi_communicator(session().job(), 128, 0x7fffffff, choice);
+    const int sums = 40;
+    std::vector<std::vector<float>> values;
+    std::vector<std::unique_ptr<Pending>> pending;
+    for (int i = 0; i < sums; ++i) values.push_back(exact_values(session().rank(), static_cast<std::size_t>(i * i), i));
+    for (auto& vector : values) pending.push_back(communicator->start_sum(vector));
+    for (int i = 0; i < sums; ++i) {
+      const auto next = static_cast<std::size_t>((i * 17 + session().rank() * 5) % sums);
+      wait(*pending[next]);
+      EXPECT_EQ(values[next], exact_sums(session().size(), values[next].size(), static_cast<int>(next)))
+          << name_of(choice);
+    }
+  }
+}
+
+TEST(SumAlgorithms, HaveTheSameBitsOnAllRanksAndEachTime) {
+  for (const SumChoice& choice : all_choices())
+    for (const std::size_t count : {100u, 50021u}) {
+      const auto communicator = make_mpi_communicator(session().job(), 4096, 0x7fffffff, choice);
+      std::vector<float> first;
+      for (int time = 0; time < 3; ++time) {
+        std::vector<float> values = rough_values(count), of_rank_0;
+        communicator->sum(values);
+        of_rank_0 = values;
+        communicator->broadcast(std::as_writable_bytes(std::span(of_rank_0)), 0);
+        EXPECT_EQ(std::memcmp(of_rank_0.data(), values.data(), count * sizeof(float)), 0) << name_of(choice);
+        if (time == 0) first = values;
+        EXPECT_EQ(std::memcmp(first.data(), values.data(), count * sizeof(float)), 0) << name_of(choice);
+      }
+    }
+}
+
+TEST(SumAlgorithms, HalvesOfASumTravelBesideEachOfThem) {
+  for (const SumChoice& choice : all_choices()) {
+    const auto communicator = make_mpi_communicator(session().job(), 512, 0x7fffffff, choice);
+    const int ranks = session().size();
+    std::vector<float> shared = exact_values(session().rank(), 3001, 1),
+                       whole = exact_values(session().rank(), 2003, 2);
+    const std::int64_t piece = (3001 + ranks - 1) / ranks;
+    auto first = communicator->start_reduce_scatter(shared, piece), second = communicator->start_sum(whole);
+    wait(*second), wait(*first);
+    auto third = communicator->start_all_gather(shared, piece);
+    wait(*third);
+    EXPECT_EQ(shared, exact_sums(ranks, 3001, 1)) << name_of(choice);
+    EXPECT_EQ(whole, exact_sums(ranks, 2003, 2)) << name_of(choice);
+  }
+}
+
+TEST(SumAlgorithms, AGroupThatFailsAloneEndsItsSumsButNotTheLibrarys) {
+  const std::optional<RankGroup> group = session().job().split(0);
+  EXPECT_THROW(make_mpi_communicator(*group, 1024, 0x7fffffff, {.algorithm = "mpi"}), Error);
+  if (session().size() == 1) return;
+  for (const char* algorithm : {"halving", "hierarchical"}) {
+    const std::optional<RankGroup> part = session().job().split(0);
+    const auto communicator = make_mpi_communicator(*part, 1024, 0x7fffffff, {.algorithm = algorithm});
+    std::vector<float> values(100000, 1.0f);
+    if (session().rank() == session().size() - 1) {
+      communicator->abort("planned");
+      continue;
+    }
+    try {
+      communicator->sum(values);
+      ADD_FAILURE() << algorithm << ": summed without a rank";
+    } catch (const GroupFailed& e) {
+      EXPECT_NE(std::string(e.what()).find("planned"), std::string::npos) << e.what();
+      communicator->abort(e.what());
+    }
+  }
+}
+
+TEST(SumAlgorithms, SayWhatTheyAre) {
+  if (session().size() == 1) return;
+  const auto describe = [](const SumChoice& choice) {
+    return make_mpi_communicator(session().job(), 1 << 17, 0x7fffffff, choice)->describe();
+  };
+  EXPECT_EQ(describe({.algorithm = "ring"}), "MPI, ring, chunks of 128 KiB");
+  EXPECT_EQ(describe({.algorithm = "mpi"}), "MPI, sums by the library's own all-reduce");
+  EXPECT_EQ(describe({.algorithm = "auto"}), session().size() == 3
+                                                 ? "MPI, halving or, for large sums, ring (auto), chunks of 128 KiB"
+                                                 : "MPI, halving (auto), chunks of 128 KiB");
+}
+
+}  // namespace
+}  // namespace ringtrain
