@@ -1,5 +1,6 @@
 // `ringtrain predict`: the table, the files and what they rest on. One process, no MPI: a login node will do.
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -107,6 +108,16 @@ std::vector<Preflight> read_all(const std::vector<std::string>& paths) {
   return all;
 }
 
+// A measurement says nothing about a prediction that was fitted to it.
+void refuse_fitted(const std::vector<std::string>& measured, const std::vector<std::string>& held_out) {
+  std::error_code ignored;
+  for (const std::string& path : held_out)
+    for (const std::string& fitted : measured)
+      if (std::filesystem::equivalent(path, fitted, ignored))
+        throw Error(cat("--check ", path, " is also a file that is fitted (--preflight)"),
+                    "compare with a measurement of its own: ringtrain bench step ... --json other.json");
+}
+
 // Of rows whose ranks do not have a core for each of their threads.
 void print_turns(const Forecast& f, const std::vector<ForecastRow>& rows) {
   double most = 1;
@@ -170,6 +181,7 @@ int predict(const PredictArguments& arguments) {
     const double alpha = 1e-6 * arguments.latency_us;
     options.network = {alpha, 8e-9 / arguments.link_gbit, alpha};
   }
+  refuse_fitted(arguments.preflight, arguments.check);
   const std::vector<Preflight> measured = read_all(arguments.preflight), held_out = read_all(arguments.check);
   const Forecast forecast(experiment, measured, options);
 

@@ -1,6 +1,7 @@
 """What a job's nodes give, and what follows for other numbers of ranks."""
 import csv
 import json
+import re
 import subprocess
 from xml.etree import ElementTree
 
@@ -76,12 +77,18 @@ def test_a_file_of_another_job_is_not_added_to(workshop):
 
 
 def test_what_bench_writes_predict_reads(workshop):
-    file, experiment = workshop.folder / "preflight.json", workshop.experiment()
+    file, other, experiment = workshop.folder / "preflight.json", workshop.folder / "other.json", workshop.experiment()
     bench(workshop, file, "comm", "input", "step", experiment, ranks=2)
-    result = workshop.run("predict", experiment, "--ranks", "1..4096", "--preflight", file, "--check", file, ranks=0)
+    bench(workshop, other, "step", experiment, ranks=1)
+    words = ["predict", experiment, "--ranks", "1..4096", "--preflight", file, "--check"]
+    result = workshop.run(*words, other, ranks=0)
     assert result.code == 0, result
-    assert "4096" in result.out and "not fitted" in result.out, result
+    assert "4096" in result.out, result
+    compared = re.findall(r"^measured on (\d+) ranks \(\d+ a node\), (fitted|not fitted): ", result.out, re.MULTILINE)
+    assert compared == [("2", "fitted"), ("1", "not fitted")], result
     assert "no network was measured" in result.err, result
+    result = workshop.run(*words, file, ranks=0)
+    assert result.code == 1 and f"--check {file} is also a file that is fitted" in result.err, result
 
 
 def test_predictions_are_the_same_in_table_csv_json_and_svg(workshop, preflight):

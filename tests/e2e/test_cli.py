@@ -124,7 +124,8 @@ def test_plan_shows_what_the_run_will_be(workshop):
     result = workshop.run("plan", workshop.experiment(), "learning_rate.base=0.02", "--ranks", 2, ranks=0)
     assert result.code == 0, result
     assert re.search(r"base: 0\.02", result.out), "the resolved experiment"
-    assert "weight_ih_l0" in result.out or "lstm" in result.out, "the parameters"
+    # Four gates of 16 take the letter and the state before.
+    assert re.search(r"^ *(?:lstm\.)?weight_ih_l0 .*", result.out, re.MULTILINE), "the parameters"
     assert re.search(r"total +[\d,]+", result.out), "the memory"
 
 

@@ -7,6 +7,7 @@
 #include "data_prep/images/array_import.h"
 #include "data_prep/images/contact_sheet.h"
 #include "data_prep/images/png.h"
+#include "tests/unit/hdf5_edit.h"
 #include "tests/unit/image_folder.h"
 
 namespace ringtrain {
@@ -18,6 +19,10 @@ class ImageVerify : public ImageFolder {
  protected:
   std::string shard(const std::string& split = "train") const {
     return path("out/set-" + split + "-00000-of-00001.h5");
+  }
+  void convert_again() {
+    fs::remove_all(path("out"));
+    convert(options());
   }
   // Changes one value of a data set of the converted file.
   template <class T>
@@ -91,6 +96,29 @@ TEST_F(ImageVerify, TruncatedFilesAndMissingShardsAreFaults) {
   fs::remove(second);
   expect_contains(faults(), "shard 1 of 2 is missing");
   EXPECT_EQ(faults("out/set-train-00000-of-00002.h5"), "");
+}
+
+TEST_F(ImageVerify, ClassesAndKeysAreLookedAtToo) {
+  put_classes(3, 2);
+  convert(options());
+  change<std::uint8_t>("class_ids", 0, 'x', "validation");
+  expect_contains(faults(), "data set 'class_ids' differs from that of ");
+  convert_again();
+  for (std::size_t at = 0; at < 3; ++at) change<std::uint8_t>("class_ids", 3 + at, std::uint8_t("ant"[at]));
+  expect_contains(faults(), "class id 'ant' occurs more than once");
+  convert_again();
+  edit(shard(), [](hid_t file) { replace_dataset(file, "keys", H5T_STD_I32LE, {6}); });
+  expect_contains(faults(), "data set 'keys' is not 6 strings");
+}
+
+TEST_F(ImageVerify, WhatIsNoFaultIsAWarning) {
+  put_classes(3, 2);
+  convert(options());
+  edit(shard("validation"), [](hid_t file) { set_attribute(file, "dataset_uuid", "other"); });
+  edit(shard("validation"), [](hid_t file) { H5Ldelete(file, "crc32c", H5P_DEFAULT); });
+  EXPECT_EQ(faults(), "");
+  expect_contains(summary(), "come from two conversions (dataset_uuid)");
+  expect_contains(summary(), "has no checksums (crc32c)");
 }
 
 class ArrayImport : public ImageFolder {

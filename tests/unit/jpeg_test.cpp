@@ -3,6 +3,7 @@
 #include "base/crc32c.h"
 #include "data/jpeg_reader.h"
 #include "data/resize.h"
+#include "before_guard_page.h"
 #include "image_files.h"
 #include "with_folder.h"
 
@@ -183,14 +184,15 @@ TEST(Jpeg, BrokenFilesSayWhy) {
 TEST(Jpeg, EveryTruncationIsAnErrorAndNothingIsReadBehindIt) {
   for (const char* name : {"420", "progressive_444", "cmyk", "420_restarts"}) {
     const Bytes bytes = golden_image(name);
+    EXPECT_EQ(decode_jpeg(BeforeGuardPage(bytes).bytes()).pixels, decode_jpeg(bytes).pixels) << name;
     for (std::size_t size = 0; size < bytes.size(); size += 61) {
-      const Bytes part(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
-      EXPECT_THROW(decode_jpeg(part), Error) << name << " cut to " << size;
+      const BeforeGuardPage part(std::span<const std::uint8_t>(bytes).first(size));
+      EXPECT_THROW(decode_jpeg(part.bytes()), Error) << name << " cut to " << size;
     }
     Bytes endless(bytes.begin(), bytes.end() - 2);
-    EXPECT_THROW(decode_jpeg(endless), Error) << name << " without its end marker";
+    EXPECT_THROW(decode_jpeg(BeforeGuardPage(endless).bytes()), Error) << name << " without its end marker";
     endless.resize(bytes.size() + 40, 0);
-    EXPECT_THROW(decode_jpeg(endless), Error) << name << " with zeros for its end marker";
+    EXPECT_THROW(decode_jpeg(BeforeGuardPage(endless).bytes()), Error) << name << " with zeros for its end marker";
   }
 }
 
@@ -203,8 +205,9 @@ TEST(Jpeg, FlippedBitsNeverCrash) {
       for (int bit = 0; bit < 4; ++bit)
         damaged[static_cast<std::size_t>(below(std::ssize(bytes), state))] ^=
             static_cast<std::uint8_t>(1 << below(8, state));
+      const BeforeGuardPage guarded(damaged);
       try {
-        JpegReader reader(damaged);
+        JpegReader reader(guarded.bytes());
         const std::int64_t height = reader.header().height, width = reader.header().width;
         if (height * width > 1 << 20) continue;
         const std::int64_t top = height / 3, left = width / 3;

@@ -51,6 +51,45 @@ TEST(ExperimentId, FollowsFromTheIdentityOfBothDataSets) {
   EXPECT_NE(experiment_id(plan), id);
 }
 
+RunPlan image_plan(std::vector<std::string> overrides) {
+  for (const char* key : {"model.kind=cnn", "data.image_size=16", "data.classes=10", "data.train_samples=640"})
+    overrides.insert(overrides.begin(), key);
+  const Experiment e = parse_experiment(good, "x.yaml", overrides);
+  DatasetIndex index = stated_index(e, "images", 640);
+  index.image.mean = {0.5, 0.25, 0.125};
+  index.image.std = {0.25, 0.5, 1};
+  return make_run_plan(e, index, nullptr, 1, *make_cpu_backend(1));
+}
+
+TEST(ImagePlan, TheKeysOfTheCropReachTheLoader) {
+  const ImageTransform crop = image_plan({"data.augmentation=random_resized_crop", "data.crop_area=[0.2,0.9]",
+                                          "data.crop_ratio=[0.8,1.3]", "data.resize=20", "data.flip=false"})
+                                  .train_loader.image;
+  EXPECT_EQ(crop.augmentation, Augmentation::random_resized_crop);
+  EXPECT_EQ(crop.scale_low, 0.2);
+  EXPECT_EQ(crop.scale_high, 0.9);
+  EXPECT_EQ(crop.ratio_low, 0.8);
+  EXPECT_EQ(crop.ratio_high, 1.3);
+  EXPECT_EQ(crop.size, 16);
+  EXPECT_EQ(crop.resize, 20);
+  EXPECT_FALSE(crop.flip);
+  const ImageTransform padded = image_plan({"data.augmentation=pad_crop", "data.pad=3", "data.flip=true"}).train_loader.image;
+  EXPECT_EQ(padded.augmentation, Augmentation::pad_crop);
+  EXPECT_EQ(padded.pad, 3);
+  EXPECT_TRUE(padded.flip);
+}
+
+TEST(ImagePlan, TheModelTakesMeanAndDeviationOfTheKeysElseOfTheDataSet) {
+  const auto input = [](const std::vector<std::string>& overrides) {
+    return std::get<ImageInput>(image_plan(overrides).graph.nodes().at(0).operation);
+  };
+  const ImageInput own = input({}), stated = input({"data.mean=[0.1,0.2,0.3]", "data.std=[0.4,0.5,0.6]"});
+  EXPECT_EQ(own.mean, (std::vector<double>{0.5, 0.25, 0.125}));
+  EXPECT_EQ(own.std, (std::vector<double>{0.25, 0.5, 1}));
+  EXPECT_EQ(stated.mean, (std::vector<double>{0.1, 0.2, 0.3}));
+  EXPECT_EQ(stated.std, (std::vector<double>{0.4, 0.5, 0.6}));
+}
+
 // The steps at which something is due, of a run of `steps` steps in epochs of `steps_per_epoch`.
 std::vector<std::int64_t> due_steps(std::int64_t steps_per_epoch, std::int64_t steps, double every, double offset,
                                     std::int64_t every_steps = 0) {

@@ -1,0 +1,45 @@
+"""Which checkpoints a run keeps, and the targets that end it."""
+import json
+
+import pytest
+
+from conftest import checkpoints, evaluations, last_step
+
+
+def saved_steps(run):
+    return [int(path.stem.split("-")[1]) for path in checkpoints(run)]
+
+
+def test_every_seconds_saves_while_the_run_goes_on(workshop):
+    words = dict(stop__steps=20, test={"slow_rank": 0, "slow_seconds": 0.05}, data__validation="")
+    by_the_clock = workshop.train("clock", checkpoint={"every_epochs": 0, "every_seconds": 0.2, "keep": 100}, **words)
+    never_due = workshop.train("never", checkpoint={"every_epochs": 0, "every_seconds": 1000, "keep": 100}, **words)
+    assert saved_steps(never_due) == [20]
+    assert len(saved_steps(by_the_clock)) >= 3 and saved_steps(by_the_clock)[-1] == 20  # a second of steps, at least
+
+
+def test_the_best_is_kept_unless_it_is_not_wanted(workshop):
+    words = dict(stop__steps=20, evaluate={"every_epochs": 0, "every_steps": 5})
+    kept = workshop.train("kept", **words)
+    left = workshop.train("left", checkpoint={"best": False}, **words)
+    assert (kept / "checkpoints" / "best.h5").exists() and not (left / "checkpoints" / "best.h5").exists()
+    assert [e["best"] for e in evaluations(left)] == [e["best"] for e in evaluations(kept)]
+    # Without a best one, the newest speaks for the run.
+    result = workshop.run("evaluate", left, ranks=0)
+    assert result.code == 0 and "step 20" in result.text, result
+
+
+@pytest.mark.parametrize("metric, sign", [("validation_loss", 1), ("validation_accuracy", -1)])
+def test_a_target_ends_the_run_at_the_first_evaluation_that_reaches_it(workshop, metric, sign):
+    words = dict(evaluate={"every_epochs": 0, "every_steps": 10}, learning_rate__base=0.02)
+    reference = evaluations(workshop.train("reference", stop__steps=100, **words))
+    reached = [sign * e[metric] for e in reference]
+    # Between a record and all before it: rounding of the printed value decides nothing.
+    records = [i for i in range(1, len(reached)) if reached[i] < min(reached[:i])]
+    assert records, reached
+    last = records[-1]
+    target = sign * (reached[last] + min(reached[:last])) / 2
+    run = workshop.train("run", stop={"steps": 100, "target_metric": metric, "target_value": target}, **words)
+    assert last_step(run) == reference[last]["step"]
+    assert evaluations(run)[-1][metric] == reference[last][metric]
+    assert json.loads((run / "run.json").read_text())["outcome"] == "finished"

@@ -1,0 +1,80 @@
+"""results/plot.py: the numbers that it draws, and what it says about bad input."""
+import importlib.util
+import json
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+
+SCRIPT = ROOT / "results" / "plot.py"
+
+
+@pytest.fixture(scope="module")
+def plot():
+    spec = importlib.util.spec_from_file_location("plot", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_run(folder, losses):
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"step": i, "loss": loss, "elapsed_seconds": 2.0 * i}) for i, loss in enumerate(losses, 1)]
+    lines.insert(2, json.dumps({"step": 2, "validation_loss": 7.5}))
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 9, "lo')
+    return folder
+
+
+def run(*words):
+    return subprocess.run([sys.executable, SCRIPT, *map(str, words)], capture_output=True, text=True, timeout=60)
+
+
+def test_records_are_read_and_a_line_that_was_cut_off_is_told(plot, tmp_path, capsys):
+    records = plot.read_run(write_run(tmp_path / "a", [4.0, 3.0, 2.0]) / "metrics.jsonl")
+    assert [r["step"] for r in records] == [1, 2, 2, 3]
+    assert "line 5: not JSON" in capsys.readouterr().err
+    assert plot.points(records, "step", "loss") == ([1, 2, 3], [4.0, 3.0, 2.0])
+    # An evaluation has no time of its own: it takes that of the step before it.
+    assert plot.points(records, "seconds", "validation_loss") == ([4.0], [7.5])
+
+
+def test_smoothing_is_the_mean_of_the_last_values(plot):
+    assert plot.smoothed([4.0, 2.0, 6.0, 1.0], 2) == [4.0, 3.0, 4.0, 3.5]
+    assert plot.smoothed([4.0, 2.0], 1) == [4.0, 2.0]
+
+
+def test_runs_are_named_by_the_shortest_end_that_tells_them_apart(plot, tmp_path):
+    paths = [write_run(tmp_path / name / "first", [1.0]) / "metrics.jsonl" for name in ("names", "text")]
+    assert [plot.label(path, paths) for path in paths] == ["names/first", "text/first"]
+
+
+def test_two_runs_are_drawn_into_one_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    runs = [write_run(tmp_path / name, [5.0, 4.0, 3.0]) for name in "ab"]
+    sizes = {}
+    for panels, words in {1: [], 2: ["--y", "loss", "validation_loss", "--log", "--x", "seconds"]}.items():
+        picture = tmp_path / f"{panels}.png"
+        done = run(*runs, "-o", picture, *words)
+        assert done.returncode == 0 and f"wrote {picture}" in done.stdout, done.stderr
+        content = picture.read_bytes()
+        assert content.startswith(b"\x89PNG")
+        sizes[panels] = struct.unpack(">II", content[16:24])
+    assert sizes == {1: (960, 600), 2: (960, 1080)}  # a panel is 4 inches high
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["nowhere"], "nowhere does not exist; a run is a folder with a metrics.jsonl"),
+    (["empty"], "has no records"),
+    (["good", "--y", "speed"], "none of the runs has speed against step"),
+    (["good", "-o", "missing/loss.png"], "missing/loss.png cannot be written"),
+])
+def test_a_mistake_is_one_sentence(tmp_path, words, expected):
+    pytest.importorskip("matplotlib")
+    write_run(tmp_path / "good", [1.0, 2.0])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "metrics.jsonl").write_text("")
+    done = run(*[word if word.startswith("-") or word == "speed" else tmp_path / word for word in words])
+    assert done.returncode == 1 and expected in done.stderr and "Traceback" not in done.stderr, done.stderr
