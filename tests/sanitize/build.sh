@@ -1,21 +1,22 @@
 #!/bin/bash
 # Builds with a sanitizer in a folder of its own, build/sanitize-KIND, which has links to the sources and the same
-# Makefile: tests/sanitize/build.sh address|thread [GOAL...]. Prints the folder; the build's output goes to stderr.
+# Makefile: tests/sanitize/build.sh address|undefined|thread [GOAL...]. Prints the folder; the build's output goes to stderr.
 #
 # address looks for undefined behaviour too, and is ready for the fuzzer: one build serves tests with sanitizers
 # and `make fuzz`. Without CUDA: the own kernels run in the emulation.
 set -eu
 cd "$(dirname "$0")/../.."
-kind=${1:?usage: tests/sanitize/build.sh address|thread [GOAL...]}
+kind=${1:?usage: tests/sanitize/build.sh address|undefined|thread [GOAL...]}
 shift
 case $kind in
   address) flags=-fsanitize=address,undefined,fuzzer-no-link ;;
+  undefined) flags=-fsanitize=undefined ;;
   thread) flags=-fsanitize=thread ;;
-  *) echo "error: unknown sanitizer '$kind': expected address or thread" >&2; exit 2 ;;
+  *) echo "error: unknown sanitizer '$kind': expected address, undefined or thread" >&2; exit 2 ;;
 esac
 folder=build/sanitize-$kind
 mkdir -p "$folder"
-for name in src data_prep tests configs results slurm .ci Makefile; do
+for name in src data_prep tests configs results slurm .ci Makefile README.md; do
   [ -e "$folder/$name" ] || ln -s "../../$name" "$folder/$name"
 done
 compiler=$(.ci/clang.sh)

@@ -1,0 +1,56 @@
+#!/bin/bash
+# Builds with a sanitizer and runs what the programs can do without a GPU: tests/sanitize/run.sh address|undefined|thread
+# [commands] [unit] [mpi] (make sanitize KIND=...; all three by default). UNIT, MPI: GoogleTest filters.
+# Logs lie in build/sanitize-KIND/logs; the exit code is 1 where a part failed. results/sanitize/README.md is the record.
+set -eu
+cd "$(dirname "$0")/../.."
+kind=${1:?usage: tests/sanitize/run.sh address|undefined|thread [commands] [unit] [mpi]}
+shift
+parts=${*:-commands unit mpi}
+goals=(bin/ringtrain bin/ringtrain-data)
+for part in $parts; do
+  case $part in
+    commands) ;;
+    unit | mpi) goals+=("build/tests/${part}_tests") ;;
+    *) echo "error: unknown part '$part': expected commands, unit or mpi" >&2; exit 2 ;;
+  esac
+done
+folder=$(tests/sanitize/build.sh "$kind" "${goals[@]}")
+. tests/sanitize/environment.sh
+# Programs and tests look for what lies beside them.
+export RINGTRAIN_ROOT=$PWD/$folder
+logs=$folder/logs
+mkdir -p "$logs"
+result=0
+# A finding is reported wherever it is printed: a test that expects its child to fail would hide it.
+judge() {
+  local log=$1 code=$2 findings
+  findings=$(grep -cE '^(SUMMARY: |.*: runtime error: )' "$log" || true)
+  echo "$(basename "$log" .log): exit code $code, $findings findings; $(grep -E '^\[  (PASSED|FAILED)  \] [0-9]+ test' "$log" | tail -n 2 | tr '\n' ' ')"
+  if [ "$code" != 0 ] || [ "$findings" != 0 ]; then
+    result=1
+    grep -hE '^(SUMMARY: |.*: runtime error: |\[  FAILED  \])' "$log" | sort | uniq -c | sort -rn | head -n 20 || true
+  fi
+}
+for part in $parts; do
+  case $part in
+    commands)
+      code=0
+      tests/sanitize/commands.sh "$folder" > "$logs/commands.log" 2>&1 || code=$?
+      judge "$logs/commands.log" $code
+      ;;
+    unit)
+      code=0
+      (cd "$folder" && build/tests/unit_tests --gtest_filter="${UNIT:-*}") > "$logs/unit.log" 2>&1 || code=$?
+      judge "$logs/unit.log" $code
+      ;;
+    mpi)
+      for ranks in 2 4; do
+        code=0
+        (cd "$folder" && tests/mpirun.sh $ranks build/tests/mpi_tests --gtest_filter="${MPI:-*}") > "$logs/mpi-$ranks.log" 2>&1 || code=$?
+        judge "$logs/mpi-$ranks.log" $code
+      done
+      ;;
+  esac
+done
+exit $result
