@@ -49,7 +49,7 @@ alone predict names.yaml --ranks 1..16 --preflight preflight.json
 # A signal: a checkpoint, and exit code 85.
 said "a run that SIGUSR1 stops"
 "$program" train names.yaml run.dir=stopped stop.steps=100000 test.slow_rank=0 test.slow_seconds=0.02 > last.out 2> last.err &
-until grep -qs '"step":4' stopped/metrics.jsonl; do kill -0 $! || break; sleep 0.1; done
+until grep -qs '"step": *4,' stopped/metrics.jsonl; do kill -0 $! || break; sleep 0.1; done
 kill -USR1 $!
 code=0
 wait $! || code=$?

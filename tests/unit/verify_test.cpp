@@ -75,8 +75,10 @@ const std::vector<Fault> faults = {
      "record 4 has name_index 1048576, but there are "},
     {"too few sample ids", [](Path a, Path) { change<std::uint64_t>(a, "sample_ids", [](auto& v) { v.resize(5); }); },
      "'sample_ids' has 5 values, expected "},
-    {"a sample id of no sample", [](Path a, Path) { change<std::uint64_t>(a, "sample_ids", [](auto& v) { v[3] = 1u << 30; }); },
-     "record 3 has sample id 1073741824 of "},
+    {"a sample id behind the last sample", [](Path a, Path) {
+       const auto total = static_cast<std::uint64_t>(read_shard_header(a).total);
+       change<std::uint64_t>(a, "sample_ids", [total](auto& v) { v[3] = total; });
+     }, "record 3 has sample id "},
     {"another number of classes", [](Path a, Path) { edit(a, [](hid_t f) { set_attribute(f, "/", "num_classes", 7); }); },
      "'num_classes' is 7, but there are "},
     {"a prefix of one name in the place of another's", [](Path a, Path) {
