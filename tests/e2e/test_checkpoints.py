@@ -24,6 +24,8 @@ def test_the_best_is_kept_unless_it_is_not_wanted(workshop):
     left = workshop.train("left", checkpoint={"best": False}, **words)
     assert (kept / "checkpoints" / "best.h5").exists() and not (left / "checkpoints" / "best.h5").exists()
     assert [e["best"] for e in evaluations(left)] == [e["best"] for e in evaluations(kept)]
+    # Nothing else lies there: the file that the start has written on trial is gone.
+    assert sorted(path.name for path in (left / "checkpoints").iterdir()) == sorted(path.name for path in checkpoints(left))
     # Without a best one, the newest speaks for the run.
     result = workshop.run("evaluate", left, ranks=0)
     assert result.code == 0 and "step 20" in result.text, result
