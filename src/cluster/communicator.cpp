@@ -42,7 +42,7 @@ std::unique_ptr<GroupRanks> Communicator::share_groups(int span) {
 namespace {
 [[noreturn]] void refuse(const Communicator& communicator, const char* what) {
   throw Error(cat("this communicator (", communicator.describe(), ") has no ", what),
-              "run on CPUs, or with parallel.kind: ring and without parallel.shard_state");
+              "use parallel.kind: ring without parallel.shard_state");
 }
 }  // namespace
 

@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cluster/nccl_abort.h"
+#include "cluster/nccl_environment.h"
+#include "cluster/nccl_pieces.h"
 #include "cluster/queued_communicator.h"
 #include "cluster/waiting.h"
 
@@ -19,13 +21,6 @@ namespace {
 using cuda::Type;
 
 constexpr std::int64_t kPage = 2 << 20;  // of NCCL's allocator
-
-// What decides about the order in which NCCL adds, beside its version and the topology: NCCL tells nobody which
-// algorithm and how many channels it has chosen, but from the same it chooses the same. It must be the same on all
-// ranks, or they wait for each other.
-constexpr const char* kVariables[] = {
-    "NCCL_ALGO",     "NCCL_PROTO",    "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
-    "NCCL_MAX_CTAS", "NCCL_NTHREADS", "NCCL_BUFFSIZE",      "NCCL_NVLS_ENABLE",   "NCCL_COLLNET_ENABLE"};
 
 NcclType nccl_type(Type type) {
   return type == Type::fp32 ? NcclType::fp32 : type == Type::bf16 ? NcclType::bf16 : NcclType::fp16;
@@ -60,8 +55,13 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   std::map<std::string, std::string> record() const override;
   using QueuedCommunicator::start_sum;
   std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
+  std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
+                                                const BeforeSum& before) override;
+  std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override;
+  std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override;
+  std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
   void set_rounding(const GradientRounding& rounding) override { rounding_ = rounding; }
-  void broadcast_vector(std::span<float> values, int root) override;
+  void broadcast_vector(std::span<float> values, int root) override { start_broadcast(values, root)->finish(); }
   void* allocate(std::int64_t bytes) override;
   void release(void* memory) override;
   void poll() override;
@@ -71,9 +71,6 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   void finish(std::int64_t number) override;
 
  private:
-  void take_kept();
-  void choose_algorithm(const std::string& algorithm);
-  void compare_records();
   void start();
   template <class Call>
   void collective(std::string what, const Call& call);
@@ -87,6 +84,12 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
     std::int64_t count = 0;  // from the first value on
   };
   Rounded rounded(std::span<float> values) const;
+  void cast(const void* from, void* to, std::int64_t count, Type from_type, Type to_type, float scale);
+  NcclStream calls() { return {api_, comm_, nccl_stream(stream_), rank(), size()}; }
+  // `call` is given the values, all of them rounded or none, and their type; [begin, end) is what it leaves here.
+  template <class Call>
+  std::unique_ptr<Pending> start_part(std::span<float> values, std::int64_t begin, std::int64_t end,
+                                      const BeforeSum& before, const Call& call);
   void sum_in_place(void* values, std::int64_t count, Type type, const std::string& what);
   std::string name_of(std::span<float> values);
   void* allocate_registered(std::int64_t bytes, void*& handle);
@@ -107,49 +110,11 @@ NcclCommunicator::NcclCommunicator(const NcclApi& api, cuda::Device& device, Com
                                    const NcclOptions& options)
     : QueuedCommunicator(device, host), api_(api), options_(options) {
   api_.get_version(&version_);
-  take_kept();
-  choose_algorithm(options.algorithm);
-  compare_records();
+  take_kept_variables(options.algorithm, options.kept, rank() == 0);
+  choose_algorithm(options.algorithm, version_);
+  compare_records(record(), host);
   stream_ = device_.make_stream(true);
   start();
-}
-
-// Before NCCL reads its variables. NCCL_ALGO was made from communication.algorithm, so it goes with that.
-void NcclCommunicator::take_kept() {
-  const auto algorithm = options_.kept.find("algorithm");
-  const bool same_algorithm = algorithm != options_.kept.end() && algorithm->second == options_.algorithm;
-  std::string taken;
-  for (const std::string name : kVariables) {
-    const auto kept = options_.kept.find(name);
-    if (kept == options_.kept.end() || std::getenv(name.c_str()) != nullptr) continue;
-    if (name == "NCCL_ALGO" && !same_algorithm) continue;
-    setenv(name.c_str(), kept->second.c_str(), 1);
-    taken += cat(" ", name, "=", kept->second);
-  }
-  if (!taken.empty() && rank() == 0) log_info("as at the run's start:", taken);
-}
-
-void NcclCommunicator::choose_algorithm(const std::string& algorithm) {
-  if (algorithm == "auto") return;
-  if (algorithm != "ring" && algorithm != "tree")
-    throw Error(cat("communication.algorithm is '", algorithm, "', which is for sums by MPI, and NCCL sums here"),
-                "choose auto, ring or tree, or communication.library: mpi");
-  // Since 2.24 a choice can be made for one collective and leaves the others as they are.
-  const std::string value = version_ >= 22400 ? "allreduce:" + algorithm : algorithm;
-  setenv("NCCL_ALGO", value.c_str(), 0);
-}
-
-void NcclCommunicator::compare_records() {
-  const auto text_of = [](const std::map<std::string, std::string>& facts) {
-    std::string text;
-    for (const auto& [name, value] : facts) text += cat(name, " = ", value, "\n");
-    return text;
-  };
-  const std::string mine = text_of(record()), first = broadcast_string(host_, mine, 0);
-  if (mine != first)
-    throw Error(cat("rank ", rank(), " would use NCCL in another way than rank 0 and wait for it for ever. Here:\n",
-                    mine, "on rank 0:\n", first),
-                "give all ranks the same NCCL library and the same NCCL_ variables (mpirun -x NAME, srun --export)");
 }
 
 void NcclCommunicator::start() {
@@ -193,8 +158,7 @@ std::map<std::string, std::string> NcclCommunicator::record() const {
                                               {"algorithm", options_.algorithm},
                                               {"gradient_type", cuda::type_name(options_.gradient_type)},
                                               {"max_ctas", cat(options_.max_ctas)}};
-  for (const char* name : kVariables)
-    if (const char* value = std::getenv(name)) facts[name] = value;
+  facts.merge(nccl_variables());
   return facts;
 }
 
@@ -280,6 +244,10 @@ NcclCommunicator::Rounded NcclCommunicator::rounded(std::span<float> values) con
           std::clamp<std::int64_t>(rounding_.elements - begin, 0, std::ssize(values))};
 }
 
+void NcclCommunicator::cast(const void* from, void* to, std::int64_t count, Type from_type, Type to_type, float scale) {
+  device_.launch(cuda::launch_of(cuda::CastArguments{from, to, count, from_type, to_type, scale}), stream_);
+}
+
 void NcclCommunicator::sum_in_place(void* values, std::int64_t count, Type type, const std::string& what) {
   check(api_.all_reduce(values, values, static_cast<std::size_t>(count), nccl_type(type), NcclOperation::sum, comm_,
                         nccl_stream(stream_)),
@@ -293,13 +261,10 @@ std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values, co
   const Rounded part = rounded(values);
   collective(name_of(values), [&](const std::string& what) {
     if (before) before(stream_.handle);
-    const auto cast = [&](const void* from, void* to, Type from_type, Type to_type, float scale) {
-      device_.launch(cuda::launch_of(cuda::CastArguments{from, to, part.count, from_type, to_type, scale}), stream_);
-    };
     if (part.count > 0) {
-      cast(values.data(), part.buffer, Type::fp32, type, rounding_.scale);
+      cast(values.data(), part.buffer, part.count, Type::fp32, type, rounding_.scale);
       sum_in_place(part.buffer, part.count, type, what);
-      cast(part.buffer, values.data(), type, Type::fp32, 1 / rounding_.scale);
+      cast(part.buffer, values.data(), part.count, type, Type::fp32, 1 / rounding_.scale);
     }
     if (part.count < count || count == 0)
       sum_in_place(values.data() + part.count, count - part.count, Type::fp32, what);
@@ -307,7 +272,57 @@ std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values, co
   return pending(number);
 }
 
-void NcclCommunicator::broadcast_vector(std::span<float> values, int root) {
+// What is left of a sum on this rank comes back from 16 bits.
+template <class Call>
+std::unique_ptr<Pending> NcclCommunicator::start_part(std::span<float> values, std::int64_t begin, std::int64_t end,
+                                                      const BeforeSum& before, const Call& call) {
+  const std::int64_t number = next_number(), count = std::ssize(values);
+  const Type type = options_.gradient_type;
+  const Rounded part = rounded(values);
+  const bool is_rounded = part.count == count && count > 0;
+  collective(name_of(values), [&](const std::string& what) {
+    if (before) before(stream_.handle);
+    if (!is_rounded) {
+      check(call(static_cast<void*>(values.data()), NcclType::fp32), what);
+      return settle(what);
+    }
+    cast(values.data(), part.buffer, count, Type::fp32, type, rounding_.scale);
+    check(call(part.buffer, nccl_type(type)), what);
+    settle(what);
+    if (begin < end)
+      cast(static_cast<std::byte*>(part.buffer) + begin * cuda::bytes_of(type), values.data() + begin, end - begin, type,
+           Type::fp32, 1 / rounding_.scale);
+  });
+  return pending(number);
+}
+
+std::unique_ptr<Pending> NcclCommunicator::start_reduce_scatter(std::span<float> values, std::int64_t piece,
+                                                                const BeforeSum& before) {
+  check_pieces(values, piece);
+  const std::int64_t count = std::ssize(values), begin = std::min(count, rank() * piece);
+  return start_part(values, begin, std::min(count, begin + piece), before, [&](void* at, NcclType type) {
+    return reduce_pieces(calls(), at, count, piece, type);
+  });
+}
+
+std::unique_ptr<Pending> NcclCommunicator::start_root_sum(std::span<float> values, int root, const BeforeSum& before) {
+  const std::int64_t end = rank() == root ? std::ssize(values) : 0;
+  return start_part(values, 0, end, before, [&](void* at, NcclType type) {
+    return api_.reduce(at, at, values.size(), type, NcclOperation::sum, root, comm_, nccl_stream(stream_));
+  });
+}
+
+std::unique_ptr<Pending> NcclCommunicator::start_all_gather(std::span<float> values, std::int64_t piece) {
+  check_pieces(values, piece);
+  const std::int64_t number = next_number();
+  collective(cat("the gathering of ", values.size(), " values"), [&](const std::string& what) {
+    check(gather_pieces(calls(), values.data(), std::ssize(values), piece), what);
+    settle(what);
+  });
+  return pending(number);
+}
+
+std::unique_ptr<Pending> NcclCommunicator::start_broadcast(std::span<float> values, int root) {
   const std::int64_t number = next_number();
   collective(cat("the broadcast of ", values.size(), " values from rank ", root), [&](const std::string& what) {
     check(
@@ -315,7 +330,7 @@ void NcclCommunicator::broadcast_vector(std::span<float> values, int root) {
         what);
     settle(what);
   });
-  finish(number);
+  return pending(number);
 }
 
 bool NcclCommunicator::done(std::int64_t number) {

@@ -56,6 +56,11 @@ NcclApi load() {
   find(library, "ncclCommGetAsyncError", api.async_error);
   find(library, "ncclAllReduce", api.all_reduce);
   find(library, "ncclBroadcast", api.broadcast);
+  find(library, "ncclReduce", api.reduce);
+  find(library, "ncclReduceScatter", api.reduce_scatter);
+  find(library, "ncclAllGather", api.all_gather);
+  find(library, "ncclGroupStart", api.group_start);
+  find(library, "ncclGroupEnd", api.group_end);
   find(library, "ncclGetErrorString", api.error_text);
   find(library, "ncclGetLastError", api.last_error);
   find(library, "ncclMemAlloc", api.allocate, false);

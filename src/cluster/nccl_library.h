@@ -47,6 +47,16 @@ struct NcclApi {
                            NcclComm* comm, void* stream) = nullptr;
   NcclResult (*broadcast)(const void* from, void* to, std::size_t count, NcclType type, int root, NcclComm* comm,
                           void* stream) = nullptr;
+  NcclResult (*reduce)(const void* from, void* to, std::size_t count, NcclType type, NcclOperation operation, int root,
+                       NcclComm* comm, void* stream) = nullptr;
+  // `count`: of a rank's piece.
+  NcclResult (*reduce_scatter)(const void* from, void* to, std::size_t count, NcclType type, NcclOperation operation,
+                               NcclComm* comm, void* stream) = nullptr;
+  NcclResult (*all_gather)(const void* from, void* to, std::size_t count, NcclType type, NcclComm* comm,
+                           void* stream) = nullptr;
+  // Calls between them are one collective.
+  NcclResult (*group_start)() = nullptr;
+  NcclResult (*group_end)() = nullptr;
   const char* (*error_text)(NcclResult result) = nullptr;
   const char* (*last_error)(NcclComm* comm) = nullptr;
   // Null in libraries before 2.19.

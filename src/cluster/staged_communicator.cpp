@@ -1,5 +1,8 @@
 #include "cluster/staged_communicator.h"
 
+#include <algorithm>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -17,9 +20,17 @@ struct StagedVector {
   float* staged = nullptr;  // page-locked, as long as `memory`
 };
 
+// Elements of a collective's values.
+struct Elements {
+  std::size_t begin = 0, count = 0;
+};
+
 // On its way to the host, in the ring (`sum`), on its way back (`returning`).
 struct StagedSum {
   std::span<float> values, staged;
+  Elements up;                                                     // what comes back
+  std::function<std::unique_ptr<Pending>(std::span<float>)> start;  // the inner collective
+  float* borrowed = nullptr;                                       // of spare_; null: it has memory of its own
   cuda::Event ready, here, back;
   std::unique_ptr<Pending> sum;
   bool returning = false;
@@ -35,6 +46,11 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
   std::map<std::string, std::string> record() const override { return {{"staged", host_.describe()}}; }
   using QueuedCommunicator::start_sum;
   std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
+  std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
+                                                const BeforeSum& before) override;
+  std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override;
+  std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override;
+  std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
   void broadcast_vector(std::span<float> values, int root) override;
   void* allocate(std::int64_t bytes) override;
   void release(void* memory) override;
@@ -52,16 +68,24 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
   void finish(std::int64_t number) override;
 
  private:
+  using Start = std::function<std::unique_ptr<Pending>(std::span<float>)>;
+  std::unique_ptr<Pending> start(std::span<float> values, Elements down, Elements up, const BeforeSum& before,
+                                 Start start);
+  std::span<float> staging_of(std::span<float> values, float*& borrowed);
+  Elements piece_of_rank(std::span<float> values, std::int64_t piece) const;
   void progress();
   void give_back(StagedSum& run);
 
   cuda::Stream down_, up_;  // one way each: a bucket that comes back does not queue behind one that is not final
   bool aborted_ = false;
+  // Page-locked memory for vectors that allocate() did not give, weights above all: free ones, and all with their sizes.
+  std::vector<std::pair<float*, std::size_t>> spare_, borrowable_;
 };
 
 StagedCommunicator::~StagedCommunicator() {
   running_.clear();  // sums of the inner communicator end with it or before
   while (!allocations_.empty()) release(allocations_.back().memory);
+  for (const auto& [memory, count] : borrowable_) device_.release_host(memory);
 }
 
 void* StagedCommunicator::allocate(std::int64_t bytes) {
@@ -81,24 +105,81 @@ void StagedCommunicator::release(void* memory) {
   device_.release(a.memory);
 }
 
-std::unique_ptr<Pending> StagedCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
+// Steps give the same vectors again, so that no memory is made after the first one.
+std::span<float> StagedCommunicator::staging_of(std::span<float> values, float*& borrowed) {
+  if (const StagedVector* a = find(values)) return {a->staged + (values.data() - a->memory), values.size()};
+  auto free = std::ranges::find_if(spare_, [&](const auto& one) { return one.second == values.size(); });
+  if (free == spare_.end()) {
+    auto* const memory =
+        static_cast<float*>(device_.allocate_host(static_cast<std::int64_t>(values.size_bytes())));
+    borrowable_.emplace_back(memory, values.size());
+    free = spare_.insert(spare_.end(), borrowable_.back());
+  }
+  borrowed = free->first;
+  spare_.erase(free);
+  return {borrowed, values.size()};
+}
+
+// `down` goes to the host, `start` is given all of the values there, and `up` comes back.
+std::unique_ptr<Pending> StagedCommunicator::start(std::span<float> values, Elements down, Elements up,
+                                                   const BeforeSum& before, Start start) {
   const std::int64_t number = next_number();
-  if (values.empty()) return host_.start_sum(values, before);
-  const StagedVector* a = find(values);
-  if (a == nullptr) throw Error("a sum through host memory of memory that allocate() did not give");
+  float* borrowed = nullptr;
+  const std::span<float> staged = staging_of(values, borrowed);
   StagedSum& run = running_.emplace_back();
   run.values = values;
-  run.staged = {a->staged + (values.data() - a->memory), values.size()};
+  run.staged = staged;
+  run.up = up;
+  run.start = std::move(start);
+  run.borrowed = borrowed;
   run.ready = event();
   run.here = event();
   run.back = event();
   device_.record(run.ready, device_.compute_stream());
   device_.wait(down_, run.ready);
   if (before) before(down_.handle);
-  device_.copy(run.staged.data(), values.data(), static_cast<std::int64_t>(values.size_bytes()), CopyKind::to_host,
-               down_);
+  if (down.count > 0)
+    device_.copy(run.staged.data() + down.begin, values.data() + down.begin,
+                 static_cast<std::int64_t>(down.count * sizeof(float)), CopyKind::to_host, down_);
   device_.record(run.here, down_);
   return pending(number);
+}
+
+Elements StagedCommunicator::piece_of_rank(std::span<float> values, std::int64_t piece) const {
+  check_pieces(values, piece);
+  const std::size_t length = static_cast<std::size_t>(piece),
+                    begin = std::min(values.size(), static_cast<std::size_t>(rank()) * length);
+  return {begin, std::min(values.size() - begin, length)};
+}
+
+std::unique_ptr<Pending> StagedCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
+  if (values.empty()) return host_.start_sum(values, before);
+  if (find(values) == nullptr) throw Error("a sum through host memory of memory that allocate() did not give");
+  return start(values, {0, values.size()}, {0, values.size()}, before,
+               [this](std::span<float> staged) { return host_.start_sum(staged); });
+}
+
+std::unique_ptr<Pending> StagedCommunicator::start_reduce_scatter(std::span<float> values, std::int64_t piece,
+                                                                  const BeforeSum& before) {
+  return start(values, {0, values.size()}, piece_of_rank(values, piece), before,
+               [this, piece](std::span<float> staged) { return host_.start_reduce_scatter(staged, piece); });
+}
+
+std::unique_ptr<Pending> StagedCommunicator::start_all_gather(std::span<float> values, std::int64_t piece) {
+  return start(values, piece_of_rank(values, piece), {0, values.size()}, {},
+               [this, piece](std::span<float> staged) { return host_.start_all_gather(staged, piece); });
+}
+
+std::unique_ptr<Pending> StagedCommunicator::start_root_sum(std::span<float> values, int root,
+                                                            const BeforeSum& before) {
+  return start(values, {0, values.size()}, {0, rank() == root ? values.size() : 0}, before,
+               [this, root](std::span<float> staged) { return host_.start_root_sum(staged, root); });
+}
+
+std::unique_ptr<Pending> StagedCommunicator::start_broadcast(std::span<float> values, int root) {
+  const Elements all{0, values.size()}, none{};
+  return start(values, rank() == root ? all : none, rank() == root ? none : all, {},
+               [this, root](std::span<float> staged) { return host_.start_broadcast(staged, root); });
 }
 
 // The inner sums start in the order of start_sum(), which is the same on all ranks, whatever arrives first.
@@ -106,12 +187,13 @@ void StagedCommunicator::progress() {
   for (StagedSum& run : running_) {
     if (run.sum == nullptr && !run.returning) {
       if (!device_.done(run.here)) break;
-      run.sum = host_.start_sum(run.staged);
+      run.sum = run.start(run.staged);
     }
     if (run.sum != nullptr && run.sum->done()) give_back(run);
   }
   while (!running_.empty() && running_.front().returning && device_.done(running_.front().back)) {
     const StagedSum& run = running_.front();
+    if (run.borrowed != nullptr) spare_.emplace_back(run.borrowed, run.values.size());
     reuse({run.ready, run.here, run.back});
     end_first();
   }
@@ -119,8 +201,9 @@ void StagedCommunicator::progress() {
 
 void StagedCommunicator::give_back(StagedSum& run) {
   run.sum.reset();
-  device_.copy(run.values.data(), run.staged.data(), static_cast<std::int64_t>(run.values.size_bytes()),
-               CopyKind::to_device, up_);
+  if (run.up.count > 0)
+    device_.copy(run.values.data() + run.up.begin, run.staged.data() + run.up.begin,
+                 static_cast<std::int64_t>(run.up.count * sizeof(float)), CopyKind::to_device, up_);
   device_.record(run.back, up_);
   run.returning = true;
 }

@@ -1,4 +1,4 @@
-// Sums of device vectors through host memory, where there is no NCCL or several ranks share a GPU: each bucket is
+// Sums of device vectors, their halves and broadcasts through host memory, where there is no NCCL or several ranks share a GPU: each bucket is
 // copied to page-locked memory, summed by an inner communicator (the ring over MPI) and copied back.
 //
 //   compute   ... bucket final |e                                   |wait f| update

@@ -372,7 +372,7 @@ std::vector<Field> make_schema() {
              "backup workers have ranks of their own. pipeline: consecutive parts of the model lie on different ranks."),
     FIELD(parallel.shard_state).how_it_runs().only_with("parallel.kind", {"ring"}).also({"zero", "zero_stage"})
       .means("Each rank keeps the optimizer's state of a part of the weights and updates that part (ZeRO stage 1, "
-             "Rajbhandari et al. 2020). The weights stay whole on every rank. CPU ranks only."),
+             "Rajbhandari et al. 2020). The weights stay whole on every rank."),
     FIELD(parallel.servers).how_it_runs().unit("ranks").from(1, 65536).only_with("parallel.kind", {"server"})
       .means("Ranks that hold the weights and the optimizer's state, in ranges of equal size: the first ones."),
     FIELD(parallel.mode).words({"sync", "async"}).only_with("parallel.kind", {"server"})

@@ -12,17 +12,14 @@ std::unique_ptr<Synchronizer> make_synchronizer(const ParallelConfig& parallel, 
   const std::vector<OwnedRange> all = owners(parallel, trained, bucket_elements, communicator.size());
   if (all.empty()) return make_ring_synchronizer(communicator, gradients, bucket_elements, on_device);
   const auto make = servers_work(parallel) ? make_server_synchronizer : make_sharded_synchronizer;
-  return make(communicator, gradients, trained, bucket_elements, all);
+  return make(communicator, gradients, trained, bucket_elements, all, on_device);
 }
 
-void check_parallel(const Experiment& experiment, int ranks, bool on_device) {
+void check_parallel(const Experiment& experiment, int ranks) {
   const ParallelConfig& p = experiment.parallel;
   const bool serves = servers_work(p);
   if (!serves && !p.shard_state) return;
   const std::string what = serves ? cat("parallel.kind is ", p.kind) : "parallel.shard_state is true";
-  if (on_device)
-    throw Error(cat(what, ", but the ranks compute on GPUs, whose update takes the whole model on every rank"),
-                "expected CPU ranks (device: cpu), or parallel.kind: ring without parallel.shard_state");
   if (experiment.optimizer.kind == "muon")
     throw Error(cat(what, ", but optimizer.kind is muon, which needs whole matrices where a rank has parts of them"),
                 "expected another optimizer.kind, or parallel.kind: ring without parallel.shard_state (Muon's work is "

@@ -8,7 +8,7 @@
 namespace ringtrain {
 
 OwnedSums::OwnedSums(Communicator& communicator, std::span<float> gradients, std::int64_t trained,
-                     std::int64_t bucket_elements, std::vector<OwnedRange> owners)
+                     std::int64_t bucket_elements, std::vector<OwnedRange> owners, bool on_device)
     : communicator_(communicator),
       gradients_(gradients),
       trained_(trained),
@@ -17,7 +17,8 @@ OwnedSums::OwnedSums(Communicator& communicator, std::span<float> gradients, std
       reducer_(communicator, gradients, bucket_elements,
                [this](std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
                  start_bucket(begin, end, before, pending);
-               }) {}
+               }),
+      on_device_(on_device) {}
 
 void OwnedSums::begin(BeforeBucket before) {
   waited_seconds_ = 0;
@@ -32,9 +33,15 @@ void OwnedSums::start_bucket(std::int64_t begin, std::int64_t end, const BeforeS
   if (trained_end < end) pending.push_back(communicator_.start_sum(part(gradients_, trained_end, end)));
 }
 
+// A device orders the sums before whatever it is given next. In host memory they go on until agree().
 void OwnedSums::finish() {
   reducer_.ready(std::ssize(gradients_));
-  is_summing_ = true;
+  if (on_device_) {
+    reducer_.finish({});
+    waited_seconds_ += reducer_.exposed_seconds();
+  } else {
+    is_summing_ = true;
+  }
 }
 
 void OwnedSums::agree(std::span<double> counters) {
@@ -57,13 +64,12 @@ void OwnedSums::share(Vector& weights) {
   waited_seconds_ += now_seconds() - begin;
 }
 
+// In host memory on every machine.
 void OwnedSums::gather(std::span<float> values, std::int64_t begin) {
-  PendingSums pending;
   for (const auto& [elements, rank] : owners_) {
     const std::int64_t from = std::max(begin, elements.begin), to = std::min(begin + std::ssize(values), elements.end);
-    if (from < to) pending.push_back(communicator_.start_broadcast(part(values, from - begin, to - begin), rank));
+    if (from < to) communicator_.broadcast(std::as_writable_bytes(part(values, from - begin, to - begin)), rank);
   }
-  for (; !pending.empty(); pending.pop_front()) pending.front()->finish();
 }
 
 }  // namespace ringtrain

@@ -9,11 +9,10 @@
 
 namespace ringtrain {
 
-// In host memory.
 class OwnedSums : public Synchronizer {
  public:
   OwnedSums(Communicator& communicator, std::span<float> gradients, std::int64_t trained, std::int64_t bucket_elements,
-            std::vector<OwnedRange> owners);
+            std::vector<OwnedRange> owners, bool on_device);
   void begin(BeforeBucket before) override;
   void ready(std::int64_t watermark) override { reducer_.ready(watermark); }
   void poll() override { reducer_.poll(); }
@@ -43,7 +42,8 @@ class OwnedSums : public Synchronizer {
   void gather(std::span<float> values, std::int64_t begin);
 
   GradientReducer reducer_;
-  bool is_summing_ = false;  // between finish() and agree()
+  bool on_device_;
+  bool is_summing_ = false;  // in host memory, between finish() and agree()
   double waited_seconds_ = 0;
 };
 

@@ -26,8 +26,8 @@ std::int64_t shard_piece(std::int64_t bucket_elements, int ranks);
 std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trained, std::int64_t bucket_elements,
                                int ranks);
 
-// Throws Error where this many ranks, or this machine, cannot do what the experiment asks for.
-void check_parallel(const Experiment& experiment, int ranks, bool on_device);
+// Throws Error where this many ranks cannot do what the experiment asks for.
+void check_parallel(const Experiment& experiment, int ranks);
 
 // What one of them has; none where every rank updates everything.
 std::optional<std::vector<ElementRange>> owned_by(int rank, const std::vector<OwnedRange>& owners);

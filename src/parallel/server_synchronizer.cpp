@@ -27,8 +27,8 @@ class ServerSynchronizer final : public OwnedSums {
 
 std::unique_ptr<Synchronizer> make_server_synchronizer(Communicator& communicator, std::span<float> gradients,
                                                        std::int64_t trained, std::int64_t bucket_elements,
-                                                       const std::vector<OwnedRange>& owners) {
-  return std::make_unique<ServerSynchronizer>(communicator, gradients, trained, bucket_elements, owners);
+                                                       const std::vector<OwnedRange>& owners, bool on_device) {
+  return std::make_unique<ServerSynchronizer>(communicator, gradients, trained, bucket_elements, owners, on_device);
 }
 
 }  // namespace ringtrain

@@ -28,8 +28,8 @@ class ShardedSynchronizer final : public OwnedSums {
 
 std::unique_ptr<Synchronizer> make_sharded_synchronizer(Communicator& communicator, std::span<float> gradients,
                                                         std::int64_t trained, std::int64_t bucket_elements,
-                                                        const std::vector<OwnedRange>& owners) {
-  return std::make_unique<ShardedSynchronizer>(communicator, gradients, trained, bucket_elements, owners);
+                                                        const std::vector<OwnedRange>& owners, bool on_device) {
+  return std::make_unique<ShardedSynchronizer>(communicator, gradients, trained, bucket_elements, owners, on_device);
 }
 
 }  // namespace ringtrain

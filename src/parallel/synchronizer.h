@@ -47,17 +47,17 @@ std::unique_ptr<Synchronizer> make_ring_synchronizer(Communicator& communicator,
 
 // The same with the optimizer's state in parts (parallel.shard_state; ZeRO stage 1, Rajbhandari et al. 2020): each
 // bucket's sums are left on the ranks that own its pieces, and after the update the pieces are gathered. `trained`:
-// elements that are updated; what lies behind them is summed on all ranks. In host memory only.
+// elements that are updated; what lies behind them is summed on all ranks.
 std::unique_ptr<Synchronizer> make_sharded_synchronizer(Communicator& communicator, std::span<float> gradients,
                                                         std::int64_t trained, std::int64_t bucket_elements,
-                                                        const std::vector<OwnedRange>& owners);
+                                                        const std::vector<OwnedRange>& owners, bool on_device);
 
 // Synchronous parameter servers, which are the ranks that own something; all ranks are workers, too. Buckets are pushed
-// as they fill, and added on their owners in the order of the ranks; after the update the owners send the weights to
+// as they fill, and added on their owners (Communicator::start_root_sum()); after the update the owners send the weights to
 // all.
 std::unique_ptr<Synchronizer> make_server_synchronizer(Communicator& communicator, std::span<float> gradients,
                                                        std::int64_t trained, std::int64_t bucket_elements,
-                                                       const std::vector<OwnedRange>& owners);
+                                                       const std::vector<OwnedRange>& owners, bool on_device);
 
 // The one that the experiment asks for. `stages` not null: of a pipeline; the ring of a stage's gradients over the
 // replicas, and counters are summed over all ranks.

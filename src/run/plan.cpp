@@ -202,7 +202,7 @@ RunPlan make_equal_plan(const Experiment& experiment, const DatasetIndex& train,
                         int ranks, Backend& backend, std::int64_t recorded_micro_batch,
                         const std::optional<BranchPoint>& branch) {
   const NoiseConfig& noise = experiment.noise;
-  check_parallel(experiment, ranks, backend.on_device());
+  check_parallel(experiment, ranks);
   RunPlan p = make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, noise.small_batch,
                         experiment.batch, stages_of(experiment.parallel));
   if (branch) p.branch = *branch;

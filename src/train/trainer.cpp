@@ -383,7 +383,8 @@ bool Trainer::keeps_reading(const Position& next) {
 // change, nor where the pass writes the carried state, which a checkpoint after this step holds. A CPU has not updated
 // the weights yet.
 bool Trainer::may_run_ahead() const {
-  return backend_.on_device() && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state;
+  return backend_.on_device() && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state &&
+         !optimizer_.is_shared();
 }
 
 void Trainer::stage_next() {

@@ -54,6 +54,8 @@ struct FakeNccl::Functions {
     if (id.bytes[0] != 'x') fake.misuses.push_back("an id that is not rank 0's");
     if (fake.on_init) fake.on_init(*config, ranks, rank);
     fake.initialised_ = true;
+    fake.rank_ = rank;
+    fake.ranks_ = ranks;
     *comm = handle;
     return fake.begin(cat("init_rank of ", ranks, ", blocks ", config->max_ctas, ", blocking ", config->blocking));
   }
@@ -96,12 +98,71 @@ struct FakeNccl::Functions {
             reinterpret_cast<std::uintptr_t>(stream)),
         [&fake, to, count, type, stream] { fake.give("all_reduce", to, count, type, stream, fake.sum_); });
   }
+  // What NCCL leaves in the memory of the other ranks stays as it was.
+  static NcclResult reduce(const void* from, void* to, std::size_t count, NcclType type, NcclOperation, int root,
+                           NcclComm*, void* stream) {
+    FakeNccl& fake = *current;
+    if (from != to) fake.misuses.push_back("a sum on one rank that is not in place");
+    return fake.begin(cat("reduce ", count, " ", type_text(type), " to ", root), [&fake, to, count, type, root, stream] {
+      fake.give("reduce", to, count, type, stream, [&fake, root](std::span<float> values) {
+        std::vector<float> sums(values.begin(), values.end());
+        fake.sum_(sums);
+        if (fake.rank_ == root) std::ranges::copy(sums, values.begin());
+      });
+    });
+  }
+  static NcclResult reduce_scatter(const void* from, void* to, std::size_t count, NcclType type, NcclOperation,
+                                   NcclComm*, void* stream) {
+    FakeNccl& fake = *current;
+    const std::size_t own = static_cast<std::size_t>(fake.rank_) * count;
+    if (static_cast<const char*>(from) + own * (type == NcclType::fp32 ? 4 : 2) != to)
+      fake.misuses.push_back("a reduce-scatter that is not in place");
+    return fake.begin(cat("reduce_scatter ", count, " ", type_text(type)), [=, &fake] {
+      fake.give("reduce_scatter", const_cast<void*>(from), count * static_cast<std::size_t>(fake.ranks_), type, stream,
+                [&fake, own, count](std::span<float> values) {
+                  std::vector<float> sums(values.begin(), values.end());
+                  fake.sum_(sums);
+                  std::ranges::copy(std::span(sums).subspan(own, count), values.subspan(own).begin());
+                });
+    });
+  }
+  static NcclResult all_gather(const void* from, void* to, std::size_t count, NcclType type, NcclComm*, void* stream) {
+    FakeNccl& fake = *current;
+    const std::size_t own = static_cast<std::size_t>(fake.rank_) * count;
+    if (static_cast<char*>(to) + own * (type == NcclType::fp32 ? 4 : 2) != from)
+      fake.misuses.push_back("an all-gather that is not in place");
+    return fake.begin(cat("all_gather ", count, " ", type_text(type)), [=, &fake] {
+      fake.give("all_gather", to, count * static_cast<std::size_t>(fake.ranks_), type, stream,
+                [&fake, own, count](std::span<float> values) {
+                  std::ranges::fill(values.first(own), 0.0f);
+                  std::ranges::fill(values.subspan(own + count), 0.0f);
+                  fake.sum_(values);
+                });
+    });
+  }
+  static NcclResult group_start() {
+    FakeNccl& fake = *current;
+    if (std::exchange(fake.grouped_, true)) fake.misuses.push_back("a group within a group");
+    return NcclResult::success;
+  }
+  static NcclResult group_end() {
+    FakeNccl& fake = *current;
+    if (!std::exchange(fake.grouped_, false)) fake.misuses.push_back("the end of no group");
+    return fake.begin("group_end", [works = std::exchange(fake.group_, {})] {
+      for (const auto& work : works) work();
+    });
+  }
   static NcclResult broadcast(const void* from, void* to, std::size_t count, NcclType type, int root, NcclComm*,
                               void* stream) {
     FakeNccl& fake = *current;
     if (from != to) fake.misuses.push_back("a broadcast that is not in place");
     return fake.begin(cat("broadcast ", count, " ", type_text(type), " from ", root),
-                      [&fake, to, count, type, stream] { fake.give("broadcast", to, count, type, stream, fake.sum_); });
+                      [&fake, to, count, type, root, stream] {
+                        fake.give("broadcast", to, count, type, stream, [&fake, root](std::span<float> values) {
+                          if (fake.rank_ != root) std::ranges::fill(values, 0.0f);
+                          fake.sum_(values);
+                        });
+                      });
   }
   static const char* error_text(NcclResult result) {
     return result == NcclResult::remote_error ? "remote process exited" : "unhandled error";
@@ -151,8 +212,9 @@ FakeNccl::FakeNccl(cuda::HostDevice& device, std::function<void(std::span<float>
     : device_(device), sum_(std::move(sum)), before_(std::exchange(current, this)) {
   api_ = {Functions::get_version, Functions::get_unique_id,   Functions::init_rank,   Functions::finalize,
           Functions::destroy,     Functions::abort,           Functions::async_error, Functions::all_reduce,
-          Functions::broadcast,   Functions::error_text,      Functions::last_error,  Functions::allocate,
-          Functions::release,     Functions::register_memory, Functions::deregister};
+          Functions::broadcast,   Functions::reduce,          Functions::reduce_scatter, Functions::all_gather,
+          Functions::group_start, Functions::group_end,       Functions::error_text,  Functions::last_error,
+          Functions::allocate,    Functions::release,         Functions::register_memory, Functions::deregister};
 }
 
 FakeNccl::~FakeNccl() {
@@ -166,6 +228,11 @@ int FakeNccl::count(const std::string& begin) const {
 // Local calls are through at once; the others when async_error has been asked often enough.
 NcclResult FakeNccl::begin(std::string call, std::function<void()> when_through) {
   if (ended_) misuses.push_back(call + " after the end");
+  if (grouped_) {
+    calls.push_back(std::move(call));
+    group_.push_back(std::move(when_through));
+    return NcclResult::in_progress;
+  }
   if (in_progress_) misuses.push_back(call + " while another call is in progress");
   calls.push_back(std::move(call));
   in_progress_ = true;

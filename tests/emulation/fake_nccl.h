@@ -16,7 +16,8 @@ namespace ringtrain {
 
 class FakeNccl {
  public:
-  // `sum`: makes the sum over ranks of this rank's values, in place, when the stream comes to it.
+  // `sum`: makes the sum over ranks of this rank's values, in place, when the stream comes to it. The other collectives
+  // are made of it.
   FakeNccl(cuda::HostDevice& device, std::function<void(std::span<float>)> sum);
   FakeNccl(const FakeNccl&) = delete;
   FakeNccl& operator=(const FakeNccl&) = delete;
@@ -47,6 +48,9 @@ class FakeNccl {
   std::function<void(std::span<float>)> sum_;
   NcclApi api_;
   FakeNccl* before_;
+  std::vector<std::function<void()>> group_;  // between group_start and group_end
+  bool grouped_ = false;
+  int rank_ = 0, ranks_ = 1;
   int open_polls_ = 0;
   bool in_progress_ = false, initialised_ = false, ended_ = false;
   std::function<void()> when_through_;

@@ -240,7 +240,7 @@ void list(const LambMomentsArguments& a, Regions& r, Kernel) {
   for (int i = 0; i < a.count; ++i) {
     const auto& [begin, count, first_block] = a.ranges[i];
     for (const float* p : {a.weights, a.gradients}) r.read_own(p + begin, count);
-    for (float* p : {a.m, a.v}) r.write_own(p + begin, count);
+    for (float* p : {a.m, a.v}) r.write_own(p + begin + a.trust[i].state_shift, count);
   }
   r.write_own(a.partial, a.blocks);
 }
@@ -285,7 +285,7 @@ void list(const UpdateArguments& a, Regions& r, Kernel) {
     r.write_own(a.weights + p.flat_offset, flat);
     r.read_own((place.matrix_factor > 0 ? a.directions + place.direction_shift : a.gradients) + p.flat_offset, flat);
     for (const float* state : a.state)
-      if (state != nullptr) r.write_own(state + p.flat_offset, flat);
+      if (state != nullptr) r.write_own(state + p.flat_offset + place.state_shift, flat);
     const std::int64_t each = place.own_is_fp32 ? 4 : r.element_bytes();
     if (place.own != nullptr) r.add(static_cast<char*>(place.own) + p.own_offset * each, own * each, true);
   }

@@ -9,6 +9,7 @@
 #include "cluster/nccl_communicator.h"
 #include "cluster/staged_communicator.h"
 #include "mpi_tests.h"
+#include "ring_beside_device.h"
 #include "tests/emulation/fake_nccl.h"
 #include "tests/emulation/host_device.h"
 
@@ -80,39 +81,6 @@ std::vector<float> trained_on(HostDevice& device, DeviceCommunicator& communicat
   return weights;
 }
 
-// The ring, with a device that works while the host waits for counters, as a GPU does: another rank's sum may need this
-// rank's part before it comes to its counters.
-class RingBesideDevice final : public Communicator {
- public:
-  RingBesideDevice(Communicator& ring, HostDevice& device) : ring_(ring), device_(device) {}
-  int rank() const override { return ring_.rank(); }
-  int size() const override { return ring_.size(); }
-  std::string describe() const override { return ring_.describe(); }
-  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override {
-    return ring_.start_sum(values, before);
-  }
-  std::unique_ptr<Pending> start_sum(std::span<double> values) override {
-    return std::make_unique<Waiting>(ring_.start_sum(values), device_);
-  }
-  void broadcast(std::span<std::byte> bytes, int root) override { ring_.broadcast(bytes, root); }
-  void gather(std::span<const float> mine, std::span<float> all, int root) override { ring_.gather(mine, all, root); }
-  void scatter(std::span<const float> all, std::span<float> mine, int root) override { ring_.scatter(all, mine, root); }
-  void barrier() override { ring_.barrier(); }
-
- private:
-  struct Waiting final : Pending {
-    Waiting(std::unique_ptr<Pending> ring_sum, HostDevice& its_device) : sum(std::move(ring_sum)), device(its_device) {}
-    bool done() override {
-      device.finish_all();
-      return sum->done();
-    }
-    std::unique_ptr<Pending> sum;
-    HostDevice& device;
-  };
-  Communicator& ring_;
-  HostDevice& device_;
-};
-
 // Whatever the streams' order: at once, as late as possible, and two random ones.
 std::vector<RunOrder> orders() {
   const auto rank = static_cast<std::uint64_t>(session().rank());
@@ -120,10 +88,6 @@ std::vector<RunOrder> orders() {
           {RunOrder::Kind::latest, 0},
           {RunOrder::Kind::random, 10 + rank},
           {RunOrder::Kind::random, 20 + rank}};
-}
-
-std::function<void(std::span<float>)> sum_over(Communicator& ring) {
-  return [&ring](std::span<float> values) { ring.sum(values); };
 }
 
 TEST(DeviceCommunicator, RanksThatTrainWithNcclGetTheWeightsOfRanksThatTrainInHostMemory) {
@@ -172,11 +136,7 @@ TEST(DeviceCommunicator, AVectorOfRank0ReachesAllDevices) {
   for (const bool staged : {false, true}) {
     HostDevice device({{RunOrder::Kind::latest, 0}, {}, {}});
     const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
-    // NCCL's broadcast: here the sum of rank 0's values and everybody else's zeros.
-    FakeNccl nccl(device, [&](std::span<float> values) {
-      if (ring->rank() != 0) std::ranges::fill(values, 0.0f);
-      ring->sum(values);
-    });
+    FakeNccl nccl(device, sum_over(*ring));
     const auto communicator =
         staged ? make_staged_communicator(device, *ring) : make_nccl_communicator(nccl.api(), device, *ring, {});
     auto* const vector = static_cast<float*>(communicator->allocate(kCount * 4));
@@ -191,6 +151,73 @@ TEST(DeviceCommunicator, AVectorOfRank0ReachesAllDevices) {
     communicator->release(vector);
     device.release_host(pinned);
   }
+}
+
+// Pieces of equal length and others, in fp32 and rounded; the values are exact in all types.
+TEST(DeviceCommunicator, HalvesOfSumsAndSumsOnOneRankAreThoseOfHostMemory) {
+  const auto value = [](int rank, std::int64_t i) { return static_cast<float>((i * 7 + rank * 13) % 29 - 14); };
+  const int ranks = session().size(), rank = session().rank();
+  for (const std::string kind : {"staged", "fp32", "fp16"})
+    for (const RunOrder& order : orders())
+      for (const std::int64_t piece : {std::int64_t{64}, std::int64_t{100}}) {
+        const std::int64_t count = piece == 64 ? 64 * ranks : 100 * ranks - 130;
+        if (count <= 0) continue;
+        SCOPED_TRACE(cat(kind, ", pieces of ", piece));
+        HostDevice device({order, {}, {}});
+        const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
+        RingBesideDevice host(*ring, device);
+        FakeNccl nccl(device, sum_over(*ring));
+        const auto communicator =
+            kind == "staged" ? make_staged_communicator(device, *ring)
+                             : make_nccl_communicator(
+                                   nccl.api(), device, host,
+                                   {.gradient_type = kind == "fp16" ? cuda::Type::fp16 : cuda::Type::fp32});
+        auto* const sums = static_cast<float*>(communicator->allocate(count * 4));
+        auto* const weights = static_cast<float*>(device.allocate(count * 4, "weights"));
+        auto* const pinned = static_cast<float*>(device.allocate_host(count * 4));
+        const auto size = static_cast<std::size_t>(count);
+        const cuda::Stream compute = device.compute_stream();
+        const cuda::Event end = device.make_event();
+        const auto fetch = [&](const float* from) {
+          device.copy(pinned, from, count * 4, CopyKind::to_host, compute);
+          device.record(end, compute);
+          device.synchronize(end, [&] { communicator->poll(); });
+        };
+        const auto give = [&](float* to) {
+          for (std::int64_t i = 0; i < count; ++i) pinned[i] = value(rank, i);
+          device.copy(to, pinned, count * 4, CopyKind::to_device, compute);
+          device.record(end, compute);
+          device.synchronize(end, [&] { communicator->poll(); });
+        };
+        const auto total = [&](std::int64_t i) {
+          float sum = 0;
+          for (int r = 0; r < ranks; ++r) sum += value(r, i);
+          return sum;
+        };
+        give(sums);
+        communicator->start_reduce_scatter({sums, size}, piece, {})->finish();
+        fetch(sums);
+        for (std::int64_t i = rank * piece; i < std::min(count, (rank + 1) * piece); ++i)
+          ASSERT_EQ(pinned[i], total(i)) << i;
+        give(weights);
+        communicator->start_all_gather({weights, size}, piece)->finish();
+        fetch(weights);
+        for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(pinned[i], value(static_cast<int>(i / piece), i)) << i;
+        const int root = ranks - 1;
+        give(sums);
+        communicator->start_root_sum({sums, size}, root, {})->finish();
+        fetch(sums);
+        for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(pinned[i], rank == root ? total(i) : value(rank, i)) << i;
+        give(weights);
+        communicator->start_broadcast({weights, size}, root)->finish();
+        fetch(weights);
+        for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(pinned[i], value(root, i)) << i;
+        EXPECT_TRUE(nccl.misuses.empty()) << nccl.misuses.front();
+        communicator->release(sums);
+        device.finish_all();
+        device.release(weights);
+        device.release_host(pinned);
+      }
 }
 
 TEST(DeviceCommunicator, OneRankThatCannotRegisterMemoryMakesAllTakePlainMemory) {

@@ -13,12 +13,15 @@
 #include "backend/cuda/backend.h"
 #include "base/error.h"
 #include "checkpoint/snapshot.h"
+#include "cluster/nccl_communicator.h"
 #include "cluster/staged_communicator.h"
 #include "config/reader.h"
 #include "data_prep/text/names.h"
 #include "data_prep/text/text.h"
 #include "mpi_tests.h"
+#include "ring_beside_device.h"
 #include "run/machine.h"
+#include "tests/emulation/fake_nccl.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/with_folder.h"
 #include "train/trainer.h"
@@ -78,6 +81,8 @@ struct TrainingRank {
   RankGroup group = alone ? *session().job().split(session().rank()) : session().job();
   std::unique_ptr<Communicator> host = make_mpi_communicator(group, 1 << 12);
   std::unique_ptr<cuda::HostDevice> device;
+  std::unique_ptr<RingBesideDevice> beside;
+  std::unique_ptr<FakeNccl> nccl;  // communication.library: nccl
   std::unique_ptr<DeviceCommunicator> sums;
   std::unique_ptr<StageRanks> stages;  // of a pipeline
   std::unique_ptr<Backend> backend;
@@ -91,7 +96,13 @@ struct TrainingRank {
       : alone(is_alone) {
     if (on_device) {
       device = std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.order = {cuda::RunOrder::Kind::latest, 0}});
-      sums = make_staged_communicator(*device, *host);
+      if (experiment.communication.library == "nccl") {
+        beside = std::make_unique<RingBesideDevice>(*host, *device);
+        nccl = std::make_unique<FakeNccl>(*device, sum_over(*host));
+        sums = make_nccl_communicator(nccl->api(), *device, *beside, {.timeout_seconds = 60});
+      } else {
+        sums = make_staged_communicator(*device, *host);
+      }
       cuda::BackendOptions options;
       options.segment_elements = 512;
       options.allocate_reduced = [this](std::int64_t bytes) { return sums->allocate(bytes); };

@@ -86,7 +86,6 @@ class CudaBackend : public Backend {
   }
   void start_update(const Update& update, Vector& weights, const Vector& gradients,
                     std::span<const std::unique_ptr<Vector>> state) override {
-    if (update.complete_norms) throw Error("on a GPU a rank updates the whole model");
     const ProgramBase* program =
         update.program == nullptr ? nullptr : &dynamic_cast<const ProgramBase&>(*update.program);
     updater_.start(update, program, weights, gradients, state);

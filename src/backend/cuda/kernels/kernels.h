@@ -374,6 +374,7 @@ struct UpdateScalarsArguments {
 struct TrustRange {
   float weight_decay = 0;
   std::int32_t has_trust_ratio = 0;
+  std::int64_t state_shift = 0;  // from its elements in the flat vector to those of its state
 };
 // The first pass of lamb: moves the moments, and sums the squares of the directions of each block's chunk in double,
 // partial[blocks]. Nothing where the update is skipped.
@@ -432,6 +433,7 @@ struct UpdatePlace {
   int range = 0;                     // of the update's ranges
   float matrix_factor = 0;           // of a matrix of Muon's; 0: it is none
   std::int64_t direction_shift = 0;  // from its elements in the flat vector to those of its direction
+  std::int64_t state_shift = 0;      // the same to those of its state, where a rank keeps parts of it
 };
 // The optimizer's step, and a program's own copies of the new weights.
 struct UpdateArguments {

@@ -21,10 +21,11 @@ __global__ void __launch_bounds__(tile_threads) lamb_moments(LambMomentsArgument
   const std::int64_t end = begin + norm_chunk < range.count ? begin + norm_chunk : range.count;
   double sum = 0;
   for (std::int64_t i = range.begin + begin + threadIdx.x; i < range.begin + end; i += tile_threads) {
-    float m = a.m[i], v = a.v[i];
+    const std::int64_t state = i + a.trust[index].state_shift;
+    float m = a.m[state], v = a.v[state];
     move_moments(rule, scaled_gradient(rule, a.gradients[i]), m, v);
-    a.m[i] = m;
-    a.v[i] = v;
+    a.m[state] = m;
+    a.v[state] = v;
     const auto direction = static_cast<double>(lamb_direction(rule, a.weights[i], m, v));
     sum += direction * direction;
   }

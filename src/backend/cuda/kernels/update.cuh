@@ -52,6 +52,7 @@ struct OwnRule {
   float gradient_scale, weight_decay, rate_factor;
   bool is_muons;
   const float* gradients;  // or directions of Muon, from where the flat vector's places count
+  std::int64_t state_shift;
 };
 
 // Updates `count` (at most four) elements from `at` on; returns the new weights. The rule is read anew each time, from
@@ -66,19 +67,20 @@ __device__ __forceinline__ Four update_four(const UpdateArguments& a, const OwnR
   else
     rule.learning_rate *= own.rate_factor;
   const bool has_second = a.state[1] != nullptr, moved_before = rule.kind == OptimizerKind::lamb;
-  Four w = load_four<whole>(a.weights + at, count), first = load_four<whole>(a.state[0] + at, count), second{}, g{};
-  if (has_second) second = load_four<whole>(a.state[1] + at, count);
+  const std::int64_t state = at + own.state_shift;
+  Four w = load_four<whole>(a.weights + at, count), first = load_four<whole>(a.state[0] + state, count), second{}, g{};
+  if (has_second) second = load_four<whole>(a.state[1] + state, count);
   if (!moved_before) g = load_four<whole>(own.gradients + at, count);
   RINGTRAIN_UNROLL
   for (int i = 0; i < 4; ++i) w.v[i] = updated_weight(rule, w.v[i], g.v[i], first.v[i], second.v[i]);
   store_four<whole>(a.weights + at, count, w);
   if (moved_before) return w;
-  store_four<whole>(a.state[0] + at, count, first);
-  if (has_second) store_four<whole>(a.state[1] + at, count, second);
+  store_four<whole>(a.state[0] + state, count, first);
+  if (has_second) store_four<whole>(a.state[1] + state, count, second);
   return w;
 }
 __device__ __forceinline__ bool may_be_whole(const UpdateArguments& a, const OwnRule& own, std::int64_t at) {
-  return at % 4 == 0 && aligned(a.weights, own.gradients, a.state[0], a.state[1]);
+  return at % 4 == 0 && own.state_shift % 4 == 0 && aligned(a.weights, own.gradients, a.state[0], a.state[1]);
 }
 
 // The copy has the flat vector's order, perhaps with padding behind each row, which stays as it is.
@@ -153,7 +155,8 @@ __global__ void __launch_bounds__(tile_threads) update(UpdateArguments a) {
                                     : a.trust_ratios == nullptr ? a.scalars->rate_factor
                                                                 : a.trust_ratios[place.range],
                      .is_muons = muons,
-                     .gradients = muons ? a.directions + place.direction_shift : a.gradients};
+                     .gradients = muons ? a.directions + place.direction_shift : a.gradients,
+                     .state_shift = place.state_shift};
   if (place.own_is_fp32)
     update_tensor<float>(a, rule, place, shared);
   else

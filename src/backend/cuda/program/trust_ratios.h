@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda/program/completed_norms.h"
 #include "backend/cuda/program/range_norms.h"
 
 namespace ringtrain::cuda {
@@ -14,14 +15,15 @@ namespace ringtrain::cuda {
 class TrustRatios {
  public:
   TrustRatios(Device& device, std::function<void()> poll, std::span<const UpdateRange> ranges);
-  // Queues them; `rule` and `scalars` lie on the device. Moves LAMB's moments, which are its `state`.
-  void queue(const Update& update, const UpdateRule* rule, const UpdateScalars* scalars, const Vector& weights,
+  // Queues them; `gradient_norms` (of whole tensors), `rule` and `scalars` lie on the device. Moves LAMB's moments, which
+  // are its `state`. Where ranks share the tensors it is collective, and the host waits for the device.
+  void queue(const Update& update, const double* gradient_norms, const UpdateRule* rule, const UpdateScalars* scalars, const Vector& weights,
              const Vector& gradients, std::span<const std::unique_ptr<Vector>> state);
   const float* data() const { return ratios_.data<float>(); }  // one per range, on the device
   // Queues the copy to the host, which values() returns once the device has done it.
   void fetch();
   std::vector<float> values() const { return {host_.data(), host_.data() + count_}; }
-  std::int64_t bytes() const { return table_.bytes() + ratios_.bytes() + *norm_bytes_; }
+  std::int64_t bytes() const;
 
  private:
   Device& device_;
@@ -31,8 +33,15 @@ class TrustRatios {
   std::shared_ptr<std::int64_t> norm_bytes_;
   DeviceMemory table_, ratios_;  // TrustRange, float
   HostMemory<float> host_;
-  DeviceRangeNorms weights_;
-  std::unique_ptr<DeviceRangeNorms> directions_;  // of LAMB
+  struct Norms {
+    std::unique_ptr<DeviceRangeNorms> parts;    // null: this rank has no range
+    std::unique_ptr<CompletedNorms> completed;  // null: it has whole tensors
+    const double* data() const { return completed ? completed->norms() : parts->data(); }
+  };
+  void make(Norms& norms) const;
+  void complete(Norms& norms, const Update& update) const;
+
+  Norms weights_, directions_;  // directions: of LAMB
 };
 
 }  // namespace ringtrain::cuda

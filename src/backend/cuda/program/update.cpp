@@ -16,7 +16,7 @@ std::int64_t size_in_bytes(std::int64_t count) {
 bool same(std::span<const UpdateRange> a, std::span<const UpdateRange> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const UpdateRange& x, const UpdateRange& y) {
     return x.begin == y.begin && x.end == y.end && x.weight_decay == y.weight_decay &&
-           x.has_trust_ratio == y.has_trust_ratio && x.direction == y.direction && x.matrix_factor == y.matrix_factor;
+           x.has_trust_ratio == y.has_trust_ratio && x.direction == y.direction && x.matrix_factor == y.matrix_factor && x.state() == y.state();
   });
 }
 }  // namespace
@@ -34,7 +34,7 @@ Updater::Updater(Device& device, std::function<void()> poll)
 // They are the same in every step, so that one copy, which the host waits for, serves a run.
 void Updater::upload_places(std::span<const UpdateRange> ranges, const ProgramBase* program) {
   const auto copies = program == nullptr ? nullptr : program->weight_copies();
-  if (place_count_ > 0 && same(ranges, known_ranges_) && copies == known_copies_) return;
+  if (same(ranges, known_ranges_) && copies == known_copies_) return;
   const Stream stream = device_.compute_stream();
   std::vector<UpdatePlace> places =
       update_places(ranges, copies == nullptr ? std::span<const WeightCopy>() : std::span(*copies));
@@ -48,12 +48,36 @@ void Updater::upload_places(std::span<const UpdateRange> ranges, const ProgramBa
     wait();  // the update before may still read the old ones
     places_ = DeviceMemory(device_, size_in_bytes<UpdatePlace>(place_count_), "the update's places");
   }
-  device_.copy(places_.data(), places.data(), size_in_bytes<UpdatePlace>(place_count_), CopyKind::to_device, stream);
-  wait();
+  if (place_count_ > 0) {
+    device_.copy(places_.data(), places.data(), size_in_bytes<UpdatePlace>(place_count_), CopyKind::to_device, stream);
+    wait();
+  }
   trust_.reset();
   muon_.reset();
+  completed_.reset();
   known_ranges_.assign(ranges.begin(), ranges.end());
   known_copies_ = copies;
+}
+
+// The norm of the whole gradient decides whether and by how much the rank's elements move.
+void Updater::queue_scalars(const Update& update, const Vector& gradients) {
+  if (update.gradient_norms != nullptr) update.gradient_norms->measure(gradients);
+  if (update.complete_norms) {
+    if (!completed_) completed_ = std::make_unique<CompletedNorms>(device_, poll_, std::ssize(update.ranges));
+    completed_->complete(update.gradient_norms, update.complete_norms);
+  } else {
+    completed_.reset();
+  }
+  const float* small_norms = update.adascale ? gradients.data() + update.adascale->small_norms : nullptr;
+  device_.launch(launch_of(UpdateScalarsArguments{
+                     .norms = completed_ ? completed_->total() : update.gradient_norms->data(),
+                     .scalars = scalars_.data<UpdateScalars>(),
+                     .count = completed_ ? 1 : static_cast<int>(update.gradient_norms->size()),
+                     .unscale = 1 / update.loss_scale,
+                     .clip_norm = update.clip_norm,
+                     .adascale = update.adascale.value_or(AdaScaleStep{}),
+                     .small_norms = small_norms}),
+                 device_.compute_stream());
 }
 
 void Updater::start(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
@@ -61,20 +85,13 @@ void Updater::start(const Update& update, const ProgramBase* program, Vector& we
   const Stream stream = device_.compute_stream();
   rule_ring_.upload(&update.rule, 1, rule_.data(), poll_);
   upload_places(update.ranges, program);
-  update.gradient_norms->measure(gradients);
-  const float* small_norms = update.adascale ? gradients.data() + update.adascale->small_norms : nullptr;
-  device_.launch(launch_of(UpdateScalarsArguments{.norms = update.gradient_norms->data(),
-                                                  .scalars = scalars_.data<UpdateScalars>(),
-                                                  .count = static_cast<int>(update.gradient_norms->size()),
-                                                  .unscale = 1 / update.loss_scale,
-                                                  .clip_norm = update.clip_norm,
-                                                  .adascale = update.adascale.value_or(AdaScaleStep{}),
-                                                  .small_norms = small_norms}),
-                 stream);
+  queue_scalars(update, gradients);
   const float* trust_ratios = nullptr;
   if (has_trust_ratio(update.rule.kind)) {
     if (!trust_) trust_ = std::make_unique<TrustRatios>(device_, poll_, update.ranges);
-    trust_->queue(update, rule_.data<UpdateRule>(), scalars_.data<UpdateScalars>(), weights, gradients, state);
+    const double* gradient_norms = completed_ ? completed_->norms() : update.gradient_norms->data();
+    trust_->queue(update, gradient_norms, rule_.data<UpdateRule>(), scalars_.data<UpdateScalars>(), weights, gradients,
+                  state);
     trust_ratios = trust_->data();
   }
   if (update.directions != nullptr) {
@@ -91,7 +108,8 @@ void Updater::start(const Update& update, const ProgramBase* program, Vector& we
                             .trust_ratios = trust_ratios,
                             .directions = update.directions == nullptr ? nullptr : update.directions->data()};
   for (std::size_t i = 0; i < state.size(); ++i) arguments.state[i] = state[i]->data();
-  device_.launch(launch_of(program == nullptr ? Type::fp32 : program->type(), arguments, place_blocks_), stream);
+  if (place_count_ > 0)
+    device_.launch(launch_of(program == nullptr ? Type::fp32 : program->type(), arguments, place_blocks_), stream);
   const std::int64_t statistics = weights.size() - update.trained;
   if (statistics > 0)
     device_.launch(launch_of(AverageArguments{.weights = weights.data() + update.trained,

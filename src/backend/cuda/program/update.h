@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/program/base.h"
+#include "backend/cuda/program/completed_norms.h"
 #include "backend/cuda/program/muon_directions.h"
 #include "backend/cuda/program/trust_ratios.h"
 #include "backend/cuda/program/update_places.h"
@@ -22,11 +23,12 @@ class Updater {
   UpdateResult finish();
   std::int64_t bytes() const {
     return scalars_.bytes() + rule_.bytes() + places_.bytes() + (trust_ ? trust_->bytes() : 0) +
-           (muon_ ? muon_->bytes() : 0);
+           (muon_ ? muon_->bytes() : 0) + (completed_ ? completed_->bytes() : 0);
   }
 
  private:
   void upload_places(std::span<const UpdateRange> ranges, const ProgramBase* program);
+  void queue_scalars(const Update& update, const Vector& gradients);
 
   Device& device_;
   std::function<void()> poll_;
@@ -36,6 +38,7 @@ class Updater {
   HostMemory<UpdateScalars> host_scalars_;
   std::unique_ptr<TrustRatios> trust_;    // of known_ranges_; null: not needed so far
   std::unique_ptr<MuonDirections> muon_;  // the same
+  std::unique_ptr<CompletedNorms> completed_;  // the same: of the gradient, where ranks share the tensors
   bool reports_trust_ = false;            // the last update
   // What lies on the device. Copies are known by what is shared: a program's address may come again.
   std::vector<UpdateRange> known_ranges_;

@@ -1,0 +1,132 @@
+// Sharded state and synchronous servers on (host) devices, by NCCL and through host memory, against the ring on the same
+// devices.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "training_rank.h"
+
+namespace ringtrain {
+namespace {
+
+class DeviceShares : public TrainerTest {};
+
+std::vector<Settings> ways() {
+  std::vector<Settings> all = {{"parallel.shard_state=true"}};
+  for (int servers = 1; servers <= std::min(3, session().size()); ++servers)
+    all.push_back({"parallel.kind=server", cat("parallel.servers=", servers)});
+  return all;
+}
+
+Settings joined(Settings a, const Settings& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return largest;
+}
+
+// Sums of two ranks have the same bits in every order, so that the weights have them, too, where no norm of a tensor or
+// of the whole gradient decides about them.
+void expect_as_ring(TrainingRank& rank, const std::vector<StepReport>& reports, TrainingRank& ring,
+                    const std::vector<StepReport>& expected, const std::vector<float>& initial, bool same_bits) {
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    const double tolerance = i == 0 ? 1e-6 : 1e-4;
+    ASSERT_NEAR(reports[i].loss, expected[i].loss, tolerance * expected[i].loss) << i;
+    ASSERT_NEAR(reports[i].gradient_norm, expected[i].gradient_norm, 10 * tolerance * expected[i].gradient_norm) << i;
+    ASSERT_EQ(reports[i].trust_ratios.size(), expected[i].trust_ratios.size());
+    for (std::size_t k = 0; k < expected[i].trust_ratios.size(); ++k)
+      ASSERT_NEAR(reports[i].trust_ratios[k], expected[i].trust_ratios[k], 1e-2f * expected[i].trust_ratios[k]);
+  }
+  if (same_bits && session().size() <= 2) {
+    EXPECT_EQ(rank.weights(), ring.weights());
+  }
+  EXPECT_LT(difference(rank.weights(), ring.weights()), 2e-2 * difference(ring.weights(), initial));
+  const Checkpoint own = rank.snapshot(), of_ring = ring.snapshot();
+  ASSERT_EQ(own.arrays.size(), of_ring.arrays.size());
+  for (std::size_t a = 0; a < own.arrays.size(); ++a) {
+    float size = 0;
+    for (const float v : of_ring.arrays[a].values) size = std::max(size, std::abs(v));
+    EXPECT_LE(difference(own.arrays[a].values, of_ring.arrays[a].values), 2e-2 * static_cast<double>(size))
+        << own.arrays[a].name;
+  }
+}
+
+TEST_F(DeviceShares, GiveTheCurveOfTheRing) {
+  const std::vector<Settings> optimizers = {
+      {"optimizer.kind=adam", "optimizer.clip_norm=0"},
+      {"optimizer.kind=sgd", "optimizer.clip_norm=0.3"},
+      {"optimizer.kind=lars", "optimizer.weight_decay=0.001", "optimizer.trust_coefficient=0.02",
+       "optimizer.record_trust_every_steps=1"},
+      {"optimizer.kind=lamb", "optimizer.weight_decay=0.01", "optimizer.record_trust_every_steps=1"},
+      {"optimizer.kind=adamw", "optimizer.schedule_free=true", "optimizer.clip_norm=0"}};
+  for (const std::string library : {"mpi", "nccl"})
+    for (const Settings& optimizer : optimizers) {
+      const Settings common = joined(optimizer, {"communication.bucket_mib=0.002", "communication.library=" + library});
+      TrainingRank ring(experiment("names", common), true);
+      const std::vector<float> initial = ring.weights();
+      const auto expected = ring.steps(8);
+      for (const Settings& way : ways()) {
+        SCOPED_TRACE(cat(library, " ", optimizer[0], " ", way.back()));
+        TrainingRank rank(experiment("names", joined(common, way)), true);
+        const auto reports = rank.steps(8);
+        expect_as_ring(rank, reports, ring, expected, initial, optimizer.back() == "optimizer.clip_norm=0");
+        if (rank.nccl) {
+          EXPECT_TRUE(rank.nccl->misuses.empty()) << rank.nccl->misuses.front();
+        }
+      }
+    }
+}
+
+// A checkpoint of a CPU's ring, gone on with on devices that share the state, and the other way round.
+TEST_F(DeviceShares, GoOnFromCheckpointsOfTheRing) {
+  const Settings common = {"optimizer.kind=adamw", "optimizer.weight_decay=0.01", "communication.bucket_mib=0.002",
+                           "communication.library=mpi"};
+  TrainingRank ring(experiment("names", common), false);
+  ring.steps(4);
+  const Checkpoint at_4 = ring.snapshot();
+  ring.steps(4);
+  for (const Settings& way : ways()) {
+    SCOPED_TRACE(way.back());
+    TrainingRank first(experiment("names", joined(common, way)), true, &at_4);
+    const Checkpoint same = first.snapshot();
+    for (std::size_t a = 0; a < same.arrays.size(); ++a)
+      EXPECT_EQ(same.arrays[a].values, at_4.arrays[a].values) << same.arrays[a].name;
+    first.steps(2);
+    const Checkpoint at_6 = first.snapshot();
+    TrainingRank second(experiment("names", common), false, &at_6);
+    second.steps(2);
+    EXPECT_LT(difference(second.weights(), ring.weights()), 1e-4);
+  }
+}
+
+// What they take less than the ring is what the plan says.
+TEST_F(DeviceShares, TakeTheMemoryThatThePlanSays) {
+  const auto taken_and_planned = [this](const Settings& way) {
+    TrainingRank rank(experiment("names", joined(way, {"communication.library=mpi", "optimizer.kind=lamb"})), true);
+    rank.steps(2);
+    std::int64_t planned = 0;
+    for (const MemoryItem& item : rank_memory(rank.plan, *rank.backend, session().rank()))
+      if (item.on_device) planned += item.bytes;
+    return std::pair(rank.backend->allocated_bytes(), planned);
+  };
+  const auto [ring_taken, ring_planned] = taken_and_planned({});
+  for (const Settings& way : ways()) {
+    SCOPED_TRACE(way.back());
+    const auto [taken, planned] = taken_and_planned(way);
+    EXPECT_EQ(ring_taken - taken, ring_planned - planned);
+    if (session().size() > 1 && way.back() == "parallel.shard_state=true") {
+      EXPECT_LT(taken, ring_taken);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ringtrain

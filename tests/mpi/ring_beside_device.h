@@ -1,0 +1,60 @@
+// The host's side of a device that works while the host waits, as a GPU does.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "backend/group_ranks.h"
+#include "cluster/communicator.h"
+#include "tests/emulation/host_device.h"
+
+namespace ringtrain {
+
+// The ring, with a device that works while the host waits for counters: another rank's sum may need this
+// rank's part before it comes to its counters.
+class RingBesideDevice final : public Communicator {
+ public:
+  RingBesideDevice(Communicator& ring, cuda::HostDevice& device) : ring_(ring), device_(device) {}
+  int rank() const override { return ring_.rank(); }
+  int size() const override { return ring_.size(); }
+  std::string describe() const override { return ring_.describe(); }
+  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override {
+    return ring_.start_sum(values, before);
+  }
+  std::unique_ptr<Pending> start_sum(std::span<double> values) override {
+    return std::make_unique<Waiting>(ring_.start_sum(values), device_);
+  }
+  void broadcast(std::span<std::byte> bytes, int root) override { beside().broadcast(bytes, root); }
+  void gather(std::span<const float> mine, std::span<float> all, int root) override { beside().gather(mine, all, root); }
+  void scatter(std::span<const float> all, std::span<float> mine, int root) override {
+    beside().scatter(all, mine, root);
+  }
+  void barrier() override { beside().barrier(); }
+  std::unique_ptr<GroupRanks> share_groups(int span) override { return ring_.share_groups(span); }
+
+ private:
+  // Calls that block: what the device has been given is done before.
+  Communicator& beside() {
+    device_.finish_all();
+    return ring_;
+  }
+  struct Waiting final : Pending {
+    Waiting(std::unique_ptr<Pending> ring_sum, cuda::HostDevice& its_device) : sum(std::move(ring_sum)), device(its_device) {}
+    bool done() override {
+      device.finish_all();
+      return sum->done();
+    }
+    std::unique_ptr<Pending> sum;
+    cuda::HostDevice& device;
+  };
+  Communicator& ring_;
+  cuda::HostDevice& device_;
+};
+
+// What FakeNccl makes sums with.
+inline std::function<void(std::span<float>)> sum_over(Communicator& ring) {
+  return [&ring](std::span<float> values) { ring.sum(values); };
+}
+
+}  // namespace ringtrain
