@@ -13,6 +13,7 @@
 #include "cluster/nccl_environment.h"
 #include "cluster/nccl_pieces.h"
 #include "cluster/queued_communicator.h"
+#include "cluster/staged_group_ranks.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -61,6 +62,10 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override;
   std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
   void set_rounding(const GradientRounding& rounding) override { rounding_ = rounding; }
+  // A few numbers per channel: by way of host memory, as neighbours on a node exchange them.
+  std::unique_ptr<GroupRanks> share_groups(int span) override {
+    return make_staged_group_ranks(device_, host_.share_groups(span), [this] { poll(); });
+  }
   void broadcast_vector(std::span<float> values, int root) override { start_broadcast(values, root)->finish(); }
   void* allocate(std::int64_t bytes) override;
   void release(void* memory) override;

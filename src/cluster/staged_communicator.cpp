@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cluster/queued_communicator.h"
+#include "cluster/staged_group_ranks.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -51,6 +52,9 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
   std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override;
   std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override;
   std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
+  std::unique_ptr<GroupRanks> share_groups(int span) override {
+    return make_staged_group_ranks(device_, host_.share_groups(span), [this] { poll(); });
+  }
   void broadcast_vector(std::span<float> values, int root) override;
   void* allocate(std::int64_t bytes) override;
   void release(void* memory) override;

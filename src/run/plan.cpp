@@ -228,7 +228,7 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   const Experiment planned = servers ? experiment_of_update(experiment, *servers) : experiment;
   const int equal_ranks = !servers ? ranks : servers->async ? 1 : servers->workers;
   RunPlan p = make_equal_plan(planned, train, validation, equal_ranks, backend, recorded_micro_batch, branch);
-  check_ranks(experiment, p.batch, ranks, servers.has_value(), p.stages(), backend);
+  check_ranks(experiment, p.batch, ranks, servers.has_value(), p.stages());
   if (!servers) return p;
   p.experiment = experiment;
   p.servers = servers;

@@ -4,13 +4,7 @@
 
 namespace ringtrain {
 
-void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks, bool has_servers, std::int64_t stages,
-                 const Backend& backend) {
-  if (batch.span > 1 && backend.on_device())
-    throw Error(cat(batch.ranks, " ranks would share the virtual workers of batch.worker ", batch.worker, ", ",
-                    batch.span, " ranks each, but batch norm's sums over ranks are made on CPUs only"),
-                cat("Numbers of GPUs that divide the ", batch.workers,
-                    " workers: ", nearest_divisors(batch.workers, batch.ranks), "; or machine.device=cpu."));
+void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks, bool has_servers, std::int64_t stages) {
   if (batch.span > 1 && has_servers)
     throw Error(
         cat(batch.ranks, " workers of parallel.kind: server would share the virtual workers of batch.worker ",

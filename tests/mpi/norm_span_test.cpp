@@ -115,6 +115,54 @@ TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
   }
 }
 
+TEST_F(NormSpanTraining, TheFirstGradientOfDevicesIsThatOfOneRank) {
+  if (!is_power_of_two(session().size())) return;
+  const Settings plain = {"optimizer.momentum=0", "optimizer.weight_decay=0", "learning_rate.base=4096",
+                          "precision=fp32"};
+  for (const std::int64_t workers : {1, 3}) {
+    SCOPED_TRACE(workers);
+    const Experiment e = experiment(workers, kResnet, plain);
+    TrainingRank run(e, true);
+    OneRank one(e);
+    EXPECT_EQ(run.plan.batch.span, session().size());
+    const std::vector<double> shared = first_gradient(run), alone = first_gradient(one);
+    for (const Parameter& p : run.plan.parameters.all()) {
+      if (p.offset >= run.plan.parameters.trained()) continue;
+      EXPECT_LE(tensor_difference(shared, alone, p), 1e-5) << p.name;
+    }
+  }
+}
+
+TEST_F(NormSpanTraining, TheCurveOfDevicesIsThatOfOneRank) {
+  if (!is_power_of_two(session().size())) return;
+  const Experiment e = experiment(3, kResnet, {"precision=fp32"});
+  TrainingRank shared(e, true);
+  OneRank alone(e);
+  const std::vector<StepReport> a = shared.steps(8);
+  const std::vector<OneRank::Step> b = alone.steps(8);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double tolerance = i < 3 ? 1e-5 : 2e-2;  // roundings grow
+    EXPECT_NEAR(a[i].loss, b[i].loss, tolerance * (1 + b[i].loss)) << i;
+    EXPECT_NEAR(a[i].gradient_norm, b[i].gradient_norm, 10 * tolerance * b[i].gradient_norm) << i;
+  }
+  TrainingRank once(e, true);
+  OneRank once_alone(e);
+  once.steps(1);
+  once_alone.steps(1);
+  const std::vector<float> first = once.weights(), first_alone = once_alone.weights();
+  for (auto i = static_cast<std::size_t>(once.plan.parameters.trained()); i < first.size(); ++i)
+    EXPECT_NEAR(first[i], first_alone[i], 1e-5f * (1 + std::abs(first_alone[i]))) << i;
+}
+
+TEST_F(NormSpanTraining, RecomputedBlocksChangeNoBitOnDevices) {
+  if (!is_power_of_two(session().size())) return;
+  TrainingRank plain(experiment(3, kResnet, {"precision=fp32"}), true);
+  TrainingRank again(experiment(3, kResnet, {"precision=fp32", "memory.recompute=[conv1,layer1,layer3.0]"}), true);
+  plain.steps(2);
+  again.steps(2);
+  EXPECT_EQ(plain.weights(), again.weights());
+}
+
 TEST_F(NormSpanTraining, TheCurveIsThatOfOneRank) {
   for (const std::int64_t workers : {1, 3, 5}) {
     if (!is_power_of_two(session().size())) continue;

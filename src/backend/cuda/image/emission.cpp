@@ -54,6 +54,24 @@ void Emission::kernel(std::string name, std::vector<Access> uses, std::function<
                  .finishes = std::move(finishes)});
 }
 
+Storage Emission::of_group(const std::string& what, Storage own) {
+  if (c_.span == 1) return own;
+  const std::int64_t bytes = schedule_.bytes(own);
+  const std::string name = what + " of the group's ranks";
+  const Storage all = buffer(name, c_.span * bytes);
+  Command command{.name = name, .uses = {{own}, {all, true}}, .issue = {}, .replayed = false};
+  command.issue = [=, this](Device& device, Stream stream, bool) {
+    DeviceGroupRanks* ranks = program_ == nullptr ? nullptr : *c_.group_ranks;  // nobody else computes on scratch memory
+    device.copy(at<char>(all) + (ranks == nullptr ? 0 : ranks->rank()) * bytes, at(own), bytes, CopyKind::on_device,
+                stream);
+    if (ranks != nullptr)
+      ranks->gather_on_device({at<float>(all), static_cast<std::size_t>(c_.span * bytes) / sizeof(float)},
+                              stream.handle);
+  };
+  schedule_.add(std::move(command));
+  return all;
+}
+
 void Emission::operation(std::string name, const DnnOperation& operation, std::int64_t launches,
                          const std::vector<Operand>& operands) {
   const DnnPlan* plan = plans_ == Plans::found ? &plan_of(*c_.device, name, operation) : nullptr;

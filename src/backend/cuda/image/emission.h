@@ -70,6 +70,9 @@ class Emission {
   // Adds a command that launches one kernel.
   void kernel(std::string name, std::vector<Access> uses, std::function<KernelLaunch(bool accumulate)> launch,
               std::vector<std::string> finishes = {});
+  // Adds the exchange of `own` with the ranks of the group: [span] of it, in their order. It is issued anew in every
+  // pass, between captured segments. `own` itself where no ranks share groups.
+  Storage of_group(const std::string& what, Storage own);
   // Adds a command that runs an operation, `launches` times. Throws Error when the device has no plan for it.
   void operation(std::string name, const DnnOperation& operation, std::int64_t launches,
                  const std::vector<Operand>& operands);

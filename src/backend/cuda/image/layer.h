@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/device/device.h"
+#include "backend/device_group_ranks.h"
 #include "backend/cuda/image/choices.h"
 #include "backend/cuda/program/fusion.h"
 #include "nn/parameters.h"
@@ -24,6 +25,9 @@ struct ImageContext {
   bool training = true;
   bool measures = true;                 // batch norm normalises by statistics of the pass, not by running ones
   std::int64_t samples = 0, group = 0;  // batch norm normalises `group` neighbouring samples together
+  // A group lies on so many ranks, each of which has `samples` = `group` of it in a pass.
+  std::int64_t span = 1;
+  DeviceGroupRanks* const* group_ranks = nullptr;  // of the pass under way
 
   std::int64_t groups() const { return samples / group; }
   std::int64_t bytes(const Value& v) const { return samples * v.elements() * bytes_of(v.type); }

@@ -57,7 +57,7 @@ void NormStatistics::finalize(Emission& e, int blocks) const {
   const bool as_type = e.choices().norms[*this].factors_as_type;
   if (as_type)
     own.factors_as_type = e.buffer(name_ + " factors as type", 2 * c_.groups() * x_.width * bytes_of(c_.type));
-  const Storage sums = own.sums, factors = own.factors;
+  const Storage sums = e.of_group(name_ + " sums", own.sums), factors = own.factors;
   const Tensor gamma = e.vector(gamma_, x_.width), beta = e.vector(beta_, x_.width),
                mean = e.statistic(mean_, x_.width), variance = e.statistic(variance_, x_.width), to_scale = scale(e),
                to_bias = bias(e), scale_typed = scale_as_type(e), bias_typed = bias_as_type(e);
@@ -76,10 +76,10 @@ void NormStatistics::finalize(Emission& e, int blocks) const {
                                                              .mean_statistic = e.at<float>(mean),
                                                              .variance_statistic = e.at<float>(variance),
                                                              .state = e.step_state(),
-                                                             .rows_per_group = rows_per_group(),
+                                                             .rows_per_group = c_.span * rows_per_group(),
                                                              .groups = groups(),
                                                              .channels = static_cast<int>(x_.width),
-                                                             .blocks = blocks,
+                                                             .blocks = static_cast<int>(c_.span) * blocks,
                                                              .epsilon = epsilon_,
                                                              .accumulate = false,
                                                              .mean_squares = !c_.training});
@@ -96,30 +96,49 @@ void NormStatistics::forward(Emission& e) const {
   finalize(e, blocks);
 }
 
+// The slopes follow from the whole group's sums. The gradients of gamma and beta are this rank's own share, and the
+// reduction over ranks adds the others: where ranks share a group they are a second launch, over the rank's own sums,
+// and what else each of the two makes is of no use.
 void NormStatistics::backward(Emission& e, Storage partial, int blocks, int sums_per_block, int which) const {
-  const Storage factors = e[*this].factors,
-                slopes = e[*this].slopes = e.buffer(name_ + " gradient's factors", 3 * groups() * row_bytes());
+  const Storage slopes = e[*this].slopes = e.buffer(name_ + " gradient's factors", 3 * groups() * row_bytes());
+  const Storage all = e.of_group(name_ + " gradient's sums", partial);
+  const auto span = static_cast<int>(c_.span);
+  const BackwardSums of_group{all, slopes, span * blocks, sums_per_block, which};
+  if (span == 1) return finalize_backward(e, of_group, true);
+  finalize_backward(e, of_group, false);
+  const Storage unused = e.buffer(name_ + " gradient's factors of one rank", 3 * groups() * row_bytes());
+  finalize_backward(e, {partial, unused, blocks, sums_per_block, which}, true);
+}
+
+void NormStatistics::finalize_backward(Emission& e, const BackwardSums& of, bool gradients) const {
+  const Storage factors = e[*this].factors;
+  const Storage unused = gradients ? -1 : e.buffer(name_ + " gradients of the group", 2 * row_bytes());
   const Tensor gamma = e.vector(gamma_, x_.width);
-  e.kernel(name_ + " gradient's factors", {{partial}, {factors}, {gamma.storage}, {slopes, true}},
+  const auto slope = [this, &of](std::int64_t index) { return part(of.slopes, index); };
+  const Tensor a = slope(0), b = slope(1), c = slope(2);
+  e.kernel(name_ + " gradient's factors",
+           {{of.partial}, {factors}, {gamma.storage}, {of.slopes, true}, {unused, true}},
            [=, this, &e](bool accumulate) {
-             return launch_of(NormBackwardFinalizeArguments{.partial = e.at<float>(partial),
-                                                            .gamma = e.at<float>(gamma),
-                                                            .mean = e.at<float>(part(factors, 0)),
-                                                            .inverse = e.at<float>(part(factors, 1)),
-                                                            .a = e.at<float>(part(slopes, 0)),
-                                                            .b = e.at<float>(part(slopes, 1)),
-                                                            .c = e.at<float>(part(slopes, 2)),
-                                                            .gamma_gradient = e.gradient(gamma_),
-                                                            .beta_gradient = e.gradient(beta_),
-                                                            .rows_per_group = rows_per_group(),
-                                                            .groups = groups(),
-                                                            .channels = static_cast<int>(x_.width),
-                                                            .blocks = blocks,
-                                                            .sums_per_block = sums_per_block,
-                                                            .which = which,
-                                                            .accumulate = accumulate});
+             float* const nowhere = e.at<float>(unused);
+             return launch_of(NormBackwardFinalizeArguments{
+                 .partial = e.at<float>(of.partial),
+                 .gamma = e.at<float>(gamma),
+                 .mean = e.at<float>(part(factors, 0)),
+                 .inverse = e.at<float>(part(factors, 1)),
+                 .a = e.at<float>(a),
+                 .b = e.at<float>(b),
+                 .c = e.at<float>(c),
+                 .gamma_gradient = gradients ? e.gradient(gamma_) : nowhere,
+                 .beta_gradient = gradients ? e.gradient(beta_) : nowhere + x_.width,
+                 .rows_per_group = c_.span * rows_per_group(),
+                 .groups = groups(),
+                 .channels = static_cast<int>(x_.width),
+                 .blocks = of.blocks,
+                 .sums_per_block = of.sums_per_block,
+                 .which = of.which,
+                 .accumulate = gradients && accumulate});
            },
-           {gamma_.name, beta_.name});
+           gradients ? std::vector<std::string>{gamma_.name, beta_.name} : std::vector<std::string>{});
 }
 
 NormLayer::NormLayer(const ImageContext& context, const Parts& parts, Value& y)

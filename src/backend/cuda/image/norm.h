@@ -42,6 +42,11 @@ class NormStatistics {
   void from_running_statistics(Emission& e) const;
   void measure(Emission& e, int blocks) const;
   void finalize(Emission& e, int blocks) const;
+  struct BackwardSums {
+    Storage partial, slopes;  // what they are, and what is made of them
+    int blocks, sums_per_block, which;
+  };
+  void finalize_backward(Emission& e, const BackwardSums& of, bool gradients) const;
 
   const ImageContext& c_;
   const Value& x_;

@@ -23,7 +23,9 @@ class ImageProgram : public ProgramBase {
                  .training = training_,
                  .measures = mode != PassMode::inference,
                  .samples = micro_batch,
-                 .group = group},
+                 .group = std::min(group, micro_batch),
+                 .span = std::max<std::int64_t>(1, group / micro_batch),
+                 .group_ranks = &group_ranks_},
         parts_(join_layers(graph, context_)),
         choices_(choose(*options.fusions)),
         emission_(context_, choices_, *this, options.segment_elements) {
@@ -47,6 +49,15 @@ class ImageProgram : public ProgramBase {
     for (const TensorPlace& place : sums.places())
       std::copy_n(own.begin() + place.own_offset, place.inner, all.begin() + place.flat_offset - parameters_.trained());
     return all;
+  }
+
+ protected:
+  void before_forward(const PassContext& context) override {
+    if (context_.span == 1) return;
+    group_ranks_ = dynamic_cast<DeviceGroupRanks*>(context.group_ranks);
+    if (group_ranks_ == nullptr || group_ranks_->size() != context_.span)
+      throw Error(cat("a pass of ", micro_batch_, " images needs the ", context_.span,
+                      " ranks of its batch-norm group, on devices"));
   }
 
  private:
@@ -75,6 +86,7 @@ class ImageProgram : public ProgramBase {
     if (!sums.places().empty()) copy_home("statistics home", sums.storage(), true, sums.places(), sums.names());
   }
 
+  DeviceGroupRanks* group_ranks_ = nullptr;
   const ImageContext context_;
   const ImageLayers parts_;
   const Choices choices_;
@@ -86,7 +98,7 @@ class ImageProgram : public ProgramBase {
 std::unique_ptr<Program> make_image_program(Device& device, const BackendOptions& options, const Graph& graph,
                                             std::int64_t micro_batch, std::int64_t group, Precision precision,
                                             PassMode mode) {
-  if (group < 1 || micro_batch % group != 0)
+  if (group < 1 || (micro_batch % group != 0 && group % micro_batch != 0))
     throw Error(cat("a micro-batch of ", micro_batch, " does not hold whole batch-norm groups of ", group),
                 "batch.micro must be a multiple of batch.worker");
   return std::make_unique<ImageProgram>(device, options, graph, micro_batch, group, precision, mode);
