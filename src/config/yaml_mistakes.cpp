@@ -38,15 +38,15 @@ std::string missing_separator(std::string_view line) {
   if (key.empty() || (key[0] >= '0' && key[0] <= '9') || value.find(": ") != std::string_view::npos ||
       value.ends_with(':'))
     return "";
-  if (value.empty()) return cat(shown(content), " has no colon, expected ", key, ": and a value");
+  if (value.empty()) return cat(shown(content), " has no colon, expected ", cut_to(key, 60), ": and a value");
   const bool has_blank = blanks.find(value[0]) != std::string_view::npos;
   value.remove_prefix(indentation(value));
   const bool has_colon = value.starts_with(':'), has_equals = value.starts_with('=');  // as on the command line
   if (!has_blank && !has_colon && !has_equals) return "";
   if (has_colon || has_equals) value.remove_prefix(1);
   value.remove_prefix(indentation(value));
-  return cat(shown(content), has_colon ? " has no space after the colon" : " has no colon", ", expected ", key, ": ",
-             cut_to(value, 60));
+  return cat(shown(content), has_colon ? " has no space after the colon" : " has no colon", ", expected ",
+             cut_to(key, 60), ": ", cut_to(value, 60));
 }
 
 std::optional<YamlMistake> find_yaml_mistake(std::string_view yaml, int line, int column) {

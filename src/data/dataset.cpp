@@ -25,7 +25,7 @@ void transfer(Archive& archive, Index& index) {
   archive(index.image.class_names), archive(index.image.class_ids), archive(index.image.mean), archive(index.image.std);
   archive.each(index.shards, [&](auto& shard) {
     archive(shard.path), archive(shard.first), archive(shard.count), archive(shard.byte_offset);
-    archive(shard.file_bytes), archive(shard.crc32c);
+    archive(shard.file_bytes), archive(shard.start_crc32c), archive(shard.crc32c);
     auto& arrays = shard.arrays;
     archive(arrays.offsets), archive(arrays.labels), archive(arrays.shapes), archive(arrays.sample_ids);
     archive(arrays.crc32c), archive(arrays.has_crc32c), archive(arrays.image_bytes), archive(arrays.largest_record);

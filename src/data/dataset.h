@@ -51,6 +51,7 @@ struct DatasetIndex {
     std::int64_t count = 0;             // samples or characters
     std::uint64_t byte_offset = 0;      // of the tokens or the images in the file
     std::uint64_t file_bytes = 0;       // the file's expected length
+    std::uint32_t start_crc32c = 0;     // start_checksum() of the file
     std::vector<std::uint32_t> crc32c;  // text: one per block of `crc_block_bytes` of the tokens
     ImageArrays arrays;                 // images
   };

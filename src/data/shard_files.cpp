@@ -5,12 +5,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <optional>
 #include <thread>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 
 namespace ringtrain {
@@ -31,30 +33,55 @@ std::string place(const std::string& path, const char* array, std::int64_t recor
   return cat(path, ": ", record < 0 ? std::string() : cat("record ", record, ": "), "'", array, "'");
 }
 
+struct Descriptor {
+  explicit Descriptor(const std::string& path) : value(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (value < 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
+  }
+  ~Descriptor() { ::close(value); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  const int value;
+};
+
+std::uint32_t start_checksum(int descriptor, const std::string& path) {
+  std::array<std::uint8_t, 4096> start;
+  for (int retries_left = read_retries;;) {
+    const ssize_t got = ::pread(descriptor, start.data(), start.size(), 0);
+    if (got >= 0) return crc32c(std::span(start).first(static_cast<std::size_t>(got)));
+    const int reason = errno;
+    if (reason == EINTR) continue;
+    if (retries_left-- == 0)
+      throw Error(cat(path, ": cannot read at byte 0: ", std::strerror(reason)),
+                  cat("tried ", read_retries + 1, " times: check the disk or the file server, then resume"));
+    pause_before_retry();
+  }
+}
+
 }  // namespace
 
 void pause_before_retry() {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
 }
 
+std::uint32_t start_checksum(const std::string& path) {
+  return start_checksum(Descriptor(path).value, path);
+}
+
 struct ShardFiles::OpenFile {
-  explicit OpenFile(const DatasetIndex::Shard& shard) : path(shard.path) {
-    descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
+  explicit OpenFile(const DatasetIndex::Shard& shard) : path(shard.path), descriptor(path) {
     struct stat status {};
-    if (::fstat(descriptor, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != shard.file_bytes) {
-      ::close(descriptor);
+    if (::fstat(descriptor.value, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != shard.file_bytes)
       throw Error(cat(path, ": is ", status.st_size, " bytes long here, but was ", shard.file_bytes,
                       " when rank 0 read its header"),
                   "the file was changed during the run, or this host sees an incomplete copy");
-    }
+    if (start_checksum(descriptor.value, path) != shard.start_crc32c)
+      throw Error(
+          cat(path, ": is not the file whose header rank 0 has read: its first 4096 bytes differ"),
+          "the file was replaced during the run, or this host sees another copy: start again with the right one");
   }
-  ~OpenFile() { ::close(descriptor); }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
 
   std::string path;
-  int descriptor = -1;
+  Descriptor descriptor;
   std::optional<h5::File> hdf5;  // only if read_block() is used; guarded by HDF5's lock
 };
 
@@ -100,7 +127,7 @@ void ShardFiles::read(std::size_t shard, std::uint64_t offset, std::span<std::ui
   std::shared_ptr<OpenFile> file = open(shard);
   int retries_left = read_retries;
   while (!out.empty()) {
-    const ssize_t got = pread_(file->descriptor, out.data(), out.size(), static_cast<off_t>(offset));
+    const ssize_t got = pread_(file->descriptor.value, out.data(), out.size(), static_cast<off_t>(offset));
     const int reason = errno;
     if (got > 0) {
       out = out.subspan(static_cast<std::size_t>(got));

@@ -19,6 +19,10 @@ namespace ringtrain {
 inline constexpr int read_retries = 3;
 void pause_before_retry();
 
+// CRC-32C of the file's first 4 KiB, which hold its attributes: it tells one shard of a data set from another. Throws
+// Error.
+std::uint32_t start_checksum(const std::string& path);
+
 class ShardFiles {
  public:
   using Pread = ssize_t (*)(int, void*, std::size_t, off_t);
@@ -27,7 +31,7 @@ class ShardFiles {
   explicit ShardFiles(const std::vector<DatasetIndex::Shard>& shards, Pread pread = ::pread);
   ~ShardFiles();
 
-  // Opens the file: throws Error when it is not there or has not the length that the index says.
+  // Opens the file: throws Error when it is not there, or is not the file that the index was made of.
   void check(std::size_t shard) { open(shard); }
 
   // Bytes [offset, offset + out.size()) of the file. What fails (EIO, ESTALE, end of file) is tried again with the file

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "data/shard_files.h"
 #include "data/shard_header_internal.h"
 
 namespace ringtrain {
@@ -57,6 +58,7 @@ ShardHeader read_checked(const std::string& path) {
   header.shard_index = file.read_integer("/", "shard_index");
   header.num_shards = file.read_integer("/", "num_shards");
   header.file_bytes = fs::file_size(path);
+  header.start_crc32c = start_checksum(path);
   (header.is_image() ? read_image_header : read_text_header)(file, header);
   return header;
 }
@@ -192,7 +194,7 @@ DatasetIndex read_dataset_index(const std::string& prefix) {
   index.image = first.image;
   for (ShardHeader& header : headers) {
     index.shards.push_back({header.path, index.total, header.count, header.byte_offset, header.file_bytes,
-                            std::move(header.crc32c), header.arrays});
+                            header.start_crc32c, std::move(header.crc32c), header.arrays});
     index.total += header.count;
   }
   return index;

@@ -14,6 +14,7 @@ struct ShardHeader {
   std::int64_t shard_index = 0, num_shards = 0;
   std::int64_t count = 0, total = 0;  // samples or characters (running text): this shard, all shards
   std::uint64_t byte_offset = no_byte_offset, file_bytes = 0;  // of the tokens or the images; the file's length
+  std::uint32_t start_crc32c = 0;  // start_checksum()
   // kind "text"
   bool running_text = false;
   std::int64_t context_length = 0;  // names

@@ -125,7 +125,8 @@ def _after_signal(g, fault, number, rank):
         fault.says = r"\brank \d|signal 9|has died|mpirun|lost" if fault.target != "mpirun" else ""
     else:
         fault.allowed = (STOPS, GOES_ON, ENDS)
-        fault.says = r"signal 15|signal 10|Terminated|mpirun|ringtrain: error|\brank \d"
+        # An mpirun that was told to end returns 1, also where its ranks have stopped with a checkpoint.
+        fault.says = r"signal 15|signal 10|Terminated|mpirun|ringtrain: error|\brank \d|stopped on request, with a checkpoint"
 
 
 def signal_from_outside(g, fault):
@@ -282,7 +283,7 @@ def memory(g, fault):
     fault.what, fault.target, fault.moment = f"no memory {'once' if count else 'from then on'}", f"rank {rank}", f"{call} {share:.3f}"
     fault.rules = [Rule(call, share, "ENOMEM", count=count, rank=rank)]
     fault.allowed = (ENDS, GOES_ON)
-    fault.says = r"[Mm]emory|\brank \d|signal|ringtrain: error"
+    fault.says = r"[Mm]emory|\brank \d|signal|ringtrain: error|An error occurred in MPI_Init_thread"  # MPI's own start
     fault.libraries_may_crash = True
 
 

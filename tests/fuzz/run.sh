@@ -15,7 +15,7 @@ fi
 
 # An input of 16 KiB may well need some MiB (a picture, a table), never this much. libhdf5 asks for what a damaged file
 # says before it looks at the checksum, and takes a refusal well: of its targets only the memory that is used counts.
-limits=(-max_len=16384 -timeout=25 -rss_limit_mb=1024 -print_final_stats=1 -verbosity=1)
+limits=(-max_len=16384 -timeout=60 -rss_limit_mb=1024 -print_final_stats=1 -verbosity=1)
 export ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=0
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export LSAN_OPTIONS=suppressions=$PWD/tests/sanitize/leaks.supp:print_suppressions=0

@@ -352,6 +352,16 @@ TEST_F(ImageDatasetTest, AFileThatChangedSinceItsHeaderWasReadIsNamed) {
   expect_contains(message_of([&] { dataset.record(20); }), "image 20 asked for");
 }
 
+TEST_F(ImageDatasetTest, AnotherShardOfTheSameSetAndSizeIsNotTakenForTheFirst) {
+  write(raw_images(20), 2);
+  const ImageDataset dataset = open();
+  ASSERT_EQ(fs::file_size(shard(0, 2)), fs::file_size(shard(1, 2)));
+  fs::copy_file(shard(1, 2), shard(0, 2), fs::copy_options::overwrite_existing);
+  expect_contains(message_of([&] { dataset.record(0); }),
+                  "00000-of-00002.h5: is not the file whose header rank 0 has read");
+  EXPECT_EQ(dataset.record(10).sample_id, test_sample_id(10));
+}
+
 std::int64_t open_files_in(const fs::path& folder) {
   std::int64_t count = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator("/proc/self/fd")) {

@@ -103,6 +103,17 @@ std::vector<std::int64_t> due_steps(std::int64_t steps_per_epoch, std::int64_t s
 }
 
 // Updates that are five times as large as the first: half an epoch each.
+TEST(Buckets, GrowWithTheRanksWhereTheExperimentDoesNotSayTheirSize) {
+  constexpr std::int64_t mib = (1 << 20) / sizeof(float);
+  for (const std::int64_t ranks : {1, 8, 256}) EXPECT_EQ(bucket_elements({}, false, ranks), mib) << ranks;
+  EXPECT_EQ(bucket_elements({}, false, 1024), 4 * mib);
+  EXPECT_EQ(bucket_elements({}, true, 4096), 16 * mib);
+  EXPECT_EQ(bucket_elements({}, true, 8192), 32 * mib);
+  CommunicationConfig stated;
+  stated.bucket_mib = 2;
+  EXPECT_EQ(bucket_elements(stated, false, 1024), 2 * mib);
+}
+
 TEST(Due, WhereALargerUpdateLeapsOverIt) {
   RunPlan plan;
   plan.schedule = {64, 10, 0};
