@@ -43,7 +43,7 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
   $(if $(wildcard tests/gpu/*.cpp),build/tests/gpu_tests)
 
 # These need no libraries, so nothing is looked for (`make setup` installs what the others look for).
-SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize clean format
+SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize simulate clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all that is built depends on it.
   INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON GTEST,$(v)=$($(v)_HOME))
@@ -201,7 +201,7 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm faults fuzz sanitize bench bundle run clean format always
+.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm faults fuzz sanitize simulate bench bundle run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
@@ -213,6 +213,7 @@ help:
 	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (root, or Slurm's packages)"
 	@echo "make faults [SEED=1] [COUNT=1000]  strike small jobs with faults 1 to COUNT of a seed, record what became of them (tests/faults)"
 	@echo "make fuzz [TARGET=jpeg] [SECONDS=600] [SEEDS=0]   fuzz each reader of files, or one (results/fuzz/README.md)"
+	@echo "make simulate RANKS=1024   the program's sums on simulated ranks of a cluster (results/simulate/README.md)"
 	@echo "make sanitize KIND=address|undefined|thread   build with a sanitizer, run commands, unit and MPI tests (results/sanitize/README.md)"
 	@echo "make run N=4 EXPERIMENT=configs/names.yaml [ARGS='stop.steps=20 ...']"
 	@echo "                              train on N ranks of this machine"
@@ -268,6 +269,11 @@ faults: setup
 SECONDS ?= 600
 fuzz: setup
 	@tests/fuzz/run.sh "$(TARGET)" $(SECONDS)
+
+RANKS ?= 1024
+simulate: setup build/generated/build_info.h
+	@.ci/simgrid.sh
+	@$(PYTHON) tests/simulate/run.py $(RANKS) $(ARGS)
 
 KIND ?= address
 sanitize: setup
