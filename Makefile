@@ -270,10 +270,9 @@ SECONDS ?= 600
 fuzz: setup
 	@tests/fuzz/run.sh "$(TARGET)" $(SECONDS)
 
-RANKS ?= 1024
 simulate: setup build/generated/build_info.h
 	@.ci/simgrid.sh
-	@$(PYTHON) tests/simulate/run.py $(RANKS) $(ARGS)
+	@$(PYTHON) tests/simulate/run.py $(or $(RANKS),1024) $(ARGS)
 
 KIND ?= address
 sanitize: setup

@@ -45,16 +45,21 @@ struct Descriptor {
 
 std::uint32_t start_checksum(int descriptor, const std::string& path) {
   std::array<std::uint8_t, 4096> start;
-  for (int retries_left = read_retries;;) {
-    const ssize_t got = ::pread(descriptor, start.data(), start.size(), 0);
-    if (got >= 0) return crc32c(std::span(start).first(static_cast<std::size_t>(got)));
+  std::size_t have = 0;
+  for (int retries_left = read_retries; have < start.size();) {
+    const ssize_t got = ::pread(descriptor, start.data() + have, start.size() - have, static_cast<off_t>(have));
     const int reason = errno;
-    if (reason == EINTR) continue;
-    if (retries_left-- == 0)
-      throw Error(cat(path, ": cannot read at byte 0: ", std::strerror(reason)),
-                  cat("tried ", read_retries + 1, " times: check the disk or the file server, then resume"));
-    pause_before_retry();
+    if (got == 0) break;  // a shorter file
+    if (got > 0) {
+      have += static_cast<std::size_t>(got);
+    } else if (reason != EINTR) {
+      if (retries_left-- == 0)
+        throw Error(cat(path, ": cannot read at byte ", have, ": ", std::strerror(reason)),
+                    cat("tried ", read_retries + 1, " times: check the disk or the file server, then resume"));
+      pause_before_retry();
+    }
   }
+  return crc32c(std::span(start).first(have));
 }
 
 }  // namespace

@@ -5,4 +5,11 @@
 rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMIX_RANK:-0}}}
 export NCCL_HOSTID=rank$rank NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_MNNVL_ENABLE=0
 export NCCL_MAX_NCHANNELS=${NCCL_MAX_NCHANNELS:-2} NCCL_CUMEM_HOST_ENABLE=0
+# Rank 0's report counts; the others would write over it.
+if [ "$rank" != 0 ]; then
+  for argument; do
+    shift
+    case $argument in --gtest_output=*) ;; *) set -- "$@" "$argument" ;; esac
+  done
+fi
 exec "$@"

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "mpi_tests.h"
+#include "rough_values.h"
 
 namespace ringtrain {
 namespace {
@@ -95,17 +96,6 @@ TEST(Communicator, CountersAndVectorsUnderWayTogetherDoNotMix) {
   EXPECT_EQ(second, exact_sums(ranks, 333, 2));
   EXPECT_EQ(one, (std::vector<double>{rank_sum + 0.5 * ranks, 1.0 * ranks}));
   EXPECT_EQ(two, std::vector<double>(77, rank_sum));
-}
-
-// Values whose sum depends on the order of adding.
-template <class T>
-std::vector<T> rough_values(std::size_t count) {
-  std::vector<T> values(count);
-  for (std::size_t i = 0; i < count; ++i)
-    values[i] =
-        static_cast<T>(std::sin(static_cast<double>(i) * 1.7 + session().rank() * 2.3) *
-                       std::pow(10.0, static_cast<double>((i + static_cast<std::size_t>(session().rank())) % 7)));
-  return values;
 }
 
 template <class T>

@@ -1,5 +1,7 @@
 // Virtual workers of batch norm that ranks share: the first gradient, the curve, evaluations and checkpoints of one
 // rank.
+#include <functional>
+
 #include "checkpoint/resume_rules.h"
 #include "cluster/span_ranks.h"
 #include "one_rank.h"
@@ -77,59 +79,84 @@ TEST_F(NormSpanTraining, ThePartsOfAllRanksArriveInTheirOrder) {
 }
 
 // A large rate, so that the weights' roundings are small beside the update.
+// The largest relative difference of a tensor of the first gradient.
+double gradient_difference(const Experiment& e, bool on_device) {
+  TrainingRank run(e, on_device);
+  OneRank one(e);
+  EXPECT_EQ(run.plan.batch.span, session().size());
+  const std::vector<double> shared = first_gradient(run), alone = first_gradient(one);
+  double largest = 0;
+  for (const Parameter& p : run.plan.parameters.all())
+    if (p.offset < run.plan.parameters.trained()) largest = std::max(largest, tensor_difference(shared, alone, p));
+  return largest;
+}
+
+// Rounding decides about a ReLU whose input is nearly zero, and one unit is 1 % of a gradient. So one seed of a few
+// must give the gradient, and all must be near it. A missing part would show with every seed.
+void expect_gradient_of_one_rank(const std::function<Experiment(const std::string& seed)>& seeded, bool on_device) {
+  double least = 1;
+  for (int seed = 1; seed <= 4 && least > 1e-5; ++seed) {
+    const double difference = gradient_difference(seeded(cat("seed=", seed)), on_device);
+    EXPECT_LE(difference, 0.05) << "seed " << seed;
+    least = std::min(least, difference);
+  }
+  EXPECT_LE(least, 1e-5);
+}
+
+// The losses and norms of the steps; roundings grow from step `exact` on.
+void expect_curve(const std::vector<StepReport>& shared, const std::vector<OneRank::Step>& alone, std::size_t exact) {
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    const double tolerance = i < exact ? 1e-5 : 2e-2;
+    EXPECT_NEAR(shared[i].loss, alone[i].loss, tolerance * (1 + alone[i].loss)) << i;
+    EXPECT_NEAR(shared[i].gradient_norm, alone[i].gradient_norm, 10 * tolerance * alone[i].gradient_norm) << i;
+  }
+}
+
+// The running statistics count each worker once.
+void expect_running_statistics_of_one_rank(const Experiment& e, bool on_device) {
+  TrainingRank once(e, on_device);
+  OneRank alone(e);
+  once.steps(1);
+  alone.steps(1);
+  const std::vector<float> first = once.weights(), first_alone = alone.weights();
+  for (auto i = static_cast<std::size_t>(once.plan.parameters.trained()); i < first.size(); ++i)
+    EXPECT_NEAR(first[i], first_alone[i], 1e-5f * (1 + std::abs(first_alone[i]))) << i;
+}
+
+const Settings kOneUpdate = {"optimizer.momentum=0", "optimizer.weight_decay=0", "learning_rate.base=4096"};
+
 TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
   if (!is_power_of_two(session().size())) return;
-  const Settings plain = {"optimizer.momentum=0", "optimizer.weight_decay=0", "learning_rate.base=4096"};
-  Settings large = plain;
+  Settings large = kOneUpdate;
   large.push_back("data.image_size=64");
   const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights: once is enough
-  // The largest difference of a tensor, relative.
-  const auto largest_difference = [](const Experiment& e) {
-    TrainingRank run(e, false);
-    OneRank one(e);
-    const std::vector<double> shared = first_gradient(run), alone = first_gradient(one);
-    double largest = 0;
-    for (const Parameter& p : run.plan.parameters.all())
-      if (p.offset < run.plan.parameters.trained()) largest = std::max(largest, tensor_difference(shared, alone, p));
-    return largest;
-  };
   struct Case {
     std::int64_t workers;
     std::string model;
     Settings settings;
   };
   for (const auto& [workers, model, settings] :
-       {Case{1, kResnet, plain}, Case{3, kResnet, plain}, Case{3, alexnet, large}}) {
+       {Case{1, kResnet, kOneUpdate}, Case{3, kResnet, kOneUpdate}, Case{3, alexnet, large}}) {
     SCOPED_TRACE(cat(workers, " workers, ", model));
-    // Rounding decides about a ReLU whose input is nearly zero, and one unit is 1 % of a gradient. So one seed of a few
-    // must give the gradient, and all must be near it. A missing part would show with every seed.
-    double least = 1;
-    for (int seed = 1; seed <= 4 && least > 1e-5; ++seed) {
-      Settings seeded = settings;
-      seeded.push_back(cat("seed=", seed));
-      const double difference = largest_difference(experiment(workers, model, seeded));
-      EXPECT_LE(difference, 0.05) << "seed " << seed;
-      least = std::min(least, difference);
-    }
-    EXPECT_LE(least, 1e-5);
+    const auto seeded = [&, &workers = workers, &model = model, &settings = settings](const std::string& seed) {
+      Settings more = settings;
+      more.push_back(seed);
+      return experiment(workers, model, more);
+    };
+    expect_gradient_of_one_rank(seeded, false);
   }
 }
 
 TEST_F(NormSpanTraining, TheFirstGradientOfDevicesIsThatOfOneRank) {
   if (!is_power_of_two(session().size())) return;
-  const Settings plain = {"optimizer.momentum=0", "optimizer.weight_decay=0", "learning_rate.base=4096",
-                          "precision=fp32"};
   for (const std::int64_t workers : {1, 3}) {
     SCOPED_TRACE(workers);
-    const Experiment e = experiment(workers, kResnet, plain);
-    TrainingRank run(e, true);
-    OneRank one(e);
-    EXPECT_EQ(run.plan.batch.span, session().size());
-    const std::vector<double> shared = first_gradient(run), alone = first_gradient(one);
-    for (const Parameter& p : run.plan.parameters.all()) {
-      if (p.offset >= run.plan.parameters.trained()) continue;
-      EXPECT_LE(tensor_difference(shared, alone, p), 1e-5) << p.name;
-    }
+    const auto seeded = [&](const std::string& seed) {
+      Settings more = kOneUpdate;
+      more.insert(more.end(), {"precision=fp32", seed});
+      return experiment(workers, kResnet, more);
+    };
+    expect_gradient_of_one_rank(seeded, true);
   }
 }
 
@@ -138,20 +165,8 @@ TEST_F(NormSpanTraining, TheCurveOfDevicesIsThatOfOneRank) {
   const Experiment e = experiment(3, kResnet, {"precision=fp32"});
   TrainingRank shared(e, true);
   OneRank alone(e);
-  const std::vector<StepReport> a = shared.steps(8);
-  const std::vector<OneRank::Step> b = alone.steps(8);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double tolerance = i < 3 ? 1e-5 : 2e-2;  // roundings grow
-    EXPECT_NEAR(a[i].loss, b[i].loss, tolerance * (1 + b[i].loss)) << i;
-    EXPECT_NEAR(a[i].gradient_norm, b[i].gradient_norm, 10 * tolerance * b[i].gradient_norm) << i;
-  }
-  TrainingRank once(e, true);
-  OneRank once_alone(e);
-  once.steps(1);
-  once_alone.steps(1);
-  const std::vector<float> first = once.weights(), first_alone = once_alone.weights();
-  for (auto i = static_cast<std::size_t>(once.plan.parameters.trained()); i < first.size(); ++i)
-    EXPECT_NEAR(first[i], first_alone[i], 1e-5f * (1 + std::abs(first_alone[i]))) << i;
+  expect_curve(shared.steps(8), alone.steps(8), 3);
+  expect_running_statistics_of_one_rank(e, true);
 }
 
 TEST_F(NormSpanTraining, RecomputedBlocksChangeNoBitOnDevices) {
@@ -173,21 +188,8 @@ TEST_F(NormSpanTraining, TheCurveIsThatOfOneRank) {
     const auto span = static_cast<std::int64_t>(session().size());
     EXPECT_EQ(shared.plan.batch.span, span) << "an odd number of workers";
     EXPECT_EQ(shared.plan.batch.micro_batch * shared.plan.batch.accumulation, 4 * workers / span);
-    const std::vector<StepReport> a = shared.steps(20);
-    const std::vector<OneRank::Step> b = alone.steps(20);
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      const double tolerance = i < 5 ? 1e-5 : 2e-2;  // roundings grow
-      EXPECT_NEAR(a[i].loss, b[i].loss, tolerance * (1 + b[i].loss)) << i;
-      EXPECT_NEAR(a[i].gradient_norm, b[i].gradient_norm, 10 * tolerance * b[i].gradient_norm) << i;
-    }
-    // The running statistics count each worker once.
-    TrainingRank once(e, false);
-    OneRank once_alone(e);
-    once.steps(1);
-    once_alone.steps(1);
-    const std::vector<float> first = once.weights(), first_alone = once_alone.weights();
-    for (auto i = static_cast<std::size_t>(once.plan.parameters.trained()); i < first.size(); ++i)
-      EXPECT_NEAR(first[i], first_alone[i], 1e-5f * (1 + std::abs(first_alone[i]))) << i;
+    expect_curve(shared.steps(20), alone.steps(20), 5);
+    expect_running_statistics_of_one_rank(e, false);
   }
 }
 

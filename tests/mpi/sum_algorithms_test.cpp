@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cluster/communicator.h"
 #include "mpi_tests.h"
+#include "rough_values.h"
 
 namespace ringtrain {
 namespace {
@@ -35,15 +36,6 @@ std::vector<SumChoice> all_choices() {
 
 std::string name_of(const SumChoice& choice) {
   return choice.algorithm + (choice.node_of_rank.empty() ? "" : " on nodes to " + choice.node_of_rank.back());
-}
-
-std::vector<float> rough_values(std::size_t count) {
-  std::vector<float> values(count);
-  for (std::size_t i = 0; i < count; ++i)
-    values[i] =
-        static_cast<float>(std::sin(static_cast<double>(i) * 1.7 + session().rank() * 2.3) *
-                           std::pow(10.0, static_cast<double>((i + static_cast<std::size_t>(session().rank())) % 7)));
-  return values;
 }
 
 struct Cut {

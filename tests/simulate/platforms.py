@@ -10,12 +10,13 @@ HEAD = """<?xml version='1.0'?>
 """
 
 
+# Each gives the topology's text, and how many links the path between two nodes mostly has.
 def fat_tree(nodes):
     """Leaf switches of 32 nodes, each with 16 uplinks of two cables: no path is narrower than its nodes' own links."""
     leaf = min(nodes, 32)
     if nodes % leaf:
         raise SystemExit(f"error: {nodes} nodes do not fill leaf switches of 32: choose a multiple of 32 nodes")
-    return f'topology="FAT_TREE" topo_parameters="2;{leaf},{max(1, nodes // leaf)};1,16;1,2"', 4
+    return f'topology="FAT_TREE" topo_parameters="2;{leaf},{max(1, nodes // leaf)};1,16;1,2"', 2 if nodes <= 32 else 4
 
 
 def dragonfly(nodes):

@@ -66,7 +66,11 @@ void step(GradientReducer& reducer, double forward, double backward, double upda
 
 }  // namespace
 
-// Buffers of messages are large vectors, too.
+// Buffers of messages are large vectors, too. An array's size is not known when it is deleted.
+void* operator new[](std::size_t bytes) {
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
 void* operator new(std::size_t bytes) {
   void* memory = bytes >= shared_from ? SMPI_SHARED_MALLOC(bytes) : std::malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();

@@ -1,0 +1,23 @@
+// Values that show in which order a sum was made.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "mpi_tests.h"
+
+namespace ringtrain {
+
+// Values whose sum depends on the order of adding.
+template <class T = float>
+std::vector<T> rough_values(std::size_t count) {
+  std::vector<T> values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] =
+        static_cast<T>(std::sin(static_cast<double>(i) * 1.7 + session().rank() * 2.3) *
+                       std::pow(10.0, static_cast<double>((i + static_cast<std::size_t>(session().rank())) % 7)));
+  return values;
+}
+
+}  // namespace ringtrain
