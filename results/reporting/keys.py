@@ -40,6 +40,7 @@ HOW_IT_RUNS = {
     "machine.plan_cache",
     "communication.library",
     "communication.algorithm",
+    "communication.order",
     "communication.max_ctas",
     "communication.bucket_mib",
     "communication.chunk_kib",

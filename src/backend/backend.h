@@ -204,6 +204,11 @@ class Backend {
   virtual void unpin(std::span<const std::byte> memory) = 0;
   virtual void copy_to_host(const Vector& from, std::int64_t offset, std::span<float> to) = 0;
   virtual void copy_from_host(std::span<const float> from, Vector& to, std::int64_t offset) = 0;
+  // All of `from`, which is as long. A device does it in its compute stream.
+  virtual void copy(const Vector& from, Vector& to) = 0;
+  // Adds the elements `range` of each of `from` to those of `to`, one vector after the other. `stream`: the handle of
+  // the device's stream that does it; 0: the compute stream.
+  virtual void add(std::span<const Vector* const> from, ElementRange range, Vector& to, std::uintptr_t stream = 0) = 0;
 
   // Throws Error when the machine cannot run this precision.
   // `group`: samples that batch norm normalises together (batch.worker), a divisor of micro_batch; 0: all of them. A

@@ -10,6 +10,7 @@
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "run/course.h"
+#include "run/fixed_order.h"
 #include "run/machine.h"
 #include "run/memory_plan.h"
 #include "run/plan_tables.h"
@@ -53,11 +54,12 @@ int plan(const PlanArguments& arguments) {
   const std::string course = describe_batch_course(p);
   const std::string traffic = machine.fusions ? plan_traffic(p, machine) : "";
   const std::string choices = describe_memory_choices(p, *backend), stages = describe_stages(p, *backend);
-  std::printf("%s\n%s\n%s%s%s%s%s\n%s\n%s%s%s%s", to_yaml(experiment).c_str(),
+  const std::string order = describe_fixed_order(p, *backend, machine.device == nullptr);
+  std::printf("%s\n%s\n%s%s%s%s%s\n%s\n%s%s%s%s%s%s", to_yaml(experiment).c_str(),
               describe_run(p, backend->describe(), memory).c_str(), stages.c_str(), stages.empty() ? "" : "\n",
               course.c_str(), course.empty() ? "" : "\n", describe_learning_rate(p).c_str(),
-              describe_parameters(p).c_str(), describe_memory(memory).c_str(), choices.empty() ? "" : "\n",
-              choices.c_str(), traffic.c_str());
+              describe_parameters(p).c_str(), describe_memory(memory).c_str(), order.empty() ? "" : "\n", order.c_str(),
+              choices.empty() ? "" : "\n", choices.c_str(), traffic.c_str());
   return 0;
 }
 

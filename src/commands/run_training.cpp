@@ -26,6 +26,7 @@
 #include "config/run_point.h"
 #include "run/adascale_plan.h"
 #include "run/energy.h"
+#include "run/fixed_order.h"
 #include "run/library_versions.h"
 #include "run/machine.h"
 #include "run/plan_tables.h"
@@ -116,8 +117,9 @@ RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
 }
 
 bool made_on_this_machine(const Checkpoint& checkpoint, const StartFacts& start) {
-  return checkpoint.number("ranks") == start.request.group.size() && checkpoint.number("threads") == start.threads &&
-         checkpoint.text_or("machine", "") == start.machine.identity();
+  const bool same_ranks = checkpoint.number("ranks") == start.request.group.size();
+  return (same_ranks || has_fixed_order(start.planned.plan.experiment)) &&
+         checkpoint.number("threads") == start.threads && checkpoint.text_or("machine", "") == start.machine.identity();
 }
 
 // Of the start before, which wrote the newest records; none where its file is gone.

@@ -8,6 +8,7 @@
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
 #include "config/branch.h"
+#include "config/order_contradictions.h"
 #include "config/schema.h"
 #include "config/server_contradictions.h"
 
@@ -365,6 +366,7 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
              cat(state("batch.micro", e), " but ", state("batch.global", e), ", expected a micro that divides global"),
              cat("Near: ", nearest_divisors(batch.global, batch.micro), ".")}};
   if (auto contradiction = find_server_contradiction(e)) return contradiction;
+  if (auto contradiction = find_order_contradiction(e)) return contradiction;
   if (auto contradiction = pipeline_contradiction(e)) return contradiction;
   if (auto contradiction = noise_contradiction(e)) return contradiction;
   if (auto contradiction = schedule_free_contradiction(e)) return contradiction;

@@ -187,6 +187,7 @@ struct MachineConfig {
 struct CommunicationConfig {
   std::string library = "auto";         // auto | nccl | mpi: how vectors of GPUs are summed
   std::string algorithm = "auto";       // auto | ring; nccl: tree; mpi: halving | hierarchical | mpi
+  std::string order = "any";            // any | fixed: the same bits on any number of ranks
   std::string gradient_type = "fp32";   // nccl: fp32 | bf16 | fp16
   std::int64_t max_ctas = 0;            // nccl: thread blocks that it may take; 0: its own choice
   double bucket_mib = 0;                // gradients are reduced in ranges of this size; 0: bucket_elements()

@@ -340,6 +340,11 @@ std::vector<Field> make_schema() {
       .means("How gradients are summed over the ranks. Between CPUs (MPI): ring, halving (recursive halving and doubling), "
              "hierarchical (within the nodes first), mpi (the library's own); auto: the fastest by the four keys below. "
              "Between GPUs (NCCL): ring, tree; auto: NCCL's own choice."),
+    FIELD(communication.order).how_it_runs().words({"any", "fixed"}).also({"deterministic", "reproducible"})
+      .means("In which order gradients are added. any: the fastest. fixed: in one binary tree over the passes of all "
+             "ranks, so that losses, weights and checkpoints have the same bits on 1, 2, 4, 8 ... ranks of one kind of "
+             "machine with the same run.threads. A pass is then batch.worker samples where batch.micro is 0. "
+             "`ringtrain plan` prints what it costs."),
     FIELD(communication.gradient_type).words({"fp32", "bf16", "fp16"})
       .means("NCCL: type in which gradients travel; they are kept in fp32."),
     FIELD(communication.max_ctas).how_it_runs().unit("thread blocks").from(0, 1024)

@@ -106,7 +106,10 @@ Machine make_planning_machine(int threads, const std::string& device, const std:
 namespace {
 
 SumChoice sum_choice(const CommunicationConfig& c) {
-  return {.algorithm = c.algorithm == "tree" ? "auto" : c.algorithm,  // of GPUs, see complete_machine()
+  const bool fixed = c.order == "fixed";  // halving adds in a binary tree over the ranks
+  return {.algorithm = fixed                   ? "halving"
+                       : c.algorithm == "tree" ? "auto"
+                                               : c.algorithm,  // tree: see complete_machine()
           .links = {.node_latency = c.node_latency_us * 1e-6,
                     .node_bandwidth = c.node_gb_s * 1e9,
                     .network_latency = c.network_latency_us * 1e-6,

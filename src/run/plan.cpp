@@ -16,6 +16,7 @@
 #include "parallel/pass_order.h"
 #include "run/adascale_plan.h"
 #include "run/course.h"
+#include "run/fixed_order.h"
 #include "run/memory_plan.h"
 #include "run/norm_plan.h"
 #include "run/points.h"
@@ -167,6 +168,7 @@ RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const
   if (p.graph.has_batch_norm()) p.norm_group = batch.worker;
   // Ranks that share batch norm's workers have no choice.
   const bool shares = p.norm_group > 0 && ranks_per_worker(batch, ranks) > 1;
+  if (!shares) batch.micro = stated_micro_batch(experiment);
   if (batch.micro == 0 && !shares && recorded_micro_batch > 0 && rows % recorded_micro_batch == 0 &&
       (p.norm_group == 0 || recorded_micro_batch % p.norm_group == 0))
     batch.micro = recorded_micro_batch;
@@ -217,7 +219,9 @@ RunPlan make_equal_plan(const Experiment& experiment, const DatasetIndex& train,
   if (experiment.optimizer.adascale) measure_by_base_batch(p);
   learning_rate(experiment.learning_rate, rate_schedule(p), 0);  // throws what the schedule lacks, before step 0
   const bool recorded = recorded_micro_batch > 0 && p.batch.micro_batch == recorded_micro_batch;
-  plan_memory(p, backend, experiment.batch.micro > 0 ? experiment.batch.micro : recorded ? recorded_micro_batch : 0);
+  const std::int64_t stated = stated_micro_batch(experiment);
+  plan_memory(p, backend, stated > 0 ? stated : recorded ? recorded_micro_batch : 0);
+  check_fixed_order(p);
   return p;
 }
 
@@ -279,8 +283,8 @@ std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch) {
 }
 
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device, std::int64_t ranks) {
-  const double own_share =
-      static_cast<double>(ranks) * 4 / 1024;  // MiB; a message of less waits longer than it travels
+  // MiB; a message of less waits longer than it travels.
+  const double own_share = communication.order == "fixed" ? 0 : static_cast<double>(ranks) * 4 / 1024;
   const double mib =
       communication.bucket_mib > 0 ? communication.bucket_mib : std::max(on_device ? 16.0 : 1.0, own_share);
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(mib * (1 << 20) / sizeof(float)));
@@ -322,7 +326,12 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
     items.push_back({"directions of Muon", layout.size * static_cast<std::int64_t>(sizeof(float))});
     items.push_back({"Newton-Schulz", backend.make_orthogonalizer(layout.matrices)->bytes()});
   }
-  if (plan.measures_noise && resized(plan.batch, plan.batches.back()).small_batches() > 1)
+  const std::int64_t nodes = waiting_nodes(plan);
+  if (nodes > 0)
+    items.push_back({"gradients of passes, added in a fixed order",
+                     nodes * gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))});
+  if (plan.measures_noise && !has_fixed_order(plan.experiment) &&
+      resized(plan.batch, plan.batches.back()).small_batches() > 1)
     items.push_back({"gradients before a small batch, for the noise scale", state_bytes});
   std::int64_t crossing = 0, travelling = 0;
   const auto add_program = [&](PassMode mode, std::int64_t micro_batch) {

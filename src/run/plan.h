@@ -98,7 +98,7 @@ std::string experiment_id(const RunPlan& plan);
 std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
 
 // Values in a range of gradients that is reduced by itself. Where the experiment does not say it, ranges grow with the
-// ranks, which each sum a piece.
+// ranks, which each sum a piece; not in a fixed order, where the small batches' norms are added range by range.
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device, std::int64_t ranks);
 
 // Of rank `rank` of all: what it computes, and its loader: a pipeline's stages share their replica's rows, and only the

@@ -1,12 +1,19 @@
 #include "train/evaluator.h"
 
 #include <algorithm>
-#include <array>
+#include <numeric>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
 
 namespace ringtrain {
+namespace {
+
+// Of an evaluation's totals: the counts of correct answers, correct5 and targets, then the loss of each pass.
+constexpr std::int64_t first_loss = 3;
+
+}  // namespace
 
 Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog,
                      StageRanks* stages)
@@ -28,11 +35,16 @@ Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& commun
 std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t step, const AfterPass& after_pass,
                                          const WantsToLeave& wants_to_leave) {
   const double begin = now_seconds();
-  const std::int64_t passes = steps_per_epoch(plan_.validation, loader_plan_) * plan_.batch.accumulation;
+  const std::int64_t steps = steps_per_epoch(plan_.validation, loader_plan_);
+  const std::int64_t passes = steps * plan_.batch.accumulation;
   const std::int64_t state_of_pass = plan_.batch.micro_batch * part_.graph.state_size();
   program_->set_weights(weights);
   loader_.seek(0, 0);
-  LossSums sums;
+  // The losses of all ranks' passes are added in the order of the samples, so that the sum does not depend on the
+  // ranks.
+  std::vector<double> totals(
+      static_cast<std::size_t>(first_loss + steps * loader_plan_.global_batch / loader_plan_.micro_batch));
+  LossSums counts;
   Leaving leaving(communicator_, wants_to_leave);
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     watchdog_.enter(step, Phase::evaluation);
@@ -46,19 +58,25 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
       context.state = carried_state_.data() + batch.micro_step * state_of_pass;
       if (batch.resets_state) std::fill_n(context.state, state_of_pass, 0.0f);
     }
-    order_->forward([&] { sums += program_->run({batch.inputs.data(), batch.targets.data()}, context); });
+    order_->forward([&] {
+      const LossSums of_pass = program_->run({batch.inputs.data(), batch.targets.data()}, context);
+      totals[static_cast<std::size_t>(first_loss + (batch.offset + batch.first_row) / loader_plan_.micro_batch)] +=
+          of_pass.loss;
+      counts += of_pass;
+    });
     if (after_pass) after_pass(batch, *program_);
   }
   leaving.finish();
-  std::array<double, 4> totals = {sums.loss, static_cast<double>(sums.correct), static_cast<double>(sums.correct5),
-                                  static_cast<double>(sums.targets)};
+  totals[0] = static_cast<double>(counts.correct);
+  totals[1] = static_cast<double>(counts.correct5);
+  totals[2] = static_cast<double>(counts.targets);
   communicator_.sum(std::span<double>(totals));
-  const double counted = totals[3];
+  const double loss = std::accumulate(totals.begin() + first_loss, totals.end(), 0.0), counted = totals[2];
   if (counted == 0)
     throw Error(cat("the validation set ", plan_.validation.prefix, " has no target that counts"),
                 "check it with ringtrain-data verify");
-  const std::optional<double> accuracy5 = plan_.graph.has_images() ? std::optional(totals[2] / counted) : std::nullopt;
-  return Evaluation{totals[0] / counted, totals[1] / counted, accuracy5, static_cast<std::int64_t>(counted),
+  const std::optional<double> accuracy5 = plan_.graph.has_images() ? std::optional(totals[1] / counted) : std::nullopt;
+  return Evaluation{loss / counted, totals[0] / counted, accuracy5, static_cast<std::int64_t>(counted),
                     now_seconds() - begin};
 }
 

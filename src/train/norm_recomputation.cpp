@@ -1,8 +1,25 @@
 #include "train/norm_recomputation.h"
 
 #include <algorithm>
+#include <bit>
+#include <functional>
+
+#include "base/tree_sum.h"
+#include "run/fixed_order.h"
 
 namespace ringtrain {
+namespace {
+
+// One for each value of a statistic.
+struct Sums {
+  std::vector<double> values = {};
+  Sums& operator+=(const Sums& other) {
+    std::ranges::transform(values, other.values, values.begin(), std::plus());
+    return *this;
+  }
+};
+
+}  // namespace
 
 NormRecomputation::NormRecomputation(const RunPlan& plan, Backend& backend, Communicator& communicator,
                                      Watchdog& watchdog)
@@ -21,9 +38,13 @@ NormRecomputation::NormRecomputation(const RunPlan& plan, Backend& backend, Comm
 bool NormRecomputation::measure(const Vector& weights, std::int64_t step, const WantsToLeave& wants_to_leave) {
   const std::int64_t images = plan_.norm_loader.micro_batch, passes = plan_.norm_samples / images;
   const std::int64_t ranks = communicator_.size(), rank = communicator_.rank();
-  const std::int64_t begin = passes * rank / ranks, end = passes * (rank + 1) / ranks,
-                     most = (passes + ranks - 1) / ranks;
-  std::vector<double> sums(values_.size());
+  std::int64_t begin = passes * rank / ranks, end = passes * (rank + 1) / ranks, most = (passes + ranks - 1) / ranks;
+  if (has_fixed_order(plan_.experiment)) {  // a power of two of passes on each rank, the last ones missing
+    most = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(most)));
+    begin = std::min(passes, most * rank);
+    end = std::min(passes, most * (rank + 1));
+  }
+  TreeSum<Sums> tree;
   Leaving leaving(communicator_, wants_to_leave);
   program_->set_weights(weights);
   if (begin < end) loader_.seek(0, begin * images);
@@ -35,10 +56,11 @@ bool NormRecomputation::measure(const Vector& weights, std::int64_t step, const 
     const MicroBatch& batch = loader_.next();
     program_->run({batch.inputs.data(), batch.targets.data()});
     const std::vector<float> measured = program_->statistics();
-    std::transform(measured.begin(), measured.end(), sums.begin(), sums.begin(),
-                   [](float value, double sum) { return sum + static_cast<double>(value); });
+    tree.add({std::vector<double>(measured.begin(), measured.end())});
   }
   leaving.finish();
+  std::vector<double> sums = tree.total().values;
+  sums.resize(values_.size());
   communicator_.sum(std::span<double>(sums));
 
   const double groups = static_cast<double>(plan_.norm_samples / plan_.norm_group);

@@ -31,8 +31,8 @@ class NormRecomputation {
 
   // Collective. Measures what these weights [parameters.size()] make of the samples; their own statistics do not
   // matter and stay. The ranks share the passes out; the values are the same bits on all of them, and on other numbers
-  // of ranks the same but for roundings. `wants_to_leave` as in Evaluator::run(). False: a rank wanted to leave, and
-  // values() are as before.
+  // of ranks the same but for roundings (communication.order: fixed: the same bits). `wants_to_leave` as in
+  // Evaluator::run(). False: a rank wanted to leave, and values() are as before.
   using WantsToLeave = Leaving::Wish;
   bool measure(const Vector& weights, std::int64_t step, const WantsToLeave& wants_to_leave);
 

@@ -100,6 +100,18 @@ UpdateRanks ranks_of(Communicator& communicator) {
       .broadcast = [&communicator](std::span<float> values, int root) { communicator.broadcast_vector(values, root); }};
 }
 
+std::optional<NoiseGroups> make_noise_groups(const RunPlan& plan) {
+  const std::string& by = plan.experiment.noise.groups;
+  if (!plan.measures_noise || by == "none") return std::nullopt;
+  return NoiseGroups(plan.parameters, by, plan.noise_half_life);
+}
+
+std::vector<ElementRange> ranges_of(const Optimizer& optimizer) {
+  std::vector<ElementRange> ranges;
+  for (const UpdateRange& range : optimizer.ranges()) ranges.push_back({range.begin, range.end});
+  return ranges;
+}
+
 }  // namespace
 
 Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
@@ -124,6 +136,9 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       program_(compile_part(plan, part_, backend, PassMode::training, plan.batch.micro_batch)),
       order_(make_pass_order(stages, *program_, plan.experiment.parallel.schedule, part_.slots)),
       noise_scale_(plan.noise_half_life),
+      noise_groups_(make_noise_groups(plan)),
+      passes_(plan, backend, part_.parameters, *gradients_, noise_groups_ ? &*noise_groups_ : nullptr,
+              ranges_of(optimizer_)),
       noise_follower_(plan.experiment.batch.follow_noise, plan.patience, plan.experiment.batch.largest),
       overlap_{[this](std::int64_t watermark) { synchronizer_->ready(watermark); }, [this] { synchronizer_->poll(); }},
       course_(plan.course),
@@ -135,22 +150,9 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
   program_->allocate();
   communicator.set_rounding(
       gradient_rounding(part_.parameters.trained(), plan.batch.global * plan.graph.sequence(), loss_scale_.value()));
-  if (plan.measures_noise) measure_small_batches();
   if (plan.adascale_times > 0)
     adascale_.emplace(plan.adascale_times, static_cast<double>(plan.batch.global),
                       static_cast<double>(plan.batch.small_batch));
-}
-
-void Trainer::measure_small_batches() {
-  std::vector<ElementRange> tensors;
-  if (const std::string& groups = plan_.experiment.noise.groups; groups != "none") {
-    noise_groups_.emplace(plan_.parameters, groups, plan_.noise_half_life);
-    for (const UpdateRange& range : optimizer_.ranges()) tensors.push_back({range.begin, range.end});
-  }
-  small_norms_.emplace(backend_, part_.parameters.trained(),
-                       bucket_elements(plan_.experiment.communication, backend_.on_device(), plan_.batch.ranks),
-                       resized(plan_.batch, plan_.batches.back()).small_batches(),
-                       sums_small_norms(plan_) ? part_.parameters.size() : 0, tensors);
 }
 
 void Trainer::start_at(const Position& position, std::int64_t batch) {
@@ -170,37 +172,26 @@ StepReport Trainer::step(const Requests& requests) {
   const BatchPlan batch = batch_at(position_);
   report.samples = course_.samples_at(position_);
   const bool measures = measures_noise(next), compares = compares_now();
-  BeforeBucket before_sum;
-  if (measures) {
-    small_norms_->begin();
-    before_sum = [this](std::int64_t begin, std::uintptr_t stream) {
-      small_norms_->measure_bucket(*gradients_, begin, stream);
-    };
-  }
-  synchronizer_->begin(before_sum);
+  synchronizer_->begin(passes_.begin(batch, measures));
   sleep_if_slow(clock, times);
 
-  const PassTimes passes = order_->run(
-      batch.accumulation, {.input =
-                               [&](std::int64_t) {
-                                 if (!ahead_) get_input(clock, times, position_);
-                               },
-                           .forward =
-                               [&](std::int64_t) {
-                                 if (!std::exchange(ahead_, false)) forward(clock, times, position_);
-                               },
-                           .backward =
-                               [&](std::int64_t micro_step) {
-                                 const bool last = micro_step + 1 == batch.accumulation;
-                                 clock.time(Phase::backward, times.backward, [&] {
-                                   program_->backward(*gradients_, micro_step > 0, last ? overlap_ : BackwardHooks{});
-                                   if (measures && !last && (micro_step + 1) % batch.passes_of_small_batch() == 0)
-                                     small_norms_->measure(*gradients_);
-                                 });
-                                 // A device computes on meanwhile.
-                                 if (!staged_ && keeps_reading(next))
-                                   clock.time(Phase::input, times.input, [&] { stage_next(); });
-                               }});
+  const PassTimes passes =
+      order_->run(batch.accumulation, {.input =
+                                           [&](std::int64_t) {
+                                             if (!ahead_) get_input(clock, times, position_);
+                                           },
+                                       .forward =
+                                           [&](std::int64_t) {
+                                             if (!std::exchange(ahead_, false)) forward(clock, times, position_);
+                                           },
+                                       .backward =
+                                           [&](std::int64_t micro_step) {
+                                             clock.time(Phase::backward, times.backward,
+                                                        [&] { passes_.backward(*program_, micro_step, overlap_); });
+                                             // A device computes on meanwhile.
+                                             if (!staged_ && keeps_reading(next))
+                                               clock.time(Phase::input, times.input, [&] { stage_next(); });
+                                           }});
   staged_of_step_ = staged_ ? 1 : 0;
   const std::int64_t targets = targets_;
   program_->close_sums();
@@ -214,7 +205,7 @@ StepReport Trainer::step(const Requests& requests) {
     forward(clock, times, next);
     ahead_ = true;
   }
-  const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return program_->take_sums(); });
+  const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return passes_.take_sums(*program_); });
   StepCounters counters = clock.time(Phase::communication, times.communication,
                                      [&] { return counters_of(sums, requests, passes, measures, compares); });
   clock.time(Phase::communication, times.communication, [&] { synchronizer_->agree(counters.values()); });
@@ -279,9 +270,9 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
 StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes,
                                   bool measures, bool compares) {
   std::vector<double> of_groups(noise_groups_ ? noise_groups_->size() : 0);
-  if (measures && noise_groups_) of_groups = noise_groups_->by_group(small_norms_->sums_of_tensors());
+  if (measures && noise_groups_) of_groups = passes_.small_norms()->sums_of_groups();
   return {sums,      requests,
-          passes,    measures ? small_norms_->sum() : 0,
+          passes,    measures ? passes_.small_norms()->sum() : 0,
           of_groups, compares ? replicas_->counters() : std::vector<double>{}};
 }
 
@@ -324,7 +315,7 @@ void Trainer::flip_bit() {
 }
 
 bool Trainer::measures_noise(const Position& next) const {
-  return small_norms_.has_value() && course_.samples_at(position_) > plan_.batch.small_batch &&
+  return plan_.measures_noise && course_.samples_at(position_) > plan_.batch.small_batch &&
          next.step % plan_.experiment.noise.every_steps == 0;
 }
 

@@ -25,8 +25,8 @@
 #include "parallel/synchronizer.h"
 #include "run/plan.h"
 #include "run/step_times.h"
+#include "train/gradient_passes.h"
 #include "train/replica_check.h"
-#include "train/small_batch_norms.h"
 
 namespace ringtrain {
 
@@ -142,7 +142,6 @@ class Trainer {
   std::span<float> carried_state() { return carried_state_; }
 
  private:
-  void measure_small_batches();
   void sleep_if_slow(StepClock& clock, StepTimes& times);
   void stage_next();
   // `position`: where the pass's step begins.
@@ -184,9 +183,9 @@ class Trainer {
   std::unique_ptr<GroupRanks> group_ranks_;  // that share batch norm's workers; null: this rank has them whole
   std::unique_ptr<Program> program_;
   std::unique_ptr<PassOrder> order_;
-  std::optional<SmallBatchNorms> small_norms_;  // of this rank; none where the noise scale is not measured
   NoiseScale noise_scale_;
   std::optional<NoiseGroups> noise_groups_;
+  GradientPasses passes_;
   std::optional<AdaScale> adascale_;
   NoiseFollower noise_follower_;
   BackwardHooks overlap_;  // launches buckets while the last micro-step's backward pass runs

@@ -13,10 +13,6 @@ const Settings plain = {"optimizer.kind=sgd",         "optimizer.clip_norm=0",  
                         "learning_rate.base_batch=6", "learning_rate.schedule=step",  "learning_rate.milestones=[1]",
                         "noise.small_batch=2",        "learning_rate.warmup_steps=7", "learning_rate.warmup_from=zero"};
 
-Settings operator+(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 const Settings adascale = plain + Settings{"optimizer.adascale=true"};  // S = 4
 
 void expect_same_curve(const std::vector<StepReport>& is, const std::vector<StepReport>& expected, double tolerance) {

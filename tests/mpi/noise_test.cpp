@@ -11,11 +11,6 @@ class NoiseOfARun : public TrainerTest {};
 // Adam's first steps divide by tiny numbers and would blow up rounding.
 const Settings sgd = {"optimizer.kind=sgd", "optimizer.clip_norm=0", "learning_rate.base=0.1"};
 
-Settings operator+(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 void expect_near(const NoiseEstimate& a, const NoiseEstimate& b, double tolerance) {
   EXPECT_NEAR(a.trace, b.trace, tolerance * std::abs(b.trace));
   // The gradient is a difference of norms: its error is a share of them.

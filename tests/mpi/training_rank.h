@@ -29,6 +29,10 @@
 namespace ringtrain {
 
 using Settings = std::vector<std::string>;
+inline Settings operator+(Settings a, const Settings& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
 inline const Settings streams = {"data.order=streams", "data.sequence=8"};
 
 class TrainerTest : public WithFolder {
@@ -79,7 +83,7 @@ class TrainerTest : public WithFolder {
 struct TrainingRank {
   bool alone;  // a run of one rank, whatever the number of ranks of this test
   RankGroup group = alone ? *session().job().split(session().rank()) : session().job();
-  std::unique_ptr<Communicator> host = make_mpi_communicator(group, 1 << 12);
+  std::unique_ptr<Communicator> host;
   std::unique_ptr<cuda::HostDevice> device;
   std::unique_ptr<RingBesideDevice> beside;
   std::unique_ptr<FakeNccl> nccl;  // communication.library: nccl
@@ -94,6 +98,8 @@ struct TrainingRank {
   TrainingRank(const Experiment& experiment, bool on_device, const Checkpoint* checkpoint = nullptr,
                bool is_alone = false)
       : alone(is_alone) {
+    const bool fixed = experiment.communication.order == "fixed";
+    host = make_mpi_communicator(group, 1 << 12, 0x7fffffff, {.algorithm = fixed ? "halving" : "auto"});
     if (on_device) {
       device = std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.order = {cuda::RunOrder::Kind::latest, 0}});
       if (experiment.communication.library == "nccl") {

@@ -26,6 +26,7 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
        "learning_rate.factor=0.97", "stop.epochs=12", "run.dir=true"},
       {"optimizer.kind=lars", "optimizer.trust_coefficient=0.02", "optimizer.lars_form=mlperf",
        "optimizer.no_trust=[norm]", "optimizer.record_trust_every_steps=10"},
+      {"communication.order=fixed", "run.threads=2"},
       {"optimizer.kind=lamb", "optimizer.trust_undecayed=true", "optimizer.clip_value=5"},
       {"branch.from=a b@2", "branch.batch_factor=2", "branch.rate_factor=1.4142135623730951", "branch.samples=1000",
        "checkpoint.keep_at=[0, 2.5, 500 steps]"},

@@ -54,6 +54,17 @@ class CpuBackend : public Backend {
   void copy_from_host(std::span<const float> from, Vector& to, std::int64_t offset) override {
     std::copy_n(from.data(), from.size(), to.data() + offset);
   }
+  void copy(const Vector& from, Vector& to) override {
+    for_pieces({0, from.size()}, [&](const RangePiece& piece) {
+      std::copy_n(from.data() + piece.begin, piece.count, to.data() + piece.begin);
+    });
+  }
+  void add(std::span<const Vector* const> from, ElementRange range, Vector& to, std::uintptr_t) override {
+    for_pieces(range, [&](const RangePiece& piece) {
+      for (const Vector* vector : from)
+        kernels_.add(piece.count, vector->data() + piece.begin, to.data() + piece.begin);
+    });
+  }
 
   std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision, PassMode mode,
                                    std::int64_t group) override {
@@ -102,6 +113,13 @@ class CpuBackend : public Backend {
   std::int64_t allocated_bytes() const override { return *count_; }
 
  private:
+  template <class Action>
+  void for_pieces(ElementRange range, const Action& action) const {
+    const std::vector<RangePiece> pieces = pieces_of(std::span<const ElementRange>(&range, 1));
+#pragma omp parallel for num_threads(threads_) schedule(static)
+    for (std::size_t i = 0; i < pieces.size(); ++i) action(pieces[i]);
+  }
+
   int threads_;
   Isa isa_;
   const Kernels& kernels_;

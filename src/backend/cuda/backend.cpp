@@ -48,6 +48,19 @@ class CudaBackend : public Backend {
   void copy_from_host(std::span<const float> from, Vector& to, std::int64_t offset) override {
     copy(to.data() + offset, from.data(), std::ssize(from), CopyKind::to_device);
   }
+  void copy(const Vector& from, Vector& to) override {
+    device_.copy(to.data(), from.data(), from.size() * static_cast<std::int64_t>(sizeof(float)), CopyKind::on_device,
+                 device_.compute_stream());
+  }
+  void add(std::span<const Vector* const> from, ElementRange range, Vector& to, std::uintptr_t stream) override {
+    if (range.begin >= range.end) return;
+    for (const Vector* vector : from)
+      device_.launch(launch_of(Type::fp32, AddArguments{.a = to.data() + range.begin,
+                                                        .b = vector->data() + range.begin,
+                                                        .y = to.data() + range.begin,
+                                                        .count = range.end - range.begin}),
+                     stream != 0 ? Stream{stream} : device_.compute_stream());
+  }
 
   std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision, PassMode mode,
                                    std::int64_t group) override {

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""What communication.order: fixed costs, and what it is for: the same runs on 1, 2 and 4 ranks, with gradients added in any order and in
+the fixed one. A run in any order comes twice: with passes as the backend likes them, and with the passes of the fixed order.
+
+  tests/bench/fixed_order.py [--rounds 3]            about 8 minutes on 2 cores
+
+Needs the data of `make demo` and `make study` (data_prep/study_data.sh names, digits). Writes results/bench/fixed_order.csv.
+"""
+import argparse
+import csv
+import json
+import shutil
+import statistics
+import subprocess
+
+from bench_tools import ROOT, WORK, fail
+
+MODELS = {
+    "names": ["configs/names.yaml", "batch.global=256", "batch.worker=32", "stop.epochs=1", "evaluate.every_epochs=1"],
+    "digits": ["configs/digits_resnet18.yaml", "batch.global=128", "batch.worker=16", "stop.epochs=6", "learning_rate.milestones=[3,5]",
+               "evaluate.every_epochs=6"],
+}
+SAME_PASSES = {"names": "batch.micro=32", "digits": "batch.micro=16"}
+
+
+def ways(model):
+    return {"any": [], "any, same passes": [SAME_PASSES[model]], "fixed": ["communication.order=fixed"]}
+
+
+def run(model, way, ranks):
+    folder = WORK / "fixed_order"
+    shutil.rmtree(folder, ignore_errors=True)
+    command = ["tests/mpirun.sh", ranks, "bin/ringtrain", "train", *MODELS[model], *ways(model)[way], "noise.every_steps=0", "run.threads=1",
+               "checkpoint.best=false", f"run.dir={folder}"]
+    done = subprocess.run([str(part) for part in command], cwd=ROOT, text=True, capture_output=True)
+    if done.returncode != 0:
+        fail(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records if "loss" in record]
+    speed = statistics.median(record["samples_per_second"] for record in records if "loss" in record)
+    return speed, losses, [record["validation_loss"] for record in records if "validation_loss" in record][-1]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each cell, of which the fastest counts")
+    rounds = parser.parse_args().rounds
+    rows = []
+    for model in MODELS:
+        cells = {}
+        for _ in range(rounds):
+            for ranks in (1, 2, 4):
+                for way in ways(model):
+                    cells.setdefault((way, ranks), []).append(run(model, way, ranks))
+        for (way, ranks), runs in cells.items():
+            speed = max(speed for speed, _, _ in runs)
+            plain = max(speed for speed, _, _ in cells[("any", ranks)])
+            of_one = cells[(way, 1)][0][1]
+            apart = next((step + 1 for step, (a, b) in enumerate(zip(runs[0][1], of_one)) if a != b), None)
+            rows.append({"model": model, "order": way, "ranks": ranks, "samples_per_second": round(speed),
+                         "of_any": round(speed / plain, 3), "first_loss_that_differs_from_one_rank": apart or "none",
+                         "last_loss": runs[0][1][-1], "validation_loss": runs[0][2]})
+            print(rows[-1], flush=True)
+    with open(ROOT / "results/bench/fixed_order.csv", "w", newline="") as file:
+        table = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

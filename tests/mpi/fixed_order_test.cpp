@@ -1,0 +1,87 @@
+// communication.order: fixed on CPUs and (host) devices: the bits of one rank on every number of ranks.
+#include "run/fixed_order.h"
+
+#include "training_rank.h"
+
+namespace ringtrain {
+namespace {
+
+class FixedOrder : public TrainerTest {
+ protected:
+  // Eight passes of three samples.
+  const Settings fixed = {"communication.order=fixed", "run.threads=1", "batch.worker=3", "batch.micro=3"};
+};
+
+void expect_same_bits(const std::vector<StepReport>& reports, const std::vector<StepReport>& expected) {
+  ASSERT_EQ(reports.size(), expected.size());
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    EXPECT_EQ(reports[i].loss, expected[i].loss) << i;
+    EXPECT_EQ(reports[i].gradient_norm, expected[i].gradient_norm) << i;
+    EXPECT_EQ(reports[i].gain, expected[i].gain) << i;
+    ASSERT_TRUE(reports[i].noise && expected[i].noise);
+    EXPECT_EQ(reports[i].noise->estimate.trace, expected[i].noise->estimate.trace) << i;
+    EXPECT_EQ(reports[i].noise->groups, expected[i].noise->groups) << i;
+  }
+}
+
+TEST_F(FixedOrder, AllRanksHaveTheBitsOfOne) {
+  if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "a power of two of ranks";
+  const Settings adascale = {"optimizer.kind=sgd", "optimizer.adascale=true", "learning_rate.base_batch=6",
+                             "noise.small_batch=6", "learning_rate.base=0.1"};
+  const Settings two_passes = {"noise.small_batch=6", "noise.groups=tensor", "communication.bucket_mib=0.001"};
+  for (const bool on_device : {false, true})
+    for (const auto& [data, settings] : {std::pair<std::string, Settings>{"names", two_passes},
+                                         {"names", {"data.blanks=masked", "communication.bucket_mib=0.001"}},
+                                         {"text", streams},
+                                         {"names", adascale}}) {
+      SCOPED_TRACE(cat(data, " ", settings.front(), on_device ? " on a device" : ""));
+      const Experiment e = experiment(data, fixed + settings);
+      TrainingRank alone(e, on_device, nullptr, true), together(e, on_device);
+      expect_same_bits(together.steps(6), alone.steps(6));
+      EXPECT_EQ(together.weights(), alone.weights());
+    }
+}
+
+TEST_F(FixedOrder, IsTheSumOfAnyOrderWithinRounding) {
+  if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "a power of two of ranks";
+  for (const bool on_device : {false, true}) {
+    TrainingRank run(experiment("names", fixed), on_device),
+        any(experiment("names", {"batch.micro=3", "batch.worker=3"}), on_device);
+    const StepReport report = run.trainer->step({}), expected = any.trainer->step({});
+    EXPECT_NEAR(report.loss, expected.loss, 1e-6 * expected.loss);
+    EXPECT_NEAR(report.gradient_norm, expected.gradient_norm, 1e-6 * expected.gradient_norm);
+    std::vector<float> gradients(static_cast<std::size_t>(run.plan.parameters.size())), sums = gradients;
+    run.backend->copy_to_host(run.trainer->gradients(), 0, gradients);
+    any.backend->copy_to_host(any.trainer->gradients(), 0, sums);
+    for (const Parameter& p : run.plan.parameters.all()) {
+      double difference = 0, norm = 0;
+      for (std::int64_t i = p.offset; i < p.offset + p.count; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        difference += std::pow(gradients[at] - sums[at], 2);
+        norm += std::pow(sums[at], 2);
+      }
+      EXPECT_LE(std::sqrt(difference), 1e-6 * std::sqrt(norm)) << p.name;
+    }
+  }
+}
+
+TEST_F(FixedOrder, TakesTheMemoryThatIsPlanned) {
+  if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "a power of two of ranks";
+  for (const bool on_device : {false, true}) {
+    const auto bytes_of = [&](const Settings& settings) {
+      TrainingRank run(experiment("names", settings), on_device);
+      run.steps(2);
+      std::int64_t planned = 0;
+      for (const MemoryItem& item : rank_memory(run.plan, *run.backend))
+        if (item.what != "gradients before a small batch, for the noise scale") planned += item.bytes;
+      return std::pair(run.backend->allocated_bytes(), planned);
+    };
+    const Settings any = {"batch.worker=3", "batch.micro=3", "run.threads=1", "noise.every_steps=0"};
+    const auto without = bytes_of(any), with = bytes_of(fixed + Settings{"noise.every_steps=0"});
+    EXPECT_EQ(with.first - without.first, with.second - without.second);
+    EXPECT_GT(with.first, without.first);  // two passes or more on each of 4 ranks
+  }
+}
+
+}  // namespace
+}  // namespace ringtrain
