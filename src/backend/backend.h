@@ -66,8 +66,9 @@ struct PassContext {
 };
 
 // What a program of a part of a model (Graph::part()) takes from its neighbours and gives to them, for a micro-batch:
-// activations in the storage type; gradients of maps too, of vectors and sequences in fp32. [micro_batch, channels,
-// height, width] or [micro_batch, sequence, channels], the same on every machine. Null: this end is the model's.
+// activations in the storage type. On CPUs gradients of maps too, those of vectors and sequences in fp32, as
+// [micro_batch, channels, height, width] or [micro_batch, sequence, channels], the same on every CPU. On devices all in
+// the storage type and in the layout of its kernels, at addresses of the device. Null: this end is the model's.
 struct PartTraffic {
   const std::byte* activations_in = nullptr;
   std::byte* activations_out = nullptr;
@@ -215,10 +216,9 @@ class Backend {
   // multiple: the group lies on group / micro_batch ranks, which every pass then needs (PassContext::group_ranks).
   virtual std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
                                            PassMode mode, std::int64_t group = 0) = 0;
-  // A training program with memory for `slots` micro-batches in flight. Throws Error where the backend has one slot, or
-  // where it cannot compile a part of a model.
+  // Of a part of a model. `slots`: a training program has memory for so many micro-batches in flight.
   virtual std::unique_ptr<Program> compile_part(const Graph& graph, std::int64_t micro_batch, Precision precision,
-                                                PassMode mode, std::int64_t group, int slots);
+                                                PassMode mode, std::int64_t group, int slots) = 0;
   // Samples per pass where the experiment leaves it open: the fastest by working set on a CPU; on a device the largest
   // that fits, which then divides demand.rows and is a multiple of demand.group.
   virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) = 0;

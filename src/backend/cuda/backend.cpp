@@ -64,9 +64,14 @@ class CudaBackend : public Backend {
 
   std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision, PassMode mode,
                                    std::int64_t group) override {
+    return compile_part(graph, micro_batch, precision, mode, group, 1);
+  }
+  std::unique_ptr<Program> compile_part(const Graph& graph, std::int64_t micro_batch, Precision precision,
+                                        PassMode mode, std::int64_t group, int slots) override {
     expect_precision(precision);
-    if (!graph.has_images()) return make_lstm_program(device_, options_, graph, micro_batch, precision, mode);
-    return make_image_program(device_, options_, graph, micro_batch, group == 0 ? micro_batch : group, precision, mode);
+    if (!graph.has_images()) return make_lstm_program(device_, options_, graph, micro_batch, precision, mode, slots);
+    return make_image_program(device_, options_, graph, micro_batch, group == 0 ? micro_batch : group, precision, mode,
+                              slots);
   }
 
   std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) override {

@@ -10,7 +10,7 @@ Emission::Emission(const ImageContext& context, const Choices& choices, ProgramB
       schedule_(program.schedule()),
       weights_(schedule_, schedule_.lasting("weights", 0), context.type),
       vectors_(schedule_, schedule_.lasting("norms' parameters and biases", 0), Type::fp32),
-      statistics_(schedule_, schedule_.lasting("running statistics of the pass", 0), Type::fp32),
+      statistics_(schedule_, schedule_.per_slot("running statistics of the pass", 0), Type::fp32),
       home_(schedule_, segment_elements, [&program](const TensorGroup& gradients) {
         program.copy_home("gradients home", gradients.storage(), gradients.type() == Type::fp32, gradients.places(),
                           gradients.names());

@@ -29,7 +29,8 @@ class Joiner {
   ImageLayers join() {
     for (int i = 0; i < size(); ++i)
       if (!is_shortcut(i)) visit(i);
-    if (result_.loss == nullptr) throw Error("a model of images ends in a cross-entropy");
+    if (result_.loss == nullptr && !std::holds_alternative<PartOutput>(nodes_.back().operation))
+      throw Error("a model of images ends in a cross-entropy");
     return std::move(result_);
   }
 
@@ -83,8 +84,6 @@ class Joiner {
   }
   static std::string stem(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
 
-  void append(int, const PartInput&) { throw Error("the CUDA backend compiles whole models"); }
-  void append(int, const PartOutput&) { throw Error("the CUDA backend compiles whole models"); }
   void append(int, const TokenInput&) { throw Error("a model reads symbols or images, not both"); }
   void append(int, const Lstm&) { throw Error("the CUDA backend has no LSTM in a model of images"); }
 
@@ -94,6 +93,17 @@ class Joiner {
     y.width = 4;
     y.needs_gradient = false;
     keep<PixelLayer>(node, y);
+  }
+
+  void append(int i, const PartInput&) { keep<PartInputLayer>(make(i, "activations of the part before")); }
+  // Values cross as they lie in memory, so that both parts must give them the same width.
+  void append(int i, const PartOutput&) {
+    const Value& x = value(input(i));
+    if (x.width != round_up(x.shape.channels, 8))
+      throw Error(cat(x.name, ": maps of ", x.shape.channels, " channels are flattened here, and a stage cannot end ",
+                      "behind that on a GPU"),
+                  "parallel.cuts: let the stage end before or after the layers between flattening and this cut");
+    keep<PartOutputLayer>(value(input(i)));
   }
 
   void append(int i, const Convolution& node) {

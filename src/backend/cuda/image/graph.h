@@ -16,7 +16,7 @@ struct ImageLayers {
   std::vector<int> blocks;                          // of the layers, where they are recomputed; else -1
   std::vector<std::unique_ptr<Value>> values;
   std::vector<std::unique_ptr<NormStatistics>> norms;
-  const LossLayer* loss = nullptr;
+  const LossLayer* loss = nullptr;  // null: the model goes on in another part
 };
 
 // Norm -> ReLU and norm -> add (of a norm) -> ReLU become one layer each, and bias -> ReLU; every other order of these

@@ -26,6 +26,24 @@ void PixelLayer::forward(Emission& e) const {
                                 });
 }
 
+void PartInputLayer::forward(Emission& e) const {
+  const Storage y = e[y_].data = e.buffer(y_.name, c_.bytes(y_));
+  e.program().add_arrival("activations arrive", y, &PartTraffic::activations_in, &PartBytes::activations_in);
+}
+void PartInputLayer::backward(Emission& e) const {
+  e.program().add_departure("gradients leave", e[y_].gradient, &PartTraffic::gradients_out, &PartBytes::gradients_out);
+}
+
+void PartOutputLayer::forward(Emission& e) const {
+  e.program().add_departure("activations leave", e[x_].data, &PartTraffic::activations_out,
+                            &PartBytes::activations_out);
+}
+void PartOutputLayer::backward(Emission& e) const {
+  const Storage gradient = e.buffer("gradient of the part after", c_.bytes(x_));
+  e.program().add_arrival("gradients arrive", gradient, &PartTraffic::gradients_in, &PartBytes::gradients_in);
+  e.send_gradient(x_, gradient);
+}
+
 ActivationLayer::ActivationLayer(const ImageContext& context, const std::string& bias, bool relu, Value& x, Value& y)
     : ImageLayer(context),
       parameter_(bias.empty() ? nullptr : &context.parameters->find(bias)),

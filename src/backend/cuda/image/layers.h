@@ -1,4 +1,4 @@
-// The layers beside convolution and norm: pixels, bias and ReLU, pooling, vectors, the loss.
+// The layers beside convolution and norm: pixels, the ends of a part, bias and ReLU, pooling, vectors, the loss.
 #pragma once
 
 #include "backend/cuda/image/emission.h"
@@ -17,6 +17,26 @@ class PixelLayer : public ImageLayer {
  private:
   ImageInput node_;
   const Value& y_;
+};
+
+// The ends of a part of a model. Values cross as they lie in memory: [samples][pixels][width].
+class PartInputLayer : public ImageLayer {
+ public:
+  PartInputLayer(const ImageContext& context, Value& y) : ImageLayer(context), y_(y) {}
+  void forward(Emission& e) const override;
+  void backward(Emission& e) const override;
+
+ private:
+  const Value& y_;
+};
+class PartOutputLayer : public ImageLayer {
+ public:
+  PartOutputLayer(const ImageContext& context, Value& x) : ImageLayer(context), x_(x) { read(x); }
+  void forward(Emission& e) const override;
+  void backward(Emission& e) const override;
+
+ private:
+  const Value& x_;
 };
 
 // y = x [+ bias per channel] [, ReLU]; over x when nobody else reads it.

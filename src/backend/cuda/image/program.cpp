@@ -14,8 +14,8 @@ namespace {
 class ImageProgram : public ProgramBase {
  public:
   ImageProgram(Device& device, const BackendOptions& options, const Graph& graph, std::int64_t micro_batch,
-               std::int64_t group, Precision precision, PassMode mode)
-      : ProgramBase(device, options, graph, micro_batch, precision, mode),
+               std::int64_t group, Precision precision, PassMode mode, int slots)
+      : ProgramBase(device, options, graph, micro_batch, precision, mode, slots),
         context_{.device = &device,
                  .parameters = &parameters_,
                  .type = type_,
@@ -34,7 +34,7 @@ class ImageProgram : public ProgramBase {
       parts_.layers[i]->forward(emission_);
     }
     if (training_) add_backward();
-    logits_ = parts_.loss->logits(emission_);
+    if (parts_.loss != nullptr) logits_ = parts_.loss->logits(emission_);
     const TensorGroup &weights = emission_.weights(), &vectors = emission_.vectors();
     copy_in(weights.storage(), type_ == Type::fp32, weights.places());
     copy_in(vectors.storage(), true, vectors.places());
@@ -97,11 +97,11 @@ class ImageProgram : public ProgramBase {
 
 std::unique_ptr<Program> make_image_program(Device& device, const BackendOptions& options, const Graph& graph,
                                             std::int64_t micro_batch, std::int64_t group, Precision precision,
-                                            PassMode mode) {
+                                            PassMode mode, int slots) {
   if (group < 1 || (micro_batch % group != 0 && group % micro_batch != 0))
     throw Error(cat("a micro-batch of ", micro_batch, " does not hold whole batch-norm groups of ", group),
                 "batch.micro must be a multiple of batch.worker");
-  return std::make_unique<ImageProgram>(device, options, graph, micro_batch, group, precision, mode);
+  return std::make_unique<ImageProgram>(device, options, graph, micro_batch, group, precision, mode, slots);
 }
 
 }  // namespace ringtrain::cuda

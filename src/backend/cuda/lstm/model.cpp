@@ -12,6 +12,11 @@ LstmModel lstm_model(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
     if (const auto* input = std::get_if<TokenInput>(&node.operation)) {
       model.vocabulary = input->vocabulary;
+    } else if (std::holds_alternative<PartInput>(node.operation)) {
+      model.is_first = false;
+      model.hidden = node.output.channels;
+    } else if (std::holds_alternative<PartOutput>(node.operation)) {
+      model.is_last = false;
     } else if (const auto* layer = std::get_if<Lstm>(&node.operation)) {
       model.layers.push_back(*layer);
       model.recomputed.push_back(node.recomputed);
@@ -30,9 +35,10 @@ LstmModel lstm_model(const Graph& graph) {
       fits = false;
     }
   }
-  if (!fits || model.layers.empty() || model.dense.output == 0 || model.loss.classes == 0)
+  const bool has_end = model.dense.output > 0 && model.loss.classes > 0;
+  if (!fits || (model.is_first && model.layers.empty()) || has_end != model.is_last)
     throw Error("the GPU backend compiles LSTM layers on symbols, dropout behind them, and one dense layer");
-  model.hidden = model.layers.front().hidden;
+  if (model.is_first) model.hidden = model.layers.front().hidden;
   for (const Lstm& layer : model.layers)
     if (layer.hidden != model.hidden)
       throw Error(

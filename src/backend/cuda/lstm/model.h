@@ -1,5 +1,5 @@
 // The graphs that lstm/program compiles: a stack of LSTM layers on one-hot symbols, a dense layer at every position,
-// softmax cross-entropy.
+// softmax cross-entropy; or a part of such a model.
 #pragma once
 
 #include <vector>
@@ -9,6 +9,7 @@
 namespace ringtrain::cuda {
 
 struct LstmModel {
+  bool is_first = true, is_last = true;  // it begins with the symbols; it ends in the loss
   std::int64_t vocabulary = 0, hidden = 0;
   std::vector<Lstm> layers;
   std::vector<Dropout> dropouts;  // behind each layer; probability 0: none

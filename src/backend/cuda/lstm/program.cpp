@@ -27,30 +27,37 @@ struct Call {
 class LstmProgram : public ProgramBase {
  public:
   LstmProgram(Device& device, const BackendOptions& options, const Graph& graph, std::int64_t micro_batch,
-              Precision precision, PassMode mode)
-      : ProgramBase(device, options, graph, micro_batch, precision, mode),
+              Precision precision, PassMode mode, int slots)
+      : ProgramBase(device, options, graph, micro_batch, precision, mode, slots),
         model_(lstm_model(graph)),
         rows_(sequence_ * micro_batch),
         symbols_(round_up(model_.vocabulary, 8)),
         width_(round_up(model_.dense.output, 8)) {
     choose_calls();
-    Storage x = add_input();
+    if (!calls_.empty()) add_state_in();
+    Storage x = model_.is_first ? add_symbols() : add_activations_in();
     for (Call& call : calls_) {
       enter(call);
       x = add_forward(call, x);
     }
     schedule_.enter(-1);
-    add_dense(x);
-    add_loss();
-    add_state_out();
+    if (model_.is_last) {
+      add_dense(x);
+      add_loss();
+    } else {
+      add_departure("activations leave", x, &PartTraffic::activations_out, &PartBytes::activations_out);
+    }
+    if (!calls_.empty()) add_state_out();
     if (training_) {
       schedule_.begin_backward();
-      Storage dy = add_dense_backward(x);
+      Storage dy = model_.is_last ? add_dense_backward(x) : add_gradients_in();
       for (auto call = calls_.rbegin(); call != calls_.rend(); ++call) {
         enter(*call);
         dy = add_backward(*call, dy);
       }
       schedule_.enter(-1);
+      if (!model_.is_first)
+        add_departure("gradients leave", dy, &PartTraffic::gradients_out, &PartBytes::gradients_out);
     }
     finish();
   }
@@ -79,7 +86,10 @@ class LstmProgram : public ProgramBase {
     const bool all = std::all_of(first, first + static_cast<std::ptrdiff_t>(call.count), std::identity());
     schedule_.enter(training_ && all ? static_cast<int>(call.first) : -1);
   }
-  Storage add_input();
+  void add_state_in();
+  Storage add_symbols();
+  Storage add_activations_in();
+  Storage add_gradients_in();
   Storage add_forward(Call& call, Storage x);
   void add_dropout(std::string name, const Dropout& dropout, Storage x, Storage y);
   void add_dense(Storage x);
@@ -98,15 +108,16 @@ class LstmProgram : public ProgramBase {
   FusionTable own_fusions_;
   std::vector<Call> calls_;
   float* carried_ = nullptr;  // host, of the pass under way; null: none
-  bool zero_state_ = true;    // h0 and c0 hold zeros
+  std::vector<bool> carries_;  // by slot: h0 and c0 hold something else than zeros
   Storage h0_ = -1, c0_ = -1, hn_ = -1, cn_ = -1, packed_ = -1;
   Storage dense_weights_ = -1, logits_gradient_ = -1;
 };
 
 void LstmProgram::choose_calls() {
   const auto layers = static_cast<std::int64_t>(model_.layers.size());
+  if (layers == 0) return;
   const RnnOperation stack{.layers = layers,
-                           .input = symbols_,
+                           .input = model_.is_first ? symbols_ : model_.hidden,
                            .hidden = model_.hidden,
                            .length = sequence_,
                            .batch = micro_batch_,
@@ -124,11 +135,12 @@ void LstmProgram::choose_calls() {
   }
 }
 
-// Symbols and carried state. The state's address differs from pass to pass; where none is carried, zeros stay in place.
-Storage LstmProgram::add_input() {
+// Its address differs from pass to pass; where none is carried, zeros stay in place.
+void LstmProgram::add_state_in() {
+  carries_.resize(static_cast<std::size_t>(schedule_.slots()));
   const std::int64_t state_bytes = state_elements(model_.layers.size()) * bytes_of(type_);
-  h0_ = schedule_.lasting("hidden state before", state_bytes);
-  c0_ = schedule_.lasting("cell state before", state_bytes);
+  h0_ = schedule_.per_slot("hidden state before", state_bytes);
+  c0_ = schedule_.per_slot("cell state before", state_bytes);
   hn_ = schedule_.buffer("hidden state behind", state_bytes);
   cn_ = schedule_.buffer("cell state behind", state_bytes);
   packed_ = schedule_.buffer("carried state on its way in", packed_bytes());
@@ -136,17 +148,32 @@ Storage LstmProgram::add_input() {
                  .uses = {{packed_, true}, {h0_, true}, {c0_, true}},
                  .issue =
                      [this, state_bytes](Device& device, Stream stream, bool) {
+                       const auto slot = static_cast<std::size_t>(schedule_.slot());
                        if (carried_ != nullptr) {
                          device.copy(schedule_.at(packed_), carried_, packed_bytes(), CopyKind::to_device, stream);
                          device.launch(launch_of(type_, Kernel::state_in, state_arguments(packed_, h0_, c0_)), stream);
-                       } else if (!zero_state_) {
+                       } else if (carries_[slot]) {
                          device.zero(schedule_.at(h0_), state_bytes, stream);
                          device.zero(schedule_.at(c0_), state_bytes, stream);
                        }
-                       zero_state_ = carried_ == nullptr;
+                       carries_[slot] = carried_ != nullptr;
                      },
                  .replayed = false});
+}
 
+Storage LstmProgram::add_activations_in() {
+  const Storage x = schedule_.buffer("activations of the part before", sequence_bytes(model_.hidden));
+  add_arrival("activations arrive", x, &PartTraffic::activations_in, &PartBytes::activations_in);
+  return x;
+}
+
+Storage LstmProgram::add_gradients_in() {
+  const Storage dy = schedule_.buffer("gradient of the part after", sequence_bytes(model_.hidden));
+  add_arrival("gradients arrive", dy, &PartTraffic::gradients_in, &PartBytes::gradients_in);
+  return dy;
+}
+
+Storage LstmProgram::add_symbols() {
   const Storage x = schedule_.buffer("one-hot symbols", sequence_bytes(symbols_));
   add_input_command("one-hot", {{x, true}}, [this, x](Device& device, Stream stream, const std::uint8_t* symbols) {
     const OneHotArguments arguments{.symbols = symbols,
@@ -375,7 +402,7 @@ Storage LstmProgram::add_dense_backward(Storage x) {
   return dx;
 }
 
-// Returns the gradient of the call's input; -1 for the symbols. The weight space of the gradient is of type T, so it
+// Returns the gradient of the call's input; -1 where that is the symbols. The weight space of the gradient is of type T, so it
 // starts at zero in every micro-step, and what is added up over micro-steps is the fp32 flat vector.
 Storage LstmProgram::add_backward(Call& call, Storage dy) {
   const RnnPlan& plan = *call.plan;
@@ -383,7 +410,7 @@ Storage LstmProgram::add_backward(Call& call, Storage dy) {
   if (dropout.probability > 0) add_dropout(call.name + " dropout backward", dropout, dy, dy);
   call.d_weights = schedule_.buffer(call.name + " weights' gradient", plan.weight_bytes());
   const Storage dx =
-      call.first == 0 ? -1 : schedule_.buffer(call.name + " input gradient", sequence_bytes(model_.hidden));
+      call.first == 0 && model_.is_first ? -1 : schedule_.buffer(call.name + " input gradient", sequence_bytes(model_.hidden));
   schedule_.add({.name = call.name + " backward",
                  .uses = {{call.x},
                           {call.weights},
@@ -425,8 +452,8 @@ Storage LstmProgram::add_backward(Call& call, Storage dy) {
 }  // namespace
 
 std::unique_ptr<Program> make_lstm_program(Device& device, const BackendOptions& options, const Graph& graph,
-                                           std::int64_t micro_batch, Precision precision, PassMode mode) {
-  return std::make_unique<LstmProgram>(device, options, graph, micro_batch, precision, mode);
+                                           std::int64_t micro_batch, Precision precision, PassMode mode, int slots) {
+  return std::make_unique<LstmProgram>(device, options, graph, micro_batch, precision, mode, slots);
 }
 
 }  // namespace ringtrain::cuda

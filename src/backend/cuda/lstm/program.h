@@ -9,6 +9,6 @@
 namespace ringtrain::cuda {
 
 std::unique_ptr<Program> make_lstm_program(Device& device, const BackendOptions& options, const Graph& graph,
-                                           std::int64_t micro_batch, Precision precision, PassMode mode);
+                                           std::int64_t micro_batch, Precision precision, PassMode mode, int slots);
 
 }  // namespace ringtrain::cuda

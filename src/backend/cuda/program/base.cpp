@@ -21,7 +21,7 @@ std::int64_t size_in_bytes(std::int64_t count) {
 }  // namespace
 
 ProgramBase::ProgramBase(Device& device, const BackendOptions& options, const Graph& graph, std::int64_t micro_batch,
-                         Precision precision, PassMode mode)
+                         Precision precision, PassMode mode, int slots)
     : device_(device),
       options_(options),
       parameters_(graph.parameters()),
@@ -32,20 +32,21 @@ ProgramBase::ProgramBase(Device& device, const BackendOptions& options, const Gr
       mode_(mode),
       training_(mode == PassMode::training),
       offload_stretch_(training_ ? graph.offload_stretch() : 0),
-      sample_bytes_(graph.input_bytes()),
+      schedule_(slots),
+      sample_bytes_(std::holds_alternative<PartInput>(graph.nodes().front().operation) ? 0 : graph.input_bytes()),
       copy_stream_(device.make_stream(false)),
       state_ring_(device),
       host_sums_(device, 1),
       host_logits_(device, graph.classes()),
       finished_(device.make_event()),
       sums_closed_(device.make_event()) {
-  for (Slot& slot : slots_) {
+  for (Staged& slot : places_) {
     slot.inputs = schedule_.lasting("staged input", input_bytes());
     slot.targets = schedule_.lasting("staged targets", size_in_bytes<std::int32_t>(target_count()));
     slot.copied = device.make_event();
     slot.consumed = device.make_event();
   }
-  state_ = schedule_.lasting("step state", size_in_bytes<StepState>(1));
+  state_ = schedule_.per_slot("step state", size_in_bytes<StepState>(1));
   targets_ = schedule_.lasting("targets", size_in_bytes<std::int32_t>(target_count()));
   sums_ = schedule_.lasting("sums of the passes", size_in_bytes<PassSums>(1));
 }
@@ -67,12 +68,37 @@ ProgramBase::~ProgramBase() {
 
 void ProgramBase::add_input_command(std::string name, std::vector<Access> uses,
                                     std::function<void(Device&, Stream, const std::uint8_t*)> issue) {
-  for (const Slot& slot : slots_) uses.push_back({slot.inputs});
+  for (const Staged& slot : places_) uses.push_back({slot.inputs});
   Command command{.name = std::move(name), .uses = std::move(uses), .issue = {}, .replayed = false};
   command.issue = [this, run = std::move(issue)](Device& device, Stream stream, bool) {
-    run(device, stream, schedule_.at<const std::uint8_t>(slots_[taken_ % 2].inputs));
+    run(device, stream, schedule_.at<const std::uint8_t>(places_[taken_ % 2].inputs));
   };
   schedule_.add(std::move(command));
+}
+
+void ProgramBase::add_arrival(std::string name, Storage to, const std::byte* PartTraffic::*end,
+                              std::int64_t PartBytes::*bytes) {
+  part_bytes_.*bytes = schedule_.bytes(to);
+  schedule_.add({.name = std::move(name),
+                 .uses = {{to, true}},
+                 .issue =
+                     [this, to, end](Device& device, Stream stream, bool) {
+                       device.copy(schedule_.at(to), traffic_.*end, schedule_.bytes(to), CopyKind::on_device, stream);
+                     },
+                 .replayed = false});
+}
+
+void ProgramBase::add_departure(std::string name, Storage from, std::byte* PartTraffic::*end,
+                                std::int64_t PartBytes::*bytes) {
+  part_bytes_.*bytes = schedule_.bytes(from);
+  schedule_.add({.name = std::move(name),
+                 .uses = {{from}},
+                 .issue =
+                     [this, from, end](Device& device, Stream stream, bool) {
+                       device.copy(traffic_.*end, schedule_.at(from), schedule_.bytes(from), CopyKind::on_device,
+                                   stream);
+                     },
+                 .replayed = false});
 }
 
 ProgramBase::TensorCopies ProgramBase::make_copies(const std::string& what, Storage own, bool own_is_fp32,
@@ -186,9 +212,10 @@ void ProgramBase::set_weights(const Vector& weights) {
 
 void ProgramBase::stage(const PassInput& input) {
   if (staged_ > taken_ + 1) throw Error("two passes are staged already: the third would overwrite the first");
-  const Slot& slot = slots_[staged_ % 2];
+  const Staged& slot = places_[staged_ % 2];
   if (staged_ > 1) device_.wait(copy_stream_, slot.consumed);
-  device_.copy(schedule_.at(slot.inputs), input.inputs, input_bytes(), CopyKind::to_device, copy_stream_);
+  if (input_bytes() > 0)
+    device_.copy(schedule_.at(slot.inputs), input.inputs, input_bytes(), CopyKind::to_device, copy_stream_);
   device_.copy(schedule_.at(slot.targets), input.targets, size_in_bytes<std::int32_t>(target_count()),
                CopyKind::to_device, copy_stream_);
   device_.record(slot.copied, copy_stream_);
@@ -203,7 +230,7 @@ void ProgramBase::stage_again() {
 void ProgramBase::forward(const PassContext& context) {
   if (taken_ == staged_) throw Error("forward() without a staged pass");
   const Stream stream = device_.compute_stream();
-  const Slot& slot = slots_[taken_ % 2];
+  const Staged& slot = places_[taken_ % 2];
   const StepState state{.gradient_scale = context.gradient_scale,
                         .statistic_scale = context.statistic_scale,
                         .dropout_key = context.dropout_key,

@@ -85,6 +85,9 @@ class ProgramBase : public Program {
   void set_weights(const Vector& weights) override;
   void stage(const PassInput& input) override;
   void stage_again() override;
+  void select(int slot) override { schedule_.select(slot); }
+  void connect(const PartTraffic& traffic) override { traffic_ = traffic; }
+  PartBytes part_bytes() const override { return part_bytes_; }
   void forward(const PassContext& context) override;
   void close_sums() override;
   LossSums take_sums() override;
@@ -102,6 +105,10 @@ class ProgramBase : public Program {
   // Adds a forward command that reads the staged symbols or pixels, u8 [micro_batch, input_bytes]. Never captured.
   void add_input_command(std::string name, std::vector<Access> uses,
                          std::function<void(Device&, Stream, const std::uint8_t*)> issue);
+  // Adds a command that copies what arrives at an end of a part to `to`, or what leaves it from `from`; the other side
+  // is where connect() has said. Never captured.
+  void add_arrival(std::string name, Storage to, const std::byte* PartTraffic::*end, std::int64_t PartBytes::*bytes);
+  void add_departure(std::string name, Storage from, std::byte* PartTraffic::*end, std::int64_t PartBytes::*bytes);
   // Fills `own` (lasting; T, or fp32) from the flat weights whenever they have changed. Padding stays zero.
   void copy_in(Storage own, bool own_is_fp32, std::vector<TensorPlace> places);
   // Adds a backward command that sets or accumulates the flat gradients of these parameters from `own`.
@@ -118,7 +125,7 @@ class ProgramBase : public Program {
 
  protected:
   ProgramBase(Device& device, const BackendOptions& options, const Graph& graph, std::int64_t micro_batch,
-              Precision precision, PassMode mode);
+              Precision precision, PassMode mode, int slots);
 
   // Ends the list of commands: weights' copies, memory, segments.
   void finish();
@@ -143,7 +150,7 @@ class ProgramBase : public Program {
   LogitsPlace logits_;  // set by the program
 
  private:
-  struct Slot {
+  struct Staged {
     Storage inputs = -1, targets = -1;
     Event copied = {}, consumed = {};
   };
@@ -158,10 +165,12 @@ class ProgramBase : public Program {
   std::int64_t input_bytes() const { return micro_batch_ * sample_bytes_; }
   std::int64_t target_count() const { return micro_batch_ * sequence_; }
 
-  const std::int64_t sample_bytes_;
+  const std::int64_t sample_bytes_;  // 0: a part whose values come from the part before
   Stream copy_stream_;
-  Slot slots_[2];
+  Staged places_[2];
   std::int64_t staged_ = 0, taken_ = 0;  // passes
+  PartTraffic traffic_;
+  PartBytes part_bytes_;
   Storage state_, targets_, sums_;
   UploadRing<StepState> state_ring_;
   HostMemory<PassSums> host_sums_;

@@ -16,6 +16,11 @@ Storage Schedule::lasting(std::string what, std::int64_t bytes) {
   item(storage).lasting = true;
   return storage;
 }
+Storage Schedule::per_slot(std::string what, std::int64_t bytes) {
+  const Storage storage = lasting(std::move(what), bytes);
+  item(storage).per_slot = true;
+  return storage;
+}
 void Schedule::resize(Storage storage, std::int64_t bytes) {
   item(storage).bytes = bytes;
 }
@@ -80,7 +85,8 @@ void Schedule::cut_segments(const std::vector<std::int64_t>& marks, std::int64_t
         i > 0 && segment_elements > 0 && marks[i - 1] / segment_elements > reported / segment_elements;
     if (!joins || bucket_done) {
       if (i > 0) reported = marks[i - 1];
-      segments_.push_back({.part = part_of(i), .begin = i, .end = i, .replayed = commands_[i].replayed});
+      segments_.push_back({.part = part_of(i), .begin = i, .end = i, .replayed = commands_[i].replayed, .replays = {}});
+      segments_.back().replays.resize(2 * static_cast<std::size_t>(slots_));
     }
     segments_.back().end = i + 1;
     segments_.back().watermark = part_of(i) == Part::backward ? marks[i] : 0;
@@ -106,6 +112,10 @@ void Schedule::plan(const ParameterTable& table, std::int64_t segment_elements) 
     if (storage.again >= 0) turns_[static_cast<std::size_t>(storage.again)] = true;
   for (Item& storage : storages_) {
     if (storage.bytes == 0) continue;
+    if (storage.lasting && storage.per_slot && slots_ > 1) {
+      storage.lives[0].place = arena_.add(storage.what, storage.bytes, 0, static_cast<int>(commands_.size()));
+      continue;
+    }
     if (storage.lasting) {
       storage.lives[0].place = arena_.add(storage.what, storage.bytes);
       continue;
@@ -113,13 +123,26 @@ void Schedule::plan(const ParameterTable& table, std::int64_t segment_elements) 
     for (Life& life : storage.lives)
       if (life.first >= 0) life.place = arena_.add(storage.what, storage.bytes, life.first, life.last);
   }
-  arena_.place();
+  arena_.place(static_cast<int>(std::min(backward_, commands_.size())), slots_);
   cut_segments(watermarks(table), segment_elements);
 }
 
 void Schedule::bind(char* base) {
+  base_ = base;
+  place();
+}
+
+void Schedule::select(int slot) {
+  if (slot < 0 || slot >= slots_) throw Error(cat("a program of ", slots_, " slots has no slot ", slot));
+  if (slot == slot_) return;
+  slot_ = slot;
+  place();
+}
+
+void Schedule::place() {
   for (Item& storage : storages_) {
-    for (Life& life : storage.lives) life.base = life.place.planned() ? base + arena_.offset(life.place) : nullptr;
+    for (Life& life : storage.lives)
+      life.base = life.place.planned() ? base_ + arena_.offset(life.place, slot_) : nullptr;
     storage.base = storage.lives[0].base;
   }
 }
@@ -131,10 +154,10 @@ void Schedule::live_at(std::size_t command) {
 
 void Schedule::run_segment(Device& device, Segment& segment, bool accumulate, bool graphs, const BackwardHooks* hooks) {
   const Stream stream = device.compute_stream();
-  const std::size_t variant = accumulate ? 1 : 0;
+  Replay& replay = segment.replays[2 * static_cast<std::size_t>(slot_) + (accumulate ? 1 : 0)];
   const bool replays = graphs && segment.replayed;
-  if (replays && segment.captured[variant].handle != 0) return device.launch(segment.captured[variant], stream);
-  const bool captures = replays && segment.runs[variant] > 0;
+  if (replays && replay.captured.handle != 0) return device.launch(replay.captured, stream);
+  const bool captures = replays && replay.runs > 0;
   if (captures) device.begin_capture(stream);
   for (std::size_t i = segment.begin; i < segment.end; ++i) {
     if (i == segment.begin || turns_[i]) live_at(i);
@@ -142,10 +165,10 @@ void Schedule::run_segment(Device& device, Segment& segment, bool accumulate, bo
     if (hooks != nullptr && hooks->poll && !captures) hooks->poll();
   }
   if (captures) {
-    segment.captured[variant] = device.end_capture(stream);
-    device.launch(segment.captured[variant], stream);
+    replay.captured = device.end_capture(stream);
+    device.launch(replay.captured, stream);
   }
-  ++segment.runs[variant];
+  ++replay.runs;
 }
 
 void Schedule::run(Device& device, Part part, bool accumulate, bool graphs, const BackwardHooks* hooks) {
@@ -163,7 +186,7 @@ void Schedule::run(Device& device, Part part, bool accumulate, bool graphs, cons
 void Schedule::forget_captured(Part part) {
   for (Segment& segment : segments_)
     if (segment.part == part)
-      for (CapturedGraph& graph : segment.captured) graph = {};
+      for (Replay& replay : segment.replays) replay.captured = {};
 }
 
 }  // namespace ringtrain::cuda

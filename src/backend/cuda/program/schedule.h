@@ -4,6 +4,9 @@
 // A block may be recomputed (Chen et al. 2016): what its forward commands write lives twice, once in the forward pass
 // and once from the moment on when they are issued again, before its first backward command (recomputation.cpp). What
 // travels to the host's memory (offload.h) lives twice, too: until it has left, and from the copy back on.
+//
+// A stage of a pipeline has several micro-batches in flight. What a forward command writes and a backward command reads
+// then exists once per slot (ArenaPlan), the rest once; a segment is captured for each slot.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +44,12 @@ class Schedule {
  public:
   static constexpr std::int64_t alignment = 256;  // bytes; of cudaMalloc, and more than any kernel asks for
 
+  explicit Schedule(int slots = 1) : slots_(slots) {}
+
   Storage buffer(std::string what, std::int64_t bytes);   // between its first and last use
   Storage lasting(std::string what, std::int64_t bytes);  // for the whole run: weights' copies, input, sums
+  // The same, once for each slot: what commands of both passes read and none of them may make again.
+  Storage per_slot(std::string what, std::int64_t bytes);
   void resize(Storage storage, std::int64_t bytes);       // until plan()
   std::int64_t bytes(Storage storage) const { return item(storage).bytes; }
   // One workspace for all commands: the largest that was asked for.
@@ -62,6 +69,10 @@ class Schedule {
   void plan(const ParameterTable& table, std::int64_t segment_elements);
   const ArenaPlan& arena() const { return arena_; }
   void bind(char* base);
+  // at() and run() are of this slot from now on. Throws Error for one that there is not.
+  void select(int slot);
+  int slot() const { return slot_; }
+  int slots() const { return slots_; }
   // Page-locked memory that the travelling activations need; after plan(). bind_host() is given it, where it is not 0.
   std::int64_t host_bytes() const;
   void bind_host(Device& device, std::byte* host);
@@ -79,13 +90,17 @@ class Schedule {
   // What was captured no longer holds: an address that commands were given from outside has changed.
   void forget_captured(Part part);
 
+  // Of a segment in one of its variants: a slot, accumulating or not.
+  struct Replay {
+    int runs = 0;
+    CapturedGraph captured = {};
+  };
   struct Segment {
     Part part;
     std::size_t begin, end;      // commands
     std::int64_t watermark = 0;  // gradients [0, watermark) are final behind it; backward only
     bool replayed = true;
-    int runs[2] = {};
-    CapturedGraph captured[2] = {};
+    std::vector<Replay> replays;
   };
   // A storage that travels, and between which commands; they count as in the schedule without copies.
   struct Journey {
@@ -108,7 +123,7 @@ class Schedule {
   struct Item {
     std::string what;
     std::int64_t bytes = 0;
-    bool lasting = false;
+    bool lasting = false, per_slot = false;
     Life lives[2] = {};
     int again = -1;        // command at which the second life begins
     char* base = nullptr;  // of the life under way
@@ -131,12 +146,15 @@ class Schedule {
   Command copy_back(std::size_t travel);
   Command wait_for_copy(std::size_t travel, bool out);
   void find_lifetimes();
+  void place();  // addresses are those of the slot
   void live_at(std::size_t command);  // addresses are those of this moment
   void count_bytes();
   std::vector<std::int64_t> watermarks(const ParameterTable& table) const;  // by command
   void cut_segments(const std::vector<std::int64_t>& marks, std::int64_t segment_elements);
   void run_segment(Device& device, Segment& segment, bool accumulate, bool graphs, const BackwardHooks* hooks);
 
+  int slots_, slot_ = 0;
+  char* base_ = nullptr;
   std::vector<Item> storages_ = {{"workspace", 0, true}};
   std::vector<Command> commands_;
   std::vector<Segment> segments_;
