@@ -9,12 +9,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "cluster/nccl_abort.h"
+#include "cluster/nccl_connection.h"
 #include "cluster/nccl_environment.h"
 #include "cluster/nccl_pieces.h"
 #include "cluster/queued_communicator.h"
 #include "cluster/staged_group_ranks.h"
-#include "cluster/waiting.h"
 
 namespace ringtrain {
 namespace {
@@ -50,7 +49,6 @@ struct NcclVector {
 class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollective> {
  public:
   NcclCommunicator(const NcclApi& api, cuda::Device& device, Communicator& host, const NcclOptions& options);
-  ~NcclCommunicator() override;
 
   std::string describe() const override;
   std::map<std::string, std::string> record() const override;
@@ -79,18 +77,13 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   void start();
   template <class Call>
   void collective(std::string what, const Call& call);
-  void check(NcclResult result, const std::string& what);
-  void settle(const std::string& what);
-  void poll_host();
-  [[noreturn]] void fail(const std::string& what, const std::string& hint);
-  std::string library_says(NcclResult result);
   struct Rounded {
     void* buffer = nullptr;
     std::int64_t count = 0;  // from the first value on
   };
   Rounded rounded(std::span<float> values) const;
   void cast(const void* from, void* to, std::int64_t count, Type from_type, Type to_type, float scale);
-  NcclStream calls() { return {api_, comm_, nccl_stream(stream_), rank(), size()}; }
+  NcclStream calls() { return {api_, connection_.get(), nccl_stream(stream_), rank(), size()}; }
   // `call` is given the values, all of them rounded or none, and their type; [begin, end) is what it leaves here.
   template <class Call>
   std::unique_ptr<Pending> start_part(std::span<float> values, std::int64_t begin, std::int64_t end,
@@ -104,8 +97,7 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   const NcclApi& api_;
   NcclOptions options_;
   int version_ = 0;
-  NcclComm* comm_ = nullptr;
-  bool aborted_ = false;
+  NcclConnection connection_;
   cuda::Stream stream_;
   GradientRounding rounding_;
   std::int64_t bucket_ = 0;
@@ -113,7 +105,16 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
 
 NcclCommunicator::NcclCommunicator(const NcclApi& api, cuda::Device& device, Communicator& host,
                                    const NcclOptions& options)
-    : QueuedCommunicator(device, host), api_(api), options_(options) {
+    : QueuedCommunicator(device, host),
+      api_(api),
+      options_(options),
+      connection_(api, {.rank = rank(),
+                        .size = size(),
+                        .who = cat("rank ", rank(), " of ", size()),
+                        .max_ctas = options.max_ctas,
+                        .timeout_seconds = options.timeout_seconds,
+                        .poll = [&host] { host.poll(); },
+                        .abort_rest = [&host](const std::string& why) { host.abort(why); }}) {
   api_.get_version(&version_);
   take_kept_variables(options.algorithm, options.kept, rank() == 0);
   choose_algorithm(options.algorithm, version_);
@@ -124,30 +125,9 @@ NcclCommunicator::NcclCommunicator(const NcclApi& api, cuda::Device& device, Com
 
 void NcclCommunicator::start() {
   NcclUniqueId id{};
-  if (rank() == 0)
-    if (const NcclResult result = api_.get_unique_id(&id); result != NcclResult::success)
-      fail(cat("NCCL found no way for ranks to reach each other: ", library_says(result)),
-           "set NCCL_SOCKET_IFNAME to the network interface that the nodes share; NCCL_DEBUG=INFO says what was tried");
+  if (rank() == 0) id = connection_.make_id();
   host_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
-  NcclConfig config;
-  config.blocking = 0;  // so that a rank that does not come ends in an error, and abort works at any time
-  if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
-  const std::string what = "the start of NCCL";
-  check(api_.init_rank(&comm_, size(), id, rank(), &config), what);
-  settle(what);
-}
-
-NcclCommunicator::~NcclCommunicator() {
-  if (comm_ == nullptr) return;
-  if (std::uncaught_exceptions() > 0) {
-    abort("an error ended this rank");
-    return;
-  }
-  try {
-    if (api_.finalize(comm_) != NcclResult::success) settle("the end of NCCL");
-    api_.destroy(comm_);
-  } catch (const std::exception&) {  // fail() has ended NCCL, and the ranks are on their way out anyway
-  }
+  connection_.start(id, "the start of NCCL");
 }
 
 std::string NcclCommunicator::describe() const {
@@ -167,57 +147,10 @@ std::map<std::string, std::string> NcclCommunicator::record() const {
   return facts;
 }
 
-std::string NcclCommunicator::library_says(NcclResult result) {
-  const char* detail = api_.last_error(comm_);
-  return cat(api_.error_text(result), detail != nullptr && *detail != '\0' ? cat(" (", detail, ")") : std::string());
-}
-
-// Says who and what, then ends NCCL: its kernels would keep the device busy, and giving memory back would wait for
-// them.
-void NcclCommunicator::fail(const std::string& what, const std::string& hint) {
-  const Error error(cat("rank ", rank(), " of ", size(), ": ", what), hint);
-  abort(error.what());
-  throw error;
-}
-
-void NcclCommunicator::check(NcclResult result, const std::string& what) {
-  if (result == NcclResult::success || result == NcclResult::in_progress) return;
-  fail(cat(what, " failed: ", library_says(result)),
-       result == NcclResult::remote_error
-           ? "another rank has ended or the network between the nodes broke; look for the first message above"
-           : "NCCL_DEBUG=WARN says more");
-}
-
-// A call to a non-blocking communicator goes on behind the scenes; nothing else may be asked of it, and nothing given
-// to the stream, before it has got there.
-void NcclCommunicator::settle(const std::string& what) {
-  const double begin = now_seconds();
-  for (Waiter waiter;; waiter.pause()) {
-    NcclResult state = NcclResult::success;
-    check(api_.async_error(comm_, &state), what);
-    check(state, what);
-    if (state == NcclResult::success) return;
-    poll_host();
-    if (now_seconds() - begin > options_.timeout_seconds)
-      fail(cat(what, " took more than ", options_.timeout_seconds, " s: not all ranks took part"),
-           "look for a rank that is behind or has ended; NCCL_DEBUG=INFO shows what NCCL waits for");
-  }
-}
-
-// A rank of the group that has failed will not take part: NCCL would wait for it.
-void NcclCommunicator::poll_host() {
-  try {
-    host_.poll();
-  } catch (const std::exception& e) {
-    abort(e.what());
-    throw;
-  }
-}
-
 // `call` gives the collective to NCCL's stream, behind all that the compute stream has now.
 template <class Call>
 void NcclCommunicator::collective(std::string what, const Call& call) {
-  if (aborted_)
+  if (connection_.aborted())
     throw Error(cat("rank ", rank(), " of ", size(), ": ", what, " was asked for after NCCL had been ended"));
   NcclCollective& run = running_.emplace_back();
   run.what = std::move(what);
@@ -254,10 +187,10 @@ void NcclCommunicator::cast(const void* from, void* to, std::int64_t count, Type
 }
 
 void NcclCommunicator::sum_in_place(void* values, std::int64_t count, Type type, const std::string& what) {
-  check(api_.all_reduce(values, values, static_cast<std::size_t>(count), nccl_type(type), NcclOperation::sum, comm_,
+  connection_.check(api_.all_reduce(values, values, static_cast<std::size_t>(count), nccl_type(type), NcclOperation::sum, connection_.get(),
                         nccl_stream(stream_)),
         what);
-  settle(what);
+  connection_.settle(what);
 }
 
 std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
@@ -288,12 +221,12 @@ std::unique_ptr<Pending> NcclCommunicator::start_part(std::span<float> values, s
   collective(name_of(values), [&](const std::string& what) {
     if (before) before(stream_.handle);
     if (!is_rounded) {
-      check(call(static_cast<void*>(values.data()), NcclType::fp32), what);
-      return settle(what);
+      connection_.check(call(static_cast<void*>(values.data()), NcclType::fp32), what);
+      return connection_.settle(what);
     }
     cast(values.data(), part.buffer, count, Type::fp32, type, rounding_.scale);
-    check(call(part.buffer, nccl_type(type)), what);
-    settle(what);
+    connection_.check(call(part.buffer, nccl_type(type)), what);
+    connection_.settle(what);
     if (begin < end)
       cast(static_cast<std::byte*>(part.buffer) + begin * cuda::bytes_of(type), values.data() + begin, end - begin, type,
            Type::fp32, 1 / rounding_.scale);
@@ -313,7 +246,7 @@ std::unique_ptr<Pending> NcclCommunicator::start_reduce_scatter(std::span<float>
 std::unique_ptr<Pending> NcclCommunicator::start_root_sum(std::span<float> values, int root, const BeforeSum& before) {
   const std::int64_t end = rank() == root ? std::ssize(values) : 0;
   return start_part(values, 0, end, before, [&](void* at, NcclType type) {
-    return api_.reduce(at, at, values.size(), type, NcclOperation::sum, root, comm_, nccl_stream(stream_));
+    return api_.reduce(at, at, values.size(), type, NcclOperation::sum, root, connection_.get(), nccl_stream(stream_));
   });
 }
 
@@ -321,8 +254,8 @@ std::unique_ptr<Pending> NcclCommunicator::start_all_gather(std::span<float> val
   check_pieces(values, piece);
   const std::int64_t number = next_number();
   collective(cat("the gathering of ", values.size(), " values"), [&](const std::string& what) {
-    check(gather_pieces(calls(), values.data(), std::ssize(values), piece), what);
-    settle(what);
+    connection_.check(gather_pieces(calls(), values.data(), std::ssize(values), piece), what);
+    connection_.settle(what);
   });
   return pending(number);
 }
@@ -330,10 +263,10 @@ std::unique_ptr<Pending> NcclCommunicator::start_all_gather(std::span<float> val
 std::unique_ptr<Pending> NcclCommunicator::start_broadcast(std::span<float> values, int root) {
   const std::int64_t number = next_number();
   collective(cat("the broadcast of ", values.size(), " values from rank ", root), [&](const std::string& what) {
-    check(
-        api_.broadcast(values.data(), values.data(), values.size(), NcclType::fp32, root, comm_, nccl_stream(stream_)),
+    connection_.check(
+        api_.broadcast(values.data(), values.data(), values.size(), NcclType::fp32, root, connection_.get(), nccl_stream(stream_)),
         what);
-    settle(what);
+    connection_.settle(what);
   });
   return pending(number);
 }
@@ -355,26 +288,21 @@ void NcclCommunicator::retire() {
 }
 
 void NcclCommunicator::poll() {
-  if (aborted_) return;
+  if (connection_.aborted()) return;
   retire();
-  NcclResult state = NcclResult::success;
-  const std::string& what = running_.empty() ? std::string("NCCL") : running_.front().what;
-  check(api_.async_error(comm_, &state), what);
-  check(state, what);
-  poll_host();
+  connection_.look(running_.empty() ? std::string("NCCL") : running_.front().what);
   if (running_.empty()) return;
   NcclCollective& first = running_.front();
   const double now = now_seconds();
   if (first.since < 0 && device_.done(first.ready)) first.since = now;
   if (first.since >= 0 && now - first.since > options_.timeout_seconds)
-    fail(cat(first.what, " took more than ", options_.timeout_seconds, " s: not all ranks took part"),
-         "look for a rank that is behind or has ended; communication.timeout_seconds is the limit for a whole step");
+    connection_.fail(
+        cat(first.what, " took more than ", options_.timeout_seconds, " s: not all ranks took part"),
+        "look for a rank that is behind or has ended; communication.timeout_seconds is the limit for a whole step");
 }
 
 void NcclCommunicator::abort(const std::string& why) {
-  if (std::exchange(aborted_, true)) return;
-  if (comm_ != nullptr) abort_nccl(api_, std::exchange(comm_, nullptr), why);
-  host_.abort(why);
+  connection_.abort(why);
 }
 
 void* NcclCommunicator::allocate_registered(std::int64_t bytes, void*& handle) {
@@ -384,9 +312,9 @@ void* NcclCommunicator::allocate_registered(std::int64_t bytes, void*& handle) {
   bool good = api_.allocate != nullptr && api_.register_memory != nullptr && api_.release != nullptr &&
               api_.deregister != nullptr && api_.allocate(&memory, size_bytes) == NcclResult::success;
   if (good) {
-    const NcclResult result = api_.register_memory(comm_, memory, size_bytes, &handle);
+    const NcclResult result = api_.register_memory(connection_.get(), memory, size_bytes, &handle);
     good = result == NcclResult::success || result == NcclResult::in_progress;
-    if (good) settle("the registration of the gradients' memory");
+    if (good) connection_.settle("the registration of the gradients' memory");
   }
   // A sum must find registered memory on all ranks or on none.
   double refused = good ? 0 : 1;
@@ -400,9 +328,9 @@ void* NcclCommunicator::allocate_registered(std::int64_t bytes, void*& handle) {
 
 // Called in destructors.
 void NcclCommunicator::deregister(void* handle) {
-  if (handle == nullptr || comm_ == nullptr) return;
+  if (handle == nullptr || connection_.get() == nullptr) return;
   try {
-    if (api_.deregister(comm_, handle) == NcclResult::in_progress) settle("giving back the gradients' memory");
+    if (api_.deregister(connection_.get(), handle) == NcclResult::in_progress) connection_.settle("giving back the gradients' memory");
   } catch (const std::exception& e) {
     log_warning(e.what());
   }

@@ -1,0 +1,99 @@
+#include "cluster/nccl_connection.h"
+
+#include <exception>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "cluster/nccl_abort.h"
+#include "cluster/waiting.h"
+
+namespace ringtrain {
+
+NcclConnection::~NcclConnection() {
+  if (comm_ == nullptr) return;
+  if (std::uncaught_exceptions() > 0) {
+    abort("an error ended this rank");
+    return;
+  }
+  try {
+    if (api_.finalize(comm_) != NcclResult::success) settle("the end of NCCL");
+    api_.destroy(comm_);
+  } catch (const std::exception&) {  // fail() has ended NCCL, and the ranks are on their way out anyway
+  }
+}
+
+NcclUniqueId NcclConnection::make_id() {
+  NcclUniqueId id{};
+  if (const NcclResult result = api_.get_unique_id(&id); result != NcclResult::success)
+    fail(cat("NCCL found no way for ranks to reach each other: ", library_says(result)),
+         "set NCCL_SOCKET_IFNAME to the network interface that the nodes share; NCCL_DEBUG=INFO says what was tried");
+  return id;
+}
+
+void NcclConnection::start(const NcclUniqueId& id, const std::string& what) {
+  NcclConfig config;
+  config.blocking = 0;
+  if (end_.max_ctas > 0) config.max_ctas = end_.max_ctas;
+  check(api_.init_rank(&comm_, end_.size, id, end_.rank, &config), what);
+  settle(what);
+}
+
+std::string NcclConnection::library_says(NcclResult result) {
+  const char* detail = api_.last_error(comm_);
+  return cat(api_.error_text(result), detail != nullptr && *detail != '\0' ? cat(" (", detail, ")") : std::string());
+}
+
+void NcclConnection::fail(const std::string& what, const std::string& hint) {
+  const Error error(cat(end_.who, ": ", what), hint);
+  abort(error.what());
+  throw error;
+}
+
+void NcclConnection::check(NcclResult result, const std::string& what) {
+  if (result == NcclResult::success || result == NcclResult::in_progress) return;
+  fail(cat(what, " failed: ", library_says(result)),
+       result == NcclResult::remote_error
+           ? "another rank has ended or the network between the nodes broke; look for the first message above"
+           : "NCCL_DEBUG=WARN says more");
+}
+
+void NcclConnection::settle(const std::string& what) {
+  const double begin = now_seconds();
+  for (Waiter waiter;; waiter.pause()) {
+    NcclResult state = NcclResult::success;
+    check(api_.async_error(comm_, &state), what);
+    check(state, what);
+    if (state == NcclResult::success) return;
+    poll();
+    if (now_seconds() - begin > end_.timeout_seconds)
+      fail(cat(what, " took more than ", end_.timeout_seconds, " s: not all ranks took part"),
+           "look for a rank that is behind or has ended; NCCL_DEBUG=INFO shows what NCCL waits for");
+  }
+}
+
+void NcclConnection::look(const std::string& what) {
+  NcclResult state = NcclResult::success;
+  check(api_.async_error(comm_, &state), what);
+  check(state, what);
+  poll();
+}
+
+// A rank that has failed will not take part: NCCL would wait for it.
+void NcclConnection::poll() {
+  if (!end_.poll) return;
+  try {
+    end_.poll();
+  } catch (const std::exception& e) {
+    abort(e.what());
+    throw;
+  }
+}
+
+void NcclConnection::abort(const std::string& why) {
+  if (std::exchange(aborted_, true)) return;
+  if (comm_ != nullptr) abort_nccl(api_, std::exchange(comm_, nullptr), why);
+  if (end_.abort_rest) end_.abort_rest(why);
+}
+
+}  // namespace ringtrain
