@@ -24,10 +24,11 @@ class MpiMessage : public Message {
     return all != 0;
   }
   void finish() override {
-    for (Waiter waiter; !done(); waiter.pause()) {
-      group_.check();
-      group_.look_out();
-    }
+    for (Waiter waiter; !done(); waiter.pause()) look_out();
+  }
+  void look_out() override {
+    group_.check();
+    group_.look_out();
   }
 
  private:
@@ -41,6 +42,9 @@ class MpiLinks : public Links {
   ~MpiLinks() override { MPI_Comm_free(&comm_); }
   MpiLinks(const MpiLinks&) = delete;
   MpiLinks& operator=(const MpiLinks&) = delete;
+
+  std::byte* allocate(std::int64_t bytes) override { return new std::byte[static_cast<std::size_t>(bytes)]; }
+  void release(std::byte* memory) override { delete[] memory; }
 
   std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
     return start(bytes.size(), [&](std::size_t at, int count, MPI_Request* request) {

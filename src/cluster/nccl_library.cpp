@@ -16,6 +16,7 @@ static_assert(sizeof(NcclUniqueId) == sizeof(ncclUniqueId));
 static_assert(static_cast<int>(NcclResult::success) == ncclSuccess);
 static_assert(static_cast<int>(NcclResult::remote_error) == ncclRemoteError);
 static_assert(static_cast<int>(NcclResult::in_progress) == ncclInProgress);
+static_assert(static_cast<int>(NcclType::bytes) == ncclInt8);
 static_assert(static_cast<int>(NcclType::fp16) == ncclFloat16);
 static_assert(static_cast<int>(NcclType::fp32) == ncclFloat32);
 static_assert(static_cast<int>(NcclType::bf16) == ncclBfloat16);
@@ -59,6 +60,8 @@ NcclApi load() {
   find(library, "ncclReduce", api.reduce);
   find(library, "ncclReduceScatter", api.reduce_scatter);
   find(library, "ncclAllGather", api.all_gather);
+  find(library, "ncclSend", api.send);
+  find(library, "ncclRecv", api.receive);
   find(library, "ncclGroupStart", api.group_start);
   find(library, "ncclGroupEnd", api.group_end);
   find(library, "ncclGetErrorString", api.error_text);

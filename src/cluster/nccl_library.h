@@ -17,7 +17,7 @@ struct NcclUniqueId {
 };
 
 enum class NcclResult : int { success = 0, remote_error = 6, in_progress = 7 };  // all others: errors
-enum class NcclType : int { fp16 = 6, fp32 = 7, bf16 = 9 };
+enum class NcclType : int { bytes = 0, fp16 = 6, fp32 = 7, bf16 = 9 };
 enum class NcclOperation : int { sum = 0 };
 
 // ncclConfig_t as of NCCL 2.18. Newer libraries read as much of it as `size` says and take defaults for the rest.
@@ -54,6 +54,10 @@ struct NcclApi {
                                NcclComm* comm, void* stream) = nullptr;
   NcclResult (*all_gather)(const void* from, void* to, std::size_t count, NcclType type, NcclComm* comm,
                            void* stream) = nullptr;
+  // `peer`: a rank of the communicator. The first message of two ranks connects them, which needs both.
+  NcclResult (*send)(const void* from, std::size_t count, NcclType type, int peer, NcclComm* comm,
+                     void* stream) = nullptr;
+  NcclResult (*receive)(void* to, std::size_t count, NcclType type, int peer, NcclComm* comm, void* stream) = nullptr;
   // Calls between them are one collective.
   NcclResult (*group_start)() = nullptr;
   NcclResult (*group_end)() = nullptr;

@@ -52,7 +52,10 @@ PlannedRun agree_on_plan(const Experiment& experiment, const TrainingData& data,
   machine.agree_on_fusions([&] {
     planned.plan = make_run_plan(experiment, data.train, data.validation ? &*data.validation : nullptr, ranks,
                                  *machine.backend, from.micro_batch, from.branch);
-    planned.memory = rank_memory(planned.plan, *machine.backend);
+    // Rank 0 chooses for the other stages of a pipeline, too.
+    for (int stage = 1; machine.host->rank() == 0 && stage < planned.plan.stages(); ++stage)
+      rank_memory(planned.plan, *machine.backend, stage);
+    planned.memory = rank_memory(planned.plan, *machine.backend, machine.host->rank());
   });
   if (from.checkpoint && from.kind == ResumePoint::Kind::source) check_source(*from.checkpoint, planned.plan);
   if (from.checkpoint && from.kind == ResumePoint::Kind::own) check_belongs(*from.checkpoint, from.path, planned.plan);
@@ -97,7 +100,7 @@ RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
   r.instruction_set = build_instruction_sets();
   r.backend = start.machine.backend->describe();
   r.precision = plan.experiment.precision;
-  r.communicator = start.machine.communicator().describe();
+  r.communicator = start.machine.summing().describe();
   r.batch = plan.batch;
   r.steps_per_epoch = plan.schedule.steps_per_epoch;
   r.total_steps = plan.updates;

@@ -8,7 +8,7 @@ namespace ringtrain {
 std::unique_ptr<Synchronizer> make_synchronizer(const ParallelConfig& parallel, Communicator& communicator,
                                                 StageRanks* stages, std::span<float> gradients, std::int64_t trained,
                                                 std::int64_t bucket_elements, bool on_device) {
-  if (stages != nullptr) return make_stage_synchronizer(communicator, *stages, gradients, bucket_elements);
+  if (stages != nullptr) return make_stage_synchronizer(communicator, *stages, gradients, bucket_elements, on_device);
   const std::vector<OwnedRange> all = owners(parallel, trained, bucket_elements, communicator.size());
   if (all.empty()) return make_ring_synchronizer(communicator, gradients, bucket_elements, on_device);
   const auto make = servers_work(parallel) ? make_server_synchronizer : make_sharded_synchronizer;

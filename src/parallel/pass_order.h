@@ -55,7 +55,7 @@ double bubble_share(std::int64_t stages, std::int64_t micro_batches);
 // `ranks` null: each micro-batch forward and backward in turn. Else the program is a stage's, with `slots` slots.
 std::unique_ptr<PassOrder> make_pass_order(StageRanks* ranks, Program& program, const std::string& schedule,
                                            std::int64_t slots);
-// Bytes of the buffers that such an order takes in host memory.
+// Bytes of the buffers that such an order takes where the program computes.
 std::int64_t pass_order_bytes(const PartBytes& bytes);
 
 }  // namespace ringtrain

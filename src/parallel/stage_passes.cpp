@@ -8,23 +8,42 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kActivations = 1, kGradients = 2;  // tags
+// Two buffers for messages of one length; none where the length is 0.
+class Buffers {
+ public:
+  Buffers(Links& links, std::int64_t bytes) : links_(links), bytes_(static_cast<std::size_t>(bytes)) {
+    if (bytes > 0)
+      for (std::byte*& buffer : memory_) buffer = links.allocate(bytes);
+  }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+  ~Buffers() {
+    for (std::byte* buffer : memory_)
+      if (buffer != nullptr) links_.release(buffer);
+  }
+  bool empty() const { return bytes_ == 0; }
+  std::span<std::byte> operator[](std::size_t which) const { return {memory_[which], bytes_}; }
+
+ private:
+  Links& links_;
+  std::size_t bytes_;
+  std::array<std::byte*, 2> memory_{};
+};
 
 // What arrives from a neighbour, in order: the next message is awaited while the last one is used.
 class Arrivals {
  public:
-  Arrivals(Links& links, int from, int tag, std::int64_t bytes) : links_(links), from_(from), tag_(tag) {
-    for (auto& buffer : buffers_) buffer.resize(static_cast<std::size_t>(bytes));
-  }
+  Arrivals(Links& links, int from, int tag, std::int64_t bytes)
+      : links_(links), from_(from), tag_(tag), buffers_(links, bytes) {}
   // So many messages are to come.
   void expect(std::int64_t count) {
-    if (empty()) return;
+    if (buffers_.empty()) return;
     left_ = count;
     post();
   }
   // Waits for the next one; its bytes stay until the one after the next is taken.
   const std::byte* take() {
-    if (empty()) return nullptr;
+    if (buffers_.empty()) return nullptr;
     std::exchange(message_, nullptr)->finish();
     const std::byte* bytes = buffers_[posted_ ^ 1u].data();
     post();
@@ -35,7 +54,6 @@ class Arrivals {
   }
 
  private:
-  bool empty() const { return buffers_[0].empty(); }
   void post() {
     if (left_ == 0) return;
     --left_;
@@ -45,7 +63,7 @@ class Arrivals {
 
   Links& links_;
   int from_, tag_;
-  std::array<std::vector<std::byte>, 2> buffers_;
+  Buffers buffers_;
   std::unique_ptr<Message> message_;
   unsigned posted_ = 0;  // the buffer of the next message
   std::int64_t left_ = 0;
@@ -54,17 +72,16 @@ class Arrivals {
 // What leaves for a neighbour, in order.
 class Departures {
  public:
-  Departures(Links& links, int to, int tag, std::int64_t bytes) : links_(links), to_(to), tag_(tag) {
-    for (auto& buffer : buffers_) buffer.resize(static_cast<std::size_t>(bytes));
-  }
+  Departures(Links& links, int to, int tag, std::int64_t bytes)
+      : links_(links), to_(to), tag_(tag), buffers_(links, bytes) {}
   // Where the next one is written; waits for the last but one to have left.
   std::byte* next() {
-    if (buffers_[at_].empty()) return nullptr;
+    if (buffers_.empty()) return nullptr;
     if (messages_[at_]) std::exchange(messages_[at_], nullptr)->finish();
     return buffers_[at_].data();
   }
   void send() {
-    if (buffers_[at_].empty()) return;
+    if (buffers_.empty()) return;
     messages_[at_] = links_.send(buffers_[at_], to_, tag_);
     at_ ^= 1u;
   }
@@ -80,7 +97,7 @@ class Departures {
  private:
   Links& links_;
   int to_, tag_;
-  std::array<std::vector<std::byte>, 2> buffers_;
+  Buffers buffers_;
   std::array<std::unique_ptr<Message>, 2> messages_;
   unsigned at_ = 0;
 };
@@ -103,10 +120,10 @@ class StagePasses : public PassOrder {
         program_(program),
         schedule_(std::move(schedule)),
         slots_(slots),
-        activations_in_(ranks.links(), before(), kActivations, program.part_bytes().activations_in),
-        gradients_in_(ranks.links(), after(), kGradients, program.part_bytes().gradients_in),
-        activations_out_(ranks.links(), after(), kActivations, program.part_bytes().activations_out),
-        gradients_out_(ranks.links(), before(), kGradients, program.part_bytes().gradients_out) {}
+        activations_in_(ranks.crossings(), before(), StageRanks::activations, program.part_bytes().activations_in),
+        gradients_in_(ranks.crossings(), after(), StageRanks::gradients, program.part_bytes().gradients_in),
+        activations_out_(ranks.crossings(), after(), StageRanks::activations, program.part_bytes().activations_out),
+        gradients_out_(ranks.crossings(), before(), StageRanks::gradients, program.part_bytes().gradients_out) {}
 
   PassTimes run(std::int64_t micro_batches, const PassCalls& calls) override {
     times_ = {};
@@ -131,6 +148,7 @@ class StagePasses : public PassOrder {
   void forward(const std::function<void()>& pass) override {
     activations_in_.expect(1);
     forward_pass(pass);
+    activations_out_.finish();  // nobody may call poll() before the next pass
   }
 
  private:

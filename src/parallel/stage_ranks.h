@@ -2,8 +2,10 @@
 // the ranks of a stage sum its gradients over the replicas.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cluster/communicator.h"
 #include "cluster/links.h"
@@ -12,10 +14,24 @@
 
 namespace ringtrain {
 
+// How ranks on devices reach each other. Empty: they compute in host memory.
+struct StageDevices {
+  // What sums a device's vectors over the ranks of `host`. Collective over those.
+  std::function<std::unique_ptr<DeviceCommunicator>(Communicator& host)> sums;
+  // Links between devices. `rank`: of this rank in the group of `host`. `lanes`: all that it takes part in, those with
+  // the stage before it first. `poll` throws when a rank of the pipeline has failed. Collective.
+  std::function<std::unique_ptr<Links>(Links& host, int rank, std::vector<Lane> lanes, std::function<void()> poll)>
+      links;
+};
+
 class StageRanks {
  public:
+  // Tags of what crosses the cuts.
+  static constexpr int activations = 1, gradients = 2;
+
   // Collective over the group, whose size is a multiple of `stages`.
-  StageRanks(const RankGroup& group, int stages, std::size_t chunk_bytes, const SumChoice& choice = {});
+  StageRanks(const RankGroup& group, int stages, std::size_t chunk_bytes, const SumChoice& choice = {},
+             const StageDevices& devices = {});
 
   int stage() const { return stage_; }
   int stages() const { return stages_; }
@@ -25,9 +41,14 @@ class StageRanks {
   bool is_last() const { return stage_ + 1 == stages_; }
   int rank_of(int replica, int stage) const { return replica * stages_ + stage; }
 
-  Communicator& over_replicas() { return *over_replicas_; }  // of this stage
+  // Of this stage; sums gradients, where they lie.
+  Communicator& over_replicas() { return device_sums_ ? static_cast<Communicator&>(*device_sums_) : *over_replicas_; }
+  DeviceCommunicator* device_sums() { return device_sums_.get(); }  // null: in host memory, or one replica
   Communicator& over_stages() { return *over_stages_; }      // of this replica
-  Links& links() { return *links_; }                         // between all ranks of the group
+  Links& links() { return *links_; }  // between all ranks of the group, in host memory
+  // For what crosses the cuts: between devices, where the ranks compute there.
+  Links& crossings() { return crossings_ ? *crossings_ : *links_; }
+  void poll();  // throws what has gone wrong; to be called while the host waits for a device
   void abort(const std::string& why);
   // Every rank updates all that its stage has; norms are of the whole model.
   UpdateShare share();
@@ -35,7 +56,8 @@ class StageRanks {
  private:
   int stage_, stages_, replica_, replicas_;
   std::unique_ptr<Communicator> over_replicas_, over_stages_;
-  std::unique_ptr<Links> links_;
+  std::unique_ptr<DeviceCommunicator> device_sums_;
+  std::unique_ptr<Links> links_, crossings_;
 };
 
 }  // namespace ringtrain

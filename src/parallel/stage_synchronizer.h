@@ -8,6 +8,6 @@ namespace ringtrain {
 
 // `all`: over every rank.
 std::unique_ptr<Synchronizer> make_stage_synchronizer(Communicator& all, StageRanks& stages, std::span<float> gradients,
-                                                      std::int64_t bucket_elements);
+                                                      std::int64_t bucket_elements, bool on_device);
 
 }  // namespace ringtrain

@@ -11,7 +11,9 @@
 #include "base/log.h"
 #include "cluster/binding.h"
 #include "cluster/nccl_communicator.h"
+#include "cluster/nccl_links.h"
 #include "cluster/staged_communicator.h"
+#include "cluster/staged_links.h"
 #include "cluster/surviving_communicator.h"
 #include "parallel/server_ranks.h"
 #include "run/plan.h"
@@ -67,7 +69,7 @@ void Machine::agree_on_fusions(const std::function<void()>& compile) {
 RunChoices Machine::choices() const {
   if (!device) return {};
   const cuda::DeviceFacts& facts = device->facts();
-  return {facts.name, facts.cudnn_version, communicator().record(), plans};
+  return {facts.name, facts.cudnn_version, summing().record(), plans};
 }
 
 void Machine::take_choices(const std::string& fusions_of_rank_0, const RunChoices& kept) {
@@ -85,7 +87,7 @@ std::string Machine::identity() const {
   if (!device) return "";
   const cuda::DeviceFacts& facts = device->facts();
   std::string text = cat(facts.name, ", CUDA ", facts.cuda_version, ", cuDNN ", facts.cudnn_version);
-  for (const auto& [what, value] : communicator().record()) text += cat(", ", what, " ", value);
+  for (const auto& [what, value] : summing().record()) text += cat(", ", what, " ", value);
   return text;
 }
 
@@ -140,12 +142,26 @@ std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda
                                  .timeout_seconds = 0.8 * c.timeout_seconds});
 }
 
-std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group) {
+std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group,
+                                             cuda::Device* device, const RunChoices& kept) {
   const std::int64_t stages = stages_of(experiment.parallel);
   if (stages == 1 || group.size() % stages != 0) return nullptr;  // the plan refuses what does not divide
+  StageDevices devices;
+  if (device != nullptr) {
+    devices.sums = [&](Communicator& host) { return make_sums(experiment, *device, host, kept); };
+    devices.links = [&](Links& host, int rank, std::vector<Lane> lanes, std::function<void()> poll) {
+      const CommunicationConfig& c = experiment.communication;
+      if (c.library == "mpi") return make_staged_links(*device, host);
+      return make_nccl_links([]() -> const NcclApi& { return nccl_api(); }, *device, host,
+                             {.rank = rank,
+                              .lanes = std::move(lanes),
+                              .timeout_seconds = 0.8 * c.timeout_seconds,
+                              .poll = std::move(poll)});
+    };
+  }
   return std::make_unique<StageRanks>(group, static_cast<int>(stages),
                                       static_cast<std::size_t>(experiment.communication.chunk_kib) << 10,
-                                      sum_choice(experiment.communication));
+                                      sum_choice(experiment.communication), devices);
 }
 
 Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads) {
@@ -194,12 +210,19 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
   if (m.host->rank() == 0) cuda::load_kept_fusions(m.plan_cache, *m.fusions);
   cuda::BackendOptions options;
   options.graphs = experiment.machine.graphs;
-  options.segment_elements = bucket_elements(c, true, group.size());
   options.fusions = m.fusions.get();
-  if (group.size() > 1 || c.library != "auto") {  // one rank has nothing to sum, and needs no NCCL
+  m.stages = make_stage_ranks(experiment, group, m.device.get(), kept);
+  options.segment_elements = bucket_elements(c, true, m.stages ? m.stages->replicas() : group.size());
+  const auto sum_with = [&](DeviceCommunicator* sums) {
+    options.allocate_reduced = [sums](std::int64_t bytes) { return sums->allocate(bytes); };
+    options.release_reduced = [sums](void* memory) { sums->release(memory); };
+  };
+  if (m.stages) {
+    if (m.stages->device_sums() != nullptr) sum_with(m.stages->device_sums());
+    options.poll = [stages = m.stages.get()] { stages->poll(); };
+  } else if (group.size() > 1 || c.library != "auto") {  // one rank has nothing to sum, and needs no NCCL
     std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host, kept);
-    options.allocate_reduced = [s = sums.get()](std::int64_t bytes) { return s->allocate(bytes); };
-    options.release_reduced = [s = sums.get()](void* memory) { s->release(memory); };
+    sum_with(sums.get());
     options.poll = [s = sums.get()] { s->poll(); };
     m.sums = std::move(sums);
   }

@@ -21,12 +21,14 @@ struct Machine {
   std::unique_ptr<cuda::Device> device;  // null: the CPU computes
   std::unique_ptr<cuda::FusionTable> fusions;
   std::unique_ptr<Communicator> host;  // MPI
-  std::unique_ptr<Communicator> sums;  // of a device's vectors; null: the CPU computes
+  std::unique_ptr<Communicator> sums;  // of a device's vectors; null: the CPU computes, or `stages` does it
   std::unique_ptr<StageRanks> stages;  // of a pipeline; null: every rank computes the whole model
   std::unique_ptr<Backend> backend;
   std::string gpu;  // the one that computes; on a CPU what CUDA_VISIBLE_DEVICES says, where that matters
 
   Communicator& communicator() const { return sums ? *sums : *host; }
+  // What sums gradients: communicator(), or a stage's over its replicas.
+  Communicator& summing() const { return stages ? stages->over_replicas() : communicator(); }
 
   // Rank 0 runs `compile`, which fills its table of fusions and makes cuDNN's plans; then every rank has those, and
   // what was timed is kept in plan_cache. Collective.
@@ -56,8 +58,9 @@ std::unique_ptr<Communicator> make_host_communicator(const Experiment& experimen
 std::unique_ptr<Communicator> make_training_communicator(const Experiment& experiment, const RankGroup& group);
 void complete_machine(Machine& machine, const Experiment& experiment, const RankGroup& group, int threads,
                       const RunChoices& kept = {}, const NodeDevices* node = nullptr);
-// Of the experiment's pipeline; null: it has none. Collective.
-std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group);
+// Of the experiment's pipeline; null: it has none. `device`: this rank's; null: the CPU computes. Collective.
+std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group,
+                                             cuda::Device* device = nullptr, const RunChoices& kept = {});
 // What sums vectors of this device over the ranks of `host`, as the experiment chooses. Collective over those.
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept = {});

@@ -157,7 +157,7 @@ RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const
   p.parameters = p.graph.parameters();
   mark_named_blocks(experiment, p.graph);
   if (stages > 1) {
-    plan_stages(p, stages, ranks, backend);
+    plan_stages(p, stages, ranks);
     ranks = static_cast<int>(ranks / stages);
   }
 
@@ -346,7 +346,7 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
   for (const MemoryItem& item : backend.overhead()) items.push_back(item);
   for (MemoryItem& item : items) item.on_device = backend.on_device();
   if (travelling > 0) items.push_back({"training: activations that wait in the host's memory", travelling});
-  if (crossing > 0) items.push_back({"what crosses the cuts", crossing});
+  if (crossing > 0) items.push_back({"what crosses the cuts", crossing, backend.on_device()});
   if (plan.carries_state) {
     const auto bytes = plan.batch.rows_per_rank * part.graph.state_size() * static_cast<std::int64_t>(sizeof(float));
     items.push_back({"carried state", bytes});

@@ -1,12 +1,12 @@
 #include "run/stage_plan.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/table.h"
 #include "nn/cuts.h"
 #include "parallel/pass_order.h"
+#include "run/memory_plan.h"
 
 namespace ringtrain {
 namespace {
@@ -47,10 +47,7 @@ std::int64_t passes_that_fill(std::int64_t stages) {
   return stages > 1 ? 4 * stages : 1;
 }
 
-void plan_stages(RunPlan& plan, std::int64_t stages, int ranks, const Backend& backend) {
-  if (backend.on_device())
-    throw Error("parallel.kind is pipeline, but a GPU computes whole models only in this version",
-                "use machine.device=cpu, or parallel.kind: ring");
+void plan_stages(RunPlan& plan, std::int64_t stages, int ranks) {
   if (ranks % stages != 0)
     throw Error(cat("parallel.stages ", stages, " does not divide the ", ranks, ranks == 1 ? " rank" : " ranks"),
                 cat("start a multiple of ", stages, " ranks: each replica of the model takes ", stages));
@@ -124,15 +121,13 @@ std::string describe_stages(const RunPlan& plan, Backend& backend) {
   for (std::int64_t s = 0; s < stages; ++s) {
     const int first = first_node(plan, s), last = last_node(plan, s);
     const ModelPart part = part_of(plan, static_cast<int>(s));
-    const std::vector<MemoryItem> memory = rank_memory(plan, backend, static_cast<int>(s));
-    const std::int64_t bytes =
-        std::accumulate(memory.begin(), memory.end(), std::int64_t{0},
-                        [](std::int64_t sum, const MemoryItem& item) { return sum + item.bytes; });
+    const std::int64_t bytes = limited_bytes(rank_memory(plan, backend, static_cast<int>(s)), backend);
     const PartBytes crossing =
         compile_part(plan, part, backend, PassMode::training, plan.batch.micro_batch)->part_bytes();
     t.row(cat("stage ", s),
           cat(stage_layers(layers, first, last), ": ", with_thousands(part.parameters.count()), " parameters, ",
-              readable_bytes(static_cast<double>(bytes)), " per rank, ",
+              readable_bytes(static_cast<double>(bytes)),
+              backend.on_device() ? " of the GPU's memory per rank, " : " per rank, ",
               with_digits(100 * predicted_seconds(layers, first, last) / all, 3), " % of the predicted time, ",
               part.slots, part.slots == 1 ? " micro-batch" : " micro-batches", " in flight"));
     if (crossing.activations_out > 0)

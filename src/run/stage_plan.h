@@ -11,9 +11,8 @@ namespace ringtrain {
 // Stages that the experiment asks for; 1 where every rank computes the whole model.
 std::int64_t stages_of(const ParallelConfig& parallel);
 
-// Fills in the cuts. Throws Error where the stages do not divide the ranks, a layer is not there, or the backend cannot
-// compute parts of models.
-void plan_stages(RunPlan& plan, std::int64_t stages, int ranks, const Backend& backend);
+// Fills in the cuts. Throws Error where the stages do not divide the ranks, or a layer is not there.
+void plan_stages(RunPlan& plan, std::int64_t stages, int ranks);
 
 // Micro-batches per step with which a pipeline's bubble is small, where batch.micro leaves their number open: 4 per
 // stage, as Huang et al. 2019 (GPipe, section 2.3) advise. 1 for one stage.

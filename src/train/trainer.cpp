@@ -372,9 +372,9 @@ bool Trainer::keeps_reading(const Position& next) {
 
 // The next step's first pass needs nothing that this step has yet to find out. Not so where a dynamic loss scale may
 // change, nor where the pass writes the carried state, which a checkpoint after this step holds. A CPU has not updated
-// the weights yet.
+// the weights yet, and a stage's passes come with what crosses its ends.
 bool Trainer::may_run_ahead() const {
-  return backend_.on_device() && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state &&
+  return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state &&
          !optimizer_.is_shared();
 }
 

@@ -1,5 +1,7 @@
 #include "tests/emulation/command_queue.h"
 
+#include <sched.h>
+
 #include "base/error.h"
 #include "base/random.h"
 
@@ -10,22 +12,22 @@ std::size_t CommandQueues::add_stream() {
   return queues_.size() - 1;
 }
 
-void CommandQueues::give(std::size_t stream, std::function<void()> work) {
-  queues_[stream].push_back({std::move(work), nullptr, nullptr});
+void CommandQueues::give(std::size_t stream, std::function<void()> work, std::function<bool()> ready) {
+  queues_[stream].push_back({std::move(work), std::move(ready), nullptr, nullptr});
   after_issue(stream);
 }
 
 std::shared_ptr<CommandQueues::Recording> CommandQueues::record(std::size_t stream) {
   auto recording = std::make_shared<Recording>();
   recording->stream = stream;
-  queues_[stream].push_back({nullptr, recording, nullptr});
+  queues_[stream].push_back({nullptr, nullptr, recording, nullptr});
   after_issue(stream);
   return recording;
 }
 
 void CommandQueues::wait(std::size_t stream, std::shared_ptr<Recording> recording) {
   if (recording == nullptr) return;  // an event that was never recorded, as CUDA has it
-  queues_[stream].push_back({nullptr, nullptr, std::move(recording)});
+  queues_[stream].push_back({nullptr, nullptr, nullptr, std::move(recording)});
   after_issue(stream);
 }
 
@@ -37,6 +39,7 @@ bool CommandQueues::run_one(std::size_t stream) {
   std::deque<Item>& queue = queues_[stream];
   if (queue.empty()) return false;
   if (queue.front().waits_for != nullptr && !queue.front().waits_for->happened) return false;
+  if (queue.front().ready && !queue.front().ready()) return false;
   const Item item = std::move(queue.front());
   queue.pop_front();
   if (item.work) item.work();
@@ -69,14 +72,21 @@ bool CommandQueues::advance(const Recording& recording) {
     if (front.waits_for == nullptr || front.waits_for->happened) break;
     stream = front.waits_for->stream;
   }
-  run_one(stream);
+  if (!run_one(stream)) run_elsewhere(stream);
   return true;
+}
+
+// While a stream waits for another rank, the others go on, as they would by themselves: that rank may need what they do.
+void CommandQueues::run_elsewhere(std::size_t stream) {
+  for (std::size_t other = 0; other < queues_.size(); ++other)
+    if (other != stream && run_one(other)) return;
+  sched_yield();
 }
 
 void CommandQueues::finish(std::size_t stream) {
   auto end = std::make_shared<Recording>();
   end->stream = stream;
-  queues_[stream].push_back({nullptr, end, nullptr});
+  queues_[stream].push_back({nullptr, nullptr, end, nullptr});
   while (advance(*end)) {
   }
 }

@@ -32,11 +32,14 @@ class CommandQueues {
   };
 
   std::size_t add_stream();
-  void give(std::size_t stream, std::function<void()> work);
+  // `ready`: asked when the stream has come to the work, again and again until it says yes (the work waits for another
+  // rank). Empty: at once.
+  void give(std::size_t stream, std::function<void()> work, std::function<bool()> ready = {});
   std::shared_ptr<Recording> record(std::size_t stream);
   void wait(std::size_t stream, std::shared_ptr<Recording> recording);
 
-  // Runs one command that `recording` needs; false when it has happened.
+  // Runs one command that `recording` needs, or any other while that one waits for another rank; false when it has
+  // happened.
   bool advance(const Recording& recording);
   void finish(std::size_t stream);
   void finish_all();
@@ -44,11 +47,13 @@ class CommandQueues {
  private:
   struct Item {
     std::function<void()> work;            // empty: a record or a wait
+    std::function<bool()> ready;           // of work
     std::shared_ptr<Recording> happens;    // a record
     std::shared_ptr<Recording> waits_for;  // a wait
   };
   // Takes the front of the queue, unless it waits for what has not happened.
   bool run_one(std::size_t stream);
+  void run_elsewhere(std::size_t stream);
   void run_others();
   void after_issue(std::size_t stream);
 

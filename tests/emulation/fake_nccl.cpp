@@ -1,6 +1,9 @@
 #include "tests/emulation/fake_nccl.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
 #include <utility>
 
 #include "base/error.h"
@@ -9,7 +12,7 @@
 namespace ringtrain {
 namespace {
 
-FakeNccl* current = nullptr;
+std::array<FakeNccl*, FakeNccl::most> living{};
 NcclComm* const handle = reinterpret_cast<NcclComm*>(0x1234);
 
 const char* type_text(NcclType type) {
@@ -38,18 +41,19 @@ void narrow(std::span<const float> values, void* memory, NcclType type) {
 
 }  // namespace
 
+template <std::size_t Slot>
 struct FakeNccl::Functions {
   static NcclResult get_version(int* version) {
-    *version = current->version;
+    *version = living[Slot]->version;
     return NcclResult::success;
   }
   static NcclResult get_unique_id(NcclUniqueId* id) {
-    current->calls.push_back("get_unique_id");
+    living[Slot]->calls.push_back("get_unique_id");
     std::ranges::fill(id->bytes, 'x');
     return NcclResult::success;
   }
   static NcclResult init_rank(NcclComm** comm, int ranks, NcclUniqueId id, int rank, NcclConfig* config) {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     if (fake.initialised_) fake.misuses.push_back("a second communicator");
     if (id.bytes[0] != 'x') fake.misuses.push_back("an id that is not rank 0's");
     if (fake.on_init) fake.on_init(*config, ranks, rank);
@@ -59,9 +63,9 @@ struct FakeNccl::Functions {
     *comm = handle;
     return fake.begin(cat("init_rank of ", ranks, ", blocks ", config->max_ctas, ", blocking ", config->blocking));
   }
-  static NcclResult finalize(NcclComm*) { return current->begin("finalize"); }
+  static NcclResult finalize(NcclComm*) { return living[Slot]->begin("finalize"); }
   static NcclResult destroy(NcclComm*) {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     const NcclResult result = fake.begin("destroy");
     for (const Memory& m : fake.memory_)
       if (m.registered) fake.misuses.push_back("destroyed with registered memory");
@@ -70,27 +74,29 @@ struct FakeNccl::Functions {
     return result == NcclResult::in_progress ? NcclResult::success : result;
   }
   static NcclResult abort(NcclComm*) {  // at any time, from another thread
-    current->calls.push_back("abort");
-    current->ended_ = true;
+    living[Slot]->calls.push_back("abort");
+    living[Slot]->ended_ = true;
     return NcclResult::success;
   }
   static NcclResult async_error(NcclComm* comm, NcclResult* error) {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     if (comm != handle || fake.ended_) fake.misuses.push_back("async_error after the end");
     *error = fake.async;
     if (fake.in_progress_ && fake.async == NcclResult::success) {
-      if (fake.never_ready || --fake.open_polls_ > 0) {
+      const bool meets = fake.meeting_ && !fake.meeting_();
+      if (meets || fake.never_ready || --fake.open_polls_ > 0) {
         *error = NcclResult::in_progress;
         return NcclResult::success;
       }
       fake.in_progress_ = false;
+      fake.meeting_ = nullptr;
       if (fake.when_through_) std::exchange(fake.when_through_, nullptr)();
     }
     return NcclResult::success;
   }
   static NcclResult all_reduce(const void* from, void* to, std::size_t count, NcclType type, NcclOperation, NcclComm*,
                                void* stream) {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     if (from != to) fake.misuses.push_back("a sum that is not in place");
     const std::size_t bytes = count * (type == NcclType::fp32 ? 4 : 2);
     return fake.begin(
@@ -101,7 +107,7 @@ struct FakeNccl::Functions {
   // What NCCL leaves in the memory of the other ranks stays as it was.
   static NcclResult reduce(const void* from, void* to, std::size_t count, NcclType type, NcclOperation, int root,
                            NcclComm*, void* stream) {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     if (from != to) fake.misuses.push_back("a sum on one rank that is not in place");
     return fake.begin(cat("reduce ", count, " ", type_text(type), " to ", root), [&fake, to, count, type, root, stream] {
       fake.give("reduce", to, count, type, stream, [&fake, root](std::span<float> values) {
@@ -113,7 +119,7 @@ struct FakeNccl::Functions {
   }
   static NcclResult reduce_scatter(const void* from, void* to, std::size_t count, NcclType type, NcclOperation,
                                    NcclComm*, void* stream) {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     const std::size_t own = static_cast<std::size_t>(fake.rank_) * count;
     if (static_cast<const char*>(from) + own * (type == NcclType::fp32 ? 4 : 2) != to)
       fake.misuses.push_back("a reduce-scatter that is not in place");
@@ -127,7 +133,7 @@ struct FakeNccl::Functions {
     });
   }
   static NcclResult all_gather(const void* from, void* to, std::size_t count, NcclType type, NcclComm*, void* stream) {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     const std::size_t own = static_cast<std::size_t>(fake.rank_) * count;
     if (static_cast<char*>(to) + own * (type == NcclType::fp32 ? 4 : 2) != from)
       fake.misuses.push_back("an all-gather that is not in place");
@@ -140,13 +146,23 @@ struct FakeNccl::Functions {
                 });
     });
   }
+  static NcclResult send(const void* from, std::size_t count, NcclType type, int peer, NcclComm*, void* stream) {
+    FakeNccl& fake = *living[Slot];
+    if (type != NcclType::bytes || peer != 1 - fake.rank_) fake.misuses.push_back("a message to nobody");
+    return fake.pass("send", const_cast<void*>(from), count, stream, true);
+  }
+  static NcclResult receive(void* to, std::size_t count, NcclType type, int peer, NcclComm*, void* stream) {
+    FakeNccl& fake = *living[Slot];
+    if (type != NcclType::bytes || peer != 1 - fake.rank_) fake.misuses.push_back("a message from nobody");
+    return fake.pass("receive", to, count, stream, false);
+  }
   static NcclResult group_start() {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     if (std::exchange(fake.grouped_, true)) fake.misuses.push_back("a group within a group");
     return NcclResult::success;
   }
   static NcclResult group_end() {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     if (!std::exchange(fake.grouped_, false)) fake.misuses.push_back("the end of no group");
     return fake.begin("group_end", [works = std::exchange(fake.group_, {})] {
       for (const auto& work : works) work();
@@ -154,7 +170,7 @@ struct FakeNccl::Functions {
   }
   static NcclResult broadcast(const void* from, void* to, std::size_t count, NcclType type, int root, NcclComm*,
                               void* stream) {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     if (from != to) fake.misuses.push_back("a broadcast that is not in place");
     return fake.begin(cat("broadcast ", count, " ", type_text(type), " from ", root),
                       [&fake, to, count, type, root, stream] {
@@ -169,7 +185,7 @@ struct FakeNccl::Functions {
   }
   static const char* last_error(NcclComm*) { return "said by NCCL"; }
   static NcclResult allocate(void** memory, std::size_t bytes) {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     fake.calls.push_back(cat("allocate ", bytes));
     if (fake.refuse_allocation) return NcclResult{1};
     *memory = fake.device_.allocate(static_cast<std::int64_t>(bytes), "of NCCL");
@@ -178,7 +194,7 @@ struct FakeNccl::Functions {
     return NcclResult::success;
   }
   static NcclResult release(void* memory) {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     fake.calls.push_back("release");
     const auto m = std::ranges::find(fake.memory_, memory, [](const Memory& x) { return static_cast<void*>(x.begin); });
     if (m == fake.memory_.end()) {
@@ -191,7 +207,7 @@ struct FakeNccl::Functions {
     return NcclResult::success;
   }
   static NcclResult register_memory(NcclComm*, void* memory, std::size_t bytes, void** registration) {
-    FakeNccl& fake = *current;
+    FakeNccl& fake = *living[Slot];
     if (fake.refuse_registration) {
       fake.calls.push_back("register refused");
       return NcclResult{4};
@@ -202,23 +218,68 @@ struct FakeNccl::Functions {
     return fake.begin(cat("register ", bytes));
   }
   static NcclResult deregister(NcclComm*, void* registration) {
-    for (Memory& m : current->memory_)
+    for (Memory& m : living[Slot]->memory_)
       if (m.begin == registration) m.registered = false;
-    return current->begin("deregister");
+    return living[Slot]->begin("deregister");
   }
 };
 
+template <std::size_t... Slots>
+NcclApi FakeNccl::functions(std::size_t slot, std::index_sequence<Slots...>) {
+  const NcclApi all[] = {
+      {Functions<Slots>::get_version, Functions<Slots>::get_unique_id, Functions<Slots>::init_rank,
+       Functions<Slots>::finalize,    Functions<Slots>::destroy,       Functions<Slots>::abort,
+       Functions<Slots>::async_error, Functions<Slots>::all_reduce,    Functions<Slots>::broadcast,
+       Functions<Slots>::reduce,      Functions<Slots>::reduce_scatter, Functions<Slots>::all_gather,
+       Functions<Slots>::send,        Functions<Slots>::receive,       Functions<Slots>::group_start,
+       Functions<Slots>::group_end,   Functions<Slots>::error_text,    Functions<Slots>::last_error,
+       Functions<Slots>::allocate,    Functions<Slots>::release,       Functions<Slots>::register_memory,
+       Functions<Slots>::deregister}...};
+  return all[slot];
+}
+
 FakeNccl::FakeNccl(cuda::HostDevice& device, std::function<void(std::span<float>)> sum)
-    : device_(device), sum_(std::move(sum)), before_(std::exchange(current, this)) {
-  api_ = {Functions::get_version, Functions::get_unique_id,   Functions::init_rank,   Functions::finalize,
-          Functions::destroy,     Functions::abort,           Functions::async_error, Functions::all_reduce,
-          Functions::broadcast,   Functions::reduce,          Functions::reduce_scatter, Functions::all_gather,
-          Functions::group_start, Functions::group_end,       Functions::error_text,  Functions::last_error,
-          Functions::allocate,    Functions::release,         Functions::register_memory, Functions::deregister};
+    : device_(device), sum_(std::move(sum)) {
+  slot_ = static_cast<std::size_t>(std::ranges::find(living, nullptr) - living.begin());
+  if (slot_ == most) throw Error(cat("more than ", most, " communicators of the NCCL for tests"));
+  living[slot_] = this;
+  api_ = functions(slot_, std::make_index_sequence<most>());
+}
+
+FakeNccl::FakeNccl(cuda::HostDevice& device, std::unique_ptr<FakePeer> peer)
+    : FakeNccl(device, [](std::span<float>) { throw Error("a sum of ranks that exchange messages only"); }) {
+  peer_ = std::move(peer);
 }
 
 FakeNccl::~FakeNccl() {
-  current = before_;
+  living[slot_] = nullptr;
+}
+
+// The first message connects the two ranks: the call gets through when the other one has come, too. A message's work
+// ends when the other rank takes its part in it.
+NcclResult FakeNccl::pass(const char* what, void* memory, std::size_t bytes, void* stream, bool sends) {
+  if (!std::exchange(met_, true)) meeting_ = peer_->meet();
+  return begin(cat(what, " ", bytes), [=, this] {
+    struct Way {
+      std::vector<std::byte> bytes;
+      std::function<bool()> asked;
+    };
+    auto way = std::make_shared<Way>();
+    const auto ready = [=, this] {
+      if (!way->asked) {
+        way->bytes.resize(bytes);
+        if (sends) std::memcpy(way->bytes.data(), memory, bytes);
+        way->asked = sends ? peer_->send(way->bytes) : peer_->receive(way->bytes);
+      }
+      return way->asked();
+    };
+    device_.give_work({reinterpret_cast<std::uintptr_t>(stream)}, what,
+                      {{memory, static_cast<std::int64_t>(bytes), !sends}},
+                      [=] {
+                        if (!sends) std::memcpy(memory, way->bytes.data(), bytes);
+                      },
+                      ready);
+  });
 }
 
 int FakeNccl::count(const std::string& begin) const {

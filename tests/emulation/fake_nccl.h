@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cluster/nccl_library.h"
@@ -14,15 +16,31 @@
 
 namespace ringtrain {
 
+// The other rank of a communicator of two. Messages arrive in their order. The functions that are returned are asked
+// until they say yes, and may begin their work at the first time.
+class FakePeer {
+ public:
+  virtual ~FakePeer() = default;
+  virtual std::function<bool()> meet() = 0;  // yes: the other rank has called it, too
+  // Yes: the other rank has begun to receive.
+  virtual std::function<bool()> send(std::span<const std::byte> bytes) = 0;
+  virtual std::function<bool()> receive(std::span<std::byte> bytes) = 0;
+};
+
 class FakeNccl {
  public:
+  // Of them live at the same time.
+  static constexpr std::size_t most = 32;
+
   // `sum`: makes the sum over ranks of this rank's values, in place, when the stream comes to it. The other collectives
   // are made of it.
   FakeNccl(cuda::HostDevice& device, std::function<void(std::span<float>)> sum);
+  // Of two ranks, for messages alone.
+  FakeNccl(cuda::HostDevice& device, std::unique_ptr<FakePeer> peer);
   FakeNccl(const FakeNccl&) = delete;
   FakeNccl& operator=(const FakeNccl&) = delete;
   ~FakeNccl();
-  // The functions have no state but that of the newest FakeNccl that lives.
+  // The functions have no state but that of this FakeNccl: each one that lives has functions of its own.
   const NcclApi& api() const { return api_; }
 
   // "all_reduce 1024 +4096 of 20480 bytes, fp32, stream 2": offsets within what allocate() gave, so that ranks compare.
@@ -38,7 +56,12 @@ class FakeNccl {
   std::function<void(NcclConfig&, int ranks, int rank)> on_init;
 
  private:
+  template <std::size_t Slot>
   struct Functions;
+  template <std::size_t... Slots>
+  static NcclApi functions(std::size_t slot, std::index_sequence<Slots...>);
+  // One way of a message.
+  NcclResult pass(const char* what, void* memory, std::size_t bytes, void* stream, bool sends);
   NcclResult begin(std::string call, std::function<void()> when_through = {});
   std::string place(const void* memory, std::size_t bytes);
   void give(const char* what, void* memory, std::size_t count, NcclType type, void* stream,
@@ -47,7 +70,10 @@ class FakeNccl {
   cuda::HostDevice& device_;
   std::function<void(std::span<float>)> sum_;
   NcclApi api_;
-  FakeNccl* before_;
+  std::unique_ptr<FakePeer> peer_;
+  bool met_ = false;
+  std::function<bool()> meeting_;  // of the call in progress; empty: it waits for nobody
+  std::size_t slot_;
   std::vector<std::function<void()>> group_;  // between group_start and group_end
   bool grouped_ = false;
   int rank_ = 0, ranks_ = 1;

@@ -295,7 +295,7 @@ void HostDevice::enqueue(std::size_t s, const std::vector<Node>& nodes) {
       const std::string race = races_.access(s, clock, node.name, node.regions);
       if (!race.empty()) throw Error(cat("race: ", race));
     }
-    queues_.give(s, [this, node] { run(node); });
+    queues_.give(s, [this, node] { run(node); }, node.ready);
   }
 }
 
@@ -343,12 +343,12 @@ void HostDevice::run_isolated(const Node& node) const {
   }
 }
 
-void HostDevice::give(Call call, std::function<void()> work) {
+void HostDevice::give(Call call, std::function<void()> work, std::function<bool()> ready) {
   check_usable();
   if (lost(call)) return;
   check_addresses(call);
   if (call.seconds == 0) call.seconds = model_seconds(call.regions, 0);
-  Node node{call.name, call.regions, std::move(work), call.kind != Call::Kind::other};
+  Node node{call.name, call.regions, std::move(work), call.kind != Call::Kind::other, std::move(ready)};
   if (capturing_ && call.stream == capture_stream_) {
     call.captured = true;
     capture_.calls.push_back(std::move(call));
@@ -389,8 +389,8 @@ void HostDevice::copy(void* to, const void* from, std::int64_t bytes, CopyKind k
 }
 
 void HostDevice::give_work(Stream stream, const std::string& name, std::vector<Region> regions,
-                           std::function<void()> work) {
-  give({Call::Kind::other, index(stream), name, {}, std::move(regions)}, std::move(work));
+                           std::function<void()> work, std::function<bool()> ready) {
+  give({Call::Kind::other, index(stream), name, {}, std::move(regions)}, std::move(work), std::move(ready));
 }
 
 void HostDevice::zero(void* memory, std::int64_t bytes, Stream stream) {

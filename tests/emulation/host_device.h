@@ -109,8 +109,10 @@ class HostDevice : public Device {
   // Plants a fault.
   std::function<bool(const Call&)> skip;  // true: the call is lost
 
-  // Work of a library that is given the stream itself (NCCL), with the memory that it reads and writes.
-  void give_work(Stream stream, const std::string& name, std::vector<Region> regions, std::function<void()> work);
+  // Work of a library that is given the stream itself (NCCL), with the memory that it reads and writes. `ready`: see
+  // CommandQueues::give().
+  void give_work(Stream stream, const std::string& name, std::vector<Region> regions, std::function<void()> work,
+                 std::function<bool()> ready = {});
 
   void finish_all();  // the host waits for everything
   // Fills memory with NaNs of every type, in a stream: nobody may read it before it is written again.
@@ -136,6 +138,7 @@ class HostDevice : public Device {
     std::vector<Region> regions;
     std::function<void()> work;
     bool of_device = true;  // an error of it breaks the device; false: of a library's own work
+    std::function<bool()> ready = {};
   };
   struct Graph {
     std::vector<Call> calls;
@@ -143,7 +146,7 @@ class HostDevice : public Device {
   };
 
   // Records the call and gives its work to the stream, or to the graph that is being captured.
-  void give(Call call, std::function<void()> work);
+  void give(Call call, std::function<void()> work, std::function<bool()> ready = {});
   void enqueue(std::size_t stream, const std::vector<Node>& nodes);
   void run(const Node& node);
   void run_isolated(const Node& node) const;

@@ -18,9 +18,9 @@ class OneRank {
   };
 
   // All functions are collective, and `work` must not be.
-  explicit OneRank(const Experiment& e) {
+  explicit OneRank(const Experiment& e, bool on_device = false) {
     if (session().rank() != 0) session().job().split(session().rank());
-    on_0([&] { run_.emplace(e, false, nullptr, true); });
+    on_0([&] { run_.emplace(e, on_device, nullptr, true); });
   }
   Step step() {
     Step made;

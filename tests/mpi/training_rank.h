@@ -14,13 +14,16 @@
 #include "base/error.h"
 #include "checkpoint/snapshot.h"
 #include "cluster/nccl_communicator.h"
+#include "cluster/nccl_links.h"
 #include "cluster/staged_communicator.h"
 #include "config/reader.h"
 #include "data_prep/text/names.h"
 #include "data_prep/text/text.h"
+#include "mpi_peer.h"
 #include "mpi_tests.h"
 #include "ring_beside_device.h"
 #include "run/machine.h"
+#include "run/stage_plan.h"
 #include "tests/emulation/fake_nccl.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/with_folder.h"
@@ -87,6 +90,7 @@ struct TrainingRank {
   std::unique_ptr<cuda::HostDevice> device;
   std::unique_ptr<RingBesideDevice> beside;
   std::unique_ptr<FakeNccl> nccl;  // communication.library: nccl
+  std::vector<std::unique_ptr<FakeNccl>> nccls;  // the same, of a pipeline: one for each of its communicators
   std::unique_ptr<DeviceCommunicator> sums;
   std::unique_ptr<StageRanks> stages;  // of a pipeline
   std::unique_ptr<Backend> backend;
@@ -102,7 +106,10 @@ struct TrainingRank {
     host = make_mpi_communicator(group, 1 << 12, 0x7fffffff, {.algorithm = fixed ? "halving" : "auto"});
     if (on_device) {
       device = std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.order = {cuda::RunOrder::Kind::latest, 0}});
-      if (experiment.communication.library == "nccl") {
+      if (!alone && stages_of(experiment.parallel) > 1) {
+        stages = experiment.communication.library == "nccl" ? stages_by_nccl(experiment)
+                                                            : make_stage_ranks(experiment, group, device.get());
+      } else if (experiment.communication.library == "nccl") {
         beside = std::make_unique<RingBesideDevice>(*host, *device);
         nccl = std::make_unique<FakeNccl>(*device, sum_over(*host));
         sums = make_nccl_communicator(nccl->api(), *device, *beside, {.timeout_seconds = 60});
@@ -111,8 +118,11 @@ struct TrainingRank {
       }
       cuda::BackendOptions options;
       options.segment_elements = 512;
-      options.allocate_reduced = [this](std::int64_t bytes) { return sums->allocate(bytes); };
-      options.release_reduced = [this](void* memory) { sums->release(memory); };
+      if (DeviceCommunicator* vectors = stages ? stages->device_sums() : sums.get()) {
+        options.allocate_reduced = [vectors](std::int64_t bytes) { return vectors->allocate(bytes); };
+        options.release_reduced = [vectors](void* memory) { vectors->release(memory); };
+      }
+      if (stages) options.poll = [this] { stages->poll(); };
       backend = cuda::make_backend(*device, options);
     } else {
       backend = make_cpu_backend(1);
@@ -127,6 +137,26 @@ struct TrainingRank {
     host->broadcast(std::as_writable_bytes(std::span(&progress, 1)), 0);
     complete(progress, plan);
     load_trainer(host->rank() == 0 ? checkpoint : nullptr, *trainer, plan, progress, communicator(), stages.get());
+  }
+  // What make_stage_ranks() makes, with an NCCL of this test's.
+  std::unique_ptr<StageRanks> stages_by_nccl(const Experiment& experiment) {
+    StageDevices devices;
+    devices.sums = [this](Communicator& over) {
+      nccls.push_back(std::make_unique<FakeNccl>(*device, sum_over(over)));
+      return make_nccl_communicator(nccls.back()->api(), *device, over, {.timeout_seconds = 60});
+    };
+    devices.links = [this](Links& links, int rank, std::vector<Lane> lanes, std::function<void()> poll) {
+      auto lane = lanes.begin();
+      const auto next = [&]() -> const NcclApi& {
+        auto peer = std::make_unique<MpiPeer>(lane->from == rank ? lane->to : lane->from, lane->tag);
+        ++lane;
+        nccls.push_back(std::make_unique<FakeNccl>(*device, std::move(peer)));
+        return nccls.back()->api();
+      };
+      return make_nccl_links(next, *device, links,
+                             {.rank = rank, .lanes = lanes, .timeout_seconds = 60, .poll = std::move(poll)});
+    };
+    return std::make_unique<StageRanks>(group, static_cast<int>(experiment.parallel.stages), 1 << 12, SumChoice{}, devices);
   }
   Communicator& communicator() { return sums ? static_cast<Communicator&>(*sums) : *host; }
   std::vector<StepReport> steps(int count, const Requests& requests = {}) {

@@ -1,0 +1,179 @@
+#include "cluster/staged_links.h"
+
+#include <algorithm>
+#include <list>
+#include <vector>
+
+#include "base/error.h"
+#include "cluster/waiting.h"
+
+namespace ringtrain {
+namespace {
+
+using cuda::CopyKind;
+
+// Memory of the device and its page-locked twin.
+struct StagedBuffer {
+  std::byte* memory = nullptr;
+  std::byte* staged = nullptr;
+  std::int64_t bytes = 0;
+  cuda::Event free;  // the last copy from `staged` to the device is done
+};
+
+// A message goes through these places in turn.
+struct Journey {
+  enum class At { waits, travels, arrived };
+  bool sends = false;
+  std::span<std::byte> memory, staged;
+  int peer = 0, tag = 0;
+  cuda::Event ready;      // `staged` may be sent, or written
+  cuda::Event done = {};  // received: it is in `memory`; the buffer's
+  cuda::Event taken = {};  // received: what read `memory` before has ended
+  At at = At::waits;
+  std::unique_ptr<Message> message;  // of the host's links
+};
+
+class StagedLinks final : public Links {
+ public:
+  StagedLinks(cuda::Device& device, Links& host)
+      : device_(device), host_(host), down_(device.make_stream(true)), up_(device.make_stream(true)) {}
+  ~StagedLinks() override {
+    journeys_.clear();
+    while (!buffers_.empty()) release(buffers_.back().memory);
+  }
+  StagedLinks(const StagedLinks&) = delete;
+  StagedLinks& operator=(const StagedLinks&) = delete;
+
+  std::byte* allocate(std::int64_t bytes) override {
+    StagedBuffer buffer;
+    buffer.memory = static_cast<std::byte*>(device_.allocate(bytes, "what crosses the cuts"));
+    buffer.staged = static_cast<std::byte*>(device_.allocate_host(bytes));
+    buffer.bytes = bytes;
+    buffer.free = device_.make_event();
+    buffers_.push_back(buffer);
+    return buffer.memory;
+  }
+  void release(std::byte* memory) override {
+    const auto buffer = std::ranges::find(buffers_, memory, &StagedBuffer::memory);
+    if (buffer == buffers_.end()) return;
+    device_.release_host(buffer->staged);
+    device_.release(buffer->memory);
+    buffers_.erase(buffer);
+  }
+
+  std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
+    StagedBuffer& buffer = buffer_of(bytes.data(), bytes.size());
+    Journey& journey = begin(buffer, bytes.size(), to, tag);
+    journey.sends = true;
+    const cuda::Event made = event();
+    device_.record(made, device_.compute_stream());
+    device_.wait(down_, made);
+    device_.copy(journey.staged.data(), journey.memory.data(), std::ssize(bytes), CopyKind::to_host, down_);
+    device_.record(journey.ready, down_);
+    free_events_.push_back(made);
+    return std::make_unique<StagedMessage>(*this, journey);
+  }
+  // `staged` is written when the copy from it, of the message before, has ended.
+  std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
+    StagedBuffer& buffer = buffer_of(bytes.data(), bytes.size());
+    Journey& journey = begin(buffer, bytes.size(), from, tag);
+    device_.record(journey.ready, up_);
+    journey.taken = event();
+    journey.done = buffer.free;
+    device_.record(journey.taken, device_.compute_stream());
+    return std::make_unique<StagedMessage>(*this, journey);
+  }
+
+  // Messages of the same two ranks and tag start in the order of the calls.
+  void poll() override {
+    std::vector<const Journey*> waiting;
+    for (Journey& journey : journeys_) {
+      const auto follows = [&](const Journey* before) {
+        return before->sends == journey.sends && before->peer == journey.peer && before->tag == journey.tag;
+      };
+      if (journey.at == Journey::At::waits) {
+        if (std::ranges::any_of(waiting, follows) || !device_.done(journey.ready)) {
+          waiting.push_back(&journey);
+          continue;
+        }
+        journey.message = journey.sends ? host_.send(journey.staged, journey.peer, journey.tag)
+                                        : host_.receive(journey.staged, journey.peer, journey.tag);
+        journey.at = Journey::At::travels;
+      }
+      if (journey.at == Journey::At::travels && journey.message->done()) arrive(journey);
+    }
+  }
+
+ private:
+  class StagedMessage final : public Message {
+   public:
+    StagedMessage(StagedLinks& links, Journey& journey) : links_(links), journey_(journey) {}
+    ~StagedMessage() override { links_.end(journey_); }
+    bool done() override {
+      links_.poll();
+      return journey_.at == Journey::At::arrived;
+    }
+    void finish() override { links_.finish(journey_); }
+
+   private:
+    StagedLinks& links_;
+    Journey& journey_;
+  };
+
+  StagedBuffer& buffer_of(const std::byte* memory, std::size_t bytes) {
+    const auto buffer = std::ranges::find(buffers_, memory, &StagedBuffer::memory);
+    if (buffer == buffers_.end() || std::ssize(std::span(memory, bytes)) > buffer->bytes)
+      throw Error("a message through host memory that is not in memory of allocate()");
+    return *buffer;
+  }
+  Journey& begin(const StagedBuffer& buffer, std::size_t bytes, int peer, int tag) {
+    Journey& journey = journeys_.emplace_back();
+    journey.memory = {buffer.memory, bytes};
+    journey.staged = {buffer.staged, bytes};
+    journey.peer = peer;
+    journey.tag = tag;
+    journey.ready = event();
+    return journey;
+  }
+  void arrive(Journey& journey) {
+    journey.at = Journey::At::arrived;
+    if (journey.sends) return;
+    device_.wait(up_, journey.taken);
+    device_.copy(journey.memory.data(), journey.staged.data(), std::ssize(journey.memory), CopyKind::to_device, up_);
+    device_.record(journey.done, up_);
+  }
+  void finish(Journey& journey) {
+    poll();
+    for (Waiter waiter; journey.at != Journey::At::arrived; waiter.pause()) {
+      if (journey.at == Journey::At::travels) journey.message->look_out();
+      poll();
+    }
+    if (!journey.sends) device_.wait(device_.compute_stream(), journey.done);
+  }
+  void end(const Journey& journey) {
+    free_events_.push_back(journey.ready);
+    if (!journey.sends) free_events_.push_back(journey.taken);
+    journeys_.remove_if([&](const Journey& j) { return &j == &journey; });
+  }
+  cuda::Event event() {
+    if (free_events_.empty()) return device_.make_event();
+    const cuda::Event event = free_events_.back();
+    free_events_.pop_back();
+    return event;
+  }
+
+  cuda::Device& device_;
+  Links& host_;
+  cuda::Stream down_, up_;
+  std::vector<StagedBuffer> buffers_;
+  std::list<Journey> journeys_;
+  std::vector<cuda::Event> free_events_;
+};
+
+}  // namespace
+
+std::unique_ptr<Links> make_staged_links(cuda::Device& device, Links& host) {
+  return std::make_unique<StagedLinks>(device, host);
+}
+
+}  // namespace ringtrain
