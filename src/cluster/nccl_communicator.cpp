@@ -21,6 +21,7 @@ namespace {
 using cuda::Type;
 
 constexpr std::int64_t kPage = 2 << 20;  // of NCCL's allocator
+constexpr std::size_t kAlign = 64;       // elements: where pieces of a sum in a fixed order begin
 
 NcclType nccl_type(Type type) {
   return type == Type::fp32 ? NcclType::fp32 : type == Type::bf16 ? NcclType::bf16 : NcclType::fp16;
@@ -89,6 +90,7 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   std::unique_ptr<Pending> start_part(std::span<float> values, std::int64_t begin, std::int64_t end,
                                       const BeforeSum& before, const Call& call);
   void sum_in_place(void* values, std::int64_t count, Type type, const std::string& what);
+  void sum_in_tree(std::span<float> values, const std::string& what);
   std::string name_of(std::span<float> values);
   void* allocate_registered(std::int64_t bytes, void*& handle);
   void deregister(void* handle);
@@ -99,6 +101,7 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   int version_ = 0;
   NcclConnection connection_;
   cuda::Stream stream_;
+  cuda::DeviceMemory arrivals_;  // of a fixed order
   GradientRounding rounding_;
   std::int64_t bucket_ = 0;
 };
@@ -120,6 +123,8 @@ NcclCommunicator::NcclCommunicator(const NcclApi& api, cuda::Device& device, Com
   choose_algorithm(options.algorithm, version_);
   compare_records(record(), host);
   stream_ = device_.make_stream(true);
+  if (options.fixed_order_elements > 0)
+    arrivals_ = cuda::DeviceMemory(device, nccl_arrival_bytes(options.fixed_order_elements), "what ranks exchange");
   start();
 }
 
@@ -132,8 +137,11 @@ void NcclCommunicator::start() {
 
 std::string NcclCommunicator::describe() const {
   const char* asked = std::getenv("NCCL_ALGO");
-  return cat("NCCL ", nccl_version_text(version_), ", algorithm ", asked != nullptr ? asked : "chosen by NCCL", ", ",
-             cuda::type_name(options_.gradient_type), " gradients",
+  return cat("NCCL ", nccl_version_text(version_), ", algorithm ",
+             options_.fixed_order_elements > 0 ? "halving in a fixed order"
+             : asked != nullptr                ? asked
+                                               : "chosen by NCCL",
+             ", ", cuda::type_name(options_.gradient_type), " gradients",
              options_.max_ctas > 0 ? cat(", at most ", options_.max_ctas, " blocks") : std::string(),
              "; host memory: ", host_.describe());
 }
@@ -143,6 +151,7 @@ std::map<std::string, std::string> NcclCommunicator::record() const {
                                               {"algorithm", options_.algorithm},
                                               {"gradient_type", cuda::type_name(options_.gradient_type)},
                                               {"max_ctas", cat(options_.max_ctas)}};
+  if (options_.fixed_order_elements > 0) facts["order"] = "fixed";
   facts.merge(nccl_variables());
   return facts;
 }
@@ -193,12 +202,33 @@ void NcclCommunicator::sum_in_place(void* values, std::int64_t count, Type type,
   connection_.settle(what);
 }
 
+// The steps of the schedule one after the other.
+void NcclCommunicator::sum_in_tree(std::span<float> values, const std::string& what) {
+  if (std::ssize(values) > options_.fixed_order_elements)
+    throw Error(
+        cat(what, ": ", values.size(), " values in a fixed order, expected at most ", options_.fixed_order_elements));
+  auto* const arrivals = arrivals_.data<float>();
+  for (const SumStep& step : halving_sum(rank(), size(), values.size(), kAlign)) {
+    float* const own = values.data() + step.received.begin;
+    connection_.check(exchange(calls(), step, values.data(), step.adds ? arrivals : own), what);
+    connection_.settle(what);
+    if (step.adds && step.received.size() > 0)
+      device_.launch(
+          cuda::launch_of(
+              Type::fp32,
+              cuda::AddArguments{
+                  .a = own, .b = arrivals, .y = own, .count = static_cast<std::int64_t>(step.received.size())}),
+          stream_);
+  }
+}
+
 std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
   const std::int64_t number = next_number(), count = std::ssize(values);
   const Type type = options_.gradient_type;
   const Rounded part = rounded(values);
   collective(name_of(values), [&](const std::string& what) {
     if (before) before(stream_.handle);
+    if (options_.fixed_order_elements > 0) return sum_in_tree(values, what);
     if (part.count > 0) {
       cast(values.data(), part.buffer, part.count, Type::fp32, type, rounding_.scale);
       sum_in_place(part.buffer, part.count, type, what);
@@ -375,6 +405,11 @@ void NcclCommunicator::release(void* memory) {
 std::unique_ptr<DeviceCommunicator> make_nccl_communicator(const NcclApi& api, cuda::Device& device, Communicator& host,
                                                            const NcclOptions& options) {
   return std::make_unique<NcclCommunicator>(api, device, host, options);
+}
+
+std::int64_t nccl_arrival_bytes(std::int64_t fixed_order_elements) {
+  return static_cast<std::int64_t>(most_received(static_cast<std::size_t>(fixed_order_elements), kAlign) *
+                                   sizeof(float));
 }
 
 std::int64_t nccl_vector_bytes(std::int64_t bytes, Type gradient_type) {

@@ -27,6 +27,8 @@ struct NcclOptions {
   cuda::Type gradient_type = cuda::Type::fp32;
   // record() of the run's first start: its NCCL_ variables are taken again where the user sets no others now.
   std::map<std::string, std::string> kept = {};
+  // Above 0: sums of at most so many elements are added in a binary tree over the ranks (halving_sum()), by messages.
+  std::int64_t fixed_order_elements = 0;
   int max_ctas = 0;  // blocks that NCCL may run, the rest of the GPU computes; 0: NCCL's choice
   // For the start, and for a sum from when this rank's part is ready. Less than the watchdog's, which names no bucket.
   double timeout_seconds = 480;
@@ -37,6 +39,8 @@ struct NcclOptions {
 std::unique_ptr<DeviceCommunicator> make_nccl_communicator(const NcclApi& api, cuda::Device& device, Communicator& host,
                                                            const NcclOptions& options);
 
+// Device memory for what arrives from other ranks in a fixed order.
+std::int64_t nccl_arrival_bytes(std::int64_t fixed_order_elements);
 // Device memory behind allocate(bytes): NCCL hands out whole pages of 2 MiB.
 std::int64_t nccl_vector_bytes(std::int64_t bytes, cuda::Type gradient_type);
 

@@ -43,4 +43,15 @@ NcclResult gather_pieces(const NcclStream& to, float* values, std::int64_t count
   });
 }
 
+NcclResult exchange(const NcclStream& to, const SumStep& step, const float* values, float* received) {
+  if (const NcclResult started = to.api.group_start(); fails(started)) return started;
+  NcclResult result = NcclResult::success;
+  if (step.sent.size() > 0)
+    result = to.api.send(values + step.sent.begin, step.sent.size(), NcclType::fp32, step.to, to.comm, to.stream);
+  if (step.received.size() > 0 && !fails(result))
+    result = to.api.receive(received, step.received.size(), NcclType::fp32, step.from, to.comm, to.stream);
+  const NcclResult ended = to.api.group_end();
+  return fails(result) ? result : ended;
+}
+
 }  // namespace ringtrain

@@ -1,9 +1,11 @@
-// The halves of a sum by NCCL, whose own reduce-scatter and all-gather take pieces of equal length only.
+// Collectives that NCCL itself does not have: the halves of a sum whose pieces differ in length (its own reduce-scatter
+// and all-gather take equal ones only), and two messages that cross.
 #pragma once
 
 #include <cstdint>
 
 #include "cluster/nccl_library.h"
+#include "cluster/sum_schedule.h"
 
 namespace ringtrain {
 
@@ -19,5 +21,8 @@ struct NcclStream {
 // Equal pieces are one call of NCCL, others a group of calls, one for each piece.
 NcclResult reduce_pieces(const NcclStream& to, void* values, std::int64_t count, std::int64_t piece, NcclType type);
 NcclResult gather_pieces(const NcclStream& to, float* values, std::int64_t count, std::int64_t piece);
+
+// The messages of a step of a schedule, at the same time: of `values`, and to `received`.
+NcclResult exchange(const NcclStream& to, const SumStep& step, const float* values, float* received);
 
 }  // namespace ringtrain

@@ -95,6 +95,10 @@ SumSchedule halving_sum(int rank, int ranks, std::size_t length, std::size_t ali
   return schedule;
 }
 
+std::size_t most_received(std::size_t length, std::size_t align) {
+  return halving_sum(0, 2, length, align).front().received.size();
+}
+
 SumSchedule hierarchical_sum(int rank, const std::vector<std::vector<int>>& nodes, std::size_t length,
                              std::size_t align) {
   std::size_t node = 0, place = 0;

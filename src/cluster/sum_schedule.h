@@ -42,6 +42,9 @@ SumSchedule ring_all_gather(int rank, int ranks, std::size_t length, std::size_t
 SumSchedule halving_sum(int rank, int ranks, std::size_t length, std::size_t align);
 inline constexpr std::size_t small_sum = 4096;
 
+// The most elements that a rank receives at once in a sum by halving.
+std::size_t most_received(std::size_t length, std::size_t align);
+
 // Sums within each node first, so that a node sends every element once: local rank j receives piece j of its node's
 // ranks and adds it, the ranks with the same place in their nodes sum their pieces (by halving, or around a ring where
 // the nodes are no power of two), and every rank hands its piece to its node. `nodes`: the ranks of each, as many on

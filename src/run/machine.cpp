@@ -138,6 +138,7 @@ std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda
                                 {.algorithm = c.algorithm,
                                  .gradient_type = gradient_type(c.gradient_type),
                                  .kept = kept.communication,
+                                 .fixed_order_elements = c.order == "fixed" ? bucket_elements(c, true, host.size()) : 0,
                                  .max_ctas = static_cast<int>(c.max_ctas),
                                  .timeout_seconds = 0.8 * c.timeout_seconds});
 }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/fnv.h"
 #include "base/table.h"
+#include "cluster/nccl_communicator.h"
 #include "config/branch.h"
 #include "config/deciding_keys.h"
 #include "config/schema.h"
@@ -330,6 +331,10 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
   if (nodes > 0)
     items.push_back({"gradients of passes, added in a fixed order",
                      nodes * gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))});
+  if (has_fixed_order(plan.experiment) && backend.on_device() && plan.batch.ranks > 1 &&
+      plan.experiment.communication.library != "mpi")
+    items.push_back({"gradients of other ranks, in a fixed order",
+                     nccl_arrival_bytes(bucket_elements(plan.experiment.communication, true, plan.batch.ranks))});
   if (plan.measures_noise && !has_fixed_order(plan.experiment) &&
       resized(plan.batch, plan.batches.back()).small_batches() > 1)
     items.push_back({"gradients before a small batch, for the noise scale", state_bytes});

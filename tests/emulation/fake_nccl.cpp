@@ -148,11 +148,14 @@ struct FakeNccl::Functions {
   }
   static NcclResult send(const void* from, std::size_t count, NcclType type, int peer, NcclComm*, void* stream) {
     FakeNccl& fake = *living[Slot];
+    if (!fake.peer_)
+      return fake.cross({.sent = {static_cast<const float*>(from), count}, .to = peer, .stream = stream});
     if (type != NcclType::bytes || peer != 1 - fake.rank_) fake.misuses.push_back("a message to nobody");
     return fake.pass("send", const_cast<void*>(from), count, stream, true);
   }
   static NcclResult receive(void* to, std::size_t count, NcclType type, int peer, NcclComm*, void* stream) {
     FakeNccl& fake = *living[Slot];
+    if (!fake.peer_) return fake.cross({.received = {static_cast<float*>(to), count}, .from = peer, .stream = stream});
     if (type != NcclType::bytes || peer != 1 - fake.rank_) fake.misuses.push_back("a message from nobody");
     return fake.pass("receive", to, count, stream, false);
   }
@@ -164,6 +167,7 @@ struct FakeNccl::Functions {
   static NcclResult group_end() {
     FakeNccl& fake = *living[Slot];
     if (!std::exchange(fake.grouped_, false)) fake.misuses.push_back("the end of no group");
+    if (fake.crossing_.stream != nullptr) fake.give_crossing();
     return fake.begin("group_end", [works = std::exchange(fake.group_, {})] {
       for (const auto& work : works) work();
     });
@@ -279,6 +283,28 @@ NcclResult FakeNccl::pass(const char* what, void* memory, std::size_t bytes, voi
                         if (!sends) std::memcpy(memory, way->bytes.data(), bytes);
                       },
                       ready);
+  });
+}
+
+// Alone they would wait for each other.
+NcclResult FakeNccl::cross(const Crossing& message) {
+  if (!grouped_) misuses.push_back("a message to one of many ranks outside a group");
+  calls.push_back(message.to >= 0 ? cat("send ", message.sent.size(), " to ", message.to)
+                                  : cat("receive ", message.received.size(), " from ", message.from));
+  if (message.to >= 0)
+    crossing_.sent = message.sent, crossing_.to = message.to;
+  else
+    crossing_.received = message.received, crossing_.from = message.from;
+  crossing_.stream = message.stream;
+  return NcclResult::in_progress;
+}
+
+void FakeNccl::give_crossing() {
+  group_.push_back([this, both = std::exchange(crossing_, {})] {
+    device_.give_work({reinterpret_cast<std::uintptr_t>(both.stream)}, "messages",
+                      {{const_cast<float*>(both.sent.data()), static_cast<std::int64_t>(both.sent.size_bytes()), false},
+                       {both.received.data(), static_cast<std::int64_t>(both.received.size_bytes()), true}},
+                      [=, this] { exchange(both.sent, both.to, both.received, both.from); });
   });
 }
 

@@ -54,6 +54,8 @@ class FakeNccl {
   bool never_ready = false;                // a call stays in progress
   bool refuse_allocation = false, refuse_registration = false;
   std::function<void(NcclConfig&, int ranks, int rank)> on_init;
+  // Two messages of a group, when the stream comes to them; an empty one is none. Blocks until they have passed.
+  std::function<void(std::span<const float> sent, int to, std::span<float> received, int from)> exchange;
 
  private:
   template <std::size_t Slot>
@@ -61,6 +63,14 @@ class FakeNccl {
   template <std::size_t... Slots>
   static NcclApi functions(std::size_t slot, std::index_sequence<Slots...>);
   // One way of a message.
+  struct Crossing {  // of a group
+    std::span<const float> sent = {};
+    std::span<float> received = {};
+    int to = -1, from = -1;
+    void* stream = nullptr;
+  };
+  NcclResult cross(const Crossing& message);
+  void give_crossing();
   NcclResult pass(const char* what, void* memory, std::size_t bytes, void* stream, bool sends);
   NcclResult begin(std::string call, std::function<void()> when_through = {});
   std::string place(const void* memory, std::size_t bytes);
@@ -76,6 +86,7 @@ class FakeNccl {
   std::size_t slot_;
   std::vector<std::function<void()>> group_;  // between group_start and group_end
   bool grouped_ = false;
+  Crossing crossing_;  // of the group
   int rank_ = 0, ranks_ = 1;
   int open_polls_ = 0;
   bool in_progress_ = false, initialised_ = false, ended_ = false;

@@ -10,6 +10,12 @@ class FixedOrder : public TrainerTest {
  protected:
   // Eight passes of three samples.
   const Settings fixed = {"communication.order=fixed", "run.threads=1", "batch.worker=3", "batch.micro=3"};
+  struct Machine {
+    bool on_device;
+    std::string library;
+  };
+  const std::vector<Machine> machines = {{false, "auto"}, {true, "mpi"}, {true, "nccl"}};
+  static Settings of(const Machine& machine) { return {cat("communication.library=", machine.library)}; }
 };
 
 void expect_same_bits(const std::vector<StepReport>& reports, const std::vector<StepReport>& expected) {
@@ -29,14 +35,14 @@ TEST_F(FixedOrder, AllRanksHaveTheBitsOfOne) {
   const Settings adascale = {"optimizer.kind=sgd", "optimizer.adascale=true", "learning_rate.base_batch=6",
                              "noise.small_batch=6", "learning_rate.base=0.1"};
   const Settings two_passes = {"noise.small_batch=6", "noise.groups=tensor", "communication.bucket_mib=0.001"};
-  for (const bool on_device : {false, true})
+  for (const Machine& machine : machines)
     for (const auto& [data, settings] : {std::pair<std::string, Settings>{"names", two_passes},
                                          {"names", {"data.blanks=masked", "communication.bucket_mib=0.001"}},
                                          {"text", streams},
                                          {"names", adascale}}) {
-      SCOPED_TRACE(cat(data, " ", settings.front(), on_device ? " on a device" : ""));
-      const Experiment e = experiment(data, fixed + settings);
-      TrainingRank alone(e, on_device, nullptr, true), together(e, on_device);
+      SCOPED_TRACE(cat(data, " ", settings.front(), " ", machine.library, machine.on_device ? " on a device" : ""));
+      const Experiment e = experiment(data, fixed + settings + of(machine));
+      TrainingRank alone(e, machine.on_device, nullptr, true), together(e, machine.on_device);
       expect_same_bits(together.steps(6), alone.steps(6));
       EXPECT_EQ(together.weights(), alone.weights());
     }
@@ -44,9 +50,9 @@ TEST_F(FixedOrder, AllRanksHaveTheBitsOfOne) {
 
 TEST_F(FixedOrder, IsTheSumOfAnyOrderWithinRounding) {
   if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "a power of two of ranks";
-  for (const bool on_device : {false, true}) {
-    TrainingRank run(experiment("names", fixed), on_device),
-        any(experiment("names", {"batch.micro=3", "batch.worker=3"}), on_device);
+  for (const Machine& machine : machines) {
+    TrainingRank run(experiment("names", fixed + of(machine)), machine.on_device);
+    TrainingRank any(experiment("names", Settings{"batch.micro=3", "batch.worker=3"} + of(machine)), machine.on_device);
     const StepReport report = run.trainer->step({}), expected = any.trainer->step({});
     EXPECT_NEAR(report.loss, expected.loss, 1e-6 * expected.loss);
     EXPECT_NEAR(report.gradient_norm, expected.gradient_norm, 1e-6 * expected.gradient_norm);
@@ -67,9 +73,9 @@ TEST_F(FixedOrder, IsTheSumOfAnyOrderWithinRounding) {
 
 TEST_F(FixedOrder, TakesTheMemoryThatIsPlanned) {
   if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "a power of two of ranks";
-  for (const bool on_device : {false, true}) {
+  for (const Machine& machine : machines) {
     const auto bytes_of = [&](const Settings& settings) {
-      TrainingRank run(experiment("names", settings), on_device);
+      TrainingRank run(experiment("names", settings + of(machine)), machine.on_device);
       run.steps(2);
       std::int64_t planned = 0;
       for (const MemoryItem& item : rank_memory(run.plan, *run.backend))

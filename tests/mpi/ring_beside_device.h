@@ -7,6 +7,7 @@
 
 #include "backend/group_ranks.h"
 #include "cluster/communicator.h"
+#include "cluster/rank_group_mpi.h"
 #include "tests/emulation/host_device.h"
 
 namespace ringtrain {
@@ -55,6 +56,17 @@ class RingBesideDevice final : public Communicator {
 // What FakeNccl makes sums with.
 inline std::function<void(std::span<float>)> sum_over(Communicator& ring) {
   return [&ring](std::span<float> values) { ring.sum(values); };
+}
+
+// And messages that cross.
+inline std::function<void(std::span<const float>, int, std::span<float>, int)> exchange_over(const RankGroup& group) {
+  return [comm = std::shared_ptr<MPI_Comm>(new MPI_Comm(duplicate(group)), [](MPI_Comm* c) { delete c; })](
+             std::span<const float> sent, int to, std::span<float> received, int from) {
+    constexpr int tag = 0;
+    MPI_Sendrecv(sent.data(), static_cast<int>(sent.size()), MPI_FLOAT, sent.empty() ? MPI_PROC_NULL : to, tag,
+                 received.data(), static_cast<int>(received.size()), MPI_FLOAT, received.empty() ? MPI_PROC_NULL : from,
+                 tag, *comm, MPI_STATUS_IGNORE);
+  };
 }
 
 }  // namespace ringtrain

@@ -112,7 +112,10 @@ struct TrainingRank {
       } else if (experiment.communication.library == "nccl") {
         beside = std::make_unique<RingBesideDevice>(*host, *device);
         nccl = std::make_unique<FakeNccl>(*device, sum_over(*host));
-        sums = make_nccl_communicator(nccl->api(), *device, *beside, {.timeout_seconds = 60});
+        nccl->exchange = exchange_over(group);
+        const std::int64_t elements = fixed ? bucket_elements(experiment.communication, true, host->size()) : 0;
+        sums = make_nccl_communicator(nccl->api(), *device, *beside,
+                                      {.fixed_order_elements = elements, .timeout_seconds = 60});
       } else {
         sums = make_staged_communicator(*device, *host);
       }
