@@ -13,9 +13,11 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/pages.h"
 #include "data/batch_source.h"
 #include "data/row_plan.h"
@@ -94,6 +96,7 @@ struct Loader::State {
     buffer_free.notify_all();
     record_ready.notify_all();
     for (std::thread& thread : threads) thread.join();
+    warn_of_unused();
   }
 
   Slot& slot(std::int64_t k) { return slots[static_cast<std::size_t>(k) % slots.size()]; }
@@ -208,6 +211,21 @@ struct Loader::State {
     }
   }
 
+  // What was read ahead is thrown away: its first error is the only word of a file that cannot be read. Nothing where
+  // next() has thrown one.
+  void warn_of_unused() noexcept {
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const std::exception_ptr failure = std::exchange(slot(next_take + static_cast<std::int64_t>(i)).failure, nullptr);
+      if (failure == nullptr || std::exchange(has_warned, true)) continue;
+      try {
+        std::rethrow_exception(failure);
+      } catch (const Error& error) {
+        log_warning(error.what(), "; the batch was read ahead, and is thrown away unused");
+      } catch (...) {  // no fault of a file, and nobody waits for the batch
+      }
+    }
+  }
+
   // ---- Threads
 
   void read_records() {
@@ -293,6 +311,8 @@ struct Loader::State {
     buffer_free.notify_all();
     for (; !ready.empty(); ready.pop_front()) finish(ready.front());
     slot_full.wait(lock, [&] { return taken == 0; });
+    warn_of_unused();
+    has_warned = false;
     for (Slot& each : slots) each.state = SlotState::empty;
     next_part = next_take = 0;
     requested.clear();
@@ -325,7 +345,10 @@ struct Loader::State {
     Slot& mine = slot(next_take);
     slot_full.wait(lock, [&] { return mine.state == SlotState::full; });
     waited_seconds += now_seconds() - begin;
-    if (mine.failure != nullptr) std::rethrow_exception(mine.failure);
+    if (mine.failure != nullptr) {
+      has_warned = true;
+      std::rethrow_exception(mine.failure);
+    }
     ++next_take;
     holding = true;
     return mine.batch;
@@ -345,6 +368,7 @@ struct Loader::State {
   std::mutex mutex;
   std::condition_variable part_free, buffer_free, record_ready, slot_full;
   bool started = false, ending = false, holding = false;
+  bool has_warned = false;     // of an error since the last seek: next() threw one, or warn_of_unused() told it
   Place next_place;            // of the micro-batch of next_part
   std::int64_t next_part = 0;  // to be filled, since the last seek
   std::int64_t taken = 0;      // parts that are read, ready or filled

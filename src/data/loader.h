@@ -82,7 +82,8 @@ class Loader {
   // the order of the requests.
   void request(std::int64_t epoch, std::int64_t offset);
   void forget_requests();  // and throws away what was read of them
-  // The next micro-batch, in order, across epochs; valid until the next call. Throws what a loader thread threw.
+  // The next micro-batch, in order, across epochs; valid until the next call. Throws what a loader thread threw. An
+  // Error in what was read ahead and is thrown away, by seek() or at the end, is a warning.
   const MicroBatch& next();
   // The memory of all micro-batches, for devices that copy from it.
   std::vector<std::span<const std::byte>> ring() const;

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
-from draw import CATALOGUE, ENDS, FAMILIES, GOES_ON, STOPS, Blow, Fault, Rule, draw  # noqa: E402
+from draw import CATALOGUE, ENDS, FAMILIES, GOES_ON, READ_IN_VAIN, STOPS, Blow, Fault, Rule, draw  # noqa: E402
 from jobs import KINDS, run_dirs, undisturbed  # noqa: E402
 from outcome import of_the_end, of_the_files, of_the_whole  # noqa: E402
 from running import Place, harm_file  # noqa: E402
@@ -113,12 +113,16 @@ def test_the_campaign_sees_what_a_run_has_lost(place, tmp_path):
 
 def test_the_campaign_sees_how_a_job_should_not_end():
     expected = fault("names-2", says="No space left")
-    assert of_the_end(expected, 1, [], "ringtrain: error: No space left") == []
-    assert of_the_end(expected, 1, [], "")
-    assert of_the_end(expected, 0, [], "")
-    assert of_the_end(expected, None, [], "No space left")
-    assert of_the_end(expected, 1, ["123 ringtrain"], "No space left")
-    assert of_the_end(expected, 134, [], "No space left\nterminate called after")
+    assert of_the_end(expected, 1, [], "ringtrain: error: No space left", "write") == []
+    assert of_the_end(expected, 1, [], "", "write")
+    assert of_the_end(expected, 0, [], "", "write")
+    assert of_the_end(expected, None, [], "No space left", "write")
+    assert of_the_end(expected, 1, ["123 ringtrain"], "No space left", "write")
+    assert of_the_end(expected, 134, [], "No space left\nterminate called after", "write")
+    read = fault("cnn-2", outcome=GOES_ON, warns=READ_IN_VAIN)
+    unused = "warning (rank 1): set.h5: record 3: 'pixels': cannot read at byte 5: Input/output error; the batch was read ahead, and is thrown away unused"
+    assert of_the_end(read, 0, [], unused, "read set.h5") == of_the_end(read, 0, [], "", "") == []
+    assert of_the_end(read, 0, [], "", "read set.h5")
 
 
 def test_a_number_is_the_same_fault_each_time_and_every_family_is_drawn():

@@ -71,6 +71,7 @@ class Fault:
     keys: dict = field(default_factory=dict)
     allowed: tuple = (GOES_ON,)
     says: str = r"ringtrain: error|\brank \d"  # where the job ends with an error
+    warns: str = ""  # where it goes on, although the fault has met it
     on_resume: list = field(default_factory=list)  # rules that hold in the first --resume
     libraries_may_crash: bool = False  # MPI does not look at every answer of malloc
 
@@ -179,6 +180,11 @@ def read_only(g, fault):
     fault.allowed, fault.says = (ENDS, GOES_ON), r"Read-only|ringtrain: error"
 
 
+# A batch that is read ahead beyond the last one is no reason to end a job that is complete, but a shard that cannot be
+# read any more must be told.
+READ_IN_VAIN = r"warning.*\.h5: .*read ahead, and is thrown away unused"
+
+
 def reads(g, fault):
     fault.job, ranks = _job(g, TRAINED)
     does = g.choice(["EIO", "ESTALE", "short", "short", "EINTR", "sleep:100"])
@@ -197,6 +203,8 @@ def reads(g, fault):
     # Half of a half ... is a byte at a time, and every read of HDF5's own goes on until it has all.
     fault.allowed = (GOES_ON,) if harmless else (ENDS, GOES_ON)
     fault.says = r"\.h5"
+    if call == "read data" and not harmless and count == 0:
+        fault.warns = READ_IN_VAIN
 
 
 def slow_files(g, fault):
@@ -247,7 +255,7 @@ def one_bad_shard(g, fault):
     rank, share = g.randrange(ranks), g.random()
     fault.what, fault.target, fault.moment = "EIO from then on", f"rank {rank}", f"read data {share:.3f}"
     fault.rules = [Rule("read data", share, "EIO", count=0, rank=rank)]
-    fault.allowed, fault.says = (ENDS,), r"\.h5"
+    fault.allowed, fault.says, fault.warns = (ENDS, GOES_ON), r"\.h5", READ_IN_VAIN
 
 
 def checkpoint(g, fault):

@@ -16,8 +16,8 @@ def outcome_of(code):
     return GOES_ON if code == 0 else STOPS if code == 85 else ENDS
 
 
-def of_the_end(fault, code, left, text):
-    """What is wrong with how the job ended: a list of sentences."""
+def of_the_end(fault, code, left, text, hit):
+    """What is wrong with how the job ended: a list of sentences. `hit`: what the fault has met, "" for nothing."""
     if code is None:
         return ["it did not end"]
     wrong = []
@@ -26,6 +26,8 @@ def of_the_end(fault, code, left, text):
         wrong.append(f"it {outcome} (exit code {code})")
     if outcome == ENDS and not re.search(fault.says, text):
         wrong.append(f"exit code {code}, and no message says why")
+    if outcome == GOES_ON and hit and not re.search(fault.warns, text):
+        wrong.append("it goes on, and no warning says what could not be read")
     if outcome == STOPS and "checkpoint" not in text:
         wrong.append("no word about the checkpoint")
     in_libraries = fault.libraries_may_crash and re.search(LIBRARY_CRASHES, text)

@@ -47,7 +47,7 @@ class Trial:
         if requeued:
             code = 85
         self.outcome = outcome_of(code) if code is not None else "hangs"
-        self.wrong += of_the_end(fault, code, left, text)
+        self.wrong += of_the_end(fault, code, left, text, self.hit)
         if not self.hit and (fault.rules or fault.blows):
             self.outcome += ", not met"
         self.texts.append(text)
