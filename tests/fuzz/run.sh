@@ -24,7 +24,9 @@ export OMP_NUM_THREADS=1
 record=results/fuzz/record.csv
 mkdir -p results/fuzz build/fuzz/findings
 [ -e $record ] || echo "date,target,commit,cpu_seconds,executions,edges,corpus,seeds,findings" > $record
-commit=$(git describe --always --dirty 2> /dev/null || echo unknown)
+commit=$(git describe --always 2> /dev/null || echo unknown)
+# The record itself changes with every target.
+[ -z "$(git status --porcelain -- Makefile src data_prep tests/fuzz 2> /dev/null)" ] || commit+=-dirty
 found=0
 for name in ${wanted:-$names}; do
   corpus=build/fuzz/corpus/$name log=build/fuzz/$name.log

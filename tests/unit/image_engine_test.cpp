@@ -296,7 +296,7 @@ TEST(ImageEngineValues, NewWeightsAreSeenAfterSetWeights) {
 class Bf16 : public testing::TestWithParam<Case> {};
 
 // A rounding to bf16 is up to 2^-9 of the value, and tens of layers add theirs up and switch ReLUs: PyTorch's autocast
-// is as far from fp64 (resnet_golden_test.cpp).
+// is as far from fp64 (image_golden_test.cpp).
 TEST_P(Bf16, FollowsFp64Loops) {
   if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
   const Case& c = GetParam();

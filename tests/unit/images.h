@@ -75,14 +75,30 @@ struct Images {
   std::vector<std::int32_t> y;
   TestPass pass;
 
-  // `group` 0: all rows. Every tensor gets random values; the last norms of blocks, which start at zero, become weak as
-  // they are in real training, or stay there. No ReLU is near its kink.
-  Images(const Graph& the_graph, std::int64_t row_count, std::int64_t group_size = 0, int threads = 2,
-         bool zero_gammas = false)
+  struct Blank {};
+  // `group` 0: all rows. All weights, pixels and targets are zero.
+  Images(Blank, const Graph& the_graph, std::int64_t row_count, std::int64_t group_size = 0, int threads = 2)
       : graph(the_graph), rows(row_count), group(group_size == 0 ? row_count : group_size) {
     backend = make_cpu_backend(threads);
     weights = backend->make_vector(table.size());
     gradients = backend->make_vector(table.size());
+    w.resize(static_cast<std::size_t>(table.size()));
+    x.resize(static_cast<std::size_t>(rows * graph.input_bytes()));
+    y.resize(static_cast<std::size_t>(rows));
+    pass.inputs = x.data();
+    pass.targets = y.data();
+    pass.gradient_scale = 1.0f / static_cast<float>(rows);
+    pass.statistic_scale = static_cast<float>(group) / static_cast<float>(rows);
+    pass.dropout_key = random_key(11, RandomPurpose::dropout);
+    pass.step = 5;
+    pass.first_row = 32;
+  }
+
+  // Every tensor gets random values; the last norms of blocks, which start at zero, become weak as they are in real
+  // training, or stay there. No ReLU is near its kink.
+  Images(const Graph& the_graph, std::int64_t row_count, std::int64_t group_size = 0, int threads = 2,
+         bool zero_gammas = false)
+      : Images(Blank{}, the_graph, row_count, group_size, threads) {
     std::vector<float> initial(static_cast<std::size_t>(table.size()));
     initialize(table, 7, initial);
     const std::uint64_t key = random_key(5, RandomPurpose::sampling);
@@ -108,15 +124,9 @@ struct Images {
       return static_cast<std::int64_t>(random_uniform(key + 1, static_cast<std::uint64_t>(i)) *
                                        static_cast<double>(below));
     };
-    for (std::int64_t i = 0; i < rows * graph.input_bytes(); ++i) x.push_back(static_cast<std::uint8_t>(draw(i, 256)));
-    for (std::int64_t r = 0; r < rows; ++r) y.push_back(static_cast<std::int32_t>(draw(-1 - r, graph.classes())));
-    pass.inputs = x.data();
-    pass.targets = y.data();
-    pass.gradient_scale = 1.0f / static_cast<float>(rows);
-    pass.statistic_scale = static_cast<float>(group) / static_cast<float>(rows);
-    pass.dropout_key = random_key(11, RandomPurpose::dropout);
-    pass.step = 5;
-    pass.first_row = 32;
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<std::uint8_t>(draw(static_cast<std::int64_t>(i), 256));
+    for (std::int64_t r = 0; r < rows; ++r)
+      y[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(draw(-1 - r, graph.classes()));
     keep_off_kinks(graph, w, pass, rows, group);
     std::transform(w.begin(), w.end(), initial.begin(), [](double v) { return static_cast<float>(v); });
     backend->copy_from_host(initial, *weights, 0);

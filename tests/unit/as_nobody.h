@@ -1,0 +1,33 @@
+// For tests of files that the user may not read: root may read all.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace ringtrain {
+
+// Where root runs the tests, this process is the user nobody as long as this lives, and owns `folder` with all that is
+// in it; nothing for other users.
+class AsNobody {
+ public:
+  explicit AsNobody(const std::filesystem::path& folder) : was_root_(::geteuid() == 0) {
+    if (!was_root_) return;
+    EXPECT_EQ(::lchown(folder.c_str(), nobody, nobody), 0);
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+      EXPECT_EQ(::lchown(entry.path().c_str(), nobody, nobody), 0);
+    EXPECT_EQ(::seteuid(nobody), 0);
+  }
+  ~AsNobody() {
+    if (was_root_) EXPECT_EQ(::seteuid(0), 0);
+  }
+  AsNobody(const AsNobody&) = delete;
+  AsNobody& operator=(const AsNobody&) = delete;
+
+ private:
+  static constexpr uid_t nobody = 65534;
+  const bool was_root_;
+};
+
+}  // namespace ringtrain
