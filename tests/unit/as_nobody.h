@@ -20,7 +20,9 @@ class AsNobody {
     EXPECT_EQ(::seteuid(nobody), 0);
   }
   ~AsNobody() {
-    if (was_root_) EXPECT_EQ(::seteuid(0), 0);
+    if (was_root_) {
+      EXPECT_EQ(::seteuid(0), 0);
+    }
   }
   AsNobody(const AsNobody&) = delete;
   AsNobody& operator=(const AsNobody&) = delete;
