@@ -414,7 +414,9 @@ const MicroBatch& Loader::next() {
   return state_->next();
 }
 std::vector<std::span<const std::byte>> Loader::ring() const {
-  return {pages_of(state_->all_inputs), pages_of(state_->all_targets)};
+  std::vector<std::span<const std::byte>> pieces = {pages_of(state_->all_inputs), pages_of(state_->all_targets)};
+  std::erase_if(pieces, [](const auto& piece) { return piece.empty(); });  // a pipeline's later stages read no pixels
+  return pieces;
 }
 
 double Loader::waited_seconds() const {

@@ -43,6 +43,7 @@ class CommandQueues {
   bool advance(const Recording& recording);
   void finish(std::size_t stream);
   void finish_all();
+  void run_ready();  // all that waits for nothing, in all streams
 
  private:
   struct Item {

@@ -270,6 +270,7 @@ NcclResult FakeNccl::pass(const char* what, void* memory, std::size_t bytes, voi
     };
     auto way = std::make_shared<Way>();
     const auto ready = [=, this] {
+      if (ended_) return true;  // an abort ends what waits
       if (!way->asked) {
         way->bytes.resize(bytes);
         if (sends) std::memcpy(way->bytes.data(), memory, bytes);
@@ -279,8 +280,8 @@ NcclResult FakeNccl::pass(const char* what, void* memory, std::size_t bytes, voi
     };
     device_.give_work({reinterpret_cast<std::uintptr_t>(stream)}, what,
                       {{memory, static_cast<std::int64_t>(bytes), !sends}},
-                      [=] {
-                        if (!sends) std::memcpy(memory, way->bytes.data(), bytes);
+                      [=, this] {
+                        if (!sends && !ended_) std::memcpy(memory, way->bytes.data(), bytes);
                       },
                       ready);
   });

@@ -115,6 +115,7 @@ class HostDevice : public Device {
                  std::function<bool()> ready = {});
 
   void finish_all();  // the host waits for everything
+  void go_on() { queues_.run_ready(); }  // the host does something else meanwhile
   // Fills memory with NaNs of every type, in a stream: nobody may read it before it is written again.
   void poison(const std::vector<Region>& memory, Stream stream);
   void poison(void* memory, std::int64_t bytes);  // at once; the host waits for everything first

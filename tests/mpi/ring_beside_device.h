@@ -43,7 +43,7 @@ class RingBesideDevice final : public Communicator {
   struct Waiting final : Pending {
     Waiting(std::unique_ptr<Pending> ring_sum, cuda::HostDevice& its_device) : sum(std::move(ring_sum)), device(its_device) {}
     bool done() override {
-      device.finish_all();
+      device.go_on();
       return sum->done();
     }
     std::unique_ptr<Pending> sum;

@@ -107,8 +107,9 @@ struct TrainingRank {
     if (on_device) {
       device = std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.order = {cuda::RunOrder::Kind::latest, 0}});
       if (!alone && stages_of(experiment.parallel) > 1) {
-        stages = experiment.communication.library == "nccl" ? stages_by_nccl(experiment)
-                                                            : make_stage_ranks(experiment, group, device.get());
+        const bool by_nccl = experiment.communication.library == "nccl";
+        stages = by_nccl ? stages_by_nccl(experiment) : make_stage_ranks(experiment, group, device.get());
+        if (by_nccl) beside = std::make_unique<RingBesideDevice>(*host, *device);
       } else if (experiment.communication.library == "nccl") {
         beside = std::make_unique<RingBesideDevice>(*host, *device);
         nccl = std::make_unique<FakeNccl>(*device, sum_over(*host));
@@ -161,7 +162,10 @@ struct TrainingRank {
     };
     return std::make_unique<StageRanks>(group, static_cast<int>(experiment.parallel.stages), 1 << 12, SumChoice{}, devices);
   }
-  Communicator& communicator() { return sums ? static_cast<Communicator&>(*sums) : *host; }
+  Communicator& communicator() {
+    if (sums) return *sums;
+    return beside ? static_cast<Communicator&>(*beside) : *host;
+  }
   std::vector<StepReport> steps(int count, const Requests& requests = {}) {
     std::vector<StepReport> reports;
     for (int i = 0; i < count; ++i) reports.push_back(trainer->step(requests));

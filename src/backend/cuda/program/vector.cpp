@@ -1,5 +1,7 @@
 #include "backend/cuda/program/vector.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace ringtrain::cuda {
@@ -10,8 +12,10 @@ DeviceVector::DeviceVector(Device& device, std::int64_t size)
 DeviceVector::DeviceVector(Device& device, std::int64_t size, const BackendOptions& options,
                            std::shared_ptr<std::int64_t> reduced_bytes)
     : device_(device), size_(size), release_(options.release_reduced), reduced_bytes_(std::move(reduced_bytes)) {
+  const std::int64_t before = device.allocated_bytes();
   data_ = static_cast<float*>(options.allocate_reduced(bytes()));
-  *reduced_bytes_ += bytes();
+  elsewhere_ = std::max<std::int64_t>(0, bytes() - (device.allocated_bytes() - before));
+  *reduced_bytes_ += elsewhere_;
   device_.zero(data_, bytes(), device_.compute_stream());
 }
 
@@ -21,7 +25,7 @@ DeviceVector::~DeviceVector() {
   } catch (const Error&) {  // the device is lost, and whoever uses it next will say so
   }
   if (reduced_bytes_ == nullptr) return;
-  *reduced_bytes_ -= bytes();
+  *reduced_bytes_ -= elsewhere_;
   if (release_) release_(data_);
 }
 

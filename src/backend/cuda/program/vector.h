@@ -30,6 +30,7 @@ class DeviceVector : public Vector {
   std::int64_t size_;
   DeviceMemory own_;
   std::function<void(void*)> release_;  // of reduced memory
+  std::int64_t elsewhere_ = 0;  // bytes that the device did not allocate
   std::shared_ptr<std::int64_t> reduced_bytes_;
   float* data_ = nullptr;
 };

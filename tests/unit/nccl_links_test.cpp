@@ -1,0 +1,155 @@
+// Messages between devices by NCCL, with an NCCL of the test's: what they wait for, and what becomes of ranks that do not
+// come.
+#include "cluster/nccl_links.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "base/error.h"
+#include "tests/emulation/fake_nccl.h"
+
+namespace ringtrain {
+namespace {
+
+using cuda::CopyKind;
+using cuda::HostDevice;
+using cuda::RunOrder;
+
+constexpr std::int64_t kBytes = 1000;
+constexpr int kTag = 1;
+
+// The other rank: takes its part in so many messages, and sends 1, 2, 3 ...
+class Other final : public FakePeer {
+ public:
+  explicit Other(int messages) : left_(messages) {}
+  std::function<bool()> meet() override {
+    return [asked = 0]() mutable { return ++asked > 3; };
+  }
+  std::function<bool()> send(std::span<const std::byte> bytes) override {
+    return comes([this, bytes] { received.emplace_back(bytes.begin(), bytes.end()); });
+  }
+  std::function<bool()> receive(std::span<std::byte> bytes) override {
+    return comes([this, bytes] { std::ranges::fill(bytes, static_cast<std::byte>(sent_++)); });
+  }
+  std::deque<std::vector<std::byte>> received;
+
+ private:
+  std::function<bool()> comes(std::function<void()> work) {
+    if (left_-- <= 0) return [] { return false; };
+    return [asked = 0, work = std::move(work)]() mutable {
+      if (++asked == 3) work();
+      return asked >= 3;
+    };
+  }
+  int left_, sent_ = 0;
+};
+
+// Ids come and go at once.
+class NoHost final : public Links {
+ public:
+  std::byte* allocate(std::int64_t) override { return nullptr; }
+  void release(std::byte*) override {}
+  std::unique_ptr<Message> send(std::span<const std::byte>, int, int) override { return std::make_unique<Done>(); }
+  std::unique_ptr<Message> receive(std::span<std::byte> bytes, int, int) override {
+    std::ranges::fill(bytes, static_cast<std::byte>('x'));
+    return std::make_unique<Done>();
+  }
+
+ private:
+  struct Done final : Message {
+    bool done() override { return true; }
+    void finish() override {}
+  };
+};
+
+class NcclLinksTest : public testing::Test {
+ protected:
+  // Of rank 0 to or from rank 1, who comes to so many messages beside the first.
+  void connect(bool sends, int messages, double timeout = 30) {
+    auto peer = std::make_unique<Other>(1 + messages);
+    other_ = peer.get();
+    nccl_ = std::make_unique<FakeNccl>(device_, std::move(peer));
+    const Lane lane = sends ? Lane{0, 1, kTag} : Lane{1, 0, kTag};
+    links_ = make_nccl_links([this]() -> const NcclApi& { return nccl_->api(); }, device_, host_,
+                             {.rank = 0, .lanes = {lane}, .timeout_seconds = timeout});
+    memory_ = links_->allocate(kBytes);
+  }
+  void TearDown() override {
+    if (memory_ != nullptr) links_->release(memory_);
+    links_.reset();
+    EXPECT_TRUE(nccl_->misuses.empty()) << nccl_->misuses.front();
+  }
+  std::span<std::byte> memory() { return {memory_, kBytes}; }
+  void wait(cuda::Event event) {
+    device_.synchronize(event, [&] { links_->poll(); });
+  }
+
+  HostDevice device_{{.order = {RunOrder::Kind::latest, 0}}};
+  NoHost host_;
+  Other* other_ = nullptr;
+  std::unique_ptr<FakeNccl> nccl_;
+  std::unique_ptr<Links> links_;
+  std::byte* memory_ = nullptr;
+};
+
+TEST_F(NcclLinksTest, AMessageLeavesBehindWhatMakesItAndBeforeWhatComesNext) {
+  connect(true, 3);
+  const cuda::Event end = device_.make_event();
+  auto* const values = static_cast<std::byte*>(device_.allocate_host(kBytes));
+  for (int i = 0; i < 3; ++i) {
+    std::fill_n(values, kBytes, static_cast<std::byte>(10 + i));
+    device_.copy(memory_, values, kBytes, CopyKind::to_device, device_.compute_stream());
+    const auto message = links_->send(memory(), 1, kTag);
+    message->finish();
+    device_.zero(memory_, kBytes, device_.compute_stream());
+    device_.record(end, device_.compute_stream());
+    wait(end);
+  }
+  ASSERT_EQ(other_->received.size(), 4u);  // the first one connects
+  for (std::size_t i = 1; i < 4; ++i)
+    EXPECT_EQ(other_->received[i], std::vector<std::byte>(kBytes, static_cast<std::byte>(9 + i)));
+  device_.release_host(values);
+}
+
+TEST_F(NcclLinksTest, AMessageIsThereForWhatComesAfterFinish) {
+  connect(false, 3);
+  const cuda::Event end = device_.make_event();
+  auto* const values = static_cast<std::byte*>(device_.allocate_host(kBytes));
+  for (int i = 1; i <= 3; ++i) {
+    device_.zero(memory_, kBytes, device_.compute_stream());
+    const auto message = links_->receive(memory(), 1, kTag);
+    message->finish();
+    device_.copy(values, memory_, kBytes, CopyKind::to_host, device_.compute_stream());
+    device_.record(end, device_.compute_stream());
+    wait(end);
+    EXPECT_EQ(std::count(values, values + kBytes, static_cast<std::byte>(i)), kBytes);
+  }
+  device_.release_host(values);
+}
+
+TEST_F(NcclLinksTest, ARankThatDoesNotComeIsNamedAndTheDeviceIsFree) {
+  connect(false, 0, 0.05);
+  const auto message = links_->receive(memory(), 1, kTag);
+  message->finish();
+  const cuda::Event end = device_.make_event();
+  device_.record(end, device_.compute_stream());
+  try {
+    wait(end);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "rank 0: a message of 1000 bytes from rank 1 to rank 0 took more than 0.05 s");
+  }
+  EXPECT_EQ(nccl_->count("abort"), 1);
+  EXPECT_THROW(links_->receive(memory(), 1, kTag), Error);
+  wait(end);
+}
+
+TEST_F(NcclLinksTest, AMessageThatHasNoLaneIsAnError) {
+  connect(true, 0);
+  EXPECT_THROW(links_->send(memory(), 2, kTag), Error);
+  EXPECT_THROW(links_->receive(memory(), 1, kTag), Error);
+}
+
+}  // namespace
+}  // namespace ringtrain
