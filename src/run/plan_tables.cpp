@@ -147,6 +147,13 @@ std::string describe_stop(const RunPlan& plan) {
   return text;
 }
 
+std::string describe_sums(const RunPlan& plan, bool on_device) {
+  const std::int64_t all = plan.parameters.size(),
+                     bucket = bucket_elements(plan.experiment.communication, on_device, plan.batch.ranks);
+  if (bucket >= all) return cat("of ", with_thousands(all), " gradients at once");
+  return cat("of ", with_thousands(all), " gradients in buckets of ", with_thousands(bucket));
+}
+
 }  // namespace
 
 std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory) {
@@ -173,6 +180,7 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   t.row("stop", describe_stop(plan));
   if (!e.checkpoint.keep_at.empty()) t.row("kept for ever", describe_kept(plan));
   t.row("machine", cat(describe_ranks(plan), ", each: ", backend));
+  if (plan.batch.ranks > 1) t.row("sums", describe_sums(plan, device > 0));
   t.row("precision", describe_precision(e));
   std::vector<std::string> recomputed;
   for (const Block& block : plan.graph.blocks())

@@ -1,28 +1,29 @@
 // Sums of gradients, and whole steps, on simulated ranks: the program's own collectives under SimGrid's SMPI.
 //
-//   simulate WHAT ALGORITHM NODE_GB_S NODE_US NETWORK_GB_S NETWORK_US BUCKET_MIB [FORWARD_S BACKWARD_S UPDATE_S]
+//   simulate collectives|broadcast|step ALGORITHM RANKS_PER_NODE NODE_GB_S NODE_US NETWORK_GB_S NETWORK_US ELEMENTS
+//            BUCKET_ELEMENTS [WATERMARK FORWARD_S BACKWARD_S UPDATE_S]
 //
-// WHAT: collectives | step. ALGORITHM: as communication.algorithm; library: MPI_Allreduce, bucket after bucket. Rank 0 prints a line "what seconds" for each; times are simulated. ResNet-50's gradient has
-// 25,557,032 values. Values are not looked at: all ranks share the same few pages, so that thousands fit into memory.
-#include <mpi.h>
-#include <unistd.h>
-
+// ALGORITHM: as communication.algorithm; library: MPI_Allreduce, bucket after bucket. WATERMARK: a file of "time share"
+// lines, shares of the backward pass and of the gradient. Rank 0 prints a line "what seconds" for each; times are
+// simulated. Values are not looked at: all ranks share the same few pages, so that thousands fit into memory.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <new>
 #include <string>
+#include <vector>
 
-#include "base/clock.h"
 #include "cluster/communicator.h"
 #include "cluster/gradient_reducer.h"
 #include "cluster/rank_group.h"
+#include "cluster/waiting.h"
 
 using namespace ringtrain;
 
 namespace {
 
-constexpr std::size_t elements = 25'557'032, shared_from = 256 << 10;  // bytes
+constexpr std::size_t shared_from = 256 << 10;  // bytes
 
 double after_barrier() {
   MPI_Barrier(MPI_COMM_WORLD);
@@ -36,10 +37,10 @@ void timed(const char* what, Work work) {
   const double seconds = after_barrier() - begin;
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  if (rank == 0) std::printf("%s %.9f\n", what, seconds);
+  if (rank == 0) std::printf("%s %.9f\n", what, seconds), std::fflush(stdout);
 }
 
-void sleep_seconds(double seconds) {
+void compute(double seconds) {
   if (seconds > 0) usleep(static_cast<useconds_t>(seconds * 1e6 + 0.5));
 }
 
@@ -50,18 +51,30 @@ void sum_by_library(std::span<float> values, std::int64_t bucket) {
   }
 }
 
-// `passes`: how often the watermark rises in the backward pass, as ResNet-50's layers let it.
-void step(GradientReducer& reducer, double forward, double backward, double update) {
-  constexpr int passes = 54;
-  sleep_seconds(forward);
+struct Point {
+  double time = 0, share = 0;
+};
+std::vector<Point> read_watermark(const char* path) {
+  std::ifstream in(path);
+  std::vector<Point> points;
+  for (Point p; in >> p.time >> p.share;) points.push_back(p);
+  return points;
+}
+
+void step(GradientReducer& reducer, std::int64_t elements, const std::vector<Point>& watermark, double forward,
+          double backward, double update) {
+  compute(forward);
   reducer.begin();
-  for (int i = 1; i <= passes; ++i) {
-    sleep_seconds(backward / passes);
-    reducer.ready(static_cast<std::int64_t>(elements) * i / passes);
+  double now = 0;
+  for (const Point& p : watermark) {
+    compute(backward * (p.time - now));
+    now = p.time;
+    reducer.ready(static_cast<std::int64_t>(p.share * static_cast<double>(elements)));
   }
+  compute(backward * (1 - now));
   double counters[8] = {};
   reducer.finish(counters);
-  sleep_seconds(update);
+  compute(update);
 }
 
 }  // namespace
@@ -88,23 +101,35 @@ void operator delete(void* memory, std::size_t bytes) noexcept {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
+  node_is_oversubscribed = true;  // ranks that wait offer their CPU at once: waits.h
   {
-    const auto number = [&](int i) { return i < argc ? std::atof(argv[i]) : 0.0; };
+    const auto number = [&](int i) { return std::atof(argv[i]); };
     const std::string what = argv[1];
-    SumChoice choice;
     const bool library = std::string(argv[2]) == "library";
+    int rank = 0, ranks = 1;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    SumChoice choice;
     if (!library) choice.algorithm = argv[2];
-    choice.links = {number(4) * 1e-6, number(3) * 1e9, number(6) * 1e-6, number(5) * 1e9};
-    double begin = after_barrier();
+    choice.links = {number(5) * 1e-6, number(4) * 1e9, number(7) * 1e-6, number(6) * 1e9};
+    for (int r = 0; r < ranks; ++r) choice.node_of_rank.push_back(std::to_string(r / std::atoi(argv[3])));
+    const std::int64_t elements = std::atoll(argv[8]), bucket = std::atoll(argv[9]);
+
+    const double begin = after_barrier();
     const RankGroup job = RankGroup::of_job();
+    job.gather(std::string(200, 'x'));  // as long as what ranks say of their CPUs (binding.h)
     const auto communicator = make_mpi_communicator(job, 128 << 10, 0x7fffffff, choice);
     const double start = after_barrier() - begin;
-    if (job.rank() == 0) std::printf("start %.9f\n", start);
-    float* memory = static_cast<float*>(SMPI_SHARED_MALLOC(elements * sizeof(float)));
-    const std::span<float> values(memory, elements);
-    const auto bucket = static_cast<std::int64_t>(number(7) * (1 << 20) / sizeof(float));
+    if (rank == 0) std::printf("start %.9f\n", start);
+
+    auto* memory = static_cast<float*>(SMPI_SHARED_MALLOC(static_cast<std::size_t>(elements) * sizeof(float)));
+    const std::span<float> values(memory, static_cast<std::size_t>(elements));
     GradientReducer reducer(*communicator, values, bucket);
-    if (what == "collectives") {
+    if (what == "step") {
+      const std::vector<Point> watermark = read_watermark(argv[10]);
+      timed("step", [&] { step(reducer, elements, watermark, number(11), number(12), number(13)); });
+    } else if (what == "broadcast") {
+      timed("broadcast", [&] { communicator->broadcast(std::as_writable_bytes(values), 0); });
+    } else {
       timed("sum", [&] {
         if (library) return sum_by_library(values, bucket);
         reducer.begin();
@@ -113,9 +138,11 @@ int main(int argc, char** argv) {
       });
       double counters[8] = {};
       timed("counters", [&] { communicator->sum(std::span<double>(counters)); });
-      timed("broadcast", [&] { communicator->broadcast(std::as_writable_bytes(values), 0); });
-    } else {
-      timed("step", [&] { step(reducer, number(8), number(9), number(10)); });
+      const std::size_t own = values.size() / static_cast<std::size_t>(ranks);
+      timed("gather", [&] {
+        communicator->gather(values.first(own), rank == 0 ? values.first(own * static_cast<std::size_t>(ranks))
+                                                          : std::span<float>(), 0);
+      });
     }
     SMPI_SHARED_FREE(memory);
   }

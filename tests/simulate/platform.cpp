@@ -1,0 +1,75 @@
+// SimGrid's platform: nodes with a stated memory and network, in a fat tree or a dragonfly. A library that smpirun opens.
+//
+// RINGTRAIN_PLATFORM: "TOPOLOGY NODES RANKS_PER_NODE MESSAGE_GB_S MEMORY_GB_S NODE_US NETWORK_GB_S NETWORK_US"
+//
+// A message of a rank travels at MESSAGE_GB_S at most, and shares MEMORY_GB_S with all messages that ranks of its node
+// send; one to another node goes through the node's network, too.
+#include <cstdio>
+#include <cstdlib>
+#include <simgrid/s4u.hpp>
+#include <sstream>
+#include <string>
+
+namespace sg4 = simgrid::s4u;
+
+namespace {
+
+struct Stated {
+  std::string topology;
+  unsigned nodes = 0, ranks_per_node = 0;
+  double message_gb_s = 0, memory_gb_s = 0, node_us = 0, network_gb_s = 0, network_us = 0;
+} stated;
+
+using Ends = std::pair<simgrid::kernel::routing::NetPoint*, simgrid::kernel::routing::NetPoint*>;
+
+// Rank r is a host of its own, n<node>-<r>.
+Ends make_node(const sg4::NetZone* cluster, const std::vector<unsigned long>&, unsigned long id) {
+  const std::string name = "n" + std::to_string(id);
+  sg4::NetZone* node = sg4::create_star_zone(name);
+  node->set_parent(cluster);
+  const sg4::Link* memory = node->create_link(name + "-memory", stated.memory_gb_s * 1e9)->seal();
+  for (unsigned i = 0; i < stated.ranks_per_node; ++i) {
+    const std::string rank = name + "-" + std::to_string(id * stated.ranks_per_node + i);
+    const sg4::Host* host = node->create_host(rank, 1e11)->seal();
+    const sg4::Link* core = node->create_link(rank + "-core", stated.message_gb_s * 1e9)
+                                ->set_latency(stated.node_us * 1e-6)
+                                ->set_sharing_policy(sg4::Link::SharingPolicy::FATPIPE)
+                                ->seal();
+    node->add_route(host->get_netpoint(), nullptr, nullptr, nullptr,
+                    {sg4::LinkInRoute(core), sg4::LinkInRoute(memory)}, false);
+    node->add_route(nullptr, host->get_netpoint(), nullptr, nullptr, std::vector<sg4::LinkInRoute>{}, false);
+  }
+  auto* gateway = node->create_router(name + "-router");
+  node->seal();
+  return {node->get_netpoint(), gateway};
+}
+
+}  // namespace
+
+// The latency of a message between nodes is shared out over the links of most paths: `links` of them.
+extern "C" void load_platform(const sg4::Engine&) {
+  std::istringstream text(std::getenv("RINGTRAIN_PLATFORM"));
+  text >> stated.topology >> stated.nodes >> stated.ranks_per_node >> stated.message_gb_s >> stated.memory_gb_s >>
+      stated.node_us >> stated.network_gb_s >> stated.network_us;
+  const sg4::ClusterCallbacks callbacks(make_node);
+  const auto latency = [](double links) { return (stated.network_us - stated.node_us) * 1e-6 / links; };
+  const auto shared = sg4::Link::SharingPolicy::SPLITDUPLEX;
+  const double bandwidth = stated.network_gb_s * 1e9;
+  const unsigned groups = (stated.nodes + 31) / 32;
+  if (stated.nodes == 1) {
+    sg4::NetZone* cluster = sg4::create_star_zone("cluster");
+    make_node(cluster, {}, 0);
+    cluster->seal();
+  } else if (stated.topology == "fat_tree") {
+    // Leaf switches of 32 nodes, each with 16 uplinks of two cables: no narrow places.
+    const unsigned leaf = std::min(stated.nodes, 32u);
+    sg4::create_fatTree_zone("cluster", nullptr, {2, {leaf, groups}, {1, 16}, {1, 2}}, callbacks, bandwidth,
+                             latency(groups == 1 ? 2 : 4), shared)
+        ->seal();
+  } else {
+    // Groups of 4 chassis with 4 routers of 2 nodes.
+    sg4::create_dragonfly_zone("cluster", nullptr, {{groups, 4}, {4, 4}, {4, 4}, 2}, callbacks, bandwidth, latency(5),
+                               shared)
+        ->seal();
+  }
+}
