@@ -213,7 +213,8 @@ help:
 	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (root, or Slurm's packages)"
 	@echo "make faults [SEED=1] [COUNT=1000]  strike small jobs with faults 1 to COUNT of a seed, record what became of them (tests/faults)"
 	@echo "make fuzz [TARGET=jpeg] [SECONDS=600] [SEEDS=0]   fuzz each reader of files, or one (results/fuzz/README.md)"
-	@echo "make simulate RANKS=1024   the program's sums on simulated ranks of a cluster (results/simulate/README.md)"
+	@echo "make simulate [RANKS=64] [WHAT=collectives|broadcast|step] [PLATFORM=fat_tree|dragonfly] [RANKS_PER_NODE=16] [ALGORITHM=auto]"
+	@echo "                              the program on simulated ranks of a cluster (results/simulate/README.md)"
 	@echo "make sanitize KIND=address|undefined|thread   build with a sanitizer, run commands, unit and MPI tests (results/sanitize/README.md)"
 	@echo "make run N=4 EXPERIMENT=configs/names.yaml [ARGS='stop.steps=20 ...']"
 	@echo "                              train on N ranks of this machine"
@@ -270,9 +271,11 @@ SECONDS ?= 600
 fuzz: setup
 	@tests/fuzz/run.sh "$(TARGET)" $(SECONDS)
 
-simulate: setup build/generated/build_info.h
+simulate: setup
 	@.ci/simgrid.sh
-	@$(PYTHON) tests/simulate/run.py $(or $(RANKS),1024) $(ARGS)
+	@$(MAKE) --no-print-directory $(ALL_CORES) all
+	@$(PYTHON) tests/simulate/run.py $(or $(RANKS),64) $(if $(WHAT),--what $(WHAT)) $(if $(PLATFORM),--topology $(PLATFORM)) \
+	  $(if $(RANKS_PER_NODE),--ranks-per-node $(RANKS_PER_NODE)) $(if $(ALGORITHM),--algorithm $(ALGORITHM)) $(ARGS)
 
 KIND ?= address
 sanitize: setup

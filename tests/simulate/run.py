@@ -1,121 +1,200 @@
 #!/usr/bin/env python3
-"""Runs the program's own sums on simulated ranks of a cluster (SimGrid's SMPI): make simulate [RANKS=1024] [ARGS="..."].
+"""Runs the program's own collectives on simulated ranks of a cluster (SimGrid's SMPI): make simulate [RANKS=64] [ARGS="..."].
 
-Prints and, with --csv, appends a line for each of: a sum of ResNet-50's gradient in buckets that are all ready at once,
-counters, a broadcast of the weights; with --what step a whole training step, with sleeps in the place of computing.
+Prints and, with --csv, appends a line for each of: the start of a job, a sum of ResNet-50's gradient in buckets that are
+all ready at once, counters, a gathering; with --what broadcast a broadcast of the weights; with --what step a whole
+training step with sleeps in the place of computing, beside what `ringtrain predict` says of it.
 results/simulate/README.md says what is stated, and what the figures mean.
 """
 import argparse
 import csv
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import platforms
-
 ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = ROOT / "tests" / "simulate"
 BUILD = ROOT / "build" / "simulate"
-ELEMENTS = 25_557_032
+PROGRAM = ROOT / "bin" / "ringtrain"
+EXPERIMENT = ROOT / "configs" / "imagenet_resnet50_8192.yaml"
+MEASURED = ROOT / "results" / "simulate" / "resnet50_step.json"
 SOURCES = [
-    "tests/simulate/simulate.cpp",
+    "tests/simulate/simulate.cpp", "tests/simulate/waits.cpp",
     *(f"src/cluster/{name}.cpp" for name in (
         "binding", "communicator", "device_choice", "fault_tolerance", "gradient_reducer", "mpi_communicator",
         "mpi_counter_sums", "mpi_lanes", "mpi_library_sums", "mpi_root_sums", "rank_group", "session", "slurm_job",
         "span_ranks", "start_guard", "sum_choice", "sum_schedule")),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "src" / "base").glob("*.cpp"))),
 ]
-COLUMNS = ("commit", "what", "topology", "ranks", "ranks_per_node", "algorithm", "bucket_mib", "node_gb_s", "node_us",
-           "network_gb_s", "network_us", "seconds", "of_bound", "host_seconds")
+# The stated latency and bandwidth, without factors of TCP; looks at requests and at the clock take no time (waits.h).
+# Where the program leaves the algorithm to MPI: what libraries take for few bytes. Allreduce: Open MPI's choice.
+OPTIONS = {
+    "network/model": "CM02", "network/crosstraffic": "0", "smpi/simulate-computation": "no", "smpi/test": "0",
+    "smpi/wtime": "0", "smpi/iprobe": "0", "smpi/send-is-detached-thresh": "0", "smpi/coll-selector": "ompi",
+    "smpi/allgather": "rdb", "smpi/allgatherv": "mpich_rdb", "smpi/bcast": "binomial_tree",
+    "smpi/shared-malloc-blocksize": "33554432",
+}
+STATED = ("message_gb_s", "memory_gb_s", "node_us", "network_gb_s", "network_us")
+COLUMNS = ("commit", "what", "topology", "ranks", "ranks_per_node", "algorithm", "bucket_elements", *STATED, "faster",
+           "seconds", "of_bound", "predicted_seconds", "efficiency", "predicted_efficiency", "host_seconds")
 
 
-def build():
-    """Compiles the program's own files for SMPI, which replaces MPI and the clock."""
+def run(command, what, **options):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"error: {what} failed (exit code {done.returncode}): {' '.join(map(str, command))}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def compile_all():
+    """Compiles the program's own files for SMPI, which replaces MPI and the clock, and the platform."""
     BUILD.mkdir(parents=True, exist_ok=True)
     objects = []
-    headers = max(path.stat().st_mtime for path in (ROOT / "src").rglob("*.h"))
+    headers = max(path.stat().st_mtime for folder in (ROOT / "src", HERE) for path in folder.rglob("*.h"))
     for source in SOURCES:
         made = BUILD / (Path(source).stem + ".o")
-        objects.append(str(made))
+        objects.append(made)
         if made.exists() and made.stat().st_mtime > max(headers, (ROOT / source).stat().st_mtime):
             continue
         print("compile", source, flush=True)
-        subprocess.run(["smpicxx", "-std=c++20", "-O2", "-w", f"-I{ROOT}/src", f"-I{ROOT}/build/generated", "-c",
-                        str(ROOT / source), "-o", str(made)], check=True)
-    subprocess.run(["smpicxx", *objects, "-o", str(BUILD / "simulate")], check=True)
+        run(["smpicxx", "-std=c++20", "-O2", "-w", f"-I{ROOT}/src", f"-I{ROOT}/build/generated", "-include",
+             HERE / "waits.h", "-c", ROOT / source, "-o", made], "compiling")
+    run(["smpicxx", *objects, "-o", BUILD / "simulate"], "linking")
+    run(["c++", "-std=c++20", "-O2", "-shared", "-fPIC", HERE / "platform.cpp", "-o", BUILD / "platform.so", "-lsimgrid"],
+        "compiling")
 
 
-def bucket_mib(ranks):
-    """As bucket_elements() of src/run/plan.h for CPU ranks."""
-    return max(1.0, ranks * 4 / 1024)
+def planned_sums(ranks):
+    """(values of the gradient, values of a bucket), as the program plans them for `ranks` CPU ranks of 32 samples."""
+    text = run([PROGRAM, "plan", EXPERIMENT, "--ranks", ranks, f"batch.global={32 * ranks}"], "planning")
+    found = re.search(r"^ +sums +of ([\d,]+) gradients in buckets of ([\d,]+)$", text, re.MULTILINE)
+    if found is None:
+        sys.exit(f"error: `{PROGRAM.name} plan` does not say which sums {ranks} ranks make")
+    return [int(text.replace(",", "")) for text in found.groups()]
 
 
-def bound(ranks, o):
-    """Seconds in which a node must send its share: 2 (n - 1) / n of the gradient over n nodes."""
+def rank_gb_s(o):
+    """What a rank of a node can send within it while all of them send."""
+    return min(o.message_gb_s, o.memory_gb_s / o.ranks_per_node)
+
+
+def bound(ranks, elements, o):
+    """Seconds in which a node must send its share: 2 (n - 1) / n of the gradient over n nodes; one node: over its ranks."""
     nodes = ranks // o.ranks_per_node
-    if nodes < 2:
-        return 2 * (ranks - 1) / ranks * ELEMENTS * 4 / (o.node_gb_s * 1e9)
-    return 2 * (nodes - 1) / nodes * ELEMENTS * 4 / (o.network_gb_s * 1e9)
+    count, gb_s = (ranks, o.memory_gb_s / o.ranks_per_node) if nodes == 1 else (nodes, o.network_gb_s)
+    return 2 * (count - 1) / count * elements * 4 / (gb_s * 1e9)
 
 
-def simulate(ranks, algorithm, o, folder):
-    """{what: simulated seconds}, and the seconds that it took."""
-    base = folder / "platform"
-    platforms.write(base, o.topology, ranks // o.ranks_per_node, o.ranks_per_node, o)
-    mib = o.bucket_mib or bucket_mib(ranks)
-    command = ["smpirun", "-np", str(ranks), "-platform", f"{base}.xml", "-hostfile", f"{base}.hosts",
-               "--cfg=network/model:CM02",  # the stated latency and bandwidth, without factors of TCP
-               "--cfg=smpi/test:1e-6", "--cfg=smpi/simulate-computation:no", "--cfg=smpi/allreduce:ompi",
-               "--cfg=smpi/shared-malloc-blocksize:33554432", "--log=root.thresh:warning", str(BUILD / "simulate"), o.what,
-               algorithm, *map(str, (o.node_gb_s, o.node_us, o.network_gb_s, o.network_us, mib, o.forward, o.backward,
-                                     o.update))]
-    begin = time.time()
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
-    if done.returncode != 0:
-        sys.exit(f"error: the simulation of {ranks} ranks failed (exit code {done.returncode}):\n{done.stderr[-2000:]}")
-    lines = [line.split() for line in done.stdout.splitlines()]
-    return {line[0]: float(line[1]) for line in lines if len(line) == 2}, mib, time.time() - begin
+def stated_preflight(o):
+    """What `ringtrain bench` measured of ResNet-50's step on one core, `o.faster` times faster, on the stated links."""
+    text = json.loads(MEASURED.read_text())
+    step = text["step"]
+    for place in (step, *step["passes"]):
+        for key in ("forward", "backward", "update"):
+            if key in place:
+                place[key] /= o.faster
+    step.update(ranks_per_node=o.ranks_per_node, cores_per_node=2 * o.ranks_per_node, full_node_pass=0, jitter=0,
+                seconds=step["forward"] + step["backward"] + step["update"], input_seconds=0, input_wait=0)
+    links = {"node": (o.node_us, rank_gb_s(o)), "network": (o.network_us, o.network_gb_s)}
+    text.update(ranks_per_node=o.ranks_per_node, comm=[], input=[], fit={
+        name: {"alpha": us * 1e-6, "beta": 1e-9 / gb_s, "gap": us * 1e-6, "error": 0} for name, (us, gb_s) in links.items()})
+    return text
+
+
+def predicted(ranks, preflight, folder):
+    """(seconds, efficiency) of the weakly scaled step by the faster of both topologies, as the program chooses."""
+    file, table = folder / "preflight.json", folder / "predicted.csv"
+    file.write_text(json.dumps(preflight))
+    run([PROGRAM, "predict", EXPERIMENT, "--preflight", file, "--ranks", ranks, "--csv", table], "predicting")
+    with open(table, newline="") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["scaling"] == "weak" and int(row["ranks"]) == ranks]
+    best = min(rows, key=lambda row: float(row["step_seconds"]))
+    return float(best["step_seconds"]), float(best["efficiency"])
+
+
+def simulate(ranks, algorithm, elements, bucket, preflight, o, folder):
+    """{what: simulated seconds}."""
+    nodes = ranks // o.ranks_per_node
+    hosts, watermark = folder / "hosts", folder / "watermark"
+    hosts.write_text("".join(f"n{rank // o.ranks_per_node}-{rank}\n" for rank in range(ranks)))
+    step = preflight["step"]
+    watermark.write_text("".join(f"{at} {share}\n" for at, share in step["watermark"]))
+    options = dict(OPTIONS)
+    if o.what == "broadcast":
+        options["smpi/bcast"] = "scatter_LR_allgather"  # what MPICH takes for large vectors
+    stated = [getattr(o, name) for name in STATED]
+    environment = {**os.environ, "RINGTRAIN_PLATFORM": " ".join(map(str, (o.topology, nodes, o.ranks_per_node, *stated)))}
+    text = run(["smpirun", "-np", ranks, "-platform", BUILD / "platform.so", "-hostfile", hosts,
+                *(f"--cfg={key}:{value}" for key, value in options.items()), "--log=root.thresh:warning",
+                BUILD / "simulate", o.what, algorithm, o.ranks_per_node, rank_gb_s(o), o.node_us, o.network_gb_s,
+                o.network_us, elements, bucket, watermark, step["forward"], step["backward"], step["update"]],
+               f"the simulation of {ranks} ranks", cwd=folder, env=environment)
+    return {words[0]: float(words[1]) for words in map(str.split, text.splitlines()) if len(words) == 2}
+
+
+def check(parser, o):
+    for ranks in o.ranks:
+        nodes = ranks // o.ranks_per_node
+        if ranks < o.ranks_per_node or ranks % o.ranks_per_node:
+            parser.error(f"{ranks} ranks do not fill nodes of {o.ranks_per_node}")
+        if nodes > 1 and nodes % 32 and (nodes > 32 or o.topology == "dragonfly"):
+            parser.error(f"{ranks} ranks are {nodes} nodes, which do not fill groups of 32: choose a multiple of "
+                         f"{32 * o.ranks_per_node} ranks")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ranks", type=int, nargs="+", help="numbers of ranks")
-    parser.add_argument("--what", choices=("collectives", "step"), default="collectives")
-    parser.add_argument("--topology", choices=sorted(platforms.TOPOLOGIES), default="fat_tree")
+    parser.add_argument("--what", choices=("collectives", "broadcast", "step"), default="collectives")
+    parser.add_argument("--topology", choices=("fat_tree", "dragonfly"), default="fat_tree")
     parser.add_argument("--ranks-per-node", type=int, default=16)
     parser.add_argument("--algorithm", nargs="+", default=["auto"],
                         help="as communication.algorithm; library: MPI_Allreduce with Open MPI's choices [auto]")
-    parser.add_argument("--node-gb-s", type=float, default=5, help="of a message within a node [5]")
+    parser.add_argument("--message-gb-s", type=float, default=12, help="of a message, at most [12]")
+    parser.add_argument("--memory-gb-s", type=float, default=200, help="of all messages that a node's ranks send [200]")
     parser.add_argument("--node-us", type=float, default=1, help="latency within a node [1]")
     parser.add_argument("--network-gb-s", type=float, default=12, help="of a node's network [12]")
     parser.add_argument("--network-us", type=float, default=2, help="latency between nodes [2]")
-    parser.add_argument("--bucket-mib", type=float, default=0, help="0: as the program chooses [0]")
-    parser.add_argument("--forward", type=float, default=0.1, help="seconds of a step's forward pass [0.1]")
-    parser.add_argument("--backward", type=float, default=0.2, help="seconds of its backward pass [0.2]")
-    parser.add_argument("--update", type=float, default=0.01, help="seconds of its update [0.01]")
+    parser.add_argument("--faster", type=float, default=10,
+                        help="a rank computes so many times faster than the measured core [10]")
     parser.add_argument("--csv", type=Path, help="lines are appended to this file")
     o = parser.parse_args()
-    for ranks in o.ranks:
-        if ranks < o.ranks_per_node or ranks % o.ranks_per_node:
-            parser.error(f"{ranks} ranks do not fill nodes of {o.ranks_per_node}")
-    build()
+    check(parser, o)
+    compile_all()
     commit = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    preflight = stated_preflight(o)
+    step = preflight["step"]
+    alone = step["forward"] + step["backward"] + step["update"]
     is_new = o.csv is not None and not o.csv.exists()
     with tempfile.TemporaryDirectory(prefix="simulate-") as folder, open(o.csv or os.devnull, "a", newline="") as file:
         table = csv.writer(file)
         if is_new:
             table.writerow(COLUMNS)
         for ranks in o.ranks:
+            elements, bucket = planned_sums(ranks)
             for algorithm in o.algorithm:
-                seconds, mib, took = simulate(ranks, algorithm, o, Path(folder))
+                begin = time.time()
+                seconds = simulate(ranks, algorithm, elements, bucket, preflight, o, Path(folder))
+                took = time.time() - begin
                 for what, value in seconds.items():
-                    of_bound = f"{value / bound(ranks, o):.2f}" if what == "sum" else ""
-                    table.writerow([commit, what, o.topology, ranks, o.ranks_per_node, algorithm, f"{mib:g}", o.node_gb_s,
-                                    o.node_us, o.network_gb_s, o.network_us, f"{value:.6g}", of_bound, f"{took:.0f}"])
+                    of_bound, of_predict, note = "", ["", "", ""], ""
+                    if what == "sum":
+                        of_bound = f"{value / bound(ranks, elements, o):.2f}"
+                        note = f", {of_bound} times what the nodes' network needs"
+                    if what == "step":
+                        other, efficiency = predicted(ranks, preflight, Path(folder))
+                        of_predict = [f"{other:.6g}", f"{alone / value:.4f}", f"{efficiency:.4f}"]
+                        note = (f", efficiency {100 * alone / value:.1f} %; predicted {1e3 * other:.3f} ms, "
+                                f"{100 * efficiency:.1f} %")
+                    table.writerow([commit, what, o.topology, ranks, o.ranks_per_node, algorithm, bucket,
+                                    *(getattr(o, name) for name in STATED), o.faster, f"{value:.6g}", of_bound,
+                                    *of_predict, f"{took:.0f}"])
                     file.flush()
-                    note = f", {of_bound} times what the nodes' network needs" if of_bound else ""
                     print(f"{ranks} ranks, {algorithm}: {what} {1e3 * value:.3f} ms{note}", flush=True)
     return 0
 
