@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Draws what `ringtrain bench utilisation`, `bench components` and `bench split` have written with --csv, as a PNG.
+"""Draws what `ringtrain bench utilisation|components|split` and `make simulate WHAT=step` have written with --csv, as a PNG.
 
   results/plot_bench.py utilisation.csv -o utilisation.png
   results/plot_bench.py components.csv -o components.png
   results/plot_bench.py split.csv -o split.png
+  results/plot_bench.py simulate.csv -o simulate.png
 
 Utilisation: throughput, share of the machine's matrix rate and memory against the batch of a rank; the batch that does
 not fit is a cross above the limit. Several files are drawn together. Components: what each part costs a step. Split:
-throughput against the split size (batch.micro) of a pipeline, a line for each way to cut the model.
+throughput against the split size (batch.micro) of a pipeline, a line for each way to cut the model. Simulate: the
+efficiency of whole steps against the ranks, simulated and predicted.
 """
 import argparse
 import csv
@@ -25,8 +27,8 @@ def read_rows(path):
             rows = list(csv.DictReader(file))
     except OSError as error:
         fail(f"{path} cannot be read: {error.strerror}")
-    if not rows or not {"batch_per_rank", "removed", "split_size"} & set(rows[0]):
-        fail(f"{path} holds no rows of `ringtrain bench utilisation|components|split --csv {path}`")
+    if not rows or not {"batch_per_rank", "removed", "split_size", "predicted_efficiency"} & set(rows[0]):
+        fail(f"{path} holds no rows of `ringtrain bench utilisation|components|split --csv {path}` or of `make simulate`")
     return rows
 
 
@@ -117,8 +119,32 @@ def draw_split(rows):
     return figure
 
 
+def draw_simulated(rows):
+    steps = sorted((r for r in rows if r["what"] == "step"), key=lambda r: int(r["ranks"]))
+    if not steps:
+        fail("no row is a whole step; expected rows of `make simulate WHAT=step ARGS='--csv FILE'`")
+    plt = pyplot()
+    figure, axis = plt.subplots(figsize=(8, 5))
+    for topology in dict.fromkeys(r["topology"] for r in steps):
+        line = [r for r in steps if r["topology"] == topology]
+        axis.plot([int(r["ranks"]) for r in line], [100 * float(r["efficiency"]) for r in line], "o-",
+                  label=f"simulated, {topology.replace('_', ' ')}")
+    once = {int(r["ranks"]): 100 * float(r["predicted_efficiency"]) for r in steps}
+    axis.plot(list(once), list(once.values()), "s--", color="0.4", label="ringtrain predict")
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(list(once), [str(ranks) for ranks in once])
+    axis.minorticks_off()
+    axis.set_ylim(0, 105)
+    axis.set_xlabel(f"ranks, {steps[0]['ranks_per_node']} a node")
+    axis.set_ylabel("% of one rank's samples/s, a rank")
+    axis.grid(alpha=0.3)
+    axis.legend()
+    axis.set_title("ResNet-50, as many samples on each rank: efficiency of a training step")
+    return figure
+
+
 # The column that only this command's tables have, and what draws them.
-DRAWN_ALONE = {"removed": draw_components, "split_size": draw_split}
+DRAWN_ALONE = {"removed": draw_components, "split_size": draw_split, "predicted_efficiency": draw_simulated}
 
 
 def main():
