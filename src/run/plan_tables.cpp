@@ -180,7 +180,7 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   t.row("stop", describe_stop(plan));
   if (!e.checkpoint.keep_at.empty()) t.row("kept for ever", describe_kept(plan));
   t.row("machine", cat(describe_ranks(plan), ", each: ", backend));
-  if (plan.batch.ranks > 1) t.row("sums", describe_sums(plan, device > 0));
+  if (plan.batch.ranks > 1 && e.parallel.kind == "ring") t.row("sums", describe_sums(plan, device > 0));
   t.row("precision", describe_precision(e));
   std::vector<std::string> recomputed;
   for (const Block& block : plan.graph.blocks())

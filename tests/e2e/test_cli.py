@@ -127,6 +127,9 @@ def test_plan_shows_what_the_run_will_be(workshop):
     # Four gates of 16 take the letter and the state before.
     assert re.search(r"^ *(?:lstm\.)?weight_ih_l0 .*", result.out, re.MULTILINE), "the parameters"
     assert re.search(r"total +[\d,]+", result.out), "the memory"
+    assert re.search(r"^  sums +of [\d,]+ gradients at once$", result.out, re.MULTILINE), "what is summed"
+    result = workshop.run("plan", workshop.experiment(), "communication.bucket_mib=0.0009765625", "--ranks", 2, ranks=0)
+    assert re.search(r"^  sums +of [\d,]+ gradients in buckets of 256$", result.out, re.MULTILINE), result
 
 
 def test_overrides_win_and_are_recorded(workshop):
