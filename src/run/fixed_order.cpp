@@ -84,8 +84,8 @@ std::string describe_fixed_order(const RunPlan& plan, Backend& backend, bool mea
   t.section("fixed order of sums");
   t.row("tree", cat(passes, " passes of ", batch.micro_batch, " samples; the same bits on ", powers_of_two(passes),
                     passes == 1 ? " rank" : " ranks"));
-  t.row("memory of a rank", cat(waiting_nodes(plan), " more vectors of ", readable_bytes(bytes)));
-  std::string cost = cat(additions, " more additions and copies of ", readable_bytes(bytes), " in a step");
+  t.row("memory of a rank", cat(waiting_nodes(plan), " x ", readable_bytes(bytes), " more"));
+  std::string cost = cat(additions, " x an addition and a copy of ", readable_bytes(bytes), " in a step");
   if (additions > 0 && measures)
     cost += cat(": ", with_digits(1000 * seconds_of_step(plan, backend), 3), " ms (measured here, on one rank)");
   t.row("cost of a rank", cost);

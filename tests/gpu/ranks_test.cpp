@@ -15,6 +15,7 @@
 #include "tests/emulation/fake_nccl.h"
 #include "tests/emulation/host_device.h"
 #include "tests/gpu/gpu.h"
+#include "tests/mpi/ring_beside_device.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -37,11 +38,14 @@ class GpuRanks : public testing::TestWithParam<std::string> {
     if (GetParam() == "bf16") options.gradient_type = Type::bf16;
     if (GetParam() == "fp16") options.gradient_type = Type::fp16;
     if (GetParam() == "ring" || GetParam() == "tree") options.algorithm = GetParam();
-    if (on_host_device())
+    if (GetParam() == "fixed order") options.fixed_order_elements = kBucket;
+    if (on_host_device()) {
       fake_ = std::make_unique<FakeNccl>(dynamic_cast<HostDevice&>(gpu()), [this](std::span<float> values) {
         if (broadcasting_ && ring_->rank() != 0) std::ranges::fill(values, 0.0f);
         ring_->sum(values);
       });
+      fake_->exchange = exchange_over(session().job());
+    }
     sums_ = make_nccl_communicator(fake_ ? fake_->api() : nccl_api(), gpu(), *ring_, options);
     if (session().rank() == 0) std::printf("%s\n", sums_->describe().c_str());
   }
@@ -114,6 +118,10 @@ TEST_P(GpuRanks, SumsOfAnyValuesHaveTheSameBitsOnAllRanksAndEachTime) {
     if (repetition == 0) first = sums;
     EXPECT_EQ(sums, first);
   }
+  if (GetParam() == "fixed order") {
+    make_mpi_communicator(session().job(), 1 << 17, 0x7fffffff, {.algorithm = "halving"})->sum(std::span(mine));
+    EXPECT_EQ(first, mine) << "the tree of host memory";
+  }
   sums_->release(vector);
 }
 
@@ -132,7 +140,8 @@ TEST_P(GpuRanks, WeightsOfRank0ReachAllRanks) {
   sums_->release(vector);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, GpuRanks, testing::Values("fp32", "bf16", "fp16", "ring", "tree", "host memory"),
+INSTANTIATE_TEST_SUITE_P(Ways, GpuRanks,
+                         testing::Values("fp32", "bf16", "fp16", "ring", "tree", "fixed order", "host memory"),
                          [](const auto& information) {
                            std::string name = information.param;
                            std::ranges::replace(name, ' ', '_');
