@@ -123,7 +123,7 @@ NcclCommunicator::NcclCommunicator(const NcclApi& api, cuda::Device& device, Com
   choose_algorithm(options.algorithm, version_);
   compare_records(record(), host);
   stream_ = device_.make_stream(true);
-  if (options.fixed_order_elements > 0)
+  if (options.fixed_order_elements > 0 && size() > 1)
     arrivals_ = cuda::DeviceMemory(device, nccl_arrival_bytes(options.fixed_order_elements), "what ranks exchange");
   start();
 }
