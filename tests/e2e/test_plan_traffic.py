@@ -28,3 +28,13 @@ def test_plan_takes_what_a_search_has_kept_and_says_when_it_cannot(workshop):
     result = workshop.run("plan", workshop.experiment(), "--device", "h200", f"machine.plan_cache={plans}", ranks=0)
     assert result.code == 0, result
     assert f"{plans}/fusions: line 1 of the table of fusions is not understood" in result.text
+
+
+def test_plan_shows_the_stages_of_a_pipeline_on_gpus(workshop):
+    cache = {"XDG_CACHE_HOME": str(workshop.folder / "cache")}
+    words = ["--device", "h200", "--ranks", "4", "parallel.kind=pipeline", "parallel.stages=2", "batch.micro=2"]
+    result = workshop.run("plan", workshop.experiment(), *words, ranks=0, env=cache)
+    assert result.code == 0, result
+    section = result.out.split("pipeline, 1f1b")[1]
+    assert len(re.findall(r"stage [01] .* of the GPU's memory per rank, .* in flight", section)) == 2, result
+    assert re.search(r"to stage 1: .* of activations a micro-batch, .* of gradients back", section)

@@ -166,6 +166,7 @@ void expect_whole_model(const Task& task, double tolerance = 1e-6) {
   const std::vector<ModelLayer> layers = layers_of(task.graph);
   for (std::size_t cut = 1; cut < layers.size(); cut += task.graph.has_images() ? 4 : 1)
     for (const bool graphs : {false, true}) {
+      if (!graphs && cut > 1) continue;
       SCOPED_TRACE(cat("a cut before ", layers[cut].name, graphs ? ", graphs" : ""));
       Parts whole(task, {}, {1}, graphs), parts(task, {layers[cut].first}, {3, 2}, graphs);
       for (int step = 0; step < 4; ++step) {  // plain, captured, replayed
