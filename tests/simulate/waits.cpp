@@ -69,23 +69,19 @@ int broadcast(void* values, int count, MPI_Datatype type, int root, MPI_Comm com
   return MPI_Bcast(values, count, type, root, comm);
 }
 
+// One at a time: of requests that a test has found ended, SimGrid 3.32 keeps a list, and searches it at every end.
 int wait_for_one() {
   std::erase_if(asked, [](const Slot& slot) { return *slot.request == MPI_REQUEST_NULL; });
   if (asked.empty()) return usleep(1);
-  const auto end = [](const Slot& slot) {
-    *slot.request = MPI_REQUEST_NULL;
-    if (slot.is_told) ended.push_back(slot.request);
-  };
   std::vector<MPI_Request> requests;
   for (const Slot& slot : asked) requests.push_back(*slot.request);
-  const int count = static_cast<int>(requests.size());
-  int first = 0, others = 0;
-  std::vector<int> indices(requests.size());
-  const int code = PMPI_Waitany(count, requests.data(), &first, MPI_STATUS_IGNORE);
-  PMPI_Testsome(count, requests.data(), &others, indices.data(), MPI_STATUSES_IGNORE);
-  indices.resize(static_cast<std::size_t>(std::max(0, others)));
-  if (first != MPI_UNDEFINED) indices.push_back(first);
-  for (const int i : indices) end(asked[static_cast<std::size_t>(i)]);
+  int index = 0;
+  const int code = PMPI_Waitany(static_cast<int>(requests.size()), requests.data(), &index, MPI_STATUS_IGNORE);
+  if (code == MPI_SUCCESS && index != MPI_UNDEFINED) {
+    const Slot& slot = asked[static_cast<std::size_t>(index)];
+    *slot.request = MPI_REQUEST_NULL;
+    if (slot.is_told) ended.push_back(slot.request);
+  }
   asked.clear();
   waited_at = MPI_Wtime();
   return code;
