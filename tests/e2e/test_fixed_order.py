@@ -7,8 +7,8 @@ from conftest import assert_same_bits, curve, evaluations, steps
 from test_images import CNN, RESNET, make_images
 
 FIXED = {"communication__order": "fixed"}
-NAMES = {**FIXED, "batch": {"global": 32, "worker": 4}, "optimizer": {"kind": "lamb", "weight_decay": 0.01, "clip_norm": 0.5}}
-IMAGES = {**RESNET, **FIXED, "evaluate": {"norm_statistics": "recomputed", "norm_samples": 44}}  # 11 passes: no power of two
+NAMES = {**FIXED, "evaluate": {"every_steps": 2}, "batch": {"global": 32, "worker": 4}, "optimizer": {"kind": "lamb", "weight_decay": 0.01, "clip_norm": 0.5}}
+IMAGES = {**RESNET, **FIXED, "evaluate": {"every_steps": 1, "norm_statistics": "recomputed", "norm_samples": 44}}  # 11 passes: no power of two
 
 
 def noise(run):
