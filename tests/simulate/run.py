@@ -172,7 +172,7 @@ def main():
     alone = step["forward"] + step["backward"] + step["update"]
     is_new = o.csv is not None and not o.csv.exists()
     with tempfile.TemporaryDirectory(prefix="simulate-") as folder, open(o.csv or os.devnull, "a", newline="") as file:
-        table = csv.writer(file)
+        table = csv.writer(file, lineterminator="\n")
         if is_new:
             table.writerow(COLUMNS)
         for ranks in o.ranks:
