@@ -28,9 +28,9 @@ struct Lane {
 // For the main thread only. Messages between two ranks with the same tag arrive in the order in which they were sent;
 // both sides name the same number of bytes.
 //
-// Links between devices take addresses of the device. A message comes behind all that the compute stream has when it is
-// started. After finish() the bytes need not be there yet: what the compute stream is given from then on comes behind
-// the message, which the host does not wait for.
+// Links between devices take addresses of the device. A message is sent after all work that the compute stream has when
+// the message is started. After finish() the bytes need not be there yet: the compute stream waits for the message before
+// it does what it is given from then on, and the host does not wait.
 class Links {
  public:
   virtual ~Links() = default;

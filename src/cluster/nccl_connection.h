@@ -38,8 +38,8 @@ class NcclConnection {
   NcclComm* get() const { return comm_; }  // null: aborted, or not started
   // Throws Error unless the call was good or has just begun. `what`: the call, in messages.
   void check(NcclResult result, const std::string& what);
-  // A call goes on behind the scenes; nothing else may be asked of the communicator, and nothing given to the stream,
-  // before it has got there. Returns then.
+  // Waits until the call has got through. Before that, nothing else may be asked of the communicator or given to the
+  // stream.
   void settle(const std::string& what);
   // Throws NCCL's error since the last call, and what poll() throws.
   void look(const std::string& what);

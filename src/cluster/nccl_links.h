@@ -1,8 +1,8 @@
 // Messages between devices by NCCL's sends and receives.
 //
-// Each lane, one way between two ranks, is a communicator of its own with a stream of its own. A send waits in its
-// stream until the other rank receives, and nothing else waits behind it: messages that cross need no agreement on their
-// order. Lanes are few, and take few blocks of a GPU each, so that all of them always find room beside what computes.
+// A lane is one direction between two ranks. Each lane is a communicator of its own, with a stream of its own. A send
+// waits in its stream until the other rank receives. Nothing else is in that stream, so two messages that cross cannot
+// wait for each other. There are few lanes, and each takes few blocks of a GPU, so all of them run beside the passes.
 //
 //   compute   F0 |e0        F1 |e1 ...   |wait r0| B0
 //                 \             \            /

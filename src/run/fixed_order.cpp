@@ -26,7 +26,7 @@ std::int64_t most_passes(const RunPlan& plan) {
   return resized(plan.batch, plan.batches.back()).accumulation;
 }
 
-// What a rank adds in a step beside its passes: every pass but the last is copied, and every node but the leaves added.
+// The rank copies the gradients of every pass but the last one, and adds two nodes as often.
 double seconds_of_step(const RunPlan& plan, Backend& backend) {
   const std::int64_t elements = gradient_elements(plan, plan.parameters);
   const auto node = backend.make_vector(elements), gradients = backend.make_vector(elements);
