@@ -146,9 +146,9 @@ int run_import(CommandLine& line, Session*) {
 
 int run_bench(CommandLine& line, Session* session) {
   BenchArguments b;
-  b.kinds = line.words({"comm", "input", "step", "split", "utilisation", "components"});
+  b.kinds = line.words({"start", "comm", "input", "step", "split", "utilisation", "components"});
   if (b.kinds.empty())
-    throw Error("ringtrain bench needs one or more of comm, input, step, split, utilisation and components",
+    throw Error("ringtrain bench needs one or more of start, comm, input, step, split, utilisation and components",
                 "ringtrain --help");
   b.json = line.option("--json", "");
   b.seconds = line.number("--seconds", b.seconds, 0.01);

@@ -66,8 +66,8 @@ double read_rate(const DatasetIndex& index, int rank, double seconds) {
   return static_cast<double>(bytes) / (now - begin);
 }
 
-double loader_rate(const RunPlan& plan, int rank, double seconds) {
-  Loader loader(make_dataset(plan.train), for_rank(plan, plan.train_loader, rank));
+double loader_rate(const RunPlan& plan, const RankGroup& group, double seconds) {
+  Loader loader(shared_dataset(plan.train, group), for_rank(plan, plan.train_loader, group.rank()));
   loader.seek(0, 0);
   // What was filled ahead before the clock starts does not count.
   for (std::int64_t i = 0; i < plan.train_loader.prefetch + 1; ++i) loader.next();
@@ -102,7 +102,7 @@ void bench_input(const BenchContext& context, Preflight& result) {
   const std::vector<double> reads = gathered(host, read_rate(index, host.rank(), seconds));
   const RunPlan plan = make_run_plan(context.experiment, index, nullptr, host.size(), *context.machine.backend);
   host.barrier();
-  const std::vector<double> samples = gathered(host, loader_rate(plan, host.rank(), seconds)),
+  const std::vector<double> samples = gathered(host, loader_rate(plan, context.session.job(), seconds)),
                             threads = gathered(host, static_cast<double>(plan.train_loader.threads));
   if (!context.root()) return;
   result.input_is_images = index.is_image();

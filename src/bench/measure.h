@@ -40,6 +40,8 @@ std::vector<double> by_host(const BenchContext& context, const std::vector<doubl
 // One number of every rank, on rank 0.
 std::vector<double> gathered(Communicator& host, double mine);
 
+// What a start reads and keeps of the data sets: in one copy for each node, then in a copy of each rank.
+void bench_start(const BenchContext& context);
 void bench_comm(const BenchContext& context, Preflight& result);
 void bench_input(const BenchContext& context, Preflight& result);
 // After all kinds: which input a node needs for the wanted rate, and how many loader threads. Rank 0.

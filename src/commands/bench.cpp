@@ -123,6 +123,7 @@ int bench(const BenchArguments& arguments, Session& session) {
   result.ranks_per_node = most_ranks_on_a_host(session.hosts());
   examine_job(context, result);
   for (const std::string& kind : arguments.kinds) {
+    if (kind == "start") bench_start(context);
     if (kind == "comm") bench_comm(context, result);
     if (kind == "input") bench_input(context, result);
     if (kind == "step") bench_step(context, result);

@@ -183,7 +183,7 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
   communicator->broadcast(std::as_writable_bytes(std::span(flat)), 0);
   backend->copy_from_host(flat, *weights, 0);
 
-  Evaluator evaluator(plan, *backend, *communicator, watchdog);
+  Evaluator evaluator(plan, shared_dataset(plan.validation, session.job()), *backend, *communicator, watchdog);
   Samples samples(plan, arguments.samples);
   Evaluator::AfterPass after_pass;
   if (!arguments.logits.empty())

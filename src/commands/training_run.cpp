@@ -13,6 +13,7 @@
 #include "commands/commands.h"
 #include "run/adascale_plan.h"
 #include "run/points.h"
+#include "run/start.h"
 #include "run/stop_time.h"
 
 namespace ringtrain {
@@ -28,14 +29,16 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
       threads_(threads),
       progress_(from.progress),
       begins_(from.kind == ResumePoint::Kind::beginning),
-      loader_(make_dataset(plan.train), train_loader_of(plan, communicator_.rank())),
+      train_(shared_dataset(plan.train, group)),
+      loader_(train_, train_loader_of(plan, communicator_.rank())),
       servers_(make_server_ranks(plan, group)),
       trainer_(plan, *machine.backend, communicator_, watchdog, loader_,
                servers_ ? std::optional(servers_->update_share()) : std::nullopt, machine.stages.get()) {
   if (plan.has_validation)
-    evaluator_ = std::make_unique<Evaluator>(plan, *machine.backend, communicator_, watchdog, machine.stages.get());
+    evaluator_ = std::make_unique<Evaluator>(plan, shared_dataset(plan.validation, group), *machine.backend,
+                                             communicator_, watchdog, machine.stages.get());
   if (plan.norm_samples > 0)
-    norms_ = std::make_unique<NormRecomputation>(plan, *machine.backend, communicator_, watchdog);
+    norms_ = std::make_unique<NormRecomputation>(plan, train_, *machine.backend, communicator_, watchdog);
   if (from.checkpoint && from.kind == ResumePoint::Kind::own) {
     kept_ = kept_steps(*from.checkpoint);
     note_kept();

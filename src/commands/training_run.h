@@ -91,6 +91,7 @@ class TrainingRun {
   RunProgress progress_;
   std::vector<std::int64_t> kept_;  // steps of the checkpoints that stay for ever
   bool begins_;                     // with fresh weights
+  std::shared_ptr<const Dataset> train_;
   Loader loader_;
   std::unique_ptr<ServerRanks> servers_;  // null: all ranks do the same
   Trainer trainer_;

@@ -133,9 +133,13 @@ std::int64_t DatasetIndex::image_bytes() const {
   return bytes;
 }
 
-std::shared_ptr<const Dataset> make_dataset(DatasetIndex index) {
-  if (index.is_image()) return std::make_shared<ImageDataset>(std::move(index));
-  return std::make_shared<TextDataset>(std::move(index));
+std::int64_t dataset_bytes(const DatasetIndex& index) {
+  return index.is_image() ? ImageDataset::bytes_of(index) : TextDataset::bytes_of(index);
+}
+
+std::shared_ptr<const Dataset> make_dataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory) {
+  if (index.is_image()) return std::make_shared<ImageDataset>(std::move(index), std::move(memory));
+  return std::make_shared<TextDataset>(std::move(index), std::move(memory));
 }
 
 }  // namespace ringtrain

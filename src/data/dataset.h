@@ -9,6 +9,8 @@
 
 namespace ringtrain {
 
+class SharedMemory;
+
 // Arrays without a byte address (chunked, filtered, compact, external: made by h5py) are read through HDF5.
 inline constexpr std::uint64_t no_byte_offset = ~std::uint64_t{0};
 
@@ -83,23 +85,30 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual const DatasetIndex& index() const = 0;
-  virtual std::int64_t memory_bytes() const = 0;  // when everything has been touched
+  // By this process from the files of the data set, so far; checks of their first bytes included.
+  virtual std::int64_t bytes_read() const = 0;
 };
 
-std::shared_ptr<const Dataset> make_dataset(DatasetIndex index);
+// What a data set keeps in memory when everything has been touched: the text, or the tables beside the images.
+std::int64_t dataset_bytes(const DatasetIndex& index);
+
+// `memory`: dataset_bytes(index) bytes, zeros at first, in which processes of one machine keep one copy together: who
+// needs a part first reads and checks it, the others wait for that part alone. Null: a copy of this process's own.
+std::shared_ptr<const Dataset> make_dataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr);
 
 // Random access to tokens from any thread. Files are opened lazily; bytes come by pread in blocks, each checked against
-// its CRC once and kept, so memory grows to the data set's own size.
+// its CRC once and kept, so memory grows to what was asked for, at most the data set's own size.
 class TextDataset : public Dataset {
  public:
-  explicit TextDataset(DatasetIndex index);
+  explicit TextDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr);
   ~TextDataset() override;
   const DatasetIndex& index() const override;
   // names: row `sample`, [context_length + 1] bytes into `out`.
   void read_row(std::int64_t sample, std::span<std::uint8_t> out) const;
   // running text: characters [first, first + out.size()), across shards.
   void read_text(std::int64_t first, std::span<std::uint8_t> out) const;
-  std::int64_t memory_bytes() const override;
+  std::int64_t bytes_read() const override;
+  static std::int64_t bytes_of(const DatasetIndex& index);  // dataset_bytes()
 
  private:
   struct State;

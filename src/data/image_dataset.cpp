@@ -1,11 +1,13 @@
 #include "data/image_dataset.h"
 
+#include <algorithm>
 #include <atomic>
-#include <mutex>
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/shared_memory.h"
 #include "data/hdf5.h"
+#include "data/memory_places.h"
 #include "data/shard_header.h"
 
 namespace ringtrain {
@@ -16,42 +18,62 @@ constexpr const char* damaged = "the file is damaged: copy or convert it again";
 }  // namespace
 
 struct ImageDataset::State {
+  // Of one shard, in memory that other processes may share.
   struct Shard {
-    std::vector<std::uint64_t> offsets;  // of records that are JPEG files, one more than there are
-    std::vector<std::int32_t> labels;
-    std::vector<std::uint64_t> sample_ids;
-    std::vector<std::uint32_t> crc32c;  // empty: the file has none
-    std::atomic<bool> loaded = false;
-    std::mutex loading;
+    std::span<std::uint64_t> loaded;   // one value; 1: all of the shard is there
+    std::span<std::uint64_t> offsets;  // of records that are JPEG files, one more than there are
+    std::span<std::uint64_t> sample_ids;
+    std::span<std::int32_t> labels;
+    std::span<std::uint32_t> crc32c;  // empty: the file has none
   };
   struct Place {
     std::size_t shard, record;
   };
 
-  State(DatasetIndex given, ShardFiles::Pread pread)
-      : index(std::move(given)), files(index.shards, pread), shards(index.shards.size()) {}
+  State(DatasetIndex given, std::shared_ptr<SharedMemory> shared, ShardFiles::Pread pread)
+      : index(std::move(given)),
+        files(index.shards, pread),
+        memory(shared ? std::move(shared) : std::make_shared<SharedMemory>(bytes_of(index))) {
+    MemoryPlaces places(memory->bytes().data());
+    for (const DatasetIndex::Shard& entry : index.shards) shards.push_back(place(places, index, entry));
+  }
+
+  static Shard place(MemoryPlaces& places, const DatasetIndex& index, const DatasetIndex::Shard& entry) {
+    Shard shard{.loaded = places.take<std::uint64_t>(1),
+                .offsets = places.take<std::uint64_t>(index.image.raw ? 0 : entry.count + 1),
+                .sample_ids = places.take<std::uint64_t>(entry.count),
+                .labels = places.take<std::int32_t>(entry.count),
+                .crc32c = places.take<std::uint32_t>(entry.arrays.has_crc32c ? entry.count : 0)};
+    places.pad(alignof(std::uint64_t));
+    return shard;
+  }
+
+  static std::size_t bytes_of(const DatasetIndex& index) {
+    MemoryPlaces places(nullptr);
+    for (const DatasetIndex::Shard& entry : index.shards) place(places, index, entry);
+    return places.bytes();
+  }
 
   template <class T>
-  std::vector<T> read_array(std::size_t which, const char* name, std::uint64_t address, std::int64_t count) {
-    const std::string& path = index.shards[which].path;
-    std::vector<T> values;
-    if (address == no_byte_offset) {
-      values = h5::File::open(path).read<T>(name);
-    } else {
-      values.resize(static_cast<std::size_t>(count));
-      files.read(which, address, {reinterpret_cast<std::uint8_t*>(values.data()), values.size() * sizeof(T)}, name);
+  void read_array(std::size_t which, const char* name, std::uint64_t address, std::span<T> out) {
+    if (address != no_byte_offset) {
+      files.read(which, address, {reinterpret_cast<std::uint8_t*>(out.data()), out.size_bytes()}, name);
+      return;
     }
-    if (static_cast<std::int64_t>(values.size()) != count) {
-      throw Error(cat(path, ": data set '", name, "' has ", values.size(), " values, expected ", count),
+    const std::vector<T> values = files.read_whole<T>(which, name);
+    if (values.size() != out.size()) {
+      throw Error(cat(index.shards[which].path, ": data set '", name, "' has ", values.size(), " values, expected ",
+                      out.size()),
                   "the file was changed during the run");
     }
-    return values;
+    std::ranges::copy(values, out.begin());
   }
 
   void check_shapes(std::size_t which) {
     const DatasetIndex::Shard& entry = index.shards[which];
     const ImageFormat& format = index.image;
-    const auto shapes = read_array<std::int32_t>(which, "shapes", entry.arrays.shapes, 3 * entry.count);
+    std::vector<std::int32_t> shapes(static_cast<std::size_t>(3 * entry.count));
+    read_array(which, "shapes", entry.arrays.shapes, std::span(shapes));
     for (std::size_t i = 0; 3 * i < shapes.size(); ++i) {
       const std::int32_t height = shapes[3 * i], width = shapes[3 * i + 1], channels = shapes[3 * i + 2];
       const bool good = format.raw ? height == format.height && width == format.width && channels == format.channels
@@ -65,18 +87,24 @@ struct ImageDataset::State {
     }
   }
 
+  bool is_loaded(std::size_t which) const {
+    return std::atomic_ref(shards[which].loaded[0]).load(std::memory_order_acquire) != 0;
+  }
+
+  // One thread of all processes that share the memory reads, and checks before the others see it. One that fails
+  // leaves the shard to the next, which finds the same fault.
   void load(std::size_t which) {
-    Shard& shard = shards[which];
-    const std::lock_guard<std::mutex> lock(shard.loading);
-    if (shard.loaded.load(std::memory_order_acquire)) return;
+    const Shard& shard = shards[which];
+    const SharedMemory::Lock lock(*memory, which);
+    if (is_loaded(which)) return;
     const DatasetIndex::Shard& entry = index.shards[which];
     const ImageArrays& arrays = entry.arrays;
     files.check(which);
     if (!index.image.raw) {
-      shard.offsets = read_array<std::uint64_t>(which, "offsets", arrays.offsets, entry.count + 1);
+      read_array(which, "offsets", arrays.offsets, shard.offsets);
       check_image_offsets(entry.path, shard.offsets, arrays.image_bytes);
     }
-    shard.labels = read_array<std::int32_t>(which, "labels", arrays.labels, entry.count);
+    read_array(which, "labels", arrays.labels, shard.labels);
     for (std::size_t i = 0; i < shard.labels.size(); ++i) {
       if (shard.labels[i] >= 0 && shard.labels[i] < index.image.num_classes()) continue;
       throw Error(cat(entry.path, ": record ", i, " has the label ", shard.labels[i], ", but there are ",
@@ -84,9 +112,9 @@ struct ImageDataset::State {
                   damaged);
     }
     check_shapes(which);
-    shard.sample_ids = read_array<std::uint64_t>(which, "sample_ids", arrays.sample_ids, entry.count);
-    if (arrays.has_crc32c) shard.crc32c = read_array<std::uint32_t>(which, "crc32c", arrays.crc32c, entry.count);
-    shard.loaded.store(true, std::memory_order_release);
+    read_array(which, "sample_ids", arrays.sample_ids, shard.sample_ids);
+    if (arrays.has_crc32c) read_array(which, "crc32c", arrays.crc32c, shard.crc32c);
+    std::atomic_ref(shard.loaded[0]).store(1, std::memory_order_release);
   }
 
   Place find(std::int64_t sample) const {
@@ -98,7 +126,7 @@ struct ImageDataset::State {
   }
 
   const Shard& loaded(std::size_t which) {
-    if (!shards[which].loaded.load(std::memory_order_acquire)) load(which);
+    if (!is_loaded(which)) load(which);
     return shards[which];
   }
 
@@ -125,11 +153,12 @@ struct ImageDataset::State {
 
   DatasetIndex index;
   ShardFiles files;
+  std::shared_ptr<SharedMemory> memory;
   std::vector<Shard> shards;
 };
 
-ImageDataset::ImageDataset(DatasetIndex index, ShardFiles::Pread pread)
-    : state_(std::make_unique<State>(std::move(index), pread)) {}
+ImageDataset::ImageDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory, ShardFiles::Pread pread)
+    : state_(std::make_unique<State>(std::move(index), std::move(memory), pread)) {}
 ImageDataset::~ImageDataset() = default;
 
 const DatasetIndex& ImageDataset::index() const {
@@ -161,15 +190,12 @@ std::string ImageDataset::name_of(std::int64_t sample) const {
   return cat(state_->index.shards[at.shard].path, ": record ", at.record);
 }
 
-std::int64_t ImageDataset::memory_bytes() const {
-  std::int64_t bytes = 0;
-  for (const DatasetIndex::Shard& entry : state_->index.shards) {
-    std::int64_t per_sample = sizeof(std::int32_t) + sizeof(std::uint64_t);
-    if (entry.arrays.has_crc32c) per_sample += sizeof(std::uint32_t);
-    bytes += per_sample * entry.count + static_cast<std::int64_t>(sizeof(State::Shard));
-    if (!state_->index.image.raw) bytes += static_cast<std::int64_t>(sizeof(std::uint64_t)) * (entry.count + 1);
-  }
-  return bytes;
+std::int64_t ImageDataset::bytes_read() const {
+  return state_->files.bytes_read();
+}
+
+std::int64_t ImageDataset::bytes_of(const DatasetIndex& index) {
+  return static_cast<std::int64_t>(State::bytes_of(index));
 }
 
 }  // namespace ringtrain

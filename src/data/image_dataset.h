@@ -16,10 +16,12 @@ class ImageDataset : public Dataset {
     std::int64_t bytes = 0;
   };
 
-  explicit ImageDataset(DatasetIndex index, ShardFiles::Pread pread = ::pread);
+  explicit ImageDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr,
+                        ShardFiles::Pread pread = ::pread);
   ~ImageDataset() override;
   const DatasetIndex& index() const override;
-  std::int64_t memory_bytes() const override;
+  std::int64_t bytes_read() const override;
+  static std::int64_t bytes_of(const DatasetIndex& index);  // dataset_bytes()
 
   Record record(std::int64_t sample) const;
   // The record's bytes into `out` (resized): a JPEG file, or pixels u8 [height, width, channels]. Failed reads and

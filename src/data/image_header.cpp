@@ -184,7 +184,7 @@ void read_classes(const h5::File& file, ShardHeader& header) {
 
 }  // namespace
 
-void check_image_offsets(const std::string& path, const std::vector<std::uint64_t>& offsets, std::int64_t image_bytes) {
+void check_image_offsets(const std::string& path, std::span<const std::uint64_t> offsets, std::int64_t image_bytes) {
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
     if (offsets[i] < offsets[i + 1] && offsets[i + 1] <= static_cast<std::uint64_t>(image_bytes)) continue;
     bad_shard(path, cat("record ", i, ": data set 'offsets' says bytes ", offsets[i], " to ", offsets[i + 1],

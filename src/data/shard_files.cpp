@@ -29,6 +29,8 @@ std::size_t open_file_limit() {
   return std::max<std::size_t>(most, 1);
 }
 
+constexpr std::size_t checked_bytes = 4096;  // at the start of a file
+
 std::string place(const std::string& path, const char* array, std::int64_t record) {
   return cat(path, ": ", record < 0 ? std::string() : cat("record ", record, ": "), "'", array, "'");
 }
@@ -44,7 +46,7 @@ struct Descriptor {
 };
 
 std::uint32_t start_checksum(int descriptor, const std::string& path) {
-  std::array<std::uint8_t, 4096> start;
+  std::array<std::uint8_t, checked_bytes> start;
   std::size_t have = 0;
   for (int retries_left = read_retries; have < start.size();) {
     const ssize_t got = ::pread(descriptor, start.data() + have, start.size() - have, static_cast<off_t>(have));
@@ -103,6 +105,7 @@ std::shared_ptr<ShardFiles::OpenFile> ShardFiles::open(std::size_t shard) {
   }
   // Not under the lock: opening takes a metadata server milliseconds, and other files are read meanwhile.
   auto opened = std::make_shared<OpenFile>(shards_[shard]);
+  bytes_read_ += static_cast<std::int64_t>(std::min<std::uint64_t>(checked_bytes, shards_[shard].file_bytes));
   std::shared_ptr<OpenFile> closed;  // ... after the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   if (entry.file != nullptr) return entry.file;  // another thread was faster
@@ -135,6 +138,7 @@ void ShardFiles::read(std::size_t shard, std::uint64_t offset, std::span<std::ui
     const ssize_t got = pread_(file->descriptor.value, out.data(), out.size(), static_cast<off_t>(offset));
     const int reason = errno;
     if (got > 0) {
+      bytes_read_ += got;
       out = out.subspan(static_cast<std::size_t>(got));
       offset += static_cast<std::uint64_t>(got);
     } else if (got < 0 && reason == EINTR) {
@@ -158,6 +162,7 @@ void ShardFiles::read_block(std::size_t shard, const char* array, const std::vec
   const std::shared_ptr<OpenFile> file = open(shard);
   const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
   if (!file->hdf5) file->hdf5 = h5::File::open(file->path);
+  bytes_read_ += static_cast<std::int64_t>(out.size());
   const h5::File& hdf5 = *file->hdf5;
   const std::vector<hsize_t> start(first.begin(), first.end()), extent(count.begin(), count.end());
   const h5::Handle dataset(H5Dopen2(hdf5.id(), array, H5P_DEFAULT), H5Dclose);

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,17 @@ class ShardFiles {
   void read_block(std::size_t shard, const char* array, const std::vector<std::int64_t>& first,
                   const std::vector<std::int64_t>& count, std::span<std::uint8_t> out);
 
+  // A whole array that has no byte address, through HDF5. Throws Error.
+  template <class T>
+  std::vector<T> read_whole(std::size_t shard, const char* array) {
+    check(shard);
+    std::vector<T> values = h5::File::open(shards_[shard].path).read<T>(array);
+    bytes_read_ += static_cast<std::int64_t>(values.size() * sizeof(T));
+    return values;
+  }
+
+  std::int64_t bytes_read() const { return bytes_read_; }  // by all of these functions
+
  private:
   struct OpenFile;
   struct Entry {
@@ -60,6 +72,7 @@ class ShardFiles {
   std::vector<Entry> entries_;
   std::size_t open_count_ = 0;
   std::uint64_t uses_ = 0;
+  std::atomic<std::int64_t> bytes_read_ = 0;
 };
 
 }  // namespace ringtrain

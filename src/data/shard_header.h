@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,7 @@ bool parse_shard_name(const std::string& prefix, const std::string& path, std::i
                       std::int64_t& num_shards);
 
 // Throws Error naming the first record whose bytes are not inside the images; offsets has one value more than records.
-void check_image_offsets(const std::string& path, const std::vector<std::uint64_t>& offsets, std::int64_t image_bytes);
+void check_image_offsets(const std::string& path, std::span<const std::uint64_t> offsets, std::int64_t image_bytes);
 
 // Throws Error when two headers do not belong to one data set or their numbers do not add up.
 void check_shards_agree(const std::vector<ShardHeader>& headers);

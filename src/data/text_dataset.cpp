@@ -1,56 +1,69 @@
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
-#include <mutex>
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/shared_memory.h"
 #include "data/dataset.h"
 #include "data/hdf5.h"
+#include "data/memory_places.h"
 #include "data/shard_files.h"
 
 namespace ringtrain {
 
 struct TextDataset::State {
-  // One shard's tokens. A block is loaded once, under one of a few locks, and is then read without any.
+  // One shard's tokens, in memory that other processes may share. A block is loaded once, under a lock, and is then
+  // read without any.
   struct Shard {
-    std::unique_ptr<std::uint8_t[]> tokens;  // not initialised: pages cost memory only when touched
-    std::int64_t bytes = 0;
-    std::vector<std::atomic<bool>> loaded;
-    std::array<std::mutex, 16> locks;
-    std::once_flag opened;
+    std::span<std::uint8_t> loaded;  // one for each block; 1: it is there
+    std::span<std::uint8_t> whole;   // one value; 1: all blocks have been read, but not checked (tokens without a byte address)
+    std::span<std::uint8_t> tokens;
   };
 
-  explicit State(DatasetIndex given) : index(std::move(given)), files(index.shards), shards(index.shards.size()) {
-    row_bytes = index.text.running_text ? 1 : index.text.context_length + 1;
-    for (std::size_t i = 0; i < shards.size(); ++i) {
-      Shard& shard = shards[i];
-      shard.bytes = index.shards[i].count * row_bytes;
-      shard.tokens.reset(new std::uint8_t[static_cast<std::size_t>(shard.bytes)]);
-      shard.loaded = std::vector<std::atomic<bool>>(static_cast<std::size_t>(blocks_of(shard)));
-    }
+  State(DatasetIndex given, std::shared_ptr<SharedMemory> shared)
+      : index(std::move(given)),
+        files(index.shards),
+        memory(shared ? std::move(shared) : std::make_shared<SharedMemory>(bytes_of(index))),
+        row_bytes(row_bytes_of(index)) {
+    MemoryPlaces places(memory->bytes().data());
+    for (const DatasetIndex::Shard& entry : index.shards) shards.push_back(place(places, index, entry));
   }
-  std::int64_t blocks_of(const Shard& shard) const {
-    return (shard.bytes + index.text.crc_block_bytes - 1) / index.text.crc_block_bytes;
+
+  static std::int64_t row_bytes_of(const DatasetIndex& index) {
+    return index.text.running_text ? 1 : index.text.context_length + 1;
+  }
+  static Shard place(MemoryPlaces& places, const DatasetIndex& index, const DatasetIndex::Shard& entry) {
+    const std::int64_t bytes = entry.count * row_bytes_of(index), block = index.text.crc_block_bytes;
+    return {.loaded = places.take<std::uint8_t>((bytes + block - 1) / block),
+            .whole = places.take<std::uint8_t>(1),
+            .tokens = places.take<std::uint8_t>(bytes)};
+  }
+  static std::size_t bytes_of(const DatasetIndex& index) {
+    MemoryPlaces places(nullptr);
+    for (const DatasetIndex::Shard& entry : index.shards) place(places, index, entry);
+    return places.bytes();
   }
 
   std::span<std::uint8_t> block_of(const Shard& shard, std::int64_t block) const {
-    const std::int64_t begin = block * index.text.crc_block_bytes;
-    const std::int64_t size = std::min(index.text.crc_block_bytes, shard.bytes - begin);
-    return {shard.tokens.get() + begin, static_cast<std::size_t>(size)};
+    const auto begin = static_cast<std::size_t>(block * index.text.crc_block_bytes);
+    return shard.tokens.subspan(
+        begin, std::min(static_cast<std::size_t>(index.text.crc_block_bytes), shard.tokens.size() - begin));
   }
 
-  void open(std::size_t which) {
-    Shard& shard = shards[which];
-    const DatasetIndex::Shard& entry = index.shards[which];
-    files.check(which);
-    if (entry.byte_offset != no_byte_offset) return;
-    const std::vector<std::uint8_t> tokens = h5::File::open(entry.path).read<std::uint8_t>("tokens");
-    if (static_cast<std::int64_t>(tokens.size()) != shard.bytes) {
-      throw Error(cat(entry.path, ": 'tokens' has ", tokens.size(), " bytes, expected ", shard.bytes));
+  bool is_loaded(const Shard& shard, std::int64_t block) const {
+    return std::atomic_ref(shard.loaded[static_cast<std::size_t>(block)]).load(std::memory_order_acquire) != 0;
+  }
+
+  void read_through_hdf5(std::size_t which) {
+    const Shard& shard = shards[which];
+    const std::vector<std::uint8_t> tokens = files.read_whole<std::uint8_t>(which, "tokens");
+    if (tokens.size() != shard.tokens.size()) {
+      throw Error(cat(index.shards[which].path, ": 'tokens' has ", tokens.size(), " bytes, expected ",
+                      shard.tokens.size()));
     }
-    std::copy(tokens.begin(), tokens.end(), shard.tokens.get());
+    std::ranges::copy(tokens, shard.tokens.begin());
+    shard.whole[0] = 1;
   }
 
   // Empty: the block is as it was written; otherwise what is wrong with it.
@@ -70,15 +83,18 @@ struct TextDataset::State {
     return "";
   }
 
+  // One thread of all processes that share the memory reads, and checks before the others see it. One that fails
+  // leaves the block to the next, which finds the same fault.
   void load(std::size_t which, std::int64_t block) {
-    Shard& shard = shards[which];
+    const Shard& shard = shards[which];
     const DatasetIndex::Shard& entry = index.shards[which];
-    const std::lock_guard<std::mutex> lock(shard.locks[static_cast<std::size_t>(block) % shard.locks.size()]);
-    if (shard.loaded[static_cast<std::size_t>(block)].load(std::memory_order_acquire)) return;
-    std::call_once(shard.opened, [&] { open(which); });
+    const bool by_address = entry.byte_offset != no_byte_offset;
+    const SharedMemory::Lock lock(*memory, by_address ? static_cast<std::size_t>(block) : which);
+    if (is_loaded(shard, block)) return;
+    if (!by_address && shard.whole[0] == 0) read_through_hdf5(which);
     std::string fault;
     for (int attempt = 0; attempt < 2; ++attempt) {  // a second look tells a bad disk from a bad moment
-      if (entry.byte_offset != no_byte_offset) {
+      if (by_address) {
         files.read(which, entry.byte_offset + static_cast<std::uint64_t>(block * index.text.crc_block_bytes),
                    block_of(shard, block), "tokens");
       }
@@ -90,7 +106,7 @@ struct TextDataset::State {
                   cat("the file is damaged: copy or convert it again; bin/ringtrain-data verify ", index.prefix,
                       " lists all faults"));
     }
-    shard.loaded[static_cast<std::size_t>(block)].store(true, std::memory_order_release);
+    std::atomic_ref(shard.loaded[static_cast<std::size_t>(block)]).store(1, std::memory_order_release);
   }
 
   // Bytes [begin, begin + out.size()) of one shard's tokens.
@@ -99,18 +115,20 @@ struct TextDataset::State {
     const auto size = static_cast<std::int64_t>(out.size());
     for (std::int64_t block = begin / index.text.crc_block_bytes;
          block <= (begin + size - 1) / index.text.crc_block_bytes; ++block) {
-      if (!shards[which].loaded[static_cast<std::size_t>(block)].load(std::memory_order_acquire)) load(which, block);
+      if (!is_loaded(shards[which], block)) load(which, block);
     }
-    std::memcpy(out.data(), shards[which].tokens.get() + begin, out.size());
+    std::memcpy(out.data(), shards[which].tokens.data() + begin, out.size());
   }
 
   DatasetIndex index;
   ShardFiles files;
-  std::int64_t row_bytes = 1;
+  std::shared_ptr<SharedMemory> memory;
+  std::int64_t row_bytes;
   std::vector<Shard> shards;
 };
 
-TextDataset::TextDataset(DatasetIndex index) : state_(std::make_unique<State>(std::move(index))) {}
+TextDataset::TextDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory)
+    : state_(std::make_unique<State>(std::move(index), std::move(memory))) {}
 TextDataset::~TextDataset() = default;
 
 const DatasetIndex& TextDataset::index() const {
@@ -135,19 +153,19 @@ void TextDataset::read_text(std::int64_t first, std::span<std::uint8_t> out) con
   while (!out.empty()) {
     const std::size_t which = state_->index.shard_of(first / state_->row_bytes);
     const std::int64_t begin = first - state_->index.shards[which].first * state_->row_bytes;
-    const auto size = std::min(out.size(), static_cast<std::size_t>(state_->shards[which].bytes - begin));
+    const auto size = std::min(out.size(), state_->shards[which].tokens.size() - static_cast<std::size_t>(begin));
     state_->copy(which, begin, out.first(size));
     out = out.subspan(size);
     first += static_cast<std::int64_t>(size);
   }
 }
 
-std::int64_t TextDataset::memory_bytes() const {
-  std::int64_t bytes = 0;
-  for (const State::Shard& shard : state_->shards) {
-    bytes += shard.bytes + static_cast<std::int64_t>(shard.loaded.size() * sizeof(std::atomic<bool>) + sizeof shard);
-  }
-  return bytes;
+std::int64_t TextDataset::bytes_read() const {
+  return state_->files.bytes_read();
+}
+
+std::int64_t TextDataset::bytes_of(const DatasetIndex& index) {
+  return static_cast<std::int64_t>(State::bytes_of(index));
 }
 
 std::vector<std::string> read_known_names(const DatasetIndex& index) {

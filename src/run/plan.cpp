@@ -358,11 +358,11 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
     if (plan.has_validation) items.push_back({"carried state, evaluation", bytes});
   }
   items.push_back({"loader, training", Loader::memory_bytes(plan.train, for_rank(plan, plan.train_loader, rank))});
-  items.push_back({"data set, training", make_dataset(plan.train)->memory_bytes()});
+  items.push_back({"data set, training (one copy for the ranks of a node)", dataset_bytes(plan.train)});
   if (plan.has_validation) {
     items.push_back(
         {"loader, evaluation", Loader::memory_bytes(plan.validation, for_rank(plan, plan.validation_loader, rank))});
-    items.push_back({"data set, evaluation", make_dataset(plan.validation)->memory_bytes()});
+    items.push_back({"data set, evaluation (one copy for the ranks of a node)", dataset_bytes(plan.validation)});
   }
   if (plan.norm_samples > 0)
     items.push_back({"loader, batch norm's statistics", Loader::memory_bytes(plan.train, plan.norm_loader)});

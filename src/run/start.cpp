@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "cluster/binding.h"
+#include "cluster/node_memory.h"
 #include "cluster/slurm_job.h"
 #include "config/reader.h"
 
@@ -29,6 +30,10 @@ TrainingData shared_data(const Experiment& experiment, Communicator& communicato
   data.train = shared_index(experiment.data.train, communicator);
   if (!experiment.data.validation.empty()) data.validation = shared_index(experiment.data.validation, communicator);
   return data;
+}
+
+std::shared_ptr<const Dataset> shared_dataset(const DatasetIndex& index, const RankGroup& group) {
+  return make_dataset(index, node_memory(group, static_cast<std::size_t>(dataset_bytes(index))));
 }
 
 int thread_count(const Experiment& experiment, const Session& session) {

@@ -1,6 +1,7 @@
 // How the commands that work on an experiment begin.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "cluster/communicator.h"
@@ -22,6 +23,10 @@ struct TrainingData {
   std::optional<DatasetIndex> validation;  // none where data.validation is ""
 };
 TrainingData shared_data(const Experiment& experiment, Communicator& communicator);
+
+// The data set of an index that all ranks have, in one copy for the ranks of each node (cluster/node_memory.h).
+// Collective over the group.
+std::shared_ptr<const Dataset> shared_dataset(const DatasetIndex& index, const RankGroup& group);
 
 // run.threads, or what the rank's affinity mask allows; warns when it is more.
 int thread_count(const Experiment& experiment, const Session& session);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -15,8 +16,8 @@ constexpr std::int64_t first_loss = 3;
 
 }  // namespace
 
-Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog,
-                     StageRanks* stages)
+Evaluator::Evaluator(const RunPlan& plan, std::shared_ptr<const Dataset> validation, Backend& backend,
+                     Communicator& communicator, Watchdog& watchdog, StageRanks* stages)
     : plan_(plan),
       part_(part_of(plan, communicator.rank())),
       communicator_(communicator),
@@ -25,7 +26,7 @@ Evaluator::Evaluator(const RunPlan& plan, Backend& backend, Communicator& commun
       order_(make_pass_order(stages, *program_, plan.experiment.parallel.schedule, 1)),
       has_rows_(communicator.rank() >= first_worker(plan)),
       loader_plan_(for_rank(plan, plan.validation_loader, has_rows_ ? communicator.rank() - first_worker(plan) : 0)),
-      loader_(make_dataset(plan.validation), loader_plan_),
+      loader_(std::move(validation), loader_plan_),
       pinned_(backend, loader_.ring()) {
   program_->allocate();
   if (plan.carries_state)

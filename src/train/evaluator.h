@@ -28,9 +28,10 @@ struct Evaluation {
 
 class Evaluator {
  public:
-  // Takes the memory of the inference program; opens no file before the first evaluation.
-  Evaluator(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog,
-            StageRanks* stages = nullptr);
+  // Takes the memory of the inference program; reads no sample before the first evaluation. `validation`: of
+  // plan.validation.
+  Evaluator(const RunPlan& plan, std::shared_ptr<const Dataset> validation, Backend& backend,
+            Communicator& communicator, Watchdog& watchdog, StageRanks* stages = nullptr);
   using AfterPass = std::function<void(const MicroBatch&, const Program&)>;
   // Whether this rank would rather leave; asked before each pass (train/leaving.h). Empty (on all ranks): to the end.
   using WantsToLeave = Leaving::Wish;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <utility>
 
 #include "base/tree_sum.h"
 #include "run/fixed_order.h"
@@ -21,15 +22,15 @@ struct Sums {
 
 }  // namespace
 
-NormRecomputation::NormRecomputation(const RunPlan& plan, Backend& backend, Communicator& communicator,
-                                     Watchdog& watchdog)
+NormRecomputation::NormRecomputation(const RunPlan& plan, std::shared_ptr<const Dataset> train, Backend& backend,
+                                     Communicator& communicator, Watchdog& watchdog)
     : plan_(plan),
       backend_(backend),
       communicator_(communicator),
       watchdog_(watchdog),
       program_(backend.compile(plan.graph, plan.norm_loader.micro_batch, plan.precision, PassMode::statistics,
                                plan.norm_group)),
-      loader_(make_dataset(plan.train), plan.norm_loader),
+      loader_(std::move(train), plan.norm_loader),
       pinned_(backend, loader_.ring()),
       values_(static_cast<std::size_t>(plan.parameters.size() - plan.parameters.trained())) {
   program_->allocate();

@@ -26,8 +26,10 @@ namespace ringtrain {
 
 class NormRecomputation {
  public:
-  // Takes the memory of the program that measures; opens no file before the first measurement.
-  NormRecomputation(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog);
+  // Takes the memory of the program that measures; reads no sample before the first measurement. `train`: of
+  // plan.train.
+  NormRecomputation(const RunPlan& plan, std::shared_ptr<const Dataset> train, Backend& backend,
+                    Communicator& communicator, Watchdog& watchdog);
 
   // Collective. Measures what these weights [parameters.size()] make of the samples; their own statistics do not
   // matter and stay. The ranks share the passes out; the values are the same bits on all of them, and on other numbers

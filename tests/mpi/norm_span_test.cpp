@@ -201,7 +201,7 @@ TEST_F(NormSpanTraining, RecomputedStatisticsAreThoseOfOneRank) {
   shared.steps(2);
   alone.steps(2);
   const auto measured = [](TrainingRank& run) {
-    NormRecomputation norms(run.plan, *run.backend, run.communicator(), run.watchdog);
+    NormRecomputation norms(run.plan, make_dataset(run.plan.train), *run.backend, run.communicator(), run.watchdog);
     EXPECT_TRUE(norms.measure(run.trainer->weights(), 2, {}));
     return std::vector<float>(norms.values().begin(), norms.values().end());
   };

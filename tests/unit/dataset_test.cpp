@@ -232,8 +232,8 @@ TEST_F(DatasetTest, TextIsReadAcrossBlocksAndShards) {
   }
   std::vector<std::uint8_t> ids(2);
   expect_contains(message_of([&] { dataset.read_text(199999, ids); }), "has 200000");
-  EXPECT_GE(dataset.memory_bytes(), 200000);
-  EXPECT_LT(dataset.memory_bytes(), 210000);
+  EXPECT_GE(dataset_bytes(dataset.index()), 200000);
+  EXPECT_LT(dataset_bytes(dataset.index()), 210000);
 }
 
 TEST_F(DatasetTest, ChunkedAndFilteredTokensAreReadThroughHdf5) {

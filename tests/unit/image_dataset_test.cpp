@@ -38,7 +38,7 @@ class ImageDatasetTest : public WithFolder {
     write_image_shards(prefix(), images, shards);
   }
   ImageDataset open(ShardFiles::Pread pread = ::pread) const {
-    return ImageDataset(read_dataset_index(prefix()), pread);
+    return ImageDataset(read_dataset_index(prefix()), nullptr, pread);
   }
 
   void expect_all(const ImageDataset& dataset, const TestImages& images) const {
@@ -95,16 +95,10 @@ TEST_F(ImageDatasetTest, MakeDatasetChoosesTheKind) {
 
 TEST_F(ImageDatasetTest, MemoryIsTheTablesOfAllShards) {
   write(files_of_bytes(40), 2);
-  const std::int64_t per_shard = ImageDataset([] {
-                                   DatasetIndex index;
-                                   index.image.raw = true;
-                                   index.shards.resize(1);
-                                   return index;
-                                 }())
-                                     .memory_bytes();
-  EXPECT_EQ(open().memory_bytes(), 2 * (per_shard + 8) + 40 * 24);
+  const std::int64_t per_shard = 8;  // whether it is there
+  EXPECT_EQ(dataset_bytes(open().index()), 2 * (per_shard + 8) + 40 * 24);
   write(raw_images(40), 2);
-  EXPECT_EQ(open().memory_bytes(), 2 * per_shard + 40 * 16);
+  EXPECT_EQ(dataset_bytes(open().index()), 2 * per_shard + 40 * 16);
 }
 
 struct Damage {
