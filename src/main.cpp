@@ -49,7 +49,7 @@ constexpr const char* usage = R"(ringtrain: large-batch training over MPI
   ringtrain import FILE.safetensors EXPERIMENT.yaml [key.path=value ...] [--out CHECKPOINT.h5]
       Checks the weights against the experiment's model and makes a run of them, at step 0, to evaluate or to
       train --resume.
-  ringtrain bench comm|input|step ... [EXPERIMENT.yaml] [key.path=value ...] [--json FILE] [--seconds S] [--link-gbit G]
+  ringtrain bench start|comm|input|step ... [EXPERIMENT.yaml] [key.path=value ...] [--json FILE] [--seconds S] [--link-gbit G]
                   [--wanted RATE]
   ringtrain bench split EXPERIMENT.yaml [key.path=value ...] [--csv FILE.csv]
   ringtrain bench utilisation [EXPERIMENT.yaml] [key.path=value ...] [--limit-gib G] [--largest N] [--csv FILE.csv]

@@ -138,8 +138,9 @@ TEST_F(DevicePipelineTest, EvaluatesThroughTheStages) {
       TrainingRank one(e, false, nullptr, true), pipe(piped, true);
       const RunPlan plan = make_run_plan(e, index, &index, 1, *one.backend);
       const RunPlan piped_plan = make_run_plan(piped, index, &index, session().size(), *pipe.backend);
-      Evaluator alone(plan, *one.backend, *one.host, one.watchdog);
-      Evaluator together(piped_plan, *pipe.backend, pipe.communicator(), pipe.watchdog, pipe.stages.get());
+      Evaluator alone(plan, make_dataset(plan.validation), *one.backend, *one.host, one.watchdog);
+      Evaluator together(piped_plan, make_dataset(plan.validation), *pipe.backend, pipe.communicator(),
+                         pipe.watchdog, pipe.stages.get());
       for (int round = 0; round < 2; ++round) {
         const std::optional<Evaluation> expected = alone.run(one.trainer->weights(), 0, {}, {});
         const std::optional<Evaluation> found = together.run(pipe.trainer->weights(), 0, {}, {});
