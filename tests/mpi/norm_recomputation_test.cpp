@@ -34,7 +34,8 @@ struct Measured {
   TrainingRank rank;
   NormRecomputation norms;
   Measured(const Experiment& e, bool on_device, bool alone = false)
-      : rank(e, on_device, nullptr, alone), norms(rank.plan, *rank.backend, rank.communicator(), rank.watchdog) {}
+      : rank(e, on_device, nullptr, alone),
+        norms(rank.plan, make_dataset(rank.plan.train), *rank.backend, rank.communicator(), rank.watchdog) {}
   std::vector<float> values(const NormRecomputation::WantsToLeave& wish = {}) {
     EXPECT_TRUE(norms.measure(rank.trainer->weights(), 0, wish));
     return {norms.values().begin(), norms.values().end()};

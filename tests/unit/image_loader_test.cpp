@@ -40,7 +40,7 @@ class ImageLoaderTest : public WithFolder {
     return images;
   }
   std::shared_ptr<const Dataset> open(ShardFiles::Pread pread = ::pread) const {
-    return std::make_shared<ImageDataset>(read_dataset_index(prefix()), pread);
+    return std::make_shared<ImageDataset>(read_dataset_index(prefix()), nullptr, pread);
   }
 };
 
