@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What communication.order: fixed costs, and what it is for: the same runs on 1, 2 and 4 ranks, with gradients added in any order and in
-the fixed one. A run in any order comes twice: with passes as the backend likes them, and with the passes of the fixed order.
+"""What communication.order: fixed costs, and what it is for: the same runs on 1, 2 and 4 ranks, with gradients added in any order and
+in the fixed one. A run in any order comes twice: with the micro-batch that it would choose, and with that of the fixed order. Ranks that
+wait keep their processors busy, so processor seconds compare runs of one rank only.
 
   tests/bench/fixed_order.py [--rounds 3]            about 8 minutes on 2 cores
 
@@ -9,6 +10,7 @@ Needs the data of `make demo` and `make study` (data_prep/study_data.sh names, d
 import argparse
 import csv
 import json
+import resource
 import shutil
 import statistics
 import subprocess
@@ -17,8 +19,8 @@ from bench_tools import ROOT, WORK, fail
 
 MODELS = {
     "names": ["configs/names.yaml", "batch.global=256", "batch.worker=32", "stop.epochs=1", "evaluate.every_epochs=1"],
-    "digits": ["configs/digits_resnet18.yaml", "batch.global=128", "batch.worker=16", "stop.epochs=6", "learning_rate.milestones=[3,5]",
-               "evaluate.every_epochs=6"],
+    "digits": ["configs/digits_resnet18.yaml", "batch.global=128", "batch.worker=16", "stop.epochs=30", "learning_rate.milestones=[15,25]",
+               "evaluate.every_epochs=30"],
 }
 SAME_PASSES = {"names": "batch.micro=32", "digits": "batch.micro=16"}
 
@@ -32,13 +34,16 @@ def run(model, way, ranks):
     shutil.rmtree(folder, ignore_errors=True)
     command = ["tests/mpirun.sh", ranks, "bin/ringtrain", "train", *MODELS[model], *ways(model)[way], "noise.every_steps=0", "run.threads=1",
                "checkpoint.best=false", f"run.dir={folder}"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([str(part) for part in command], cwd=ROOT, text=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0:
         fail(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     losses = [record["loss"] for record in records if "loss" in record]
     speed = statistics.median(record["samples_per_second"] for record in records if "loss" in record)
-    return speed, losses, [record["validation_loss"] for record in records if "validation_loss" in record][-1]
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return speed, cpu, losses, [record["validation_loss"] for record in records if "validation_loss" in record][-1]
 
 
 def main():
@@ -53,13 +58,15 @@ def main():
                 for way in ways(model):
                     cells.setdefault((way, ranks), []).append(run(model, way, ranks))
         for (way, ranks), runs in cells.items():
-            speed = max(speed for speed, _, _ in runs)
-            plain = max(speed for speed, _, _ in cells[("any", ranks)])
-            of_one = cells[(way, 1)][0][1]
-            apart = next((step + 1 for step, (a, b) in enumerate(zip(runs[0][1], of_one)) if a != b), None)
-            rows.append({"model": model, "order": way, "ranks": ranks, "samples_per_second": round(speed),
-                         "of_any": round(speed / plain, 3), "first_loss_that_differs_from_one_rank": apart or "none",
-                         "last_loss": runs[0][1][-1], "validation_loss": runs[0][2]})
+            speed, cpu = max(r[0] for r in runs), min(r[1] for r in runs)
+            plain = cells[("any", ranks)]
+            of_one = cells[(way, 1)][0][2]
+            apart = next((step + 1 for step, (a, b) in enumerate(zip(runs[0][2], of_one)) if a != b), None)
+            rows.append({"model": model, "order": way, "ranks": ranks, "steps": len(of_one), "samples_per_second": round(speed),
+                         "speed_of_any": round(speed / max(r[0] for r in plain), 3),
+                         "processor_seconds": round(cpu, 2), "processor_of_any": round(cpu / min(r[1] for r in plain), 3),
+                         "first_loss_that_differs_from_one_rank": apart or "none",
+                         "last_loss": runs[0][2][-1], "validation_loss": runs[0][3]})
             print(rows[-1], flush=True)
     with open(ROOT / "results/bench/fixed_order.csv", "w", newline="") as file:
         table = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")

@@ -129,7 +129,7 @@ TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
   if (!is_power_of_two(session().size())) return;
   Settings large = kOneUpdate;
   large.push_back("data.image_size=64");
-  const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights: once is enough
+  const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights: 2 ranks are enough
   struct Case {
     std::int64_t workers;
     std::string model;
@@ -137,6 +137,7 @@ TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
   };
   for (const auto& [workers, model, settings] :
        {Case{1, kResnet, kOneUpdate}, Case{3, kResnet, kOneUpdate}, Case{3, alexnet, large}}) {
+    if (model == alexnet && session().size() != 2) continue;
     SCOPED_TRACE(cat(workers, " workers, ", model));
     const auto seeded = [&, &workers = workers, &model = model, &settings = settings](const std::string& seed) {
       Settings more = settings;

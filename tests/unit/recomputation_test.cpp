@@ -31,7 +31,7 @@ ModelConfig text_model(double dropout) {
 std::vector<Case> cases() {
   return {
       {"ResNet18SmallStem", [] { return cuda::image_task(small_resnet(18, 16, "small", 24), 8, 4, 2); }},
-      {"ResNet18ManySlices", [] { return cuda::image_task(small_resnet(18, 16, "small", 32), 32, 32, 16); }},
+      {"ResNet18ManySlices", [] { return cuda::image_task(small_resnet(18, 8, "small", 32), 32, 32, 16); }},
       {"ResNet18OddSizesOddChannels",
        [] { return cuda::image_task(small_resnet(18, 10, "imagenet", 75, 0.1), 6, 3, 3); }, 1},
       {"ResNet50ImageNetStem", [] { return cuda::image_task(small_resnet(50, 16, "imagenet", 64), 6, 6, 3); }},
