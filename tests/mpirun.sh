@@ -42,11 +42,38 @@ esac
 # Open MPI answers SIGINT and SIGTERM with SIGKILL for all ranks a second later, which can be too soon for a checkpoint.
 # SIGUSR1 and SIGUSR2 it only forwards. So mpirun gets a process group of its own (Ctrl-C does not reach it), and both
 # become SIGUSR1 here, a second one SIGUSR2 (to end at once, unless a checkpoint is being written), a third one kills.
+# Open MPI ends every job that has no exit code 0 with banners of its own. They would bury the program's message, so they
+# are left out; all other banners are printed.
+without_banners() {
+  trap '' INT TERM HUP USR1
+  local line block="" inside=no
+  while IFS= read -r line || [ -n "$line" ]; do
+    if [[ $line =~ ^-{74}$ ]]; then
+      if [ $inside = no ]; then
+        inside=yes block=$line
+        continue
+      fi
+      inside=no
+      case $block in
+        *"MPI_ABORT was invoked"* | *"a non-zero exit code. Per user-direction"* | *"exited with non-zero status, thus causing"*) ;;
+        *) printf '%s\n%s\n' "$block" "$line" ;;
+      esac
+    elif [ $inside = yes ]; then
+      block+=$'\n'$line
+    else
+      printf '%s\n' "$line"
+    fi
+  done
+  [ $inside = no ] || printf '%s\n' "$block"
+}
+exec 3> >(without_banners >&2)
+filter=$!
 set -m
 leash=() # a kill -9 of this script ends mpirun too
 setpriv --pdeathsig TERM true 2> /dev/null && leash=(setpriv --pdeathsig TERM)
-${leash[@]+"${leash[@]}"} "$mpirun" -n "$ranks" ${options[@]+"${options[@]}"} "$@" < /dev/null &
+${leash[@]+"${leash[@]}"} "$mpirun" -n "$ranks" ${options[@]+"${options[@]}"} "$@" < /dev/null 2>&3 3>&- &
 job=$!
+exec 3>&-
 signals=0
 stop() {
   signals=$((signals + 1))
@@ -61,4 +88,8 @@ while kill -0 $job 2> /dev/null; do # a trap ends `wait` before the job has ende
   code=0
   wait $job || code=$?
 done
+wait $filter 2> /dev/null || true # all that was written has been printed
+case $code in 134 | 135 | 137 | 139) # ABRT, BUS, KILL, SEGV: mpirun does not always say so
+  echo "error: a rank was ended by signal $((code - 128)) ($(kill -l $((code - 128))))" >&2 ;;
+esac
 exit $code

@@ -172,7 +172,7 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
   for (const ImageNote& note : examination.broken) report.broken.push_back(note.text);
   for (const ImageNote& note : examination.converted) report.converted.push_back(note.text);
   if (ranks.first()) {
-    print_notes(report, log);
+    print_notes(report, cat(options.out, "-notes.txt"), log);
     if (!report.broken.empty() && options.broken == "fail") {
       throw Error(cat(report.broken.size(), " of ", listing.splits[0].size() + listing.splits[1].size(),
                       " images cannot be used (see the list above); nothing was written"),

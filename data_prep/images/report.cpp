@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/table.h"
 
 namespace ringtrain {
@@ -23,11 +24,34 @@ std::string joined(const std::vector<double>& values) {
   return text;
 }
 
+constexpr std::size_t shown_of_a_kind = 10;
+
+// A word and the blanks that fill its column.
+std::string labelled(const std::string& word) {
+  return word + std::string(12 - word.size(), ' ');
+}
+
 }  // namespace
 
-void print_notes(const ImagesReport& report, std::ostream& log) {
-  for (const std::string& line : report.converted) log << "re-encoded  " << line << "\n";
-  for (const std::string& line : report.broken) log << "broken      " << line << "\n";
+void print_notes(const ImagesReport& report, const std::string& notes_path, std::ostream& log) {
+  struct Kind {
+    const char* name;
+    const std::vector<std::string>& lines;
+  };
+  const Kind kinds[] = {{"re-encoded", report.converted}, {"broken", report.broken}};
+  if (std::ranges::any_of(kinds, [](const Kind& kind) { return kind.lines.size() > shown_of_a_kind; })) {
+    std::string all;
+    for (const Kind& kind : kinds)
+      for (const std::string& line : kind.lines) all += cat(labelled(kind.name), line, "\n");
+    write_file_atomically(notes_path, all);
+  }
+  for (const Kind& kind : kinds) {
+    const std::size_t shown = std::min(kind.lines.size(), shown_of_a_kind);
+    for (std::size_t i = 0; i < shown; ++i) log << labelled(kind.name) << kind.lines[i] << "\n";
+    if (shown < kind.lines.size())
+      log << labelled(kind.name) << "... and " << kind.lines.size() - shown << " more: " << notes_path
+          << " lists all of them\n";
+  }
   log << std::flush;
 }
 
@@ -37,7 +61,7 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
   for (const std::size_t split : {train_split, validation_split}) {
     const ImagesReport::Split& part = report.splits[split];
     bytes += part.bytes;
-    const std::string label = cat(split_names[split], std::string(12 - std::string(split_names[split]).size(), ' '));
+    const std::string label = labelled(split_names[split]);
     if (part.samples == 0) {
       log << label << "none\n";
       continue;

@@ -2,13 +2,15 @@
 #pragma once
 
 #include <iosfwd>
+#include <string>
 
 #include "data_prep/images/convert_listing.h"
 
 namespace ringtrain {
 
-// Every broken and every converted image, one a line.
-void print_notes(const ImagesReport& report, std::ostream& log);
+// At most ten images of a kind, one a line: first those that were encoded again, then the broken ones. Where there are
+// more, `notes_path` gets all of them. Throws Error when that file cannot be written.
+void print_notes(const ImagesReport& report, const std::string& notes_path, std::ostream& log);
 void print_summary(const ImagesReport& report, const ImageOptions& options, const ImageListing& listing, int ranks,
                    int threads, std::ostream& log);
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import CONVERTER, PROGRAM, ROOT, evaluations, steps
+from conftest import CONVERTER, LAUNCHER, PROGRAM, ROOT, evaluations, steps
 
 GOOD = """name: e2e
 model: {hidden: 16}
@@ -53,6 +53,19 @@ def test_a_bad_experiment_is_named_with_its_place(workshop, what):
         assert f"{path}:{place}" in result.err, result
     for word in words:
         assert word in result.err, result
+
+
+def test_the_program_has_the_last_word(workshop):
+    """mpirun's and MPI_Abort's banners do not bury an error; what only mpirun knows is still told."""
+    path = workshop.folder / "good.yaml"
+    path.write_text(GOOD)
+    result = workshop.run("train", path, ranks=2, timeout=30)
+    assert result.code == 1 and result.err.splitlines()[-2].startswith("ringtrain: error (rank 0"), result
+    assert "MPI_ABORT" not in result.err and "-----" not in result.err, result
+    killed = subprocess.run([LAUNCHER, "2", "bash", "-c", "kill -9 $$"], capture_output=True, text=True, timeout=30)
+    assert killed.returncode == 137 and "ended by signal 9 (KILL)" in killed.stderr, killed
+    missing = subprocess.run([LAUNCHER, "2", "./nowhere"], capture_output=True, text=True, timeout=30)
+    assert missing.returncode != 0 and "Executable: ./nowhere" in missing.stderr, missing
 
 
 @pytest.mark.parametrize("what", BAD_OVERRIDES)

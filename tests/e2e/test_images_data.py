@@ -102,6 +102,25 @@ def test_broken_images_end_all_ranks_and_nothing_is_written(images, tmp_path):
     assert data("verify", tmp_path / "out" / "set").returncode == 0
 
 
+def test_ten_of_a_kind_are_listed_and_all_are_in_a_file(images, tmp_path):
+    source = tmp_path / "in"
+    shutil.copytree(images, source)
+    broken = sorted((source / "train/ant").glob("*.png"))[:11]
+    for path in broken:
+        path.write_bytes(b"")
+    result = data("images", source, "--out", tmp_path / "out" / "set", "--broken", "skip")
+    assert result.returncode == 0, result
+    notes = tmp_path / "out" / "set-notes.txt"
+    told = [line for line in result.stdout.splitlines() if line.startswith(("re-encoded", "broken"))]
+    assert sum(": " in line and "more: " not in line for line in told if line.startswith("broken")) == 10, told
+    assert f"broken      ... and {len(broken) - 10} more: {notes} lists all of them" in told
+    listed = notes.read_text().splitlines()
+    assert [line.split(":")[0].split("/", 1)[-1] for line in listed if line.startswith("broken")] == \
+        [str(path).split("/", 1)[-1] for path in broken]
+    kinds = [line.split()[0] for line in listed]
+    assert kinds == sorted(kinds, reverse=True)  # the broken ones come last
+
+
 def test_real_tar_files_give_the_records_of_the_folders(images, tmp_path):
     assert data("images", images, "--out", tmp_path / "folders" / "set").returncode == 0
 
