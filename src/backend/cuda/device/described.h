@@ -1,5 +1,8 @@
-// A GPU that is only described: its facts, cuDNN's plans for it and memory that is counted, on a machine that has none.
-// What executes throws. cuDNN's recurrent calls plan on a real GPU only: their memory is an estimate here.
+// A described device stands for a GPU that this machine does not have. It knows the facts of the GPU, asks cuDNN for
+// plans for it, and counts memory.
+//
+// Every call that would execute something throws Error. cuDNN plans recurrent layers only on a real GPU, so the memory
+// of recurrent layers is an estimate here.
 #pragma once
 
 #include <memory>
@@ -11,20 +14,23 @@
 namespace ringtrain::cuda {
 
 struct DeviceDescription {
-  std::string name;  // "h200", or the file
-  std::string json;  // one line, as cuDNN takes it
+  std::string name;  // "h200", or the path of the file
+  std::string json;  // one line, in the form that cuDNN reads
 };
-// The descriptions that the program brings (src/backend/cuda/devices), by name.
+// The names of the descriptions that are compiled into the program. The files are in
+// src/backend/cuda/device/descriptions.
 std::vector<std::string> described_device_names();
-// One of those, or a JSON file. Throws Error that says which there are.
+// Finds a description by its name, or reads it from a JSON file. When there is neither, throws Error that lists the
+// names.
 DeviceDescription find_description(const std::string& name_or_file);
 
-// `plan_cache`: a file that keeps cuDNN's answers (PlanCache); "": none. Throws Error where cuDNN or the stand-in
-// driver is missing.
+// `plan_cache` is the path of a file that keeps cuDNN's answers (PlanCache). When it is "", no answer is kept. Throws
+// Error when cuDNN or the stand-in driver is missing.
 std::unique_ptr<Device> make_described_device(const DeviceDescription& description, const std::string& plan_cache);
 
-// What a rank's process holds on the GPU besides vectors and programs. Estimates, until a GPU has been asked.
-inline constexpr std::int64_t context_estimate_bytes = std::int64_t{640} << 20;  // CUDA's context, cuDNN's kernels
-inline constexpr std::int64_t nccl_estimate_bytes = std::int64_t{384} << 20;     // channels of a communicator
+// Memory that a rank's process holds on the GPU beside vectors and programs. Both numbers are estimates, not
+// measurements.
+inline constexpr std::int64_t context_estimate_bytes = std::int64_t{640} << 20;  // CUDA's context and cuDNN's kernels
+inline constexpr std::int64_t nccl_estimate_bytes = std::int64_t{384} << 20;     // the channels of a NCCL communicator
 
 }  // namespace ringtrain::cuda

@@ -1,6 +1,12 @@
-// One GPU as the program sees it. Behind it stand the CUDA runtime and cuDNN (runtime/device.cpp), a GPU that is only
-// described (described.h: plans and memory, no execution) and, in tests, a device on the CPU that runs every kernel
-// and records every call. Nothing outside this folder and cluster/nccl* includes a CUDA header.
+// This room is the border between the program and a GPU. Device is the interface: memory, streams, events, kernel
+// launches, cuDNN's plans, captured graphs and timing. Begin reading here.
+//
+// Three classes implement it. The runtime device (runtime/device.cpp) calls the CUDA runtime and cuDNN. The described
+// device (described.h) plans and counts memory for a GPU that this machine does not have, and executes nothing. The
+// device of the tests runs every kernel on the CPU and records every call.
+//
+// plan_store.h keeps and times the plans of a real GPU. plan_process.h and planner.h make plans for a described one.
+// Outside this folder only dnn/plans.cpp, hopper/ and kernels/ include headers of CUDA or cuDNN.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +23,8 @@
 
 namespace ringtrain::cuda {
 
-// Opaque handles; 0 is none. The device owns what they name. A stream's handle on a GPU is its cudaStream_t: NCCL is
-// given it.
+// Opaque handles; 0 means "none". The device owns the objects behind them. On a GPU the handle of a stream is its
+// cudaStream_t, because NCCL needs it.
 struct Stream {
   std::uintptr_t handle = 0;
   bool operator==(const Stream&) const = default;
@@ -36,65 +42,67 @@ struct DeviceFacts {
   int compute_capability = 0;  // 90 for 9.0
   int multiprocessors = 0;
   std::int64_t memory_bytes = 0;  // of the whole device
-  std::int64_t free_bytes = 0;    // when it was asked
+  std::int64_t free_bytes = 0;    // when the device was made
   std::string cuda_version, cudnn_version;
   GpuSize size() const { return {compute_capability, multiprocessors}; }
 };
 
-// How many of cuDNN's plans of an operation are timed unless somebody asks otherwise.
+// The number of cuDNN's plans that are timed for an operation, unless the caller asks for another number.
 inline constexpr int usual_plan_candidates = 6;
 
 enum class CopyKind { to_device, to_host, on_device };
 
-// All calls are for the one thread that made the device. Errors of the device throw Error; one that leaves the device
-// unusable (an illegal address) makes every later call throw too.
+// Only the thread that made the device may call it. An error of the device throws Error. After an error that leaves the
+// device unusable, such as an illegal address, every later call throws too.
 class Device {
  public:
   virtual ~Device() = default;
   virtual const DeviceFacts& facts() const = 0;
 
-  // 256-byte aligned, zeroed. Throws Error naming `what`, the bytes wanted and the bytes free.
+  // Takes `bytes` of memory, zeroed and aligned to 256 bytes. Throws Error that names `what`, the bytes wanted and the
+  // bytes free.
   virtual void* allocate(std::int64_t bytes, const std::string& what) = 0;
   virtual void release(void* memory) = 0;
   virtual void* allocate_host(std::int64_t bytes) = 0;  // page-locked
   virtual void release_host(void* memory) = 0;
-  // Page-locks memory that somebody else owns until unpin(); where the machine refuses that, copies are merely slower.
-  // Throws Error unless these are whole pages (base/pages.h), none of which is pinned already: a copy from or to memory
-  // that is pinned in part is refused.
+  // Page-locks memory that the caller owns, until unpin(). If the machine refuses, copies from and to this memory are
+  // only slower. CUDA refuses a copy from or to memory that is pinned in part. Therefore pin() throws Error unless the
+  // memory is whole pages (base/pages.h), none of which is pinned already.
   virtual void pin(void* memory, std::int64_t bytes) = 0;
   virtual void unpin(void* memory) = 0;
-  virtual std::int64_t allocated_bytes() const = 0;  // by allocate(), now
+  virtual std::int64_t allocated_bytes() const = 0;  // held by allocate() at this moment
 
-  virtual Stream compute_stream() = 0;  // the program's
+  virtual Stream compute_stream() = 0;  // the stream of all programs
   virtual Stream make_stream(bool high_priority) = 0;
   virtual Event make_event() = 0;
   virtual void record(Event event, Stream stream) = 0;
-  virtual void wait(Stream stream, Event event) = 0;  // later work of the stream waits; the host does not
+  virtual void wait(Stream stream, Event event) = 0;  // later work of the stream waits, the host does not
   virtual bool done(Event event) = 0;
-  // Blocks until the event has happened. `poll` is called often meanwhile and may throw.
+  // Blocks until the event has happened. Calls `poll` often while it waits; `poll` may throw.
   virtual void synchronize(Event event, const std::function<void()>& poll) = 0;
 
-  // Asynchronous in the stream where the host side is page-locked.
+  // The copy is asynchronous when the memory on the host is page-locked.
   virtual void copy(void* to, const void* from, std::int64_t bytes, CopyKind kind, Stream stream) = 0;
   virtual void zero(void* memory, std::int64_t bytes, Stream stream) = 0;
 
   virtual void launch(const KernelLaunch& launch, Stream stream) = 0;
 
-  // A cuDNN plan for this operation, or null when there is none: `why` then says so in cuDNN's words. Plans of equal
-  // operations are made once.
+  // Returns a plan for this operation. Returns null when there is none; `why` is then the reason in cuDNN's words.
+  // Equal operations share one plan.
   virtual const DnnPlan* plan(const DnnOperation& operation, std::string* why = nullptr) = 0;
-  // Builds up to `most` plans of each of these operations, on several host threads where that helps; plan() and tune()
-  // find them afterwards. 1 where nothing will be timed.
+  // Builds up to `most` plans for each of these operations, so that plan() and tune() find them later. Uses several
+  // host threads when that helps. Callers that will time nothing pass 1.
   virtual void prepare(std::span<const DnnOperation> /*operations*/, int /*most*/) {}
-  // Times up to `most` of cuDNN's plans of the operation and keeps the fastest for plan(). Returns the seconds of
-  // device time that this took: 0 where the device cannot time, or where the answer is kept from before. A plan that
-  // plan() gave before stays valid; plan() gives the fastest from now on.
+  // Times up to `most` of cuDNN's plans for the operation; plan() returns the fastest of them from then on. Plans that
+  // plan() returned before stay valid. Returns the seconds that the timing took. Returns 0 when the device cannot time,
+  // or when the choice was made earlier.
   virtual double tune(const DnnOperation& /*operation*/, int /*most*/) { return 0; }
-  // All plans so far, and what was refused: for other ranks with the same kind of GPU, and for a resumed run. plan()
-  // then takes what fits instead of asking cuDNN.
+  // packed_plans() returns all plans made so far and all refusals as one text, for a resumed run and for other ranks
+  // with the same type of GPU. After take_plans() a plan comes from such a text, and cuDNN is asked only for the
+  // operations that the text lacks.
   virtual std::string packed_plans() { return {}; }
   virtual void take_plans(const std::string& /*packed*/) {}
-  // `tensors`: one address per entry of operation.tensors(), in that order.
+  // `tensors` has one address for each entry of operation.tensors(), in the same order.
   virtual void run(const DnnPlan& plan, std::span<void* const> tensors, void* workspace, Stream stream) = 0;
 
   // The same for recurrent layers.
@@ -102,16 +110,17 @@ class Device {
   virtual void run_forward(const RnnPlan& plan, const RnnForward& arguments, Stream stream) = 0;
   virtual void run_backward(const RnnPlan& plan, const RnnBackward& arguments, Stream stream) = 0;
 
-  // Work given to `stream` between the two is recorded, not run. A device without graphs throws.
+  // Work given to `stream` between these two calls is recorded and does not run. A device without graphs throws Error.
   virtual void begin_capture(Stream stream) = 0;
   virtual CapturedGraph end_capture(Stream stream) = 0;
   virtual void launch(CapturedGraph graph, Stream stream) = 0;
 
-  // Seconds of device time of `work` in the stream, the least of `repetitions`; a device that cannot time returns -1.
+  // Runs `work` in the stream `repetitions` times and returns the least device time in seconds. A device that cannot
+  // time returns -1.
   virtual double time(const std::function<void(Stream)>& work, int repetitions) = 0;
 };
 
-// Memory of a device, given back at the end.
+// Owns memory of a device and releases it in the destructor.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -142,12 +151,14 @@ class DeviceMemory {
   std::int64_t bytes_ = 0;
 };
 
-// Device `ordinal` of those that CUDA_VISIBLE_DEVICES leaves. Loads the driver, cuDNN and the plans of `plan_cache` (a
-// folder; "" = none). Throws Error with advice where there is no driver, no such device or no cuDNN.
+// Makes the device with this ordinal; CUDA_VISIBLE_DEVICES decides which GPUs have ordinals. Loads the driver and
+// cuDNN, and the plans kept in the folder `plan_cache` ("" for none). Throws Error with advice when there is no driver,
+// no such device or no cuDNN.
 std::unique_ptr<Device> make_runtime_device(int ordinal, const std::string& plan_cache);
-// How many devices this process sees; 0 without a driver.
+// The number of GPUs that this process sees; 0 without a driver.
 int visible_devices();
-// Their uuids (of a MIG slice: the slice's) in order of their ordinals, asked without taking any of them into use.
+// The uuids of these GPUs in the order of their ordinals. The uuid of a MIG slice is its own. The call takes no GPU
+// into use.
 std::vector<std::string> visible_uuids();
 
 }  // namespace ringtrain::cuda

@@ -1,4 +1,5 @@
-// Plans for a described GPU, as the program asks for them: from a cache file, else from a child process (planner.h).
+// The program asks here for cuDNN's plans for a described GPU. An answer comes from a cache file (PlanCache) or from a
+// child process (PlanProcess; planner.h is the child's side).
 #pragma once
 
 #include <sys/types.h>
@@ -14,34 +15,35 @@
 
 namespace ringtrain::cuda {
 
-// This executable, unless RINGTRAIN_EXECUTABLE names another (a start script, or the program that a test belongs to).
+// The path of the executable that runs as the child. It is this executable unless RINGTRAIN_EXECUTABLE names another. A
+// start script and a test set the variable.
 std::string planner_executable();
-// libcuda-stand-in.so beside it.
+// The path of libcuda-stand-in.so, which lies beside that executable.
 std::string stand_in_driver_path();
 
-// One child and its two pipes. A child that dies is started again for the next question.
+// Owns one child process and the two pipes to it. When the child dies, the next question starts a new one.
 class PlanProcess {
  public:
-  // One line of JSON; `name` is for errors.
+  // `description` is one line of JSON. `name` appears in errors.
   PlanProcess(std::string name, std::string description);
   ~PlanProcess();
   PlanProcess(const PlanProcess&) = delete;
   PlanProcess& operator=(const PlanProcess&) = delete;
 
-  // Starts the child if need be. Throws Error where it has no cuDNN, no stand-in driver or no valid description.
+  // Starts the child if it does not run. Throws Error when the child finds no cuDNN, no stand-in driver or no valid
+  // description.
   const std::string& cudnn_version();
-  // A crash is an answer, too: refused, with the signal's name. Throws Error after 300 s without one.
+  // plan() asks for a plan; reload() asks for the plan after two rounds of serialising and loading. When the child
+  // crashes, the answer is a refusal with the name of the signal. Throws Error when no answer comes within 300 s.
   PlanAnswer plan(const DnnOperation& operation) { return answer_to("plan", operation); }
-  PlanAnswer reload(const DnnOperation& operation) {
-    return answer_to("reload", operation);
-  }  // serialised and loaded, twice
+  PlanAnswer reload(const DnnOperation& operation) { return answer_to("reload", operation); }
   std::uint64_t hash(const DnnOperation& operation);
 
  private:
   PlanAnswer answer_to(const std::string& verb, const DnnOperation& operation);
   void start();
   void stop();
-  std::optional<std::string> ask(const std::string& question);  // nothing: the child ended
+  std::optional<std::string> ask(const std::string& question);  // no value: the child has ended
   bool write_line(const std::string& text);
   std::optional<std::string> read_line();
   std::string end_of_child();
@@ -51,11 +53,11 @@ class PlanProcess {
   int to_child_ = -1, from_child_ = -1;
 };
 
-// Answers by content: cuDNN's version, the device's description, the graph that cuDNN is told, and the key. The file is
-// a table: results/cuda_plans_*.csv are such files.
+// A table of answers in a file. The key of an answer is cuDNN's version, the device's description, the graph given to
+// cuDNN and the operation's key. results/cuda_plans_*.csv are such files.
 class PlanCache {
  public:
-  // Reads what is there; lines that are not understood are passed over. "": nothing is kept.
+  // Reads the file if it exists and skips lines that it does not understand. When `file` is "", nothing is kept.
   PlanCache(std::string file, const std::string& description);
   const PlanAnswer* find(const std::string& version, std::uint64_t graph, const std::string& key) const;
   void add(const std::string& version, std::uint64_t graph, const std::string& key, const PlanAnswer& answer);

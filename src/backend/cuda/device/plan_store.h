@@ -1,6 +1,6 @@
-// The plans of one device: an operation is planned once, its plans are timed beside each other when tune() is asked
-// to, and what was chosen is kept for the next run and for other ranks. Knows nothing of cuDNN: plans come from a
-// PlanMaker.
+// PlanStore keeps the plans of one real GPU. It plans each operation once. tune() times several plans for an operation
+// and keeps the fastest. The choices are saved for the next run and for other ranks. The store does not call cuDNN; a
+// PlanMaker makes the plans.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,15 @@
 
 namespace ringtrain::cuda {
 
-// Builds and loads plans, for one thread.
+// Builds and loads plans. One thread uses it.
 class PlanMaker {
  public:
   virtual ~PlanMaker() = default;
-  // The first `most` that build, cuDNN's best guess first. Empty: none, and `why` says so.
+  // Builds up to `most` plans, cuDNN's best guess first. When no plan can be built, the result is empty and `why` is
+  // the reason.
   virtual std::vector<std::unique_ptr<DnnPlan>> build(const DnnOperation& operation, std::size_t most,
                                                       std::string* why) = 0;
-  // What packed() gave; null where it is not taken here.
+  // Loads a plan from the answer that packed() gave. Returns null when this device or cuDNN does not accept it.
   virtual std::unique_ptr<DnnPlan> load(const DnnOperation& operation, const PlanAnswer& answer) = 0;
   virtual PlanAnswer packed(const DnnPlan& plan) = 0;  // throws Error
   virtual std::uint64_t graph_hash(const DnnOperation& operation) = 0;
@@ -34,13 +35,15 @@ class PlanMaker {
 class PlanStore {
  public:
   using MakeMaker = std::function<std::unique_ptr<PlanMaker>()>;
-  // `of_thread` is called in each thread that builds, beside the device's own. `folder`: where plans are kept from run
-  // to run; "" for none. RINGTRAIN_PLAN_CANDIDATES, 1 to 16: how many plans of an operation are timed, in place of what
-  // tune() is told; 1: none is timed, cuDNN's first guess is taken. Throws Error where it is something else.
+  // `of_thread` makes a PlanMaker for each further thread that builds plans. `folder` is the folder that keeps plans
+  // from run to run; "" for none. The variable RINGTRAIN_PLAN_CANDIDATES, 1 to 16, replaces the number that the caller
+  // of tune() names. With 1 nothing is timed and cuDNN's first guess is taken. Throws Error when the variable has
+  // another value.
   PlanStore(Device& device, std::unique_ptr<PlanMaker> maker, MakeMaker of_thread, std::filesystem::path folder);
   ~PlanStore();
 
-  // Device::plan(), prepare(), tune(), packed_plans() and take_plans(). A plan that was given out stays valid.
+  // These implement Device::plan(), prepare(), tune(), packed_plans() and take_plans(). A plan that find() has returned
+  // stays valid.
   const DnnPlan* find(const DnnOperation& operation, std::string* why);
   void prepare(std::span<const DnnOperation> operations, int most);
   double tune(const DnnOperation& operation, int most);
@@ -52,7 +55,7 @@ class PlanStore {
     std::unique_ptr<DnnPlan> plan;
     std::string why;
     int timed = 0;
-    bool settled = false;  // by the run that this one resumes, or by rank 0
+    bool settled = false;  // the choice came from the run that this one resumes, or from rank 0
   };
   struct Candidates {
     std::vector<PlanAnswer> answers;
@@ -75,13 +78,14 @@ class PlanStore {
   std::optional<int> setting_;
   std::map<std::string, Known> known_;
   std::map<std::string, Candidates> prepared_;
-  std::vector<std::unique_ptr<DnnPlan>> retired_;  // given out, and replaced by a faster one since
+  std::vector<std::unique_ptr<DnnPlan>> retired_;  // plans that find() returned before tune() found faster ones
   PackedPlans taken_;
-  bool said_ = false;  // that a plan of those is refused here
+  bool said_ = false;  // a warning about a refused plan of taken_ has been logged
 };
 
-// Seconds of each plan of one operation on scratch memory, which is given back; negative: it did not run. Empty where
-// the device cannot time, or has no memory left for it. `spent`: what all of it took.
+// Times each plan of one operation on scratch memory and releases that memory. Returns the seconds of each plan;
+// negative means that the plan did not run. Returns nothing when the device cannot time or has no memory left. Adds the
+// time of the whole trial to `spent`.
 std::vector<double> time_plans(Device& device, std::span<const std::unique_ptr<DnnPlan>> plans, double& spent);
 
 }  // namespace ringtrain::cuda

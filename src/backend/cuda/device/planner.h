@@ -1,16 +1,16 @@
-// The child process that plans for a described GPU: cuDNN with a stand-in for NVIDIA's driver, which only this process
-// ever opens. It reads one operation's key a line and answers in one line; when cuDNN crashes on one, the process that
-// asked starts another.
+// The child process that plans for a described GPU. It runs cuDNN with a stand-in for NVIDIA's driver; no other process
+// opens the stand-in. The process reads one question a line and answers each in one line. When cuDNN crashes on a
+// question, the parent starts another child.
 #pragma once
 
 namespace ringtrain::cuda {
 
-// Argument of the executable that makes it this process.
+// The command-line argument that makes the executable run as this process.
 inline constexpr const char* planner_command = "cudnn-planner";
-// Serves standard input and output until the end of the input. The first line is the device's description, answered by
-// "ready VERSION"; then "plan KEY" and "reload KEY" (the plan as it comes back from its serialised form,
-// written and loaded twice) are answered by to_line() with tabs, "hash KEY" by graph_hash(), each also by
-// "error\tWHAT\tHINT".
+// Answers questions from standard input on standard output until the input ends. The first line is the device's
+// description; the answer is "ready VERSION". Then "plan KEY" is answered with a plan in the form of to_line() with
+// tabs. "reload KEY" is answered with that plan after two rounds of serialising and loading. "hash KEY" is answered
+// with graph_hash(). A line that fails is answered with "error\tWHAT"; for the first line a tab and HINT follow.
 int run_planner();
 
 }  // namespace ringtrain::cuda

@@ -1,4 +1,5 @@
-// The libraries of a GPU machine, opened when a GPU is asked for: one executable starts where there are none of them.
+// Opens the libraries of a GPU machine at run time, when the program asks for a GPU. So the same executable starts on
+// machines that have none of them.
 #pragma once
 
 #include <string>
@@ -8,26 +9,30 @@ namespace ringtrain::cuda {
 
 struct LibraryRequest {
   std::string file;                    // "libcudnn.so.9"
-  std::vector<std::string> variables;  // CUDNN_HOME, ...: the library may lie in lib64 or lib below them
-  std::string advice;                  // when it is nowhere
+  std::vector<std::string>
+      variables;       // environment variables such as CUDNN_HOME; lib64 and lib below them are searched
+  std::string advice;  // the hint of the error when the library is not found
 };
 
-// Where a library is looked for, in this order ("": the loader's own search, LD_LIBRARY_PATH and the system's folders):
-// RINGTRAIN_CUDA_LIBRARIES (folders, separated by ':'), the request's variables, the loader, CUDA's folder at build
-// time and the usual folders of drivers and toolkits; python_library_folders() at last.
+// The folders in which a library is searched, in this order. RINGTRAIN_CUDA_LIBRARIES comes first (folders separated by
+// ':'). The request's variables follow. Then comes "", which means the loader's own search: LD_LIBRARY_PATH and the
+// system's folders. CUDA's folder at build time and the usual folders of drivers and toolkits come last.
+// python_library_folders() is searched after all of these.
 std::vector<std::string> library_folders(const LibraryRequest& request);
-// nvidia/*/lib of the Python environment: VIRTUAL_ENV, CONDA_PREFIX, or what python3 says of itself.
+// The folders nvidia/*/lib of the Python environment. VIRTUAL_ENV or CONDA_PREFIX names the environment; else python3
+// is asked.
 const std::vector<std::string>& python_library_folders();
 
-// Opened once and kept for the life of the process. Null when it is nowhere.
+// Opens a library once and keeps it open until the process ends. Returns null when the library is not found.
 void* try_library(const LibraryRequest& request);
-// The same; throws Error that names the file and everything that was searched.
+// The same, but throws Error that names the file and all folders that were searched.
 void* open_library(const LibraryRequest& request);
-// Throws Error that names the library's file.
+// Finds a function of the library. Throws Error that names the library's file when the function is missing.
 void* library_function(void* library, const char* name);
-std::string library_file(void* library);  // where it was found
+std::string library_file(void* library);  // the path at which it was found
 
-// The driver (libcuda.so.1), cuDNN (with the compiler and cuBLAS that it opens by name) and NCCL.
+// These return the driver (libcuda.so.1), cuDNN and NCCL. cudnn_library() also opens the libraries that cuDNN opens by
+// name: the runtime, the compiler and cuBLAS.
 void* driver_library();
 bool has_driver();
 void* cudnn_library();
@@ -36,6 +41,6 @@ void* nccl_library();
 }  // namespace ringtrain::cuda
 
 namespace cudnn_frontend {
-// Where cuDNN's front end looks its functions up; set by cudnn_library().
+// cuDNN's front end looks its functions up in this library. cudnn_library() sets it.
 extern void* cudnn_dlhandle;
 }  // namespace cudnn_frontend

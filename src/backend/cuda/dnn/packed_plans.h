@@ -1,5 +1,5 @@
-// What is kept of cuDNN's plans, in one form: the answers of a described device, the cache, what ranks are sent, and a
-// run's folder.
+// PlanAnswer is cuDNN's answer about one operation, in the one form in which answers are kept: as the answers for a
+// described device, in the cache, in messages to other ranks and in a run's folder.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +8,26 @@
 
 namespace ringtrain::cuda {
 
-// What cuDNN said of one operation on one device.
+// cuDNN's answer about one operation on one device.
 struct PlanAnswer {
   bool found = false;
   std::int64_t workspace_bytes = 0;
-  std::string engine = {};  // found: cuDNN's name of the engine and its knobs
-  std::string why = {};     // refused: in cuDNN's words
-  int timed = 0;            // it was the fastest of up to so many; 0: cuDNN's first guess
-  std::string bytes = {};   // cuDNN's own form of the plan, 0.1 to 0.3 MB; none of a device that is only described
+  std::string engine = {};  // when found: cuDNN's name for the engine and its knobs
+  std::string why = {};     // when refused: the reason in cuDNN's words
+  int timed = 0;            // the plan was the fastest of up to this many; 0: cuDNN's first guess
+  std::string bytes = {};   // the plan as cuDNN serialises it, 0.1 to 0.3 MB; empty for a device that is only described
   bool operator==(const PlanAnswer&) const = default;
 };
 
-// "found", workspace, engine, or "refused", 0, reason, with `separator` between; neither it nor a line's end is inside.
+// Writes "found", the workspace and the engine, or "refused", 0 and the reason, with `separator` between them. The
+// engine and the reason contain neither the separator nor a line break.
 std::string to_line(const PlanAnswer& answer, char separator);
 PlanAnswer parse_answer(const std::string& line, char separator);  // throws Error
 
-// By DnnOperation::key().
+// The key of an entry is DnnOperation::key().
 using PackedPlans = std::map<std::string, PlanAnswer>;
 std::string pack(const PackedPlans& plans);
-// Stops at what it does not understand: such plans are made anew.
+// Reads plans until it meets something that it does not understand. The plans after that place are made anew.
 PackedPlans unpack(const std::string& text);
 
 }  // namespace ringtrain::cuda

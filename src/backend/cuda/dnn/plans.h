@@ -1,6 +1,6 @@
-// cuDNN's execution plans of DnnOperations, through NVIDIA's front end (its headers are included in plans.cpp
-// only). For a real device, by its cuDNN handle, or for one that is only described: then plans are built and refused
-// for the same reasons, and cannot be executed.
+// Makes cuDNN's execution plans for DnnOperations with NVIDIA's front end. Only plans.cpp includes the front end's
+// headers. DnnPlanner plans for a real device with its cuDNN handle, or for a device that is only described. For a
+// described device plans are built or refused for the same reasons as on the real one, but cannot be executed.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,12 @@ class CudnnPlan : public DnnPlan {
   std::int64_t workspace_bytes() const override { return workspace_bytes_; }
   std::string engine() const override { return engine_; }
 
-  // In the handle's stream; may be captured. `tensors` as Device::run's, `workspace` 256-byte aligned.
+  // Runs the plan in the handle's stream; the call may be captured. `tensors` are as in Device::run. `workspace` is
+  // aligned to 256 bytes.
   void execute(void* cudnn_handle, std::span<void* const> tensors, void* workspace) const;
-  // For a cache, a broadcast or a run's folder. Holds for this cuDNN version and GPU. A plan that was loaded gives what
-  // it was loaded from. Throws Error where cuDNN cannot write it down.
+  // The plan in the form that a cache, a broadcast and a run's folder keep. It is valid for this cuDNN version and this
+  // type of GPU. A loaded plan returns the answer that it was loaded from. Throws Error when cuDNN cannot serialise the
+  // plan.
   PlanAnswer packed() const;
 
  private:
@@ -34,28 +36,31 @@ class CudnnPlan : public DnnPlan {
             std::string engine);
   DnnOperation operation_;
   std::shared_ptr<Graph> graph_;
-  std::int64_t index_ = 0;  // of the plan among the graph's
+  std::int64_t index_ = 0;  // index of the plan among the graph's plans
   std::int64_t workspace_bytes_ = 0;
   std::string engine_;
-  std::string loaded_from_;  // cuDNN's bytes; empty: it was built here
+  std::string loaded_from_;  // cuDNN's bytes; empty when the plan was built here
 };
 
 class DnnPlanner {
  public:
-  // Loads cuDNN (libraries.h). A cudnnHandle_t of the device.
+  // Plans for a device through its cudnnHandle_t. Loads cuDNN (libraries.h).
   static DnnPlanner for_device(void* cudnn_handle);
-  // The JSON that cuDNN writes of a device; throws Error naming what it lacks.
+  // Plans for a described device. `json` is the JSON with which cuDNN describes a device. Throws Error that names the
+  // missing entries.
   static DnnPlanner for_description(const std::string& json);
   DnnPlanner(DnnPlanner&&) noexcept;
   ~DnnPlanner();
 
-  // The first plan that builds, of those that cuDNN's heuristics propose (mode A, then its fallback). Only
-  // deterministic engines; without TF32 for Math::fp32. Null: none, and `why` says so in cuDNN's words.
+  // Returns the first plan that builds. cuDNN's heuristics propose the plans: mode A first, then the fallback mode.
+  // Engines whose results differ from run to run are left out; for Math::fp32 engines with TF32 are left out too.
+  // Returns null when no plan builds; `why` is then cuDNN's reason.
   std::unique_ptr<CudnnPlan> plan(const DnnOperation& operation, std::string* why = nullptr) const;
-  // The first `most` that build, to be timed; empty: none.
+  // Returns the first `most` plans that build, so that the caller can time them. The result is empty when none builds.
   std::vector<std::unique_ptr<CudnnPlan>> candidates(const DnnOperation& operation, std::size_t most,
                                                      std::string* why = nullptr) const;
-  // What packed() gave for this operation; null where this cuDNN or device does not take it.
+  // Loads a plan from the answer that packed() gave for this operation. Returns null when this cuDNN or this device
+  // does not accept it.
   std::unique_ptr<CudnnPlan> load(const DnnOperation& operation, const PlanAnswer& answer,
                                   std::string* why = nullptr) const;
 
@@ -65,11 +70,12 @@ class DnnPlanner {
   std::unique_ptr<Target> target_;
 };
 
-// Of everything that cuDNN is told of the operation: the same number, the same question. Needs no device.
+// A hash of everything that cuDNN is told about the operation. Equal hashes mean equal questions. The call needs no
+// device.
 std::uint64_t graph_hash(const DnnOperation& operation);
-// A real GPU as cuDNN describes it: the JSON that for_description() takes. Throws Error.
+// cuDNN's description of a real GPU, in the JSON that for_description() takes. Throws Error.
 std::string describe_gpu(int ordinal);
-// Of the library that was loaded: "9.19.0".
+// The version of the loaded cuDNN, such as "9.19.0".
 std::string cudnn_version_text();
 
 }  // namespace ringtrain::cuda

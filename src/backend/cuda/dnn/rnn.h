@@ -1,5 +1,6 @@
-// LSTM layers through cuDNN's recurrent calls. Sequence-major: [length, batch, features]. Gates in the order i f g o,
-// as torch.nn.LSTM's and cuDNN's. No dropout inside: between layers the program applies its own, keyed by place.
+// Describes LSTM layers for cuDNN's recurrent calls. Sequences are [length, batch, features]. The gates are in the
+// order i f g o, as in torch.nn.LSTM and cuDNN. cuDNN applies no dropout. The program applies its own dropout between
+// layers, whose random bits depend on the position in the batch.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +25,14 @@ struct RnnOperation {
   bool operator==(const RnnOperation&) const = default;
   std::string key()
       const;  // unique, one line: "lstm bf16 layers4 input128 hidden512 length64 batch4096 standard training"
-  double flops() const;  // of a pass forward; backward is twice that
+  double flops() const;  // of a forward pass; a backward pass has twice as many
 };
 
-// Where one tensor lies in cuDNN's weight space, in elements of the operation's type.
+// The place of one tensor in cuDNN's weight space. offset and count are in elements of the operation's type.
 struct RnnWeight {
   std::int64_t layer = 0;
-  bool recurrent = false;  // of h, else of x
-  bool bias = false;       // [hidden] else [hidden, features], row-major
+  bool recurrent = false;  // true: multiplies h; false: multiplies x
+  bool bias = false;       // true: [hidden]; false: [hidden, features], row-major
   int gate = 0;            // 0..3: i f g o
   std::int64_t offset = 0, count = 0;
 };
@@ -40,18 +41,21 @@ class RnnPlan {
  public:
   virtual ~RnnPlan() = default;
   virtual const RnnOperation& operation() const = 0;
-  virtual std::int64_t weight_bytes() const = 0;  // of the weight space (and of its gradient)
+  virtual std::int64_t weight_bytes() const = 0;  // size of the weight space, and of its gradient
   virtual std::int64_t workspace_bytes() const = 0;
-  virtual std::int64_t reserve_bytes() const = 0;  // what backward reads of forward; 0 in inference
+  virtual std::int64_t reserve_bytes()
+      const = 0;  // size of the memory that forward writes and backward reads; 0 in inference
   virtual const std::vector<RnnWeight>& weights() const = 0;
 };
 
-// Device addresses. h0, c0, hn, cn: [layers, batch, hidden]; h0 and c0 null: zeros; hn and cn null: not wanted.
+// Device addresses. h0, c0, hn and cn are [layers, batch, hidden]. When h0 and c0 are null, the state begins with
+// zeros. When hn and cn are null, the final state is not written.
 struct RnnForward {
   const void *x = nullptr, *weights = nullptr, *h0 = nullptr, *c0 = nullptr;
   void *y = nullptr, *hn = nullptr, *cn = nullptr, *workspace = nullptr, *reserve = nullptr;
 };
-// Data gradient, then weight gradient. `dx` null: not wanted. `dweights` is added to, never set.
+// Computes the data gradient, then the weight gradient. `dx` is null when it is not wanted. The weight gradient is
+// added to `dweights`.
 struct RnnBackward {
   const void *x = nullptr, *weights = nullptr, *h0 = nullptr, *c0 = nullptr, *y = nullptr, *dy = nullptr;
   void *dx = nullptr, *dweights = nullptr, *workspace = nullptr, *reserve = nullptr;

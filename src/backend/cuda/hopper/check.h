@@ -1,5 +1,5 @@
-// Whether a convolution of the library for Hopper computes on this device what cuDNN does. Nobody has seen these
-// kernels run when they are compiled, so a layer takes one only after this.
+// Checks on a device that a convolution of the library for Hopper computes what cuDNN computes. The machine that
+// compiles these kernels may have no GPU to run them. Therefore a layer takes one of them only after this check.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace ringtrain::cuda::hopper {
 
-// A few samples of the operation's shape, two groups of them where it has groups: the result beside that of cuDNN's
-// plain operation (what is fused is added on the host, in fp32), and the sums beside those of the result as it is
-// stored, in double precision. "": they agree to the roundings of their type; else what differs, or why it cannot be
-// said.
+// Computes the operation for a few samples, in two groups if it has groups. The result is compared with the result of
+// cuDNN's plain operation; the fused part is added on the host in fp32. The sums are compared with sums of the stored
+// result in double precision. Returns "" when both agree up to the rounding of their types. Otherwise returns the
+// difference, or the reason why no comparison is possible.
 std::string difference_from_plain(Device& device, const DnnOperation& operation);
 
 }  // namespace ringtrain::cuda::hopper

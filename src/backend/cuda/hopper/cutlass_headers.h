@@ -1,5 +1,5 @@
-// CUTLASS's headers in the order in which they find one another (not all of them include what they use), and our words
-// in CUTLASS's.
+// Includes CUTLASS's headers and translates this program's types to CUTLASS's. The order of the includes matters,
+// because some headers do not include what they use.
 #pragma once
 
 // clang-format off

@@ -1,4 +1,4 @@
-// One compiled kernel of the library: what it is, and how it is asked and launched.
+// Instance describes one compiled kernel of the library, and says how to query it and how to launch it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,7 @@
 
 namespace ringtrain::cuda::hopper {
 
-// In the workspace, see workspace_of().
+// Partial results in the workspace; see workspace_of().
 struct Partials {
   float *sum = nullptr, *sum_other = nullptr;  // [tiles of rows][columns rounded up to tiles]
   float* splits = nullptr;                     // [splits][k][r][r][c]
@@ -20,7 +20,7 @@ struct Instance {
   cudaError_t (*launch)(const Problem&, const Tensors&, const Partials&, cudaStream_t);
 };
 
-// A grid of clusters of `cluster` blocks in x; allows the kernel its shared memory first.
+// Launches the kernel in clusters of `cluster` blocks in x. Raises the kernel's limit of dynamic shared memory first.
 cudaError_t launch_clusters(const void* kernel, dim3 grid, unsigned threads, int cluster, int shared_bytes,
                             void* params, cudaStream_t stream);
 

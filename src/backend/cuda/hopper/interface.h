@@ -1,6 +1,7 @@
-// The border of libringtrain-hopper.so: convolutions from CUTLASS for Hopper GPUs (compute capability 9.0), with what
-// is fused to them. Plain data and C functions, so that the program opens the library at run time and is built without
-// it. Activations are NHWC, weights KRSC, both bf16 or fp16.
+// The interface of libringtrain-hopper.so, a library of convolutions for Hopper GPUs (compute capability 9.0). The
+// kernels come from CUTLASS and compute fused operations too. The interface is plain data and C functions. So the
+// program can be built without the library and opens it at run time. Activations are NHWC and weights KRSC, both in
+// bf16 or fp16.
 #pragma once
 
 #include <cstdint>
@@ -8,30 +9,30 @@
 namespace ringtrain::cuda::hopper {
 
 enum class Work : std::int32_t {
-  forward_sums,       // y = conv(x, w); per group and channel: sum y, sum y^2, of y as it is stored
-  gradient_sums,      // dr = dgrad(dy, w) where scale x + bias > 0, else 0; per group and channel: sum dr, sum dr x
-  gradient_add_sums,  // dr = dgrad(dy, w) + shortcut where output > 0, else 0; sum dr, sum dr x
+  forward_sums,   // y = conv(x, w); also sum y and sum y^2 per group and channel, from y as it is stored
+  gradient_sums,  // dr = dgrad(dy, w) where scale x + bias > 0, else 0; also sum dr and sum dr x per group and channel
+  gradient_add_sums,  // dr = dgrad(dy, w) + shortcut where output > 0, else 0; also sum dr and sum dr x
   weight_gradient     // dw = alpha wgrad(dy, x)
 };
-enum class Element : std::int32_t { fp32, bf16, fp16 };  // numbered as Type
+enum class Element : std::int32_t { fp32, bf16, fp16 };  // the same numbers as Type
 
-// A convolution: x [n, h, w, c], w [k, r, r, c], y [n, p, q, k], square kernel. Statistics, scale and bias are those of
-// `groups` equal runs of samples.
+// A convolution with a square kernel: x [n, h, w, c], w [k, r, r, c], y [n, p, q, k]. The samples are `groups` groups
+// of equal size, one after the other; each has its own statistics, scale and bias.
 struct Problem {
   Work work = Work::forward_sums;
-  Element type = Element::bf16, result = Element::fp32;  // result: of dw
+  Element type = Element::bf16, result = Element::fp32;  // result: type of dw
   std::int64_t n = 0, c = 0, h = 0, w = 0, k = 0, r = 0, stride = 1, padding = 0, groups = 1;
 };
 
-// Device addresses, 16-byte aligned; what a kind of work does not use is null.
+// Device addresses, aligned to 16 bytes. An address that a kind of work does not use is null.
 struct Tensors {
-  const void* activation = nullptr;  // x; of data gradients dy
-  const void* weight = nullptr;      // of weight gradients dy
-  const void* norm_input = nullptr;  // x of the norm, as dx
+  const void* activation = nullptr;  // x; for a data gradient dy
+  const void* weight = nullptr;      // w; for a weight gradient dy
+  const void* norm_input = nullptr;  // the norm's input x, in the shape of dx
   const void *shortcut = nullptr, *output = nullptr;
   const float *scale = nullptr, *bias = nullptr;  // [groups][c]
   void* result = nullptr;                         // y, dx or dw
-  float *sum = nullptr, *sum_other = nullptr;     // of group g at + g x sum_stride, [channels]
+  float *sum = nullptr, *sum_other = nullptr;     // [channels]; the sums of group g begin at g x sum_stride
   std::int64_t sum_stride = 0;                    // floats
   float alpha = 1;
 };
@@ -47,15 +48,17 @@ struct Description {
 inline constexpr int interface_version = 1;
 inline constexpr const char* library_file = "libringtrain-hopper.so";
 
-// What the library exports, under these names. 0: done; else `why` says what is wrong, cut at why_bytes.
+// The functions that the library exports. Those that can fail return 0 on success. Otherwise they write the reason to
+// `why`, cut at why_bytes.
 extern "C" {
 int ringtrain_hopper_version();
 int ringtrain_hopper_instances();
 void ringtrain_hopper_describe(int instance, Description* to);
-// On the host, without a GPU: whether CUTLASS can do it, and the workspace.
+// Whether CUTLASS can compute the problem, and the workspace that it needs. The call runs on the host and needs no GPU.
 int ringtrain_hopper_can_implement(int instance, const Problem* problem, std::int64_t* workspace_bytes, char* why,
                                    int why_bytes);
-// In the stream (a cudaStream_t); may be captured. `workspace`: 256-byte aligned.
+// Launches the kernels in the stream, which is a cudaStream_t; the call may be captured. `workspace` is aligned to 256
+// bytes.
 int ringtrain_hopper_launch(int instance, const Problem* problem, const Tensors* tensors, void* workspace, void* stream,
                             char* why, int why_bytes);
 }

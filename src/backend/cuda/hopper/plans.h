@@ -1,5 +1,8 @@
-// The library of convolutions for Hopper as the program sees it: opened at run time where it lies beside the
-// executable, and asked for DnnOperations with Engine::hopper.
+// This room contains convolutions for Hopper GPUs, built from CUTLASS as a library of its own (libringtrain-hopper.so).
+// The program opens the library at run time when it lies beside the executable, and uses it for each DnnOperation with
+// Engine::hopper. Begin reading here: Library opens the file, Plans makes plans for operations. interface.h is the
+// border between program and library. tiling.h holds the rules that both share. The kernels are in convolution.cuh and
+// weight_gradient.cuh. check.h compares a kernel with cuDNN before a layer uses it.
 #pragma once
 
 #include <map>
@@ -14,19 +17,21 @@
 
 namespace ringtrain::cuda::hopper {
 
-// What the library is to compute; nothing, and `why`, where no kind of its work is that.
+// Translates an operation to a problem of the library. Returns no value when the library has no such kind of work;
+// `why` is then the reason.
 std::optional<Problem> problem_of(const DnnOperation& operation, std::string* why);
-// `tensors` as Device::run's. An alpha is read now.
+// `tensors` are as in Device::run. The value of alpha is read during this call.
 Tensors tensors_of(const DnnOperation& operation, std::span<void* const> tensors);
-// Whether kernels for compute capability 9.0 are of use: the only one that they run on.
+// Whether the library's kernels run on this GPU. They run on compute capability 9.0 only.
 inline bool runs_on(int compute_capability) {
   return compute_capability == 90;
 }
 
 class Library {
  public:
-  // bin/libringtrain-hopper.so beside the executable, or RINGTRAIN_HOPPER_LIBRARY. Opened once; null, and `why`, where
-  // there is none or where it is of another version of the program.
+  // Opens the library once: the file libringtrain-hopper.so beside the executable, or the file that
+  // RINGTRAIN_HOPPER_LIBRARY names. Returns null when there is no such file or when it belongs to another version of
+  // the program; `why` is then the reason.
   static const Library* find(std::string* why);
   const std::vector<Description>& instances() const { return instances_; }
 
@@ -34,8 +39,9 @@ class Library {
     int instance = 0;
     std::int64_t workspace_bytes = 0;
   };
-  // The instance to take, asked on the host; nothing, and `why`, where none is for the problem. Tiles of 64 columns
-  // where those of 128 would be half empty.
+  // Chooses an instance for the problem; the call needs no GPU. It prefers the instance whose tiles cover the fewest
+  // columns, so a tile of 64 columns wins where one of 128 would be half empty. Returns no value when no instance fits;
+  // `why` is then the reason.
   std::optional<Choice> choose(const Problem& problem, std::string* why) const;
   // Throws Error.
   void launch(int instance, const Problem& problem, const Tensors& tensors, void* workspace, void* stream) const;
@@ -66,12 +72,12 @@ class Plan final : public DnnPlan {
   std::string name_;
 };
 
-// A device's plans, each made once.
+// The plans of one device. Each operation is planned once.
 class Plans {
  public:
   explicit Plans(int compute_capability) : compute_capability_(compute_capability) {}
   const DnnPlan* find(const DnnOperation& operation, std::string* why);
-  // `stream`: a cudaStream_t.
+  // `stream` is a cudaStream_t. Throws Error.
   static void run(const DnnPlan& plan, std::span<void* const> tensors, void* workspace, void* stream);
 
  private:

@@ -1,5 +1,5 @@
-// How a problem falls into tiles, and where partial sums lie: the rules that the library and the program share. Plain
-// C++, no CUTLASS.
+// Divides a problem into tiles and lays out the partial sums in the workspace. The library and the program share these
+// rules. The code is plain C++ and does not use CUTLASS.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ inline std::int64_t tiles_of(std::int64_t count, std::int64_t tile) {
   return (count + tile - 1) / tile;
 }
 
-// Of forward convolutions and data gradients: pixels of the result, and its channels.
+// The pixels and the channels of the result of a forward convolution or a data gradient.
 inline std::int64_t result_rows(const Problem& p) {
   return p.work == Work::forward_sums ? p.n * out_height(p) * out_width(p) : p.n * p.h * p.w;
 }
@@ -30,21 +30,23 @@ inline std::int64_t tiles_per_group(const Problem& p, std::int64_t tile_rows) {
   return tiles_of(result_rows(p) / p.groups, tile_rows);
 }
 
-// Into how many runs of pixels a weight gradient is cut, so that its few tiles keep all multiprocessors busy: the
-// fewest runs that leave less than a tenth of them idle, or else the best.
+// The number of splits of a weight gradient. A split is a range of pixels whose part of the sum a block computes alone.
+// Splits keep all multiprocessors busy although the result has few tiles. The rule takes the smallest number that
+// leaves less than a tenth of the multiprocessors idle. If no number does, it takes the one that leaves the fewest
+// idle.
 std::int64_t weight_gradient_splits(const Problem& p, const Description& instance);
 
-// Steps of `depth` pixels that each of them takes; the last may have fewer, none has none.
+// The number of steps of `depth` pixels in each split. The last split may have fewer steps, but it has at least one.
 std::int64_t steps_per_split(const Problem& p, std::int64_t depth, std::int64_t splits);
 
-// Bytes from the workspace's begin.
+// Offsets in the workspace, in bytes from its beginning.
 struct Workspace {
   std::int64_t sum = 0, sum_other = 0, splits = 0, bytes = 0;
-  std::int64_t sum_columns = 0;  // floats from a tile's partial sums to the next tile's
+  std::int64_t sum_columns = 0;  // floats from the partial sums of one tile to those of the next tile
 };
 Workspace workspace_of(const Problem& p, const Description& instance);
 
-// Why this instance is not for the problem; "": it is, if CUTLASS can do it too.
+// The reason why this instance cannot compute the problem. "" means that only CUTLASS's own check remains.
 std::string refusal(const Problem& p, const Description& instance);
 
 }  // namespace ringtrain::cuda::hopper

@@ -1,4 +1,5 @@
-// Second phase: what is joined. A plan for each convolution, and what follows from it for the values and norms around.
+// The second phase of compiling a model for images chooses what is fused. A ConvolutionPlan is chosen for each
+// convolution. The plan decides how the neighbouring values and norms are computed.
 #pragma once
 
 #include <string>
@@ -11,10 +12,11 @@ namespace ringtrain::cuda {
 class ConvolutionLayer;
 class NormPool;
 
-// How a convolution takes its input in and hands its gradient on; what remains is done by kernels of their own.
+// How a convolution reads its input and passes its gradient on. Separate kernels do the work that is not fused.
 struct ConvolutionWay {
   std::string name = "separate";
-  Prologue prologue = Prologue::none;         // forward: the input is a norm's input, normalised on the way
+  Prologue prologue =
+      Prologue::none;  // forward: the convolution reads the norm's input and normalises it in its prologue
   Prologue weight_prologue = Prologue::none;  // the same for the weight gradient
   Epilogue data_epilogue = Epilogue::none;
   Engine data_engine = Engine::general;
@@ -24,31 +26,32 @@ struct ConvolutionWay {
            data_epilogue == Epilogue::add_relu_sums;
   }
   bool adds() const { return data_epilogue == Epilogue::add || data_epilogue == Epilogue::add_relu_sums; }
-  // The weight gradient's input is made by a kernel in the backward pass.
+  // Whether a kernel recomputes the weight gradient's input in the backward pass.
   bool makes_input_again() const {
     return prologue != Prologue::none && weight_prologue == Prologue::none &&
            data_epilogue != Epilogue::relu_sums_output;
   }
 };
 
-// Where the sums of a convolution's result, which the norm behind it wants, are made.
+// Which kernel computes the sums of a convolution's result that the norm after it needs.
 enum class SumsWay { separate, epilogue, specialised, hopper };
 
 struct ConvolutionPlan {
   ConvolutionWay way = {};
   SumsWay sums = SumsWay::separate;
-  Type weight_gradient = Type::fp32;  // what it is rounded to, where no prologue says otherwise
+  Type weight_gradient = Type::fp32;  // the type that it is rounded to, unless weight_prologue decides
   Engine weight_engine = Engine::general;
 };
 
 struct ValueChoice {
-  bool stored = true;      // false: its reader makes it from the norm's input, in its prologue
-  bool sums_come = false;  // the last data gradient applies the ReLU's derivative and brings the norm's two sums
-  const NormPool* pooling = nullptr;  // not stored either: its only reader pools it on the way
+  bool stored = true;      // false: its reader recomputes it from the norm's input in its prologue
+  bool sums_come = false;  // the last data gradient applies the ReLU's derivative and computes the norm's two sums
+  const NormPool* pooling =
+      nullptr;  // not null: the value is not stored, because its only reader, a pooling, computes it on the way
 };
 struct NormChoice {
-  bool sums_come = false;        // from the convolution that makes its input: one block per group
-  bool factors_as_type = false;  // a prologue wants scale and bias in its own type
+  bool sums_come = false;        // the convolution that makes the norm's input computes the sums, one block per group
+  bool factors_as_type = false;  // a prologue needs scale and bias in the type of the activations
 };
 
 struct Choices {

@@ -1,4 +1,5 @@
-// A convolution without its bias: forward, data gradient, weight gradient, and what is fused to them.
+// A convolution without its bias: the forward pass, the data gradient and the weight gradient, with the operations
+// fused to them.
 #pragma once
 
 #include <string>
@@ -20,15 +21,15 @@ class ConvolutionLayer : public ImageLayer {
   const Value& x() const { return x_; }
   const Value& y() const { return y_; }
   std::int64_t stride() const { return node_.stride; }
-  // Whether the device has plans for the plain operations.
+  // Whether the device has plans for the operations without fusion.
   bool plain_plans_exist() const;
 
-  // The operations of a plan, over all samples of the micro-batch or over those of a group.
+  // The operations of a plan. They cover all samples of the micro-batch or those of one group of batch norm.
   DnnOperation forward_operation(const ConvolutionPlan& plan) const;
   DnnOperation data_operation(const ConvolutionPlan& plan) const;
   DnnOperation weight_operation(const ConvolutionPlan& plan) const;
-  std::vector<DnnOperation> operations(const ConvolutionPlan& plan) const;  // all of these that it has
-  // Notes a plan, and what follows from it for the values and norms around.
+  std::vector<DnnOperation> operations(const ConvolutionPlan& plan) const;  // those of the three that the layer needs
+  // Records the plan, and what it means for the values and norms around the layer.
   void take(const ConvolutionPlan& plan, Choices& choices) const;
 
  private:

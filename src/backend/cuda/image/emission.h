@@ -1,4 +1,5 @@
-// Third phase: commands, and the storages that they name.
+// The third phase of compiling a model for images adds the commands of the layers to a schedule and creates the
+// storages that the commands use.
 #pragma once
 
 #include <functional>
@@ -13,14 +14,16 @@
 
 namespace ringtrain::cuda {
 
-// Gradients are written once: what readers send is added up in new storages, so that two values may share one.
+// The storages of a value. A storage of a gradient is written only once; a sum of gradients gets a new storage. So two
+// values may share one storage.
 struct ValueStorages {
   Storage data = -1;
-  Storage gradient = -1;  // what the readers so far have sent
-  Storage sums = -1;      // the norm's two, where a data gradient brings them: fp32 [groups][2][width]
-  Storage kept = -1;      // what its maker needs in the backward pass: the ReLU's mask, max pooling's places
+  Storage gradient = -1;  // sum of the gradients that the readers have sent so far
+  Storage sums = -1;      // the norm's two sums, when a data gradient computes them: fp32 [groups][2][width]
+  Storage kept =
+      -1;  // what the layer that makes the value needs in the backward pass: the ReLU's mask, or max pooling's places
 };
-// fp32 [groups][width] each one behind the other.
+// The storages of a norm. Each vector is fp32 [groups][width]; the vectors of a storage follow each other.
 struct NormStorages {
   Storage sums = -1;             // [groups][blocks][2][width]
   Storage factors = -1;          // mean, inverse, scale, bias
@@ -30,23 +33,23 @@ struct NormStorages {
 
 class Emission {
  public:
-  // The commands of a program.
+  // Adds the commands of a program to the program's schedule.
   Emission(const ImageContext& context, const Choices& choices, ProgramBase& program, std::int64_t segment_elements);
-  // Commands of a few layers on scratch memory, where nothing comes from a program and nothing goes to the flat
-  // gradients: to be timed or, without plans, to be counted only.
+  // Adds the commands of a few layers on scratch memory, in order to time them. No program is involved, and no gradient
+  // reaches the flat vector. With Plans::none the commands need no plans and can only be counted.
   enum class Plans { found, none };
   Emission(const ImageContext& context, const Choices& choices, Schedule& scratch, Plans plans);
   Emission(const Emission&) = delete;
   Emission& operator=(const Emission&) = delete;
 
   const Choices& choices() const { return choices_; }
-  ProgramBase& program() { return *program_; }  // not on scratch memory
+  ProgramBase& program() { return *program_; }  // not for scratch memory
   Schedule& schedule() { return schedule_; }
   ValueStorages& operator[](const Value& value) { return values_[value]; }
   NormStorages& operator[](const NormStatistics& norm) { return norms_[norm]; }
 
   Storage buffer(const std::string& what, std::int64_t bytes) { return schedule_.buffer(what, bytes); }
-  // Addresses, while commands are issued.
+  // Addresses; they are valid while commands are issued.
   template <class T = void>
   T* at(Storage storage) const {
     return schedule_.at<T>(storage);
@@ -58,7 +61,7 @@ class Emission {
   float* gradient(const Parameter& parameter);
   const StepState* step_state() const;
 
-  // Where parameters lie in the program's own layout.
+  // The place of a parameter in the program's own layout.
   Tensor weight(const Parameter& parameter, const TensorLayout& layout) { return weights_.add(parameter, layout); }
   Tensor vector(const Parameter& parameter, std::int64_t width);
   Tensor statistic(const Parameter& parameter, std::int64_t width);
@@ -70,13 +73,14 @@ class Emission {
   // Adds a command that launches one kernel.
   void kernel(std::string name, std::vector<Access> uses, std::function<KernelLaunch(bool accumulate)> launch,
               std::vector<std::string> finishes = {});
-  // Adds the exchange of `own` with the ranks of the group: [span] of it, in their order. It is issued anew in every
-  // pass, between captured segments. `own` itself where no ranks share groups.
+  // Adds the exchange of `own` with the ranks that share the batch-norm group. The result is [span] of it, in the order
+  // of the ranks. The exchange is issued anew in every pass, between captured segments. Returns `own` when no ranks
+  // share groups.
   Storage of_group(const std::string& what, Storage own);
-  // Adds a command that runs an operation, `launches` times. Throws Error when the device has no plan for it.
+  // Adds a command that runs an operation `launches` times. Throws Error when the device has no plan for it.
   void operation(std::string name, const DnnOperation& operation, std::int64_t launches,
                  const std::vector<Operand>& operands);
-  // The next reader's share of a value's gradient.
+  // Adds one reader's gradient of a value to those of the readers before it.
   void send_gradient(const Value& value, Storage part);
 
  private:
@@ -87,7 +91,8 @@ class Emission {
   Plans plans_ = Plans::found;
   TensorGroup weights_, vectors_, statistics_;
   GradientsHome home_;
-  Storage scratch_state_ = -1, scratch_gradients_ = -1;  // of norms' parameters and biases, laid out as these
+  Storage scratch_state_ = -1,
+          scratch_gradients_ = -1;  // the gradients of norms' parameters and of biases, in the layout of vectors_
   NotesOf<Value, ValueStorages> values_;
   NotesOf<NormStatistics, NormStorages> norms_;
 };

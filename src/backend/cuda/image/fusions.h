@@ -1,5 +1,5 @@
-// What a convolution of an image network can take: each way is a plan for its three products, for how its input comes
-// in and its gradient goes out, and for who makes the sums that the norm behind it wants.
+// Lists the ways to compute a convolution of an image network. A way is a plan for the three products. It says how the
+// input is read, how the gradient is passed on, and which kernel makes the sums for the norm after the convolution.
 #pragma once
 
 #include <string>
@@ -13,10 +13,11 @@ struct NamedPlan {
   std::string name;
   ConvolutionPlan plan;
 };
-// All plans that the graph allows, whether or not the device has kernels for them; the last one is always there.
+// All plans that the graph allows, whether or not the device has kernels for them. The last plan uses plain operations
+// only.
 std::vector<NamedPlan> possible_plans(const ImageContext& context, const ConvolutionLayer& layer);
 
-// These as a site for the table of fusions.
+// The same plans as a site for the table of fusions.
 LayerSite site_of(const ImageContext& context, const ConvolutionLayer& layer);
 
 }  // namespace ringtrain::cuda

@@ -1,4 +1,4 @@
-// A graph of an image model turned into layers: neighbours that can run as one are joined here.
+// Turns the graph of an image model into layers. Neighbouring nodes that can run as one become one layer.
 #pragma once
 
 #include <memory>
@@ -13,16 +13,16 @@ namespace ringtrain::cuda {
 
 struct ImageLayers {
   std::vector<std::unique_ptr<ImageLayer>> layers;  // in order of execution
-  std::vector<int> blocks;                          // of the layers, where they are recomputed; else -1
+  std::vector<int> blocks;                          // the block of each recomputed layer, else -1
   std::vector<std::unique_ptr<Value>> values;
   std::vector<std::unique_ptr<NormStatistics>> norms;
-  const LossLayer* loss = nullptr;  // null: the model goes on in another part
+  const LossLayer* loss = nullptr;  // null: another part of the model contains the loss
 };
 
-// Norm -> ReLU and norm -> add (of a norm) -> ReLU become one layer each, and bias -> ReLU; every other order of these
-// nodes is compiled as it stands. A shortcut's convolution runs behind the branch, so that in the backward pass the
-// branch's first convolution is the last to send its gradient and can add the shortcut's. Throws Error for what cannot
-// be compiled.
+// These sequences of nodes become one layer each: norm -> ReLU, norm -> add -> ReLU (the other operand may be a norm
+// too), and bias -> ReLU. All other nodes are compiled one by one. A shortcut's convolution runs after the branch. In
+// the backward pass the branch's first convolution is then the last to send its gradient, and can add the shortcut's
+// gradient. Throws Error when the graph cannot be compiled.
 ImageLayers join_layers(const Graph& graph, const ImageContext& context);
 
 }  // namespace ringtrain::cuda

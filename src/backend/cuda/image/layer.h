@@ -1,6 +1,6 @@
-// A layer of an image program, and what it goes through: its constructor says who reads and who makes which value
-// (value.h), list_sites() what could be joined and thus be chosen (choices.h), forward() and backward() add its
-// commands (emission.h).
+// ImageLayer is one layer of an image program. The layer takes part in three phases. Its constructor records which
+// layer makes and which layers read each value (value.h). list_sites() names the fusions among which the program can
+// choose (choices.h). forward() and backward() add the layer's commands (emission.h).
 #pragma once
 
 #include <functional>
@@ -16,24 +16,25 @@ namespace ringtrain::cuda {
 
 class Emission;
 
-// What a program is compiled for.
+// The device, the sizes and the mode for which a program is compiled.
 struct ImageContext {
   Device* device = nullptr;
   const ParameterTable* parameters = nullptr;
   Type type = Type::fp32;
   Math math = Math::fp32;
   bool training = true;
-  bool measures = true;                 // batch norm normalises by statistics of the pass, not by running ones
-  std::int64_t samples = 0, group = 0;  // batch norm normalises `group` neighbouring samples together
-  // A group lies on so many ranks, each of which has `samples` = `group` of it in a pass.
+  bool measures = true;  // batch norm normalises by the statistics of the pass, not by running statistics
+  std::int64_t samples = 0, group = 0;  // batch norm normalises `group` consecutive samples together
+  // The number of ranks that share one group. When it is above 1, each rank computes `samples` = `group` samples of the
+  // shared group in a pass.
   std::int64_t span = 1;
-  DeviceGroupRanks* const* group_ranks = nullptr;  // of the pass under way
+  DeviceGroupRanks* const* group_ranks = nullptr;  // the ranks of the current pass
 
   std::int64_t groups() const { return samples / group; }
   std::int64_t bytes(const Value& v) const { return samples * v.elements() * bytes_of(v.type); }
 };
 
-// A site of a layer, and what its ways mean. Without ways there is no choice: the first is taken.
+// A site of a layer, and the meaning of its ways. A site without ways offers no choice; take(0) is called.
 struct LayerSite {
   FusionSite site;
   std::function<void(std::size_t way, Choices&)> take;
@@ -45,10 +46,10 @@ class ImageLayer {
   virtual ~ImageLayer() = default;
   virtual void list_sites(std::vector<LayerSite>&) const {}
   virtual void forward(Emission&) const = 0;
-  virtual void backward(Emission&) const = 0;  // called in reverse order
+  virtual void backward(Emission&) const = 0;  // called in the reverse order of the layers
 
  protected:
-  // `value` is read by this layer.
+  // Records that this layer reads `value`.
   void read(Value& value) const {
     if (value.readers++ == 0) value.first_reader = this;
   }

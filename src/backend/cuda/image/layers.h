@@ -1,4 +1,5 @@
-// The layers beside convolution and norm: pixels, the ends of a part, bias and ReLU, pooling, vectors, the loss.
+// The layers other than convolution and norm: pixel input, the ends of a part of a model, bias and ReLU, addition,
+// pooling, flattening, dropout, dense layers and the loss.
 #pragma once
 
 #include "backend/cuda/image/emission.h"
@@ -7,7 +8,7 @@
 
 namespace ringtrain::cuda {
 
-// Pixels u8 to normalised values.
+// Converts u8 pixels to normalised values.
 class PixelLayer : public ImageLayer {
  public:
   PixelLayer(const ImageContext& context, const ImageInput& node, Value& y) : ImageLayer(context), node_(node), y_(y) {}
@@ -19,7 +20,7 @@ class PixelLayer : public ImageLayer {
   const Value& y_;
 };
 
-// The ends of a part of a model. Values cross as they lie in memory: [samples][pixels][width].
+// The two ends of a part of a model. A value crosses an end in its memory layout: [samples][pixels][width].
 class PartInputLayer : public ImageLayer {
  public:
   PartInputLayer(const ImageContext& context, Value& y) : ImageLayer(context), y_(y) {}
@@ -39,7 +40,7 @@ class PartOutputLayer : public ImageLayer {
   const Value& x_;
 };
 
-// y = x [+ bias per channel] [, ReLU]; over x when nobody else reads it.
+// y = x [+ bias per channel] [, ReLU]. The result overwrites x when no other layer reads x.
 class ActivationLayer : public ImageLayer {
  public:
   ActivationLayer(const ImageContext& context, const std::string& bias, bool relu, Value& x, Value& y);
@@ -75,7 +76,7 @@ class PoolLayer : public ImageLayer {
   bool average_;
   MaxPool node_;
   const Value &x_, &y_;
-  NormPool joined_;  // with the norm that makes x, where that is so
+  NormPool joined_;  // the fused norm and pooling, when the program chooses them
 };
 
 class FlattenLayer : public ImageLayer {
@@ -101,7 +102,7 @@ class DropoutLayer : public ImageLayer {
   const Value &x_, &y_;
 };
 
-// y = x W^T, without the bias.
+// y = x W^T; an ActivationLayer adds the bias.
 class DenseLayer : public ImageLayer {
  public:
   DenseLayer(const ImageContext& context, const Dense& node, Value& x, Value& y);
@@ -121,7 +122,7 @@ class DenseLayer : public ImageLayer {
   const Value &x_, &y_;
 };
 
-// Sums and, in training, the gradient of the logits.
+// Computes the sums of the loss and, in training, the gradient of the logits.
 class LossLayer : public ImageLayer {
  public:
   LossLayer(const ImageContext& context, const CrossEntropy& node, Value& logits);

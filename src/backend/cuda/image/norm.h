@@ -1,4 +1,4 @@
-// Batch norm over groups of samples (Ioffe and Szegedy 2015), with the addition and the ReLU behind it.
+// Batch norm over groups of samples (Ioffe and Szegedy 2015), with the addition and the ReLU that follow it.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace ringtrain::cuda {
 
-// One norm's parameters, what it measures of its input x, and the affine form y = scale x + bias that follows.
+// The parameters of one norm, the statistics of its input x, and the affine form y = scale x + bias that follows from
+// both.
 class NormStatistics {
  public:
   NormStatistics(const ImageContext& context, const BatchNorm& node, Value& x);
@@ -18,14 +19,14 @@ class NormStatistics {
   const Value& x() const { return x_; }
   std::int64_t row_bytes() const { return x_.width * bytes_of(Type::fp32); }
   std::int64_t rows_per_group() const { return groups() == 1 ? rows() : c_.group * x_.pixels(); }
-  // Running statistics are one group.
+  // With running statistics all samples are one group.
   int groups() const { return c_.measures ? static_cast<int>(c_.groups()) : 1; }
 
-  // Where the sums of x are to be written: [groups][blocks][2][width].
+  // Creates the storage for the sums of x: [groups][blocks][2][width].
   Storage make_sums(Emission& e, int blocks) const;
   void forward(Emission& e) const;
-  // From sums over dr (the gradient behind the ReLU), partial[group][block][sums_per_block][width]; `which` of them is
-  // sum dr x. Makes the coefficients of dx = a dr + b x + c.
+  // Computes the coefficients of dx = a dr + b x + c, where dr is the gradient after the ReLU's derivative. `partial`
+  // holds the sums over dr: [group][block][sums_per_block][width]. `which` is the index of sum dr x among them.
   void backward(Emission& e, Storage partial, int blocks, int sums_per_block, int which) const;
 
   Tensor scale(Emission& e) const { return part(e[*this].factors, 2); }
@@ -43,7 +44,7 @@ class NormStatistics {
   void measure(Emission& e, int blocks) const;
   void finalize(Emission& e, int blocks) const;
   struct BackwardSums {
-    Storage partial, slopes;  // what they are, and what is made of them
+    Storage partial, slopes;  // the input, and the result
     int blocks, sums_per_block, which;
   };
   void finalize_backward(Emission& e, const BackwardSums& of, bool gradients) const;
@@ -52,7 +53,7 @@ class NormStatistics {
   const Value& x_;
   std::string name_;
   float epsilon_;
-  const Parameter &gamma_, &beta_, &mean_, &variance_;  // the last two: running statistics
+  const Parameter &gamma_, &beta_, &mean_, &variance_;  // mean_ and variance_ are the running statistics
 };
 
 // y = norm(x) [+ other, or + other_norm(other)] [, ReLU].
@@ -74,7 +75,7 @@ class NormLayer : public ImageLayer {
   std::vector<const NormStatistics*> statistics() const;  // one, or two
   bool adds() const { return other_ != nullptr; }
   bool adds_norm() const { return other_norm_ != nullptr; }
-  // Adds a command that writes y to a buffer: in forward, or once more in backward.
+  // Adds a command that writes y to a buffer, in the forward pass or again in the backward pass.
   void apply(Emission& e, const std::string& what, Storage to, Storage mask) const;
 
  private:

@@ -1,5 +1,5 @@
-// Batch norm, ReLU and max pooling in one, as in the stem of ResNet: the norm's result is not stored, forward or
-// backward.
+// Batch norm, ReLU and max pooling in one kernel, as in the stem of ResNet. The norm's result is not stored in either
+// pass.
 #pragma once
 
 #include "backend/cuda/image/emission.h"
@@ -13,13 +13,13 @@ class NormPool {
   NormPool(const ImageContext& context, const MaxPool& node, const Value& x, const Value& y)
       : c_(context), node_(node), x_(x), y_(y) {}
 
-  // Whether the two can be joined: where nobody else reads x.
+  // Whether norm and pooling can be fused. No other layer may read x.
   bool possible() const;
-  // Joined or not, by the bytes that it saves: the first way is to join.
+  // The choice between fused and separate; the first way is fused. Bytes of traffic decide, nothing is timed.
   FusionSite site() const;
-  // Writes y and, in training, the places of the winners.
+  // Writes y and, in training, the place of each window's maximum.
   void forward(Emission& e) const;
-  // From the gradient of y to that of the norm's input, and those of gamma and beta.
+  // Computes the gradient of the norm's input and the gradients of gamma and beta from the gradient of y.
   void backward(Emission& e) const;
 
  private:

@@ -1,4 +1,7 @@
-// A graph of an image model compiled for a device.
+// This room compiles the graph of an image model to a program for a GPU. The work has three phases. First, graph.cpp
+// turns nodes into layers, and layers record who makes and who reads each Value (value.h). Second, the program chooses
+// for each layer what is fused (choices.h, fusions.h), by timing on a real GPU. Third, each layer adds its commands to
+// the schedule (emission.h). A student begins with program.cpp, then reads layer.h and one simple layer in layers.cpp.
 #pragma once
 
 #include <memory>
@@ -8,8 +11,9 @@
 
 namespace ringtrain::cuda {
 
-// `group`: images that batch norm normalises together; throws Error unless it divides micro_batch. `slots`: micro-batches
-// in flight.
+// `group` is the number of images that batch norm normalises together. When it exceeds micro_batch, group / micro_batch
+// ranks share a group. Throws Error unless one of the two numbers divides the other. `slots` is the number of
+// micro-batches in flight.
 std::unique_ptr<Program> make_image_program(Device& device, const BackendOptions& options, const Graph& graph,
                                             std::int64_t micro_batch, std::int64_t group, Precision precision,
                                             PassMode mode, int slots = 1);

@@ -1,4 +1,5 @@
-// Parameters of an image program in its own layout, and their gradients on the way back to the flat vector.
+// The copies of an image program's parameters in its own layout, and the way of their gradients back to the flat
+// vector.
 #pragma once
 
 #include <functional>
@@ -13,17 +14,18 @@
 
 namespace ringtrain::cuda {
 
-// Canonical [outer][inner][taps] to own [padded outer][taps][padded inner], padding zero: weights [k][c][r s] to KRSC.
+// The canonical layout is [outer][inner][taps]; the program's own layout is [padded outer][taps][padded inner] with
+// zeros as padding. Weights go from [k][c][r s] to KRSC.
 struct TensorLayout {
   std::int64_t outer = 1, inner = 1, taps = 1, padded_outer = 1, padded_inner = 1;
   static TensorLayout vector(std::int64_t count, std::int64_t padded) { return {1, count, 1, 1, padded}; }
 };
 
-// Tensors one behind the other in one storage, which are copied together.
+// Tensors that follow each other in one storage. One launch copies them all.
 class TensorGroup {
  public:
   TensorGroup(Schedule& schedule, Storage storage, Type type) : schedule_(schedule), storage_(storage), type_(type) {}
-  // Where a parameter lies: behind all others when it is asked for the first time.
+  // Returns the place of a parameter. The first call for a parameter puts it after all others.
   Tensor add(const Parameter& parameter, const TensorLayout& layout);
 
   Storage storage() const { return storage_; }
@@ -38,16 +40,17 @@ class TensorGroup {
   Type type_;
   std::int64_t elements_ = 0;
   std::vector<TensorPlace> places_;
-  std::vector<std::string> names_;  // of the parameters
+  std::vector<std::string> names_;  // names of the parameters
   std::map<std::string, Tensor> known_;
 };
 
-// Weight gradients are gathered until they are worth a copy; one launch then takes them to the flat vector.
+// Collects weight gradients until a copy is worth a launch. One launch then copies them to the flat vector.
 class GradientsHome {
  public:
   using Send = std::function<void(const TensorGroup&)>;  // adds the command that copies them
   GradientsHome(Schedule& schedule, std::int64_t segment_elements, Send send);
-  // Where the next weight gradient is to be written. After the command that writes it has been added: added().
+  // Returns the place for the next weight gradient. Call added() after the command that writes the gradient has been
+  // added.
   Tensor add(const Parameter& parameter, const TensorLayout& layout, Type type);
   void added();
   void flush();

@@ -1,4 +1,5 @@
-// A convolution with the norms around it on scratch memory: the very commands that a program would have for it.
+// The commands of one convolution and the norms around it, on scratch memory, in order to count or time them. They are
+// the same commands that a program would have.
 #pragma once
 
 #include <vector>
@@ -8,8 +9,9 @@
 
 namespace ringtrain::cuda {
 
-// From the normalised input, whose sums are there, to the statistics of the result; and from the gradient of the result
-// to that of the norm's input. The copy of the weight gradient to the flat vector is left out.
+// Forward, the commands begin with the normalised input, whose sums exist, and end with the statistics of the result.
+// Backward, they begin with the gradient of the result and end with the gradient of the norm's input. The copy of the
+// weight gradient to the flat vector is left out.
 class SiteCommands {
  public:
   SiteCommands(const ImageContext& context, const ConvolutionLayer& layer, const ConvolutionPlan& plan,
@@ -27,7 +29,8 @@ class SiteCommands {
   Emission emission_;
 };
 
-// Each command alone; they share memory of their own. Empty where the device has no room for that.
+// Returns each command as a part to be timed. The parts share scratch memory of their own. The result is empty when the
+// device has no room for it.
 std::vector<TrialPart> trial_of(Device& device, const ImageContext& context, const ConvolutionLayer& layer,
                                 const ConvolutionPlan& plan);
 

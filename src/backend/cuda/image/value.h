@@ -1,5 +1,5 @@
-// First phase: what the graph says of the values between layers. The constructors of the layers write it, in the order
-// of the graph; afterwards nobody does.
+// The first phase of compiling a model for images records the values between layers. The constructors of the layers
+// write these records, in the order of the graph. Afterwards no code changes them.
 #pragma once
 
 #include <map>
@@ -14,25 +14,25 @@ class NormLayer;
 class NormStatistics;
 class ImageLayer;
 
-// A value of the graph: [samples][height x width][width] elements.
+// A value of the graph has [samples][height x width][width] elements, where the last `width` is the member below.
 struct Value {
   std::string name;
   FeatureShape shape;
-  std::int64_t width = 0;  // channels in memory, the last ones zero: a multiple of 8 (pixels: 4)
+  std::int64_t width = 0;  // channels in memory; the last ones are padding and zero; a multiple of 8 (pixels: 4)
   Type type = Type::fp32;
-  bool needs_gradient = true;  // false: pixels
+  bool needs_gradient = true;  // false for pixels
 
-  // Who makes it and who reads it.
+  // The layers that make and read the value.
   int readers = 0;
-  const ImageLayer* first_reader = nullptr;    // the last one to send its gradient
-  const NormLayer* norm = nullptr;             // its maker, when that is a norm with a ReLU behind it
-  const NormStatistics* statistics = nullptr;  // its only reader, when that is a norm
+  const ImageLayer* first_reader = nullptr;    // in the backward pass the last layer to send its gradient
+  const NormLayer* norm = nullptr;             // the layer that makes it, when that is a norm with a ReLU
+  const NormStatistics* statistics = nullptr;  // its reader, when that is a norm
 
   std::int64_t pixels() const { return shape.height * shape.width; }
-  std::int64_t elements() const { return pixels() * width; }  // of a sample
+  std::int64_t elements() const { return pixels() * width; }  // of one sample
 };
 
-// What a later phase notes of values, norms or layers. Of what it has noted nothing, T{} holds.
+// What a later phase records about values, norms or layers. An object without a record has T{}.
 template <class Part, class T>
 class NotesOf {
  public:

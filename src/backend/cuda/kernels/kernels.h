@@ -1,6 +1,11 @@
-// The own kernels: which there are, and what they are told. Activations are NHWC, [rows, channels] with rows = samples
-// x height x width; the groups of batch norm are consecutive samples. Whatever differs from step to step is read from
-// StepState in device memory, so that a captured graph stays true.
+// This room contains the CUDA kernels of the program. This header lists the kernels and the arguments of each;
+// launch_of() makes a launch from arguments. A student begins here and then reads one kernel in its .cuh file:
+// norm.cuh, pool.cuh, update.cuh and so on. table.cu compiles all of them with nvcc. Tests compile the same files as
+// C++ and run them on the CPU.
+//
+// Activations are NHWC: [rows, channels] with rows = samples x height x width. A group of batch norm is a range of
+// consecutive samples. T is the type of the activations. A kernel reads numbers that change from step to step from
+// StepState in device memory. So a captured graph stays valid.
 #pragma once
 
 #include <array>
@@ -15,15 +20,15 @@
 
 namespace ringtrain::cuda {
 
-// What a pass is told anew each time; see PassInput.
+// The numbers that change from pass to pass; see PassContext in backend/backend.h.
 struct StepState {
-  float gradient_scale = 0;   // 1 / targets of the global batch, times the loss scale of fp16
+  float gradient_scale = 0;   // fp16's loss scale / targets of the global batch
   float statistic_scale = 0;  // 1 / workers of the global batch
   std::uint64_t dropout_key = 0;
   std::int64_t step = 0, first_row = 0;
 };
 
-// What the kernels of one pass count, added up over the micro-steps until it is fetched.
+// Sums over the passes since the host last fetched them.
 struct PassSums {
   double loss = 0;
   std::int64_t correct = 0, correct5 = 0, targets = 0;
@@ -70,12 +75,12 @@ enum class Kernel {
   blend,
   update,
   average,
-  count  // how many there are
+  count  // the number of kernels
 };
 const char* kernel_name(Kernel kernel);
 
-// Pixels u8 [samples, height x width, channels] to T [samples, height x width, padded]: pixel x scale[c] + shift[c];
-// padding 0.
+// Converts u8 pixels [samples, height x width, channels] to T [samples, height x width, padded]. Each value is pixel x
+// scale[c] + shift[c]; padding is 0.
 struct ImageInputArguments {
   const std::uint8_t* pixels;
   void* output;
@@ -83,30 +88,33 @@ struct ImageInputArguments {
   int channels, padded;      // at most 4 channels
   float scale[4], shift[4];
 };
-// Symbols u8 [samples, length] to T [length, samples, padded], one-hot.
+// Converts u8 symbols [samples, length] to one-hot T [length, samples, padded].
 struct OneHotArguments {
   const std::uint8_t* symbols;
   void* output;
   std::int64_t samples, length, padded;
 };
 
-// Per group and block: sum and sum of squares of x, partial[group][block][2][channels]. Fixed order: same bits each
-// time.
+// Computes the sum and the sum of squares of x: partial[group][block][2][channels]. The order of the additions is
+// fixed, so every run has the same bits.
 struct NormSumsArguments {
   const void* x;
   float* partial;
   std::int64_t rows_per_group;
   int groups, channels, blocks;
 };
-// From those (blocks = 1: a convolution's epilogue made them): mean, 1 / sqrt(variance + epsilon), and the affine form
-// scale = gamma x inverse, bias = beta - mean x scale, [groups][channels] each. Adds statistic_scale x (mean, unbiased
-// variance), summed over the groups, to the statistics' places of the gradient vector (accumulate) or sets them. With
-// mean_squares: the mean square in place of the variance, and a scale of 1.
+// Computes from these sums the mean, the inverse 1 / sqrt(variance + epsilon), and the affine form scale = gamma x
+// inverse, bias = beta - mean x scale. Each is [groups][channels]. With blocks = 1 the epilogue of a convolution has
+// made the sums.
+//
+// The kernel also sums statistic_scale x (mean, unbiased variance) over the groups. It adds that sum to mean_statistic
+// and variance_statistic (accumulate) or sets them. With mean_squares it takes the mean square in place of the variance
+// and a scale of 1.
 struct NormFinalizeArguments {
   const float* partial;
   const float *gamma, *beta;
   float *mean, *inverse, *scale, *bias;
-  void* scale_as_type;  // the same two in T for a convolution's prologue, or null
+  void* scale_as_type;  // scale in T for a convolution's prologue, or null; bias_as_type likewise
   void* bias_as_type;
   float *mean_statistic, *variance_statistic;
   const StepState* state;
@@ -116,25 +124,27 @@ struct NormFinalizeArguments {
   bool accumulate;
   bool mean_squares = false;
 };
-// The affine form from running statistics.
+// Computes the affine form from running statistics.
 struct NormInferenceArguments {
   const float *gamma, *beta, *running_mean, *running_var;
   float *scale, *bias;
   int channels;
   float epsilon;
 };
-// y = scale x + bias [+ other, or other_scale other + other_bias] [, ReLU]; a bit per element that passed the ReLU.
+// y = scale x + bias [+ other, or + other_scale other + other_bias] [, ReLU]. `mask` gets a bit for each element that
+// passed the ReLU.
 struct NormApplyArguments {
-  const void *x, *other;                                 // other null: none
-  const float *scale, *bias, *other_scale, *other_bias;  // [groups][channels]; other_scale null: other as it is
+  const void *x, *other;  // other may be null
+  const float *scale, *bias, *other_scale,
+      *other_bias;  // [groups][channels]; without other_scale, other is added as it is
   void* y;
   std::uint8_t* mask;  // [rows, channels / 8], bit c % 8 of byte c / 8, or null
   std::int64_t rows_per_group;
   int groups, channels;
   bool relu;
 };
-// dr = dy where the mask says so (mask null: everywhere). Per group and block: sum dr and sum dr x (and sum dr other,
-// when other is given, for a norm on the shortcut), partial[group][block][2 or 3][channels].
+// dr is dy where the mask has a bit, else 0; without a mask dr is dy everywhere. The kernel computes sum dr, sum dr x
+// and, when `other` is given (for a norm on the shortcut), sum dr other: partial[group][block][2 or 3][channels].
 struct NormBackwardSumsArguments {
   const void *dy, *x, *other;
   const std::uint8_t* mask;
@@ -142,10 +152,11 @@ struct NormBackwardSumsArguments {
   std::int64_t rows_per_group;
   int groups, channels, blocks;
 };
-// Ioffe and Szegedy 2015: with sums S = sum dr, P = sum dr x, dx = A dr + B x + C,
+// Computes the coefficients of dx = A dr + B x + C (Ioffe and Szegedy 2015). With the sums S = sum dr and P = sum dr x
+// they are
 //   A = gamma inverse, B = -A inverse^2 (P - mean S) / rows, C = -A S / rows - B mean.
-// `which`: 1: P is the second of `sums_per_block` sums; 2: the third. d gamma = sum over groups of inverse (P - mean
-// S), d beta = sum S: set, or added (accumulate).
+// `which` is the index of P among the `sums_per_block` sums: 1 or 2. The kernel also computes d gamma, the sum over
+// groups of inverse (P - mean S), and d beta, the sum over groups of S. It sets them or adds to them (accumulate).
 struct NormBackwardFinalizeArguments {
   const float* partial;
   const float *gamma, *mean, *inverse;
@@ -155,8 +166,8 @@ struct NormBackwardFinalizeArguments {
   int groups, channels, blocks, sums_per_block, which;
   bool accumulate;
 };
-// dx = a dr + b x + c; dr itself (the shortcut's gradient) when dr_output is given; d other the same way when it is
-// given.
+// dx = a dr + b x + c. When dr_output is given, the kernel also writes dr, the shortcut's gradient. When `other` is
+// given, it computes d_other in the same way as dx.
 struct NormBackwardApplyArguments {
   const void *dy, *x, *other;
   const std::uint8_t* mask;
@@ -166,25 +177,25 @@ struct NormBackwardApplyArguments {
   int groups, channels;
 };
 
-// Windows of pooling over [height, width].
+// Pooling windows over [height, width].
 struct PoolWindow {
   int height, width, out_height, out_width, kernel, stride, padding;
 };
-constexpr std::uint8_t no_gradient = 255;  // in `places`: the winner did not pass the ReLU
-constexpr int widest_joined_window = 15;   // so that no place is 255
-// y = max pooling of relu(scale x + bias), which is not stored itself. `places` as PoolArguments', or no_gradient; the
-// window is at most 15 wide. Groups are samples_per_group neighbouring samples.
+constexpr std::uint8_t no_gradient = 255;  // in `places`: the maximum did not pass the ReLU
+constexpr int widest_joined_window = 15;   // 15 x 15 places, so that no place is 255
+// y = max pooling of relu(scale x + bias). The ReLU's output is not stored. `places` are as in PoolArguments, or
+// no_gradient. The window is at most 15 wide. A group is samples_per_group consecutive samples.
 struct NormPoolArguments {
   const void* x;
   const float *scale, *bias;  // [groups][channels]
   void* y;                    // [samples, out_height, out_width, channels]
-  std::uint8_t* places;       // the same; null in inference
+  std::uint8_t* places;       // the same shape as y; null in inference
   std::int64_t samples, samples_per_group;
   int channels;
   PoolWindow window;
 };
-// NormBackwardSums with dr = what the windows that an element has won send to it; dy and `places` are of the pooled
-// map.
+// The sums of NormBackwardSumsArguments. Here dr of an element is the sum of dy over the windows whose maximum the
+// element is. dy and `places` have the shape of the pooled map.
 struct NormPoolBackwardSumsArguments {
   const void *dy, *x;
   const std::uint8_t* places;
@@ -204,7 +215,7 @@ struct NormPoolBackwardApplyArguments {
   PoolWindow window;
 };
 
-// y = x + bias[column] (bias null: none) [, ReLU], with the bit mask as above. In place allowed.
+// y = x + bias[column] [, ReLU], with a bit mask as above. bias may be null. y may be x.
 struct ActivateArguments {
   const void* x;
   const float* bias;
@@ -214,7 +225,7 @@ struct ActivateArguments {
   int channels;
   bool relu;
 };
-// dx = dy where mask. In place allowed.
+// dx = dy where the mask has a bit, else 0. dx may be dy.
 struct ActivateBackwardArguments {
   const void* dy;
   const std::uint8_t* mask;
@@ -222,7 +233,8 @@ struct ActivateBackwardArguments {
   std::int64_t rows;
   int channels;
 };
-// sums[column] (+)= sum over rows of x; one block per group of columns, fixed order.
+// sums[column] = sum of x over the rows, or is increased by it (accumulate). Each block sums a group of columns in a
+// fixed order.
 struct ColumnSumsArguments {
   const void* x;
   float* sums;
@@ -230,22 +242,23 @@ struct ColumnSumsArguments {
   int columns, stride;  // elements from row to row
   bool accumulate;
 };
-struct AddArguments {  // y = a + b; in place allowed
+struct AddArguments {  // y = a + b; y may be a or b
   const void *a, *b;
   void* y;
   std::int64_t count;
 };
 
-// Ties go to the first in reading order, as PyTorch's. `places`: kernel x kernel position of the winner.
+// Among equal elements the first in reading order is the maximum, as in PyTorch. `places` holds the position of the
+// maximum in the kernel x kernel window.
 struct PoolArguments {
-  const void* x;         // backward: dy
-  void* y;               // backward: dx
+  const void* x;         // in the backward pass dy
+  void* y;               // in the backward pass dx
   std::uint8_t* places;  // [samples, out_height, out_width, channels]; null in inference and for averages
   std::int64_t samples;
-  int height, width, out_height, out_width, channels, kernel, stride, padding;  // averages: over all height x width
+  int height, width, out_height, out_width, channels, kernel, stride, padding;  // an average is over all height x width
 };
 
-// [samples, spatial, channels] to [samples, channels x spatial] (PyTorch's flatten), or back (inverse).
+// Reorders [samples, spatial, channels] to [samples, channels x spatial] (PyTorch's flatten), or back (inverse).
 struct ReorderArguments {
   const void* from;
   void* to;
@@ -253,7 +266,8 @@ struct ReorderArguments {
   int spatial, channels;
   bool inverse;
 };
-// y = x / (1 - p) where the unit is kept, else 0; keyed as nn/lstm_cell.h says. Rows [time][sample] when time_major.
+// y = x / (1 - p) where the unit is kept, else 0. nn/lstm_cell.h defines which units are kept. Rows are
+// [length][samples].
 struct DropoutArguments {
   const void* x;
   void* y;
@@ -262,16 +276,18 @@ struct DropoutArguments {
   double probability;
 };
 
-// Logits of [length][samples] rows (time-major; length 1: images) fp32 [rows, stride]; targets i32 [samples, length],
-// negative: not counted. Adds to `sums`; gradient (null in inference): gradient_scale x (softmax - target), T [rows,
-// stride], padding 0. One block per row range, partial sums in double, fixed order: partial[blocks].
+// Computes the softmax cross-entropy. Logits are fp32 [rows, stride]; the rows are [length][samples], and length is 1
+// for images. Targets are i32 [samples, length]; a negative target does not count. The kernel adds the results to
+// `sums`. If `gradient` is not null, it writes gradient_scale x (softmax - target) in T [rows, stride] with padding 0.
+// Each block takes a range of rows and writes partial sums to partial[blocks]. All sums have a fixed order, and the
+// loss is summed in double precision.
 struct CrossEntropyArguments {
   const float* logits;
   const std::int32_t* targets;
   void* gradient;
   PassSums* partial;
-  PassSums* sums;      // the last block to finish adds the partials up, in order
-  unsigned* finished;  // blocks that are done, 0 between launches
+  PassSums* sums;      // the last block that finishes adds the partial sums up, in order
+  unsigned* finished;  // number of finished blocks; 0 between launches
   const StepState* state;
   std::int64_t samples, length;
   int classes, stride, blocks;
@@ -279,31 +295,33 @@ struct CrossEntropyArguments {
   bool top5;
 };
 
-// One tensor between the flat fp32 vector (canonical [outer][inner][taps]) and a program's own copy
-// ([outer][taps][padded inner], T or fp32). taps = 1, padded = inner: a plain copy with conversion.
+// The places of one tensor in the flat fp32 vector and in a program's own copy. The flat vector has the canonical order
+// [outer][inner][taps]. The copy is [outer][taps][padded inner] in T or fp32. With taps = 1 and padded = inner the copy
+// differs only in its type.
 struct TensorPlace {
-  std::int64_t flat_offset = 0, own_offset = 0;  // elements from the two bases
+  std::int64_t flat_offset = 0, own_offset = 0;  // elements from the beginning of each
   std::int64_t outer = 0;
   int inner = 0, taps = 1, padded = 0;
-  std::int64_t first_block = 0;  // of this tensor in the launch
+  std::int64_t first_block = 0;  // first block of this tensor in the launch
 };
 struct CopyTensorsArguments {
   float* flat;
   void* own;
   const TensorPlace* places;  // in device memory
   int count;
-  bool accumulate;  // home: add to the flat vector
+  bool accumulate;  // copy_tensors_home: adds to the flat vector
   bool own_is_fp32;
 };
 
-// Carried hidden state: host order [samples, layers, 2, hidden] fp32 to and from h, c [layers, samples, hidden] T.
+// Carried hidden state. `packed` is in the host's order [samples, layers, 2, hidden] in fp32. h and c are [layers,
+// samples, hidden] in T. The kernels state_in and state_out copy in the two directions.
 struct StateArguments {
   float* packed;
   void *h, *c;
   std::int64_t samples, layers, hidden;
 };
 
-// From one type to another: gradients to and from their 16-bit bucket. `scale` is applied on the way.
+// Converts values to another type and multiplies them by `scale`. Gradients go to a 16-bit bucket and back in this way.
 struct CastArguments {
   const void* from;
   void* to;
@@ -312,31 +330,31 @@ struct CastArguments {
   float scale;
 };
 
-// A range of a flat vector whose squared norm is wanted.
+// A range of a flat vector whose squared norm is computed.
 struct NormRange {
   std::int64_t begin = 0, count = 0;  // elements
-  std::int64_t first_block = 0;       // of this range in the launch
+  std::int64_t first_block = 0;       // first block of this range in the launch
 };
-// Sums of squares in double: of each block's chunk, partial[blocks] ...
+// Computes for each block the sum of squares of its chunk, in double precision: partial[blocks].
 struct SquaredNormPartsArguments {
   const float* values;
   const NormRange* ranges;  // [count], in device memory
   double* partial;
   int count;
   std::int64_t blocks;
-  float* before = nullptr;  // not null: the squares of values - before; then before = values
-  bool first = false;       // before counts as zeros
+  float* before = nullptr;  // not null: squares values - before, then sets before = values
+  bool first = false;       // takes zeros in place of before
 };
-// ... and of each range, norms[count].
+// Adds these up for each range: norms[count].
 struct SquaredNormsArguments {
   const double* partial;
   const NormRange* ranges;  // [count], in device memory
   double* norms;
   int count;
   std::int64_t blocks;
-  bool add = false;  // to what norms holds
+  bool add = false;  // adds to the present values of norms
 };
-// Sums of checksum_term() over the 64-bit words of each block's chunk, partial[blocks].
+// Computes for each block the sum of checksum_term() over the 64-bit words of its chunk: partial[blocks].
 struct ChecksumPartsArguments {
   const std::uint64_t* words;
   const NormRange* ranges;  // [count], in words, in device memory
@@ -344,42 +362,43 @@ struct ChecksumPartsArguments {
   int count;
   std::int64_t blocks;
 };
-// total = norms[0] + ... (first) or total + these; then, where `to` is not null, to[0] = total.
+// Sets total to the sum of `norms` (first) or adds the sum to total. Then sets to[0] = total, unless `to` is null.
 struct NormTotalArguments {
   const double* norms;  // [count]
   double* total;
-  int count;  // 0: the total is only stored
+  int count;  // 0: total only goes to `to`
   bool first;
   float* to = nullptr;
 };
-// What an update is told on the device. Overflow (a norm that is not finite) skips the update.
+// The results of update_scalars, which the other kernels of an update read. When a squared norm is not finite (overflow
+// or NaN), the update is skipped.
 struct UpdateScalars {
-  double squared_norm = 0;   // of the gradient, loss scale removed
-  float gradient_scale = 1;  // 1 / loss scale, and clipping
-  std::int32_t applied = 0;  // 0: skipped
+  double squared_norm = 0;   // of the gradient without the loss scale
+  float gradient_scale = 1;  // 1 / loss scale, times the clipping
+  std::int32_t applied = 0;  // 0: the update is skipped
   double gain = 1;           // AdaScale's
   AdaScaleAverages adascale = {};
   float rate_factor = 1;  // the gain
 };
 struct UpdateScalarsArguments {
-  const double* norms;  // [count], of the gradient's ranges
+  const double* norms;  // [count], the squared norms of the gradient's ranges
   UpdateScalars* scalars;
   int count;
   float unscale;     // 1 / loss scale
   double clip_norm;  // 0: off
   AdaScaleStep adascale = {};
-  const float* small_norms = nullptr;  // of AdaScaleStep; null: AdaScale is off
+  const float* small_norms = nullptr;  // see AdaScaleStep; null: AdaScale is off
 };
-// What differs between the ranges of an update.
+// The numbers that differ between the ranges of an update.
 struct TrustRange {
   float weight_decay = 0;
   std::int32_t has_trust_ratio = 0;
-  std::int64_t state_shift = 0;  // from its elements in the flat vector to those of its state
+  std::int64_t state_shift = 0;  // distance from an element of the flat vector to its element of the state
 };
-// The first pass of lamb: moves the moments, and sums the squares of the directions of each block's chunk in double,
-// partial[blocks]. Nothing where the update is skipped.
+// The first pass of LAMB updates the moments and computes for each block the sum of squares of the directions in its
+// chunk, in double precision: partial[blocks]. When the update is skipped, the kernel does nothing.
 struct LambMomentsArguments {
-  const UpdateRule* rule;  // in device memory, as what follows
+  const UpdateRule* rule;  // in device memory, like the next members
   const UpdateScalars* scalars;
   const NormRange* ranges;  // [count]
   const TrustRange* trust;  // [count]
@@ -389,27 +408,27 @@ struct LambMomentsArguments {
   int count;
   std::int64_t blocks;
 };
-// trust_ratio() of each range, ratios[count]; 1 where it has none.
+// Computes trust_ratio() of each range: ratios[count]. A range without a trust ratio gets 1.
 struct TrustRatiosArguments {
   const UpdateRule* rule;
   const UpdateScalars* scalars;
   const TrustRange* trust;        // [count], in device memory
-  const double *weights, *other;  // squared norms [count], see trust_ratio()
+  const double *weights, *other;  // [count], squared norms; see trust_ratio()
   float* ratios;
   int count;
 };
-// muon_direction() of every element of Muon's matrices. Nothing where the update is skipped.
+// Computes muon_direction() for every element of Muon's matrices. When the update is skipped, the kernel does nothing.
 struct MuonDirectionsArguments {
-  const UpdateRule* rule;  // in device memory, as what follows
+  const UpdateRule* rule;  // in device memory, like the next members
   const UpdateScalars* scalars;
-  const NormRange* ranges;     // [count], of the flat vectors
-  const std::int64_t* places;  // [count], where each begins in `directions`
+  const NormRange* ranges;     // [count], in the flat vectors
+  const std::int64_t* places;  // [count], the beginning of each in `directions`
   const float* gradients;
   float *momentum, *directions;
   int count;
   std::int64_t blocks;
 };
-// Every range divided by its norm, or by epsilon where that is larger.
+// Divides every range by its norm, or by epsilon when epsilon is larger.
 struct NormalizeRangesArguments {
   float* values;
   const NormRange* ranges;  // [count], in device memory
@@ -424,29 +443,31 @@ struct BlendArguments {  // y = alpha x + beta y
   std::int64_t count;
   float alpha, beta;
 };
-// A tensor of the flat vectors, or a piece of them that nobody has a copy of (own null).
+// A tensor of the flat vectors, or a piece without a copy (own is null).
 struct UpdatePlace {
   TensorPlace tensor;  // own_offset counts from `own`
   void* own = nullptr;
   float weight_decay = 0;
   bool own_is_fp32 = true;
-  int range = 0;                     // of the update's ranges
-  float matrix_factor = 0;           // of a matrix of Muon's; 0: it is none
-  std::int64_t direction_shift = 0;  // from its elements in the flat vector to those of its direction
-  std::int64_t state_shift = 0;      // the same to those of its state, where a rank keeps parts of it
+  int range = 0;                     // index among the update's ranges
+  float matrix_factor = 0;           // the factor of the rate of a Muon matrix; 0: not a Muon matrix
+  std::int64_t direction_shift = 0;  // distance from an element of the flat vector to its element of the direction
+  std::int64_t state_shift = 0;      // the same for its element of the state, when a rank keeps only part of the state
 };
-// The optimizer's step, and a program's own copies of the new weights.
+// The optimizer's step. It also writes the new weights to a program's own copies.
 struct UpdateArguments {
-  const UpdateRule* rule;  // in device memory; weight_decay, gradient_scale and trust ratios come from elsewhere
+  const UpdateRule* rule;  // in device memory; weight_decay, gradient_scale and trust ratios have members of their own
   const UpdateScalars* scalars;
   const UpdatePlace* places;  // in device memory
   int count;
   float* weights;
   const float* gradients;
-  float* state[2];                      // the second null: the optimizer has none
-  const float* trust_ratios = nullptr;  // one per range, in device memory; null: none
-  const float* directions = nullptr;    // of Muon's matrices
+  float* state[2];                      // state[1] is null when the optimizer has one state vector
+  const float* trust_ratios = nullptr;  // one per range, in device memory; may be null
+  const float* directions = nullptr;    // directions of Muon's matrices
 };
+// Updates running statistics: weights = (1 - momentum) weights + momentum means. When the update is skipped, the kernel
+// does nothing.
 struct AverageArguments {
   float* weights;
   const float* means;
@@ -458,12 +479,12 @@ struct AverageArguments {
 struct LaunchShape {
   unsigned grid_x = 1, grid_y = 1, grid_z = 1, block = 1;
   unsigned shared_bytes = 0;
-  // Not 0: blocks in x walk over the rows, any number up to this does the work with the same bits, and the device takes
-  // one that fits it (occupancy.h).
+  // When this is not 0, blocks in x loop over the rows. Any number of them up to most_x gives the same bits. The device
+  // then chooses a number that fits it (occupancy.h).
   unsigned most_x = 0;
 };
 
-// A kernel with its arguments by value: plain bytes, so that a device can record and compare them.
+// A kernel with its arguments by value. The arguments are plain bytes, so a device can record and compare launches.
 struct KernelLaunch {
   Kernel kernel = Kernel::count;
   Type type = Type::fp32;
@@ -472,8 +493,8 @@ struct KernelLaunch {
   std::size_t argument_bytes = 0;
 };
 
-// Each makes the launch of one kernel: grid, block and shared memory from the sizes. Errors name the kernel and the
-// size.
+// Each function makes the launch of one kernel. It computes the grid, the block and the shared memory from the sizes.
+// Throws Error that names the kernel and the size when a size is out of range.
 KernelLaunch launch_of(Type type, const ImageInputArguments& a);
 KernelLaunch launch_of(Type type, const OneHotArguments& a);
 KernelLaunch launch_of(Type type, const NormSumsArguments& a);
@@ -510,19 +531,20 @@ KernelLaunch launch_of(const BlendArguments& a);
 KernelLaunch launch_of(Type type, const UpdateArguments& a, std::int64_t blocks);
 KernelLaunch launch_of(const AverageArguments& a);
 
-// What the size of a grid follows from.
+// The properties of a GPU that decide the size of a grid.
 struct GpuSize {
   int compute_capability = 90;  // 90 for 9.0
   int multiprocessors = 132;
 };
-// Blocks (and scratch) that the reducing kernels want: one wave of the GPU where there is work for it. The same for the
-// same sizes and kind of GPU, so results keep their bits there; another kind of GPU may add up in another order.
+// The number of blocks of a reducing kernel, which also decides the size of its scratch memory. It is one wave of
+// blocks on the GPU when there is enough work. The number depends only on the sizes and the type of GPU. So results
+// have the same bits on GPUs of one type; another type may add in another order.
 int norm_blocks(const GpuSize& gpu, Kernel sums, Type type, std::int64_t rows_per_group, int groups, int channels);
 int loss_blocks(const GpuSize& gpu, Type type, std::int64_t rows);
-// Fills first_block of each and returns how many blocks a copy (an update) of all of them takes.
+// Sets first_block of each place and returns the number of blocks of a copy (or an update) of all places.
 std::int64_t place_blocks(TensorPlace* places, int count);
 std::int64_t place_blocks(UpdatePlace* places, int count);
-// The same for norms.
+// The same for the ranges of norms.
 std::int64_t range_blocks(std::span<NormRange> ranges);
 
 }  // namespace ringtrain::cuda

@@ -1,5 +1,5 @@
-// Every kernel once, in the order of the enumeration: X(name, typed), typed 0 where it has no type of its own (and is
-// launched as fp32). The table of addresses, the names and the emulation are made from it.
+// Lists every kernel once as X(name, typed), in the order of the enumeration. `typed` is 0 for a kernel without a type
+// of its own, which is launched as fp32. The table of addresses, the names and the emulation are made from this list.
 #pragma once
 
 #define RINGTRAIN_KERNEL_LIST(X) \

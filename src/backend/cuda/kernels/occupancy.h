@@ -1,5 +1,5 @@
-// How many blocks of an own kernel a GPU holds at a time, and grids that keep all of it busy to their end. What a
-// kernel takes is results/cuda_kernel_resources.csv, which is compiled in.
+// Computes how many blocks of a kernel a GPU holds at a time, and chooses grids whose last wave fills the GPU. The
+// registers and the shared memory of the kernels come from results/cuda_kernel_resources.csv, which is compiled in.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,24 @@
 
 namespace ringtrain::cuda {
 
-// Blocks of `threads` threads with `registers` each and `shared_bytes` of static shared memory that a multiprocessor of
-// this compute capability (90 for 9.0) holds: the least of what its threads, blocks, registers (given out to warps by
-// 256, in each of four partitions) and shared memory (1 KiB more for each block) allow. CUDA C++ Programming Guide,
-// "Compute Capabilities"; cuda_occupancy.h.
+// The number of blocks that a multiprocessor of this compute capability (90 for 9.0) holds. A block has `threads`
+// threads with `registers` registers each, and `shared_bytes` of static shared memory. The result is the smallest of
+// four limits: threads, blocks, registers and shared memory. Registers are allocated to warps in units of 256, in each
+// of four partitions. Shared memory has 1 KiB more for each block. Sources: CUDA C++ Programming Guide, "Compute
+// Capabilities"; cuda_occupancy.h.
 int blocks_per_multiprocessor(int compute_capability, int threads, int registers, int shared_bytes);
 
-// Blocks of this kernel on the whole GPU at a time.
+// The number of blocks of this kernel that the whole GPU holds at a time.
 std::int64_t resident_blocks(const GpuSize& gpu, Kernel kernel, Type type, unsigned threads);
 
-// Blocks in x, at most `most`, for a kernel with `others` blocks in y and z together, whose blocks in x share out the
-// work. About `wanted`, but a whole number of waves of `resident` blocks (or most of one): the last wave does not leave
-// the GPU half empty. One wave at least where there is work for it.
+// The number of blocks in x for a kernel whose blocks in x divide the work among themselves. The kernel has `others`
+// blocks in y and z together. The result is at most `most` and about `wanted`. The whole grid is close to a whole
+// number of waves of `resident` blocks, so that the last wave does not leave the GPU half empty. The result is at least
+// one wave when there is enough work.
 std::int64_t whole_waves(std::int64_t resident, std::int64_t wanted, std::int64_t others, std::int64_t most);
 
-// The grid that a launch gets on this GPU: other blocks in x where they walk over the rows, else as it is.
+// The grid of a launch on this GPU. The number of blocks in x changes only when the blocks loop over the rows
+// (LaunchShape::most_x).
 LaunchShape fitted(const KernelLaunch& launch, const GpuSize& gpu);
 
 }  // namespace ringtrain::cuda

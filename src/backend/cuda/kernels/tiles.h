@@ -1,5 +1,5 @@
-// How threads lie over [rows, channels]: each keeps its eight neighbouring channels and walks down the rows, so that
-// what belongs to a channel is loaded once. Host and device must agree on it.
+// The mapping of threads to [rows, channels]. A thread keeps eight neighbouring channels (an octet) and walks down the
+// rows, so it loads the values of its channels once. Host and device code share these functions and must agree.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,16 @@ RINGTRAIN_HD int tile_rows(int octets) {
   return tile_threads / tile_columns(octets);
 }
 
-constexpr int finalize_channels = 32, finalize_parts = 16;  // threads of a block: channels x parts of the partial sums
+constexpr int finalize_channels = 32, finalize_parts = 16;  // a block has finalize_channels x finalize_parts threads,
+                                                            // the second for parts of the partial sums
 constexpr int column_sum_threads = 512;
 constexpr int reorder_tile = 32;
-constexpr int image_rows = 65535;              // most blocks in y and z; kernels walk over the rest
-constexpr int norm_chunk = 32 * tile_threads;  // elements of a block that measures a range
-constexpr int copy_chunk = 16 * tile_threads;  // elements of a block, of a plain copy
-constexpr int copy_tile = 2304;                // of a copy that changes the order of taps and inner
+constexpr int image_rows = 65535;              // the largest number of blocks in y and z; kernels loop over the rest
+constexpr int norm_chunk = 32 * tile_threads;  // elements per block of a kernel that sums over a range
+constexpr int copy_chunk = 16 * tile_threads;  // elements per block of a plain copy
+constexpr int copy_tile = 2304;                // elements per block of a copy that swaps taps and inner
 
-// Inner elements, all taps each, of one block of such a copy.
+// The number of inner elements, each with all taps, in one block of such a copy.
 RINGTRAIN_HD int copy_width(int taps) {
   return copy_tile / taps;
 }

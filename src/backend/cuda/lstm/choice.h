@@ -1,5 +1,5 @@
-// Which recurrent calls compute a stack of LSTM layers: one for all of them or one each, and by which of cuDNN's
-// algorithms.
+// Chooses the recurrent calls that compute a stack of LSTM layers: one call for all layers or one call per layer, and
+// cuDNN's algorithm for each call.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,9 @@
 
 namespace ringtrain::cuda {
 
-// `stack`: all layers. One plan for all of them, or one per layer in order; `joinable`: nothing happens between the
-// layers. Throws Error with cuDNN's words where not even the standard algorithm finds a plan.
+// `stack` describes all layers. `joinable` says that nothing happens between the layers. Returns one plan for all
+// layers, or one plan per layer in order. Throws Error with cuDNN's reason when even the standard algorithm has no
+// plan.
 std::vector<const RnnPlan*> choose_lstm_plans(Device& device, FusionTable& table, const RnnOperation& stack,
                                               bool joinable);
 

@@ -1,5 +1,5 @@
-// The graphs that lstm/program compiles: a stack of LSTM layers on one-hot symbols, a dense layer at every position,
-// softmax cross-entropy; or a part of such a model.
+// The models that lstm/program.h compiles: a stack of LSTM layers on one-hot symbols, a dense layer at every position
+// and softmax cross-entropy, or a part of such a model.
 #pragma once
 
 #include <vector>
@@ -9,16 +9,16 @@
 namespace ringtrain::cuda {
 
 struct LstmModel {
-  bool is_first = true, is_last = true;  // it begins with the symbols; it ends in the loss
+  bool is_first = true, is_last = true;  // is_first: it begins with the symbols; is_last: it ends with the loss
   std::int64_t vocabulary = 0, hidden = 0;
   std::vector<Lstm> layers;
-  std::vector<Dropout> dropouts;  // behind each layer; probability 0: none
-  std::vector<bool> recomputed;   // of each layer: in the backward pass
+  std::vector<Dropout> dropouts;  // after each layer; probability 0 means none
+  std::vector<bool> recomputed;   // for each layer: whether the backward pass recomputes it
   Dense dense;
   CrossEntropy loss;
 };
 
-// Throws Error where the graph is none of these.
+// Reads the model from a graph. Throws Error when the graph is no such model.
 LstmModel lstm_model(const Graph& graph);
 
 }  // namespace ringtrain::cuda

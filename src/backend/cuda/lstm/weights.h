@@ -1,4 +1,5 @@
-// Where the tensors of LSTM layers lie: torch's in the flat vector, cuDNN's in the weight space of a recurrent plan.
+// Maps the tensors of LSTM layers from the flat vector, in PyTorch's order, to the weight space of a recurrent plan of
+// cuDNN.
 #pragma once
 
 #include <span>
@@ -10,8 +11,9 @@
 
 namespace ringtrain::cuda {
 
-// A place for every tensor of `plan`, which computes `layers` in this order. `own_base`: the weight space's first
-// element, counted from the address that the copies are given. Throws Error where cuDNN's tensors are not the layers'.
+// Returns a place for every tensor of `plan`, which computes `layers` in this order. `own_base` is the first element of
+// the weight space, counted from the base address of the copies. Throws Error when cuDNN's tensors do not match the
+// layers.
 std::vector<TensorPlace> lstm_places(const RnnPlan& plan, std::span<const Lstm> layers, const ParameterTable& table,
                                      std::int64_t own_base);
 

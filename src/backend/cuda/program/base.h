@@ -1,6 +1,9 @@
-// What programs on a device share: input that is copied while the pass before it runs, the numbers that change from
-// pass to pass, the program's own copies of the weights, sums and logits on their way back. A program's constructor
-// adds its commands to the schedule:
+// This room contains what all programs on a GPU share, and the optimizer's update. A program is a list of commands in a
+// Schedule (schedule.h), which plans their memory and captures them as graphs. ProgramBase, below, stages input, keeps
+// the program's own copies of the weights, and returns sums and logits. FusionTable (fusion.h) chooses what is fused.
+// Updater (update.h) runs the update. A student begins with schedule.h, then reads this header.
+//
+// The constructor of a program adds its commands in this order:
 //
 //   forward commands | schedule_.begin_backward() | backward commands | finish()
 #pragma once
@@ -24,7 +27,7 @@ inline std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Page-locked memory of a device, given back at the end.
+// Owns page-locked memory and releases it in the destructor.
 template <class T>
 class HostMemory {
  public:
@@ -40,8 +43,8 @@ class HostMemory {
   T* data_;
 };
 
-// Small things on their way to the device, in the compute stream: each is written to the next of a few page-locked
-// places, so that neither the caller nor a replayed graph waits for the copy.
+// Copies small values to the device in the compute stream. Each upload uses the next of a few page-locked places. So
+// neither the caller nor a replayed graph waits for the copy.
 template <class T>
 class UploadRing {
  public:
@@ -49,7 +52,7 @@ class UploadRing {
       : device_(device), count_(count_per_place), host_(device, places * count_per_place) {
     for (Event& event : copied_) event = device.make_event();
   }
-  // `count` of them, at most count_per_place.
+  // Copies `count` values, at most count_per_place.
   void upload(const T* values, std::int64_t count, void* to, const std::function<void()>& poll) {
     const std::int64_t place = next_++ % places;
     if (next_ > places) device_.synchronize(copied_[place], poll);
@@ -69,7 +72,7 @@ class UploadRing {
   std::int64_t next_ = 0;
 };
 
-// Where the logits lie: fp32 [position][row][stride].
+// The place of the logits: fp32 [position][row][stride].
 struct LogitsPlace {
   Storage storage = -1;
   std::int64_t classes = 0, stride = 0;
@@ -95,29 +98,31 @@ class ProgramBase : public Program {
   std::vector<float> logits(std::int64_t row, std::int64_t position) const override;
 
   Type type() const { return type_; }
-  // Of a training program whose memory is there: all that set_weights() would fill.
+  // The copies of the weights that set_weights() fills. They are known after allocate().
   std::shared_ptr<const std::vector<WeightCopy>> weight_copies() const { return weight_copies_; }
 
-  // ---- For the layers of a program, which add their commands to the schedule.
+  // ---- The layers of a program call these functions to add their commands.
 
   Schedule& schedule() { return schedule_; }
   const Schedule& schedule() const { return schedule_; }
   // Adds a forward command that reads the staged symbols or pixels, u8 [micro_batch, input_bytes]. Never captured.
   void add_input_command(std::string name, std::vector<Access> uses,
                          std::function<void(Device&, Stream, const std::uint8_t*)> issue);
-  // Adds a command that copies what arrives at an end of a part to `to`, or what leaves it from `from`; the other side
-  // is where connect() has said. Never captured.
+  // add_arrival() adds a command that copies what arrives at an end of a part to `to`. add_departure() adds a command
+  // that copies `from` to an end. connect() gives the address on the other side. The commands are never captured.
   void add_arrival(std::string name, Storage to, const std::byte* PartTraffic::*end, std::int64_t PartBytes::*bytes);
   void add_departure(std::string name, Storage from, std::byte* PartTraffic::*end, std::int64_t PartBytes::*bytes);
-  // Fills `own` (lasting; T, or fp32) from the flat weights whenever they have changed. Padding stays zero.
+  // Fills `own` from the flat weights whenever they have changed. `own` is a lasting storage in T or fp32. Its padding
+  // stays zero.
   void copy_in(Storage own, bool own_is_fp32, std::vector<TensorPlace> places);
-  // Adds a backward command that sets or accumulates the flat gradients of these parameters from `own`.
+  // Adds a backward command that copies the gradients of these parameters from `own` to the flat vector. The command
+  // sets them or adds to them.
   void copy_home(std::string name, Storage own, bool own_is_fp32, std::vector<TensorPlace> places,
                  std::vector<std::string> finishes);
-  // A command of an inference program that depends on nothing but the weights; runs behind those of copy_in().
+  // Adds a command of an inference program that depends only on the weights. It runs after the copies of copy_in().
   void add_weight_command(Command command) { weight_commands_.push_back(std::move(command)); }
 
-  // While commands are issued.
+  // These addresses are valid while commands are issued.
   float* gradient(const Parameter& parameter) const { return gradients_ + parameter.offset; }
   const StepState* step_state() const { return schedule_.at<const StepState>(state_); }
   const std::int32_t* targets() const { return schedule_.at<const std::int32_t>(targets_); }
@@ -127,13 +132,13 @@ class ProgramBase : public Program {
   ProgramBase(Device& device, const BackendOptions& options, const Graph& graph, std::int64_t micro_batch,
               Precision precision, PassMode mode, int slots);
 
-  // Ends the list of commands: weights' copies, memory, segments.
+  // Ends the list of commands: adds the copies of the weights and plans memory and segments.
   void finish();
-  // fp32 values of a storage, behind the passes so far. Waits for them.
+  // Returns fp32 values of a storage after the passes so far; waits for those passes.
   std::vector<float> fetch(Storage storage, std::int64_t count) const;
 
-  // Around the forward commands, for what is copied per pass (carried state). Both are called in the compute stream's
-  // order; `context.state` may be written until take_sums() has returned.
+  // Called before and after the forward commands, in the order of the compute stream. A program copies there what
+  // changes per pass, such as carried state. `context.state` may be written until take_sums() has returned.
   virtual void before_forward(const PassContext&) {}
   virtual void after_forward(const PassContext&) {}
 
@@ -145,9 +150,9 @@ class ProgramBase : public Program {
   const Math math_;
   const PassMode mode_;
   const bool training_;
-  const double offload_stretch_;  // 0: nothing travels
+  const double offload_stretch_;  // 0: no activation is offloaded
   Schedule schedule_;
-  LogitsPlace logits_;  // set by the program
+  LogitsPlace logits_;  // the program sets it
 
  private:
   struct Staged {
@@ -165,10 +170,10 @@ class ProgramBase : public Program {
   std::int64_t input_bytes() const { return micro_batch_ * sample_bytes_; }
   std::int64_t target_count() const { return micro_batch_ * sequence_; }
 
-  const std::int64_t sample_bytes_;  // 0: a part whose values come from the part before
+  const std::int64_t sample_bytes_;  // 0: the input is the output of the previous part of the model
   Stream copy_stream_;
   Staged places_[2];
-  std::int64_t staged_ = 0, taken_ = 0;  // passes
+  std::int64_t staged_ = 0, taken_ = 0;  // number of passes
   PartTraffic traffic_;
   PartBytes part_bytes_;
   Storage state_, targets_, sums_;
@@ -176,12 +181,12 @@ class ProgramBase : public Program {
   HostMemory<PassSums> host_sums_;
   HostMemory<float> host_logits_;
   Event finished_, sums_closed_;
-  bool closed_ = false;  // close_sums() has been called since take_sums()
+  bool closed_ = false;  // close_sums() has been called after the last take_sums()
   std::vector<std::unique_ptr<TensorCopies>> copies_in_, copies_home_;
   std::vector<Command> weight_commands_;
   std::shared_ptr<const std::vector<WeightCopy>> weight_copies_;
-  float* gradients_ = nullptr;      // of the pass under way
-  const float* weights_ = nullptr;  // last set
+  float* gradients_ = nullptr;      // gradients of the current pass
+  const float* weights_ = nullptr;  // the argument of the last set_weights()
   DeviceMemory memory_;
   std::unique_ptr<HostMemory<std::byte>> offloaded_;
 };

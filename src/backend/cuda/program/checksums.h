@@ -1,4 +1,4 @@
-// Checksums of ranges on a device; the kernel is in kernels/checksum.cuh.
+// Computes checksums of ranges of vectors on a device. The kernel is in kernels/checksum.cuh.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace ringtrain::cuda {
 
 class DeviceChecksums : public Checksums {
  public:
-  // `bytes` counts what it takes on the device.
+  // `bytes` counts the device memory of this object.
   DeviceChecksums(Device& device, std::function<void()> poll, std::span<const ChecksumRange> ranges,
                   std::shared_ptr<std::int64_t> bytes);
   ~DeviceChecksums() override;
@@ -23,7 +23,7 @@ class DeviceChecksums : public Checksums {
   std::span<const std::uint64_t> values() override;
 
  private:
-  // Neighbouring ranges of one vector: one launch.
+  // One launch computes consecutive ranges of the same vector.
   struct Launch {
     const Vector* values;
     std::size_t first, count;  // ranges
@@ -33,14 +33,14 @@ class DeviceChecksums : public Checksums {
 
   Device& device_;
   std::function<void()> poll_;
-  std::vector<NormRange> ranges_;  // in words; first_block counts from that of the launch
+  std::vector<NormRange> ranges_;  // in words; first_block counts from the first block of the launch
   std::vector<Launch> launches_;
   std::int64_t blocks_;
   DeviceMemory table_, partial_;
-  HostMemory<std::uint64_t> host_;  // of the blocks
+  HostMemory<std::uint64_t> host_;  // partial sums of the blocks
   std::vector<std::uint64_t> values_;
   std::shared_ptr<std::int64_t> bytes_;
-  Event done_;  // when the newest work is done
+  Event done_;  // happens when the newest work is done
 };
 
 }  // namespace ringtrain::cuda

@@ -1,5 +1,5 @@
-// Norms of the parts of tensors that a rank updates, completed to those of whole tensors with the parts of the other
-// ranks. The host makes the sum: it waits for the device once for each call.
+// Completes squared norms when each rank holds only parts of tensors. The norms of a rank's parts become norms of whole
+// tensors by adding the parts of the other ranks. The host computes the sums, so each call waits for the device once.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,10 @@ namespace ringtrain::cuda {
 
 class CompletedNorms {
  public:
-  // Of `count` parts, perhaps none.
+  // `count` is the number of this rank's parts; it may be 0.
   CompletedNorms(Device& device, std::function<void()> poll, std::int64_t count);
-  // `norms`: of this rank's parts, in the program's stream; null: it has none. `complete`: Update::complete_norms.
+  // `norms` are the norms of this rank's parts, measured in the program's stream; null when the rank has no part.
+  // `complete` is Update::complete_norms.
   void complete(RangeNorms* norms, const std::function<double(std::span<double>)>& complete);
   const double* total() const { return norms_.data<const double>(); }      // one number, on the device
   const double* norms() const { return norms_.data<const double>() + 1; }  // [count], on the device

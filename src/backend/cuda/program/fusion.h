@@ -1,5 +1,6 @@
-// Which fusion each layer takes: a table, not code paths by hand. Filled from what a device can plan and, on a real
-// device, from a timing run; kept with the run and in a cache so that a resumed run takes the same kernels.
+// FusionTable chooses the way in which each layer is fused. The choice is data in a table, not code. It depends on
+// which plans a device has and, on a real device, on timing. The table is saved with the run and in a cache, so a
+// resumed run uses the same kernels.
 #pragma once
 
 #include <cstdint>
@@ -13,59 +14,62 @@
 
 namespace ringtrain::cuda {
 
-// A piece of what a way runs, on scratch memory that it holds.
+// A part of what a way runs. The function holds its own scratch memory.
 struct TrialPart {
-  std::string what;  // parts of equal `what` take equal time and are timed once; empty: of its own
+  std::string what;  // parts with equal `what` take equal time, so one of them is timed; empty: always timed
   std::function<void(Device&, Stream)> run;
 };
 
 // One place in the network where kernels may be joined.
 struct FusionSite {
   std::string name;  // "layer1.0.conv1"
-  // Ways to compute it, best guess first. One with operations of Engine::hopper is taken only where it was timed on the
-  // device and computed there what cuDNN computes (hopper/check.h): nobody has seen those kernels run before. The last
-  // one always exists: plain plans and own kernels.
+  // Ways to compute the site, best guess first. The last way always exists: it uses plain plans and the program's own
+  // kernels. A way with operations of Engine::hopper is taken only when it was timed on the device and computed there
+  // what cuDNN computes (hopper/check.h). Those kernels may never have run on such a device before.
   struct Way {
     std::string name;                          // "statistics in the epilogue"
-    std::vector<DnnOperation> operations;      // that must find a plan
-    std::vector<RnnOperation> recurrent = {};  // likewise
-    double bytes = 0;                          // of memory traffic: decides where nothing is timed
+    std::vector<DnnOperation> operations;      // each must have a plan
+    std::vector<RnnOperation> recurrent = {};  // the same
+    double bytes = 0;                          // memory traffic; decides when nothing is timed
     double flops = 0;
-    // Takes scratch memory; its time is the sum over the parts. Empty, or without parts: cannot be timed.
+    // Returns the parts to be timed; they hold scratch memory. The time of the way is the sum over its parts. When the
+    // function or its result is empty, the way cannot be timed.
     std::function<std::vector<TrialPart>(Device&)> trial;
   };
   std::vector<Way> ways;
-  std::string key() const;  // of the shapes: equal sites share one choice
+  std::string key() const;  // made from the shapes, so that equal sites share one choice
 };
 
-// Operations that stand at no choice: their plans are timed as those of the others are.
+// A site for operations without a choice. Their plans are timed like those of other sites.
 FusionSite only_way(const std::string& name, const std::vector<DnnOperation>& operations);
 
 struct FusionChoice {
   std::string site, way;
   double seconds = 0;                  // 0: not timed
-  std::string refused;                 // ways before it that found no plan, and why
-  std::string key = {};                // of the line in text()
-  std::vector<std::string> ways = {};  // all of the site; not in text()
+  std::string refused;                 // ways that come earlier but have no plan, and the reasons
+  std::string key = {};                // key of the line in text()
+  std::vector<std::string> ways = {};  // all ways of the site; not in text()
 };
 
 class FusionTable {
  public:
-  // `seconds_limit`: of device time for timing plans and ways. Making plans does not count. Sites that are not reached
-  // keep their guess.
+  // `seconds_limit` is the device time for timing plans and ways. The time to make plans does not count. A site that is
+  // not reached in that time keeps its guess.
   explicit FusionTable(double seconds_limit = 60) : limit_(seconds_limit) {}
-  // Indices of the ways to take. What is not known yet is timed in order of the time that it is expected to take in a
-  // step, equal sites together: there the most can be won.
+  // Returns the index of the way to take for each site. Unknown sites are timed in the order of the time that they are
+  // expected to take in a step, equal sites together. So the sites with the most to gain come first.
   std::vector<std::size_t> choose(Device& device, std::span<const FusionSite> sites);
   std::size_t choose(Device& device, const FusionSite& site) { return choose(device, {&site, 1}).front(); }
-  // Of sites with more than one way, in the order in which they were asked.
+  // The choices for sites with more than one way, in the order in which they were asked.
   const std::vector<FusionChoice>& choices() const { return choices_; }
-  double seconds_spent() const { return spent_; }  // of device time
+  double seconds_spent() const { return spent_; }  // device time
 
-  // One text for broadcast, cache and run record; load() throws Error naming the line it does not understand.
+  // The table as one text, for broadcast, cache and the run's record. load() throws Error that names the line it does
+  // not understand.
   std::string text() const;
   void load(const std::string& text);
-  // The same of earlier runs' searches: taken for sites that load() has not named. text() then holds those in use.
+  // Loads choices of earlier runs. They apply to sites that load() has not named. text() then contains those that are
+  // in use.
   void load_kept(const std::string& text);
 
  private:
@@ -73,16 +77,16 @@ class FusionTable {
   void tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways);
   double time(Device& device, const FusionSite::Way& way);
   const std::string& disproof(Device& device,
-                              const FusionSite::Way& way);  // "": its operations compute what they should
+                              const FusionSite::Way& way);  // "" when the way's operations compute the right result
   bool spent() const { return spent_ >= limit_; }
 
   double limit_;
   double spent_ = 0;
   std::vector<FusionChoice> choices_;
-  std::map<std::string, FusionChoice> by_key_;    // device, cuDNN and site key
-  std::map<std::string, FusionChoice> kept_;      // likewise
-  std::map<std::string, double> part_seconds_;    // by device, cuDNN and TrialPart::what
-  std::map<std::string, std::string> disproofs_;  // by device, cuDNN and operation
+  std::map<std::string, FusionChoice> by_key_;    // key: device, cuDNN and site key
+  std::map<std::string, FusionChoice> kept_;      // key: the same
+  std::map<std::string, double> part_seconds_;    // key: device, cuDNN and TrialPart::what
+  std::map<std::string, std::string> disproofs_;  // key: device, cuDNN and operation
 };
 
 }  // namespace ringtrain::cuda

@@ -1,5 +1,5 @@
-// The timed choices of earlier searches, beside cuDNN's plans in the folder that keeps those: one search serves every
-// later run on the same type of GPU with the same cuDNN, as its plans do.
+// Keeps the timed choices of earlier searches in the folder of cuDNN's plans. One search then serves every later run on
+// the same type of GPU with the same cuDNN.
 #pragma once
 
 #include <string>
@@ -8,10 +8,11 @@
 
 namespace ringtrain::cuda {
 
-// Nothing where `folder` is "" or has no such file; a damaged file counts as none, with a warning.
+// Loads the kept choices. Does nothing when `folder` is "" or has no such file. A damaged file is ignored with a
+// warning.
 void load_kept_fusions(const std::string& folder, FusionTable& table);
-// Adds the table's timed choices to the file. A choice by bytes alone is not kept: a later run may have time to search.
-// A folder that cannot be written costs later runs a search, nothing else.
+// Adds the table's timed choices to the file. A choice that was made by bytes alone is not kept, because a later run
+// may have time to search. When the folder cannot be written, later runs search again; nothing else happens.
 void keep_fusions(const std::string& folder, const FusionTable& table);
 
 }  // namespace ringtrain::cuda

@@ -1,4 +1,5 @@
-// What Muon does before an update on a device: its momentum, the orthogonal matrices, the shares of the other ranks.
+// The work of Muon before an update on a device: it updates the momentum, makes the matrices orthogonal and gathers the
+// directions from the other ranks.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,8 @@ namespace ringtrain::cuda {
 class MuonDirections {
  public:
   MuonDirections(Device& device, const std::function<void()>& poll, std::span<const UpdateRange> ranges);
-  // Queues it; `rule` and `scalars` lie on the device. `momentum`: the first state.
+  // Queues the work. `rule` and `scalars` are addresses on the device. `momentum` is the optimizer's first state
+  // vector.
   void queue(const Update& update, const UpdateRule* rule, const UpdateScalars* scalars, const Vector& gradients,
              Vector& momentum);
   std::int64_t bytes() const { return ranges_.bytes() + places_.bytes(); }

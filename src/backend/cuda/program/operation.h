@@ -1,4 +1,4 @@
-// One of cuDNN's operations as a command of a schedule.
+// Adds an operation of cuDNN to a schedule as a command.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct Tensor {
   std::int64_t offset = 0;  // bytes
 };
 
-// A tensor of an operation: where it lies, and how far it moves from one launch to the next.
+// A tensor of an operation: its place, and the distance in bytes from its place in one launch to its place in the next.
 struct Operand {
   DnnRole role;
   Tensor tensor;
@@ -22,14 +22,16 @@ struct Operand {
   bool write = false;
 };
 
-// Throws Error when the device has no plan for it; `name` says who asks.
+// Returns the plan for the operation. Throws Error when the device has none; `name` says in the error which layer
+// asked.
 const DnnPlan& plan_of(Device& device, const std::string& name, const DnnOperation& operation);
 
-// Adds a command that runs an operation, `launches` times. Without a plan the command can be counted, not issued.
+// Adds a command that runs an operation `launches` times. When `plan` is null, the command can be counted but not
+// issued.
 void add_operation(Schedule& schedule, const DnnPlan* plan, std::string name, const DnnOperation& operation,
                    std::int64_t launches, const std::vector<Operand>& operands);
 
-// What the operation's tensors hold together.
+// The size of all tensors of the operation in bytes.
 double tensor_bytes(const DnnOperation& operation);
 
 }  // namespace ringtrain::cuda

@@ -1,4 +1,4 @@
-// What the programs of a device are compiled with.
+// The options with which programs for a device are compiled.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,16 @@ namespace ringtrain::cuda {
 
 struct BackendOptions {
   bool graphs = true;                                  // capture segments and replay them
-  std::int64_t segment_elements = 0;                   // of the flat vector: where segments end; 0: one segment
-  std::int64_t least_offload = std::int64_t{1} << 20;  // bytes of what memory.offload moves
-  FusionTable* fusions = nullptr;                      // filled by compile(); null: a table of its own
-  // Memory for vectors that are reduced over ranks (registered with NCCL); empty: the device's own. `release` undoes
-  // it.
+  std::int64_t segment_elements =
+      0;  // a segment ends at each multiple of this number of elements of the flat vector; 0: one segment
+  std::int64_t least_offload = std::int64_t{1} << 20;  // bytes; memory.offload moves no smaller activation
+  FusionTable* fusions = nullptr;                      // compile() fills it; null: the backend has a table of its own
+  // allocate_reduced() returns memory for vectors that are reduced over ranks, registered with NCCL. release_reduced()
+  // releases it. When they are empty, such vectors use the device's own memory.
   std::function<void*(std::int64_t bytes)> allocate_reduced = {};
   std::function<void(void*)> release_reduced = {};
-  std::function<void()> poll = {};  // called while the host waits for the device: lets errors of others show
+  std::function<void()> poll =
+      {};  // called while the host waits for the device, so that errors of other ranks are noticed
 };
 
 }  // namespace ringtrain::cuda

@@ -1,5 +1,5 @@
-// Newton-Schulz orthogonalisation on a device: products by cuDNN, in full fp32, and three own kernels
-// (kernels/orthogonalize.cuh).
+// Newton-Schulz orthogonalisation on a device. cuDNN computes the products in full fp32. The kernels are in
+// kernels/orthogonalize.cuh.
 #pragma once
 
 #include <functional>
@@ -34,7 +34,7 @@ class DeviceOrthogonalizer : public Orthogonalizer {
   std::function<void()> poll_;
   std::vector<Products> products_;
   std::shared_ptr<std::int64_t> norm_bytes_;
-  std::int64_t largest_ = 0, largest_gram_ = 0, workspace_bytes_ = 0;  // elements; elements
+  std::int64_t largest_ = 0, largest_gram_ = 0, workspace_bytes_ = 0;  // elements; elements; bytes
   DeviceMemory product_, gram_, square_, workspace_;
   std::unique_ptr<DeviceRangeNorms> norms_;
 };

@@ -1,4 +1,4 @@
-// Squared norms of ranges on a device; the kernels are in kernels/squared_norms.cuh.
+// Computes squared norms of ranges of a vector on a device. The kernels are in kernels/squared_norms.cuh.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace ringtrain::cuda {
 
 class DeviceRangeNorms : public RangeNorms {
  public:
-  // `bytes` counts what it takes on the device.
+  // `bytes` counts the device memory of this object.
   DeviceRangeNorms(Device& device, std::function<void()> poll, std::span<const ElementRange> ranges,
                    std::shared_ptr<std::int64_t> bytes);
   ~DeviceRangeNorms() override;
@@ -25,8 +25,8 @@ class DeviceRangeNorms : public RangeNorms {
   const double* data() const override { return norms_.data<double>(); }
   void fetch() override;
 
-  // For a kernel that computes what is to be squared. It fills `partial` with the sums of squares of each block's
-  // chunk, in the program's stream; add_parts() then makes data() of it.
+  // For a kernel that computes the values to be squared. The kernel fills `partial` with the sum of squares of each
+  // block's chunk, in the program's stream. add_parts() then adds the sums up to data().
   struct Parts {
     const NormRange* ranges;  // [count], in device memory
     int count;
@@ -34,7 +34,7 @@ class DeviceRangeNorms : public RangeNorms {
     std::int64_t blocks;
   };
   Parts parts();
-  void add_parts(bool add = false);  // add: to what data() holds
+  void add_parts(bool add = false);  // add: adds to the present data()
   std::span<const double> values() override;
 
  private:
@@ -44,11 +44,11 @@ class DeviceRangeNorms : public RangeNorms {
   Device& device_;
   std::function<void()> poll_;
   std::vector<NormRange> ranges_;
-  std::int64_t end_ = 0, blocks_ = 0;  // of the range that ends last; of the first kernel
+  std::int64_t end_ = 0, blocks_ = 0;  // end_: the end of the last range; blocks_: blocks of the first kernel
   DeviceMemory table_, partial_, norms_;
   HostMemory<double> host_;
   std::shared_ptr<std::int64_t> bytes_;
-  Stream stream_;    // of the newest work
+  Stream stream_;    // stream of the newest work
   Event done_ = {};  // when the newest work is done
   bool fetched_ = false;
 };

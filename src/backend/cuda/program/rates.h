@@ -1,4 +1,4 @@
-// What a GPU reaches, roughly: for guesses where nothing is timed.
+// Rough rates of GPUs, for guesses when nothing is timed.
 #pragma once
 
 #include "backend/cuda/types.h"
@@ -6,15 +6,15 @@
 namespace ringtrain::cuda {
 
 struct Rates {
-  double bytes, flops;  // a second
+  double bytes, flops;  // per second
 };
 
-// Bytes a second between a GPU and page-locked memory of its host, one way: about nine tenths of PCIe 4 x16 (A100) or
-// PCIe 5 x16 (H100 and later).
+// The rate of copies between a GPU and page-locked memory of its host, in bytes per second and direction. It is about
+// nine tenths of PCIe 4 x16 (A100) or PCIe 5 x16 (H100 and later).
 double host_link_rate(int compute_capability);
 
-// Of memory and of matrix products, about three quarters of the data sheets' numbers (A100, H200, B200).
-// `compute_capability`: 90 for 9.0.
+// The rates of memory and of matrix products, about three quarters of the numbers in the data sheets (A100, H200,
+// B200). `compute_capability` is 90 for 9.0.
 Rates rates_of(int compute_capability, Math math);
 
 }  // namespace ringtrain::cuda

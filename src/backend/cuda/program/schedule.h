@@ -1,12 +1,15 @@
-// The commands of a program in order, the memory between them, and where gradients are final. Commands between two
-// bucket boundaries are a segment; each segment is captured once per variant and replayed.
+// A Schedule holds the commands of a program in order, plans the memory that they use, and knows which command
+// completes which gradients. The commands between two bucket boundaries are a segment. Each segment is captured as a
+// graph once per variant and then replayed.
 //
-// A block may be recomputed (Chen et al. 2016): what its forward commands write lives twice, once in the forward pass
-// and once from the moment on when they are issued again, before its first backward command (recomputation.cpp). What
-// travels to the host's memory (offload.h) lives twice, too: until it has left, and from the copy back on.
+// A block of the model may be recomputed (Chen et al. 2016; recomputation.cpp). Its forward commands are then issued
+// again before its first backward command. What they write has two lifetimes: one in the forward pass, and one from the
+// moment at which the commands are issued again. An offloaded activation (offload.h) has two lifetimes too: one until
+// it has been copied out, and one from the copy back.
 //
-// A stage of a pipeline has several micro-batches in flight. What a forward command writes and a backward command reads
-// then exists once per slot (ArenaPlan), the rest once; a segment is captured for each slot.
+// A stage of a pipeline has several micro-batches in flight, each in a slot. What a forward command writes and a
+// backward command reads exists once per slot (ArenaPlan). All other memory exists once. A segment is captured for each
+// slot.
 #pragma once
 
 #include <cstdint>
@@ -30,53 +33,59 @@ struct Access {
 
 struct Command {
   std::string name;          // "layer1.0.conv1 data gradient"
-  std::vector<Access> uses;  // storages below 0 are left out
-  // Gives the work to the stream. Looks addresses up with Schedule::at(). `accumulate`: a later micro-step.
+  std::vector<Access> uses;  // storages below 0 are ignored
+  // Gives the work to the stream. It looks addresses up with Schedule::at(). `accumulate` is true for every micro-step
+  // of a step but the first.
   std::function<void(Device&, Stream, bool accumulate)> issue;
-  std::vector<std::string> finishes = {};  // parameters whose gradients are then final
-  double flops = 0, bytes = 0;             // for tables; bytes 0: plan() adds up the storages that it uses
-  std::string operation = {};              // of cuDNN, with the number of its launches; empty: own kernels
-  int block = -1;                          // Schedule::enter()
-  bool replayed = true;                    // false: its arguments differ from pass to pass, so it is never captured
+  std::vector<std::string> finishes = {};  // parameters whose gradients are final after this command
+  double flops = 0, bytes = 0;  // for tables; when bytes is 0, plan() adds up the storages that the command uses
+  std::string operation = {};   // cuDNN's operation and the number of its launches; empty: own kernels
+  int block = -1;               // set by Schedule::enter()
+  bool replayed = true;         // false: the arguments differ from pass to pass, so the command is never captured
 };
 
 class Schedule {
  public:
-  static constexpr std::int64_t alignment = 256;  // bytes; of cudaMalloc, and more than any kernel asks for
+  static constexpr std::int64_t alignment = 256;  // bytes; the alignment of cudaMalloc, and no kernel needs more
 
   explicit Schedule(int slots = 1) : slots_(slots) {}
 
-  Storage buffer(std::string what, std::int64_t bytes);   // between its first and last use
-  Storage lasting(std::string what, std::int64_t bytes);  // for the whole run: weights' copies, input, sums
-  // The same, once for each slot: what commands of both passes read and none of them may make again.
+  Storage buffer(std::string what, std::int64_t bytes);   // lives from its first to its last use
+  Storage lasting(std::string what, std::int64_t bytes);  // lives for the whole run: copies of weights, input, sums
+  // Lives for the whole run, once for each slot. For values that commands of both passes read and that must not be
+  // recomputed.
   Storage per_slot(std::string what, std::int64_t bytes);
-  void resize(Storage storage, std::int64_t bytes);       // until plan()
+  void resize(Storage storage, std::int64_t bytes);  // before plan()
   std::int64_t bytes(Storage storage) const { return item(storage).bytes; }
-  // One workspace for all commands: the largest that was asked for.
+  // All commands share one workspace. Its size is the largest that was asked for.
   void workspace(std::int64_t bytes);
   Storage workspace() const { return 0; }
 
-  // Commands from here on belong to this block of the model, which is recomputed; -1: to none.
+  // The commands that are added from now on belong to this block of the model, which is recomputed. With -1 they belong
+  // to no such block.
   void enter(int block) { block_ = block; }
   void add(Command command);
   void begin_backward();
-  void begin_weights();  // commands that refresh the program's copies after an update; own segment
+  void begin_weights();  // the following commands refresh the program's copies of the weights after an update; they
+                         // have segments of their own
 
-  // Early activations travel to the host's memory and back. Before plan().
+  // Offloads early activations to the host's memory. Call it before plan().
   void offload(const OffloadRates& rates);
 
-  // Lifetimes, arena, watermarks; segments end where a multiple of `segment_elements` of the flat vector becomes final.
+  // Finds lifetimes, plans the arena and cuts the segments. A segment ends where a multiple of `segment_elements`
+  // elements of the flat gradient vector becomes final.
   void plan(const ParameterTable& table, std::int64_t segment_elements);
   const ArenaPlan& arena() const { return arena_; }
   void bind(char* base);
-  // at() and run() are of this slot from now on. Throws Error for one that there is not.
+  // at() and run() use this slot from now on. Throws Error when there is no such slot.
   void select(int slot);
   int slot() const { return slot_; }
   int slots() const { return slots_; }
-  // Page-locked memory that the travelling activations need; after plan(). bind_host() is given it, where it is not 0.
+  // The bytes of page-locked memory that offloaded activations need; valid after plan(). When it is not 0, bind_host()
+  // must be given that memory.
   std::int64_t host_bytes() const;
   void bind_host(Device& device, std::byte* host);
-  Stream offload_stream() const { return offload_stream_; }  // handle 0: none
+  Stream offload_stream() const { return offload_stream_; }  // handle 0 when nothing is offloaded
   const OffloadTimes& offload_times() const { return offload_times_; }
   template <class T = void>
   T* at(Storage storage) const {
@@ -84,13 +93,14 @@ class Schedule {
   }
 
   enum class Part { forward, backward, weights };
-  // With graphs: the first run of a variant (accumulate or not) is a plain one, in which libraries load what they load
-  // late; the second is captured and replayed, later ones are replayed.
+  // Runs the commands of a part. With graphs, the first run of a variant is a plain run, because libraries load some
+  // code at the first call. The second run is captured and replayed, and later runs are replayed. A variant is
+  // accumulating or not.
   void run(Device& device, Part part, bool accumulate, bool graphs, const BackwardHooks* hooks);
-  // What was captured no longer holds: an address that commands were given from outside has changed.
+  // Forgets captured graphs. Call it when an address that the commands were given from outside has changed.
   void forget_captured(Part part);
 
-  // Of a segment in one of its variants: a slot, accumulating or not.
+  // The state of a segment in one variant: a slot, accumulating or not.
   struct Replay {
     int runs = 0;
     CapturedGraph captured = {};
@@ -98,18 +108,19 @@ class Schedule {
   struct Segment {
     Part part;
     std::size_t begin, end;      // commands
-    std::int64_t watermark = 0;  // gradients [0, watermark) are final behind it; backward only
+    std::int64_t watermark = 0;  // gradients [0, watermark) are final after it; backward only
     bool replayed = true;
     std::vector<Replay> replays;
   };
-  // A storage that travels, and between which commands; they count as in the schedule without copies.
+  // A storage that is offloaded, and the commands between which it is away. The indices of commands are those of the
+  // schedule without copies.
   struct Journey {
     Storage storage = -1;
-    std::size_t written = 0;  // the last one that writes it in the forward pass
+    std::size_t written = 0;  // the last command of the forward pass that writes it
     std::size_t first_backward = 0;
-    double seconds = 0;        // of a copy
-    std::size_t out_done = 0;  // before this command the copy out is waited for
-    std::size_t back = 0;      // before this command the copy back begins
+    double seconds = 0;        // of one copy
+    std::size_t out_done = 0;  // this command waits until the copy out is done
+    std::size_t back = 0;      // the copy back begins before this command
   };
   const std::vector<Command>& commands() const { return commands_; }
   const std::vector<Segment>& segments() const { return segments_; }
@@ -125,11 +136,11 @@ class Schedule {
     std::int64_t bytes = 0;
     bool lasting = false, per_slot = false;
     Life lives[2] = {};
-    int again = -1;        // command at which the second life begins
-    char* base = nullptr;  // of the life under way
+    int again = -1;        // command with which the second lifetime begins
+    char* base = nullptr;  // address in the current lifetime
   };
-  // What waits in the host's memory. Events: its last write of the forward pass; the copy out is done; its memory in
-  // the backward pass is free; the copy back is done.
+  // A storage that is offloaded. The four events say, in this order: it was written for the last time in the forward
+  // pass; the copy out is done; its memory for the backward pass is free; the copy back is done.
   struct Travel {
     Storage storage = -1;
     std::int64_t host_offset = 0;
@@ -146,10 +157,10 @@ class Schedule {
   Command copy_back(std::size_t travel);
   Command wait_for_copy(std::size_t travel, bool out);
   void find_lifetimes();
-  void place();  // addresses are those of the slot
-  void live_at(std::size_t command);  // addresses are those of this moment
+  void place();                       // sets the addresses of the slot
+  void live_at(std::size_t command);  // sets the addresses of the lifetimes at this command
   void count_bytes();
-  std::vector<std::int64_t> watermarks(const ParameterTable& table) const;  // by command
+  std::vector<std::int64_t> watermarks(const ParameterTable& table) const;  // one per command
   void cut_segments(const std::vector<std::int64_t>& marks, std::int64_t segment_elements);
   void run_segment(Device& device, Segment& segment, bool accumulate, bool graphs, const BackwardHooks* hooks);
 
@@ -158,10 +169,11 @@ class Schedule {
   std::vector<Item> storages_ = {{"workspace", 0, true}};
   std::vector<Command> commands_;
   std::vector<Segment> segments_;
-  std::size_t backward_ = static_cast<std::size_t>(-1), weights_ = static_cast<std::size_t>(-1);  // first commands
+  std::size_t backward_ = static_cast<std::size_t>(-1),
+              weights_ = static_cast<std::size_t>(-1);  // first commands of these parts
   int block_ = -1;
   ArenaPlan arena_{alignment};
-  std::vector<bool> turns_;  // by command: a storage's second life begins there
+  std::vector<bool> turns_;  // one per command: the second lifetime of a storage begins there
   bool offloads_ = false;
   OffloadRates offload_rates_ = {};
   OffloadTimes offload_times_ = {};

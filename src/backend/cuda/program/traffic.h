@@ -1,17 +1,17 @@
-// What the commands of a program read and write in the device's memory, and compute.
+// Counts the bytes that a program's commands read and write in the device's memory, and their operations.
 #pragma once
 
 #include "backend/cuda/program/schedule.h"
 
 namespace ringtrain::cuda {
 
-// Of one pass of a micro-batch, and of the refresh of the program's own weights after an update.
+// The traffic of one pass of a micro-batch, and of the refresh of the program's own weights after an update.
 struct Traffic {
   double forward_bytes = 0, backward_bytes = 0, weights_bytes = 0;
-  double flops = 0;  // of the pass
+  double flops = 0;  // of forward and backward
 };
 
-// Of a planned schedule.
+// `schedule` must be planned.
 Traffic traffic_of(const Schedule& schedule);
 
 }  // namespace ringtrain::cuda

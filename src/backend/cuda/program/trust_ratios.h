@@ -1,4 +1,5 @@
-// The trust ratios of an update on a device: queued before it, without the host. Kernels: kernels/trust_ratios.cuh.
+// Computes the trust ratios of LARS and LAMB on a device, before the update. The kernels are in
+// kernels/trust_ratios.cuh.
 #pragma once
 
 #include <functional>
@@ -15,12 +16,13 @@ namespace ringtrain::cuda {
 class TrustRatios {
  public:
   TrustRatios(Device& device, std::function<void()> poll, std::span<const UpdateRange> ranges);
-  // Queues them; `gradient_norms` (of whole tensors), `rule` and `scalars` lie on the device. Moves LAMB's moments, which
-  // are its `state`. Where ranks share the tensors it is collective, and the host waits for the device.
+  // Queues the work. `gradient_norms` (of whole tensors), `rule` and `scalars` are addresses on the device. For LAMB
+  // the call also updates the moments, which are `state`. When ranks share the tensors, the call is collective and the
+  // host waits for the device. Otherwise the host does not wait.
   void queue(const Update& update, const double* gradient_norms, const UpdateRule* rule, const UpdateScalars* scalars, const Vector& weights,
              const Vector& gradients, std::span<const std::unique_ptr<Vector>> state);
   const float* data() const { return ratios_.data<float>(); }  // one per range, on the device
-  // Queues the copy to the host, which values() returns once the device has done it.
+  // Queues the copy to the host. values() returns the ratios after the device has done the copy.
   void fetch();
   std::vector<float> values() const { return {host_.data(), host_.data() + count_}; }
   std::int64_t bytes() const;
@@ -31,17 +33,17 @@ class TrustRatios {
   std::vector<ElementRange> ranges_;
   int count_;
   std::shared_ptr<std::int64_t> norm_bytes_;
-  DeviceMemory table_, ratios_;  // TrustRange, float
+  DeviceMemory table_, ratios_;  // TrustRange[count_], float[count_]
   HostMemory<float> host_;
   struct Norms {
-    std::unique_ptr<DeviceRangeNorms> parts;    // null: this rank has no range
-    std::unique_ptr<CompletedNorms> completed;  // null: it has whole tensors
+    std::unique_ptr<DeviceRangeNorms> parts;    // null when this rank has no range
+    std::unique_ptr<CompletedNorms> completed;  // null when this rank has whole tensors
     const double* data() const { return completed ? completed->norms() : parts->data(); }
   };
   void make(Norms& norms) const;
   void complete(Norms& norms, const Update& update) const;
 
-  Norms weights_, directions_;  // directions: of LAMB
+  Norms weights_, directions_;  // directions_ is for LAMB
 };
 
 }  // namespace ringtrain::cuda

@@ -1,6 +1,7 @@
-// An optimizer's step on the device: norm of the gradient, loss scale, clipping, the overflow that skips it, trust
-// ratios, the update with the program's copies of the weights, the running statistics. The host is told by one small
-// copy behind them, which it waits for when it likes.
+// Updater runs an optimizer's step on the device. A step has these parts: the norm of the gradient, the loss scale,
+// clipping, trust ratios, the update with the program's copies of the weights, and the running statistics. An overflow
+// in the gradient skips the update. One small copy at the end tells the host the result. The host waits for that copy
+// in finish(), at a time of its choice.
 #pragma once
 
 #include <vector>
@@ -17,7 +18,7 @@ namespace ringtrain::cuda {
 class Updater {
  public:
   Updater(Device& device, std::function<void()> poll);
-  // `program`: null, or whose copies follow the weights.
+  // Queues a step. When `program` is not null, its copies of the weights are updated too.
   void start(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
              std::span<const std::unique_ptr<Vector>> state);
   UpdateResult finish();
@@ -32,15 +33,16 @@ class Updater {
 
   Device& device_;
   std::function<void()> poll_;
-  Event copied_, finished_;               // the places; the last update
+  Event copied_, finished_;               // copied_: the places are copied; finished_: the last update is done
   DeviceMemory scalars_, rule_, places_;  // UpdateScalars, UpdateRule, UpdatePlace[]
   UploadRing<UpdateRule> rule_ring_;
   HostMemory<UpdateScalars> host_scalars_;
-  std::unique_ptr<TrustRatios> trust_;    // of known_ranges_; null: not needed so far
+  std::unique_ptr<TrustRatios> trust_;    // for known_ranges_; null until needed
   std::unique_ptr<MuonDirections> muon_;  // the same
-  std::unique_ptr<CompletedNorms> completed_;  // the same: of the gradient, where ranks share the tensors
-  bool reports_trust_ = false;            // the last update
-  // What lies on the device. Copies are known by what is shared: a program's address may come again.
+  std::unique_ptr<CompletedNorms> completed_;  // the same; for the gradient when ranks share the tensors
+  bool reports_trust_ = false;                 // about the last update
+  // The ranges and copies whose places are on the device now. Copies are compared by their shared pointer, because the
+  // address of a program may be used again by another.
   std::vector<UpdateRange> known_ranges_;
   std::shared_ptr<const std::vector<WeightCopy>> known_copies_;
   std::int64_t place_count_ = 0, place_blocks_ = 0;

@@ -1,5 +1,5 @@
-// What an update's kernel walks over: trained pieces of the flat vector, each within one range, and beside them the
-// program's copies that are written with them.
+// The places that the update's kernel processes. A place is a trained piece of the flat vector inside one range, and
+// the program's copy that is written with it.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct WeightCopy {
   bool own_is_fp32 = true;
 };
 
-// Covers every element of the ranges once. Throws Error where a copy is of something that is not trained, or was named
-// before.
+// Returns places that cover every element of the ranges once. Throws Error when a copy is of a tensor that is not
+// trained, or when two copies overlap.
 std::vector<UpdatePlace> update_places(std::span<const UpdateRange> ranges, std::span<const WeightCopy> copies);
 
 }  // namespace ringtrain::cuda

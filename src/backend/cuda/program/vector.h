@@ -11,7 +11,7 @@ namespace ringtrain::cuda {
 class DeviceVector : public Vector {
  public:
   DeviceVector(Device& device, std::int64_t size);
-  // In memory that options.allocate_reduced gives; `reduced_bytes` counts it.
+  // Takes memory from options.allocate_reduced. `reduced_bytes` counts the part of it that the device did not allocate.
   DeviceVector(Device& device, std::int64_t size, const BackendOptions& options,
                std::shared_ptr<std::int64_t> reduced_bytes);
   ~DeviceVector() override;
@@ -29,8 +29,8 @@ class DeviceVector : public Vector {
   Device& device_;
   std::int64_t size_;
   DeviceMemory own_;
-  std::function<void(void*)> release_;  // of reduced memory
-  std::int64_t elsewhere_ = 0;  // bytes that the device did not allocate
+  std::function<void(void*)> release_;  // releases reduced memory; may be empty
+  std::int64_t elsewhere_ = 0;          // bytes that Device::allocate() did not count
   std::shared_ptr<std::int64_t> reduced_bytes_;
   float* data_ = nullptr;
 };

@@ -1,4 +1,4 @@
-// The functions of cuDNN that the program calls itself; its graph API is called by NVIDIA's front end (dnn/plans.cpp).
+// The functions of cuDNN that the program calls directly. NVIDIA's front end calls cuDNN's graph API (dnn/plans.cpp).
 #pragma once
 
 #include <cudnn.h>
@@ -31,7 +31,7 @@ struct Cudnn {
   decltype(&cudnnRNNBackwardWeights_v8) rnn_backward_weights;
 };
 
-// Opens cuDNN at the first call; throws Error where there is none.
+// Opens cuDNN at the first call. Throws Error when there is no cuDNN.
 const Cudnn& cudnn();
 
 }  // namespace ringtrain::cuda

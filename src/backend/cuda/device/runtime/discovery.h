@@ -1,4 +1,4 @@
-// Which GPUs this process sees, and what they are.
+// Finds out which GPUs this process sees and reads their properties.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,11 +9,13 @@
 
 namespace ringtrain::cuda {
 
-// Throws Error with advice where there is no driver, no GPU, not this one, or one that this program has no kernels for.
+// Throws Error with advice when there is no driver, when no GPU has this ordinal, or when the program has no kernels
+// for the GPU.
 void check_device(int ordinal);
-// "GPU-5fbe4b2a-...", or "MIG-..." of a slice: what nvidia-smi -L prints.
+// Returns "GPU-5fbe4b2a-...", or "MIG-..." for a MIG slice, as nvidia-smi -L prints it.
 std::string device_uuid(int ordinal);
-// Of the current device; free memory as it is now. cudnn_version is left empty.
+// Reads the facts of this device, which must be the current one. free_bytes is the memory free at the call.
+// cudnn_version stays empty.
 DeviceFacts device_facts(int ordinal);
 
 }  // namespace ringtrain::cuda

@@ -1,4 +1,4 @@
-// Errors of CUDA and cuDNN as Errors with advice.
+// Turns errors of CUDA and cuDNN into Error with advice.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,9 +13,9 @@ namespace ringtrain::cuda {
 [[noreturn]] void throw_cuda(cudaError_t status, const std::string& doing, std::source_location where);
 [[noreturn]] void throw_out_of_memory(const std::string& what, std::int64_t bytes, std::source_location where);
 [[noreturn]] void throw_cudnn(cudnnStatus_t status, const std::string& doing, std::source_location where);
-std::string cudnn_reason(cudnnStatus_t status);  // cuDNN's own words, the last message included
+std::string cudnn_reason(cudnnStatus_t status);  // cuDNN's text for the status and its last message
 
-// `doing`: what the program wanted, in its terms: "copying to the GPU".
+// `doing` says in the program's terms what it was doing, such as "copying to the GPU".
 inline void check(cudaError_t status, const char* doing, std::source_location where = std::source_location::current()) {
   if (status != cudaSuccess) throw_cuda(status, doing, where);
 }

@@ -1,4 +1,4 @@
-// The maker of a real GPU's plans (device/plan_store.h).
+// Makes plans for a real GPU (PlanMaker of device/plan_store.h).
 #pragma once
 
 #include <cudnn.h>
@@ -10,13 +10,14 @@
 
 namespace ringtrain::cuda {
 
-// Where the plans of this GPU and this cuDNN are kept below `cache`; "" for none.
+// The folder below `cache` that keeps plans for this GPU and this cuDNN. When `cache` is "", the result is empty.
 std::filesystem::path plan_folder(const std::string& cache, const DeviceFacts& facts);
 
-// cuDNN's functions may be called by several threads at once, each with a handle of its own: the device's thread gives
-// the device's.
+// Several threads may call cuDNN at once when each has a handle of its own. The device's thread passes the device's
+// handle.
 std::unique_ptr<PlanMaker> make_plan_maker(cudnnHandle_t handle);
-// For another thread, in which it is called: with a handle on this GPU that is its own. Throws Error.
+// Makes a maker for another thread, which must be the caller. The maker has a handle of its own on this GPU. Throws
+// Error.
 std::unique_ptr<PlanMaker> make_plan_maker_of_thread(int ordinal);
 
 }  // namespace ringtrain::cuda

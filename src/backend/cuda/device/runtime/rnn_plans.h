@@ -1,4 +1,5 @@
-// cuDNN's recurrent calls (its legacy API: descriptors, one weight space, a reserve from forward to backward).
+// Recurrent layers through cuDNN's legacy API: descriptors, one weight space, and a reserve buffer that the forward
+// pass writes and the backward pass reads.
 #pragma once
 
 #include <cudnn.h>
@@ -14,8 +15,9 @@ namespace ringtrain::cuda {
 
 class CudnnRnnPlan : public RnnPlan {
  public:
-  // Null where cuDNN refuses the operation: `why` then has its words. It refuses some only when they run, so one pass
-  // is tried on scratch memory in `stream`, which is waited for. `handle` works in that stream.
+  // Returns null when cuDNN refuses the operation; `why` is then cuDNN's reason. cuDNN refuses some operations only
+  // when they run. Therefore make() runs one pass on scratch memory in `stream` and waits for it. `handle` must work in
+  // that stream.
   static std::unique_ptr<CudnnRnnPlan> make(Device& device, cudnnHandle_t handle, Stream stream,
                                             const RnnOperation& operation, std::string* why);
   ~CudnnRnnPlan() override;
@@ -31,8 +33,8 @@ class CudnnRnnPlan : public RnnPlan {
 
  private:
   explicit CudnnRnnPlan(const RnnOperation& operation);
-  std::string prepare(cudnnHandle_t handle);                           // "" or why not
-  std::string find_weights(cudnnHandle_t handle, void* weight_space);  // likewise
+  std::string prepare(cudnnHandle_t handle);                           // "", or the reason for a refusal
+  std::string find_weights(cudnnHandle_t handle, void* weight_space);  // the same
   std::string trial(Device& device, cudnnHandle_t handle, Stream stream);
   std::int64_t input_bytes() const;
 
