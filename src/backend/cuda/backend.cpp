@@ -75,7 +75,7 @@ class CudaBackend : public Backend {
   }
 
   std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) override {
-    // The context is already there.
+    // free_bytes excludes CUDA's context, which exists already.
     const std::int64_t room = device_.facts().free_bytes - demand.vector_bytes - nccl_estimate_bytes;
     return largest_micro_batch(demand, room, least_bytes_per_sample(graph, precision),
                                [&](std::int64_t samples) { return program_bytes(graph, samples, precision, demand); });
@@ -87,7 +87,7 @@ class CudaBackend : public Backend {
             {"NCCL's channels (estimate)", nccl_estimate_bytes}};
   }
 
-  // The context is already there.
+  // CUDA's context exists already, so free_bytes excludes it.
   std::int64_t device_bytes() const override { return device_.facts().free_bytes + context_estimate_bytes; }
 
   std::unique_ptr<RangeNorms> make_range_norms(std::span<const ElementRange> ranges) override {
@@ -115,7 +115,7 @@ class CudaBackend : public Backend {
   }
 
  private:
-  // Blocks until the copy is done: the host's memory is the caller's again.
+  // Copies between host and device and blocks until the copy is done. Then the caller may use its memory again.
   void copy(void* to, const void* from, std::int64_t count, CopyKind kind) {
     const Stream stream = device_.compute_stream();
     device_.copy(to, from, count * static_cast<std::int64_t>(sizeof(float)), kind, stream);

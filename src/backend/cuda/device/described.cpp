@@ -53,7 +53,8 @@ class DescribedRnnPlan : public RnnPlan {
     for (std::int64_t layer = 0; layer < o.layers; ++layer)
       for (const bool recurrent : {false, true}) place(layer, recurrent, true, o.hidden);
     weight_bytes_ = offset * bytes_of(o.type);
-    // Gates of one layer and of all positions; in training four gates, c and h of all layers are kept.
+    // The workspace holds the gates of one layer at all positions. In training the reserve holds four gates, c and h of
+    // all layers.
     const std::int64_t values = o.length * o.batch * o.hidden;
     workspace_bytes_ = 4 * values * bytes_of(o.type) + weight_bytes_;
     if (o.training) reserve_bytes_ = 6 * o.layers * values * bytes_of(o.type);
@@ -102,7 +103,7 @@ class DescribedDevice : public Device {
     next_address_ += static_cast<std::uintptr_t>((bytes + 511) / 256 * 256);
     allocated_ += bytes;
     sizes_[address] = bytes;
-    return reinterpret_cast<void*>(address);  // of no memory: a name
+    return reinterpret_cast<void*>(address);  // a name, not an address of memory
   }
   void release(void* memory) override {
     const auto found = sizes_.find(reinterpret_cast<std::uintptr_t>(memory));
@@ -207,7 +208,7 @@ DeviceDescription find_description(const std::string& name_or_file) {
   try {
     if (json_depth(text) > deepest_json) throw Error(cat(name_or_file, " is no description of a GPU"));
     nlohmann::json json = nlohmann::json::parse(text);
-    json.erase("origin");  // where the numbers come from: for readers
+    json.erase("origin");  // "origin" tells readers where the numbers come from
     return {name_or_file, json.dump()};
   } catch (const nlohmann::json::exception& e) {
     throw Error(cat(name_or_file, " is not a JSON object: ", e.what()),

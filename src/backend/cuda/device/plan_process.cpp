@@ -132,7 +132,7 @@ std::optional<std::string> PlanProcess::read_line() {
 
 bool PlanProcess::write_line(const std::string& text) {
   const std::string line = text + "\n";
-  const auto before = signal(SIGPIPE, SIG_IGN);  // a child that is gone must not end this process
+  const auto before = signal(SIGPIPE, SIG_IGN);  // writing to a child that has ended must not end this process
   const ssize_t written = write(to_child_, line.data(), line.size());
   signal(SIGPIPE, before);
   return written == static_cast<ssize_t>(line.size());
@@ -169,13 +169,13 @@ PlanCache::PlanCache(std::string file, const std::string& description)
     : file_(std::move(file)), device_(hexadecimal(fnv1a(description))) {
   std::ifstream in(file_);
   for (std::string line; std::getline(in, line);) {
-    std::size_t name_end = 0;  // the answer stands behind four columns
+    std::size_t name_end = 0;  // the answer follows four columns
     for (int column = 0; column < 4 && name_end != std::string::npos; ++column)
       name_end = line.find(',', column == 0 ? 0 : name_end + 1);
     if (name_end == std::string::npos) continue;
     try {
       answers_[line.substr(0, name_end)] = parse_answer(line.substr(name_end + 1), ',');
-    } catch (const Error&) {  // the names of the columns, or cut short by a full disk
+    } catch (const Error&) {  // the line has the columns' names, or a full disk cut it short
     }
   }
 }
@@ -197,10 +197,11 @@ void PlanCache::add(const std::string& version, std::uint64_t graph, const std::
   const std::filesystem::path folder = std::filesystem::path(file_).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, failed);
   const int out = open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (out < 0) return;  // a cache that cannot be written costs time, nothing else
+  if (out < 0) return;  // without a cache the program is only slower
   std::string line = lseek(out, 0, SEEK_END) == 0 ? cat(plan_cache_header, "\n") : "";
   line += cat(name(version, graph, key), ",", row, "\n");
-  [[maybe_unused]] const ssize_t written = write(out, line.data(), line.size());  // at once: processes do not mix lines
+  // One write, so that lines of several processes do not mix.
+  [[maybe_unused]] const ssize_t written = write(out, line.data(), line.size());
   close(out);
 }
 

@@ -21,7 +21,7 @@ namespace ringtrain::cuda {
 namespace {
 
 constexpr int repetitions = 5;
-constexpr std::size_t most_threads = 16;  // a compilation holds a few hundred MiB
+constexpr std::size_t most_threads = 16;  // one compilation uses a few hundred MiB
 constexpr int most_setting = 16;
 
 std::optional<int> candidates_setting() {
@@ -35,7 +35,7 @@ std::optional<int> candidates_setting() {
   return static_cast<int>(count);
 }
 
-// Cores that this rank was given.
+// The number of cores that this rank may use.
 std::size_t usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -70,7 +70,7 @@ PlanStore::Known& PlanStore::known(const DnnOperation& operation) {
   return known_[key] = make(operation);
 }
 
-// As the run before had it, as the cache has it, or as cuDNN proposes it now.
+// Takes the plan of the earlier run, or of the cache, or the one that cuDNN proposes now, in this order.
 PlanStore::Known PlanStore::make(const DnnOperation& operation) {
   Known made;
   if (const auto taken = taken_.find(operation.key()); taken != taken_.end()) {
@@ -127,7 +127,7 @@ void PlanStore::prepare(std::span<const DnnOperation> operations, int most) {
         Candidates found = candidates(maker, *wanted[i], static_cast<std::size_t>(most));
         const std::lock_guard lock(writing);
         prepared_[wanted[i]->key()] = std::move(found);
-      } catch (const std::exception&) {  // find() asks again, and says it
+      } catch (const std::exception&) {  // find() asks again and reports the error
       }
   };
   std::vector<std::thread> others;
@@ -136,7 +136,7 @@ void PlanStore::prepare(std::span<const DnnOperation> operations, int most) {
     others.emplace_back([&] {
       try {
         work(*of_thread_());
-      } catch (const std::exception&) {  // it cannot be made here: the others do the work
+      } catch (const std::exception&) {  // no maker can be made in this thread; the others do its work
       }
     });
   work(*maker_);
@@ -171,7 +171,7 @@ double PlanStore::tune(const DnnOperation& operation, int most) {
   return spent;
 }
 
-// Nothing where cuDNN cannot write the plan down: it is then searched at every start.
+// Returns no value when cuDNN cannot serialise the plan. Every start then searches for a plan again.
 std::optional<PlanAnswer> PlanStore::answer_of(const std::string& key, const Known& known) {
   PlanAnswer answer;
   answer.why = known.why;
@@ -186,7 +186,7 @@ std::optional<PlanAnswer> PlanStore::answer_of(const std::string& key, const Kno
 }
 
 PackedPlans PlanStore::packed() {
-  prepared_.clear();  // the search is over
+  prepared_.clear();  // packed() is called after the search
   PackedPlans plans;
   for (const auto& [key, known] : known_)
     if (auto answer = answer_of(key, known)) plans[key] = std::move(*answer);
@@ -210,7 +210,7 @@ std::optional<PlanAnswer> PlanStore::cached(const DnnOperation& operation) const
   return std::move(own->second);
 }
 
-// A cache that cannot be written costs time, nothing else.
+// A failure is ignored: without a cache the program is only slower.
 void PlanStore::write(const DnnOperation& operation, const PlanAnswer& answer) const {
   if (!folder_.empty()) replace_cache_file(file_of(operation).string(), pack({{operation.key(), answer}}));
 }

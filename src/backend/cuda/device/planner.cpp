@@ -1,4 +1,4 @@
-// The child process of planner.h.
+// The child process that planner.h describes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,15 +14,16 @@ namespace ringtrain::cuda {
 
 namespace {
 
-// In front of everything else: whoever asks for libcuda.so.1 later gets the library of that name that is loaded.
+// Opens the stand-in before any other library. A later request for libcuda.so.1 then gets the library of that name that
+// is already loaded.
 void open_stand_in_driver() {
   const std::string path = stand_in_driver_path();
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
     throw Error(cat("the stand-in driver does not open: ", dlerror()), "Build it: make bin/ringtrain");
 }
 
-// Each of the first plans, the last one first, through two rounds of writing and loading: the bytes stay the same, and
-// so do the engine and the workspace. Returns the first plan as it comes out, or null and `why`.
+// Serialises and loads each of the first plans twice, the last plan first. Bytes, engine and workspace must stay the
+// same. Returns the first plan after that, or null with the reason in `why`.
 std::unique_ptr<CudnnPlan> reloaded(const DnnPlanner& planner, const DnnOperation& operation, std::string* why) {
   constexpr std::size_t most = 2;
   std::unique_ptr<CudnnPlan> result;
@@ -58,7 +59,7 @@ std::string answer(const DnnPlanner& planner, const std::string& question) {
 }  // namespace
 
 int run_planner() {
-  // What cuDNN and the compiler inside it print must not mix with the answers.
+  // cuDNN and its compiler may print. Their output must not mix with the answers.
   std::FILE* answers = fdopen(dup(STDOUT_FILENO), "w");
   const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
   dup2(nowhere, STDOUT_FILENO);
@@ -74,7 +75,7 @@ int run_planner() {
       std::string text;
       try {
         text = answer(planner, line);
-      } catch (const std::exception& e) {  // of one question: the next one may do
+      } catch (const std::exception& e) {  // only this question fails; the next one may succeed
         text = cat("error\t", e.what());
       }
       std::fprintf(answers, "%s\n", text.c_str());
@@ -84,7 +85,7 @@ int run_planner() {
     std::fprintf(answers, "error\t%s\t%s\n", e.what(), e.hint().c_str());
     std::fflush(answers);
   }
-  _exit(0);  // without cuDNN's destructors, which know no driver
+  _exit(0);  // skips cuDNN's destructors, which need a driver
 }
 
 }  // namespace ringtrain::cuda

@@ -1,9 +1,9 @@
-/* A stand-in for NVIDIA's driver library, opened in the planner's child process only (planner.h).
+/* A stand-in for NVIDIA's driver library. Only the planner's child process opens it (planner.h).
  *
- * cuDNN builds execution plans for a GPU that is only described, but its runtime-compiled engines hand the finished
- * kernel to the driver. Here that hand-over succeeds and does nothing, so a plan is built or refused for the reasons of
- * the real device. CUDA's runtime, which asks for its functions through cuGetProcAddress, is told that there is no driver:
- * nothing can be executed.
+ * cuDNN builds execution plans for a GPU that is only described. Its runtime-compiled engines then pass the finished
+ * kernel to the driver. In this stand-in those calls succeed and do nothing. So a plan is built or refused for the same
+ * reasons as on the real device. CUDA's runtime asks for its functions through cuGetProcAddress. The stand-in tells the
+ * runtime that there is no driver, so nothing can be executed.
  */
 enum { success = 0, stub_library = 34 };
 
@@ -66,10 +66,10 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
 }
 int cuModuleUnload(void* module) { return (void)module, success; }
 
-/* cuDNN's compiler crashes where this one is missing, and does without where it is refused. */
+/* cuDNN's compiler crashes when this function is missing. It works without the table when the call is refused. */
 int cuGetExportTable(const void** table, const void* id) { return (void)id, *table = 0, stub_library; }
 
-/* Looked up beside those above, never of use without a device. */
+/* cuDNN and its compiler also look these up. The functions are of no use without a device. */
 #define REFUSE(name) \
   int name(void) { return stub_library; }
 REFUSE(cuCtxGetLimit)

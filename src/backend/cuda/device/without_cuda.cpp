@@ -1,4 +1,4 @@
-// Stands in for the runtime device in a program that was built without CUDA.
+// Replaces the runtime device in a program that was built without CUDA.
 #include <cstdio>
 
 #include "backend/cuda/device/device.h"

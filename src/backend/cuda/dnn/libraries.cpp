@@ -52,7 +52,7 @@ void* open_in(const std::string& folder, const std::string& file) {
   return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
-// `use` of each folder until it returns something; Python is only started when the others have nothing.
+// Calls `use` with each folder until it returns a library. Python is started only when the other folders have nothing.
 void* first_of(const LibraryRequest& request, const std::function<void*(const std::string&)>& use) {
   for (const std::string& folder : library_folders(request))
     if (void* library = use(folder); library != nullptr) return library;
@@ -72,7 +72,7 @@ const LibraryRequest& driver_request() {
 }  // namespace
 
 const std::vector<std::string>& python_library_folders() {
-  static const std::vector<std::string> folders = [] {  // asked once: starting Python takes a while
+  static const std::vector<std::string> folders = [] {  // done once, because starting Python takes a while
     std::vector<std::string> found;
     for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"})
       if (const std::string home = environment(variable); !home.empty())
@@ -108,7 +108,7 @@ std::vector<std::string> library_folders(const LibraryRequest& request) {
 
 void* try_library(const LibraryRequest& request) {
   static std::map<std::string, void*> opened;
-  static std::mutex searching;  // plans are built by several threads
+  static std::mutex searching;  // several threads build plans
   const std::lock_guard lock(searching);
   if (const auto known = opened.find(request.file); known != opened.end()) return known->second;
   void* library = first_of(request, [&](const std::string& folder) { return open_in(folder, request.file); });
@@ -127,7 +127,7 @@ void* open_library(const LibraryRequest& request) {
     if (!opened && why != nullptr && !folder.empty() && refused.empty()) refused = why;
     return nullptr;
   });
-  // A file that is there and does not open is the news, not the places where there is none.
+  // When a file exists but does not open, the error gives that reason. The list of searched folders would hide it.
   if (!refused.empty()) throw Error(cat(request.file, " cannot be opened: ", refused), request.advice);
   throw Error(cat(request.file, " was not found; searched: ", searched), request.advice);
 }
@@ -160,21 +160,23 @@ void* cudnn_library() {
                                 "RINGTRAIN_CUDA_LIBRARIES, or activate a Python "
                                 "environment that has the package nvidia-cudnn."});
   if (cudnn_frontend::cudnn_dlhandle == library) return library;
-  // Recurrent layers call cuBLAS from several streams. With buffers of one size, which is what Hopper's default comes
-  // to, it takes the same kernels each time; with its usual two it may take others when the large ones are in use.
+  // Recurrent layers call cuBLAS from several streams. With buffers of one size (the total of Hopper's default) cuBLAS
+  // takes the same kernels each time. Its default has two sizes; it may then take other kernels when the large buffers
+  // are in use.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
-  // cuDNN and its front end open these by their bare names; those that are open already are found. What is missing it
-  // reports itself.
+  // cuDNN and its front end open these libraries by their bare names, and find those that are open already. cuDNN
+  // itself reports a missing one.
   using VersionFunction = std::size_t (*)();
   const auto version = reinterpret_cast<VersionFunction>(library_function(library, "cudnnGetCudartVersion"))();
   const std::string major = std::to_string(version / 1000);
   for (const char* name : {"libcudart.so.", "libnvrtc.so.", "libcublasLt.so.", "libcublas.so."}) {
     void* other = try_library({name + major, {"CUDA_HOME"}, ""});
-    // Left alone, the front end takes the runtime of CUDA 12 where it finds one, whichever cuDNN is for.
+    // Without this variable the front end takes the runtime of CUDA 12 when it finds one, even when cuDNN is for
+    // another CUDA.
     if (other != nullptr && std::string(name) == "libcudart.so.")
       setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", library_file(other).c_str(), 0);
     if (other == nullptr || std::string(name) != "libnvrtc.so.") continue;
-    // The compiler opens its built-in functions by a name that has its minor version.
+    // The compiler opens its built-in functions by a name that contains its minor version.
     std::vector<std::string> builtins;
     add_matches(std::filesystem::path(library_file(other)).parent_path() / "libnvrtc-builtins.so.*", builtins);
     for (const std::string& file : builtins) dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -184,7 +186,7 @@ void* cudnn_library() {
 }
 
 void* nccl_library() {
-  try_library({"libnvidia-ml.so.1", {}, ""});  // NCCL opens it by this name; it may lie beside the driver only
+  try_library({"libnvidia-ml.so.1", {}, ""});  // NCCL opens this library by name; it may be only in the driver's folder
   return open_library(
       {"libnccl.so.2",
        {"NCCL_HOME", "CUDA_HOME"},

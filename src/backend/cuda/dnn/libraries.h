@@ -9,8 +9,7 @@ namespace ringtrain::cuda {
 
 struct LibraryRequest {
   std::string file;                    // "libcudnn.so.9"
-  std::vector<std::string>
-      variables;       // environment variables such as CUDNN_HOME; lib64 and lib below them are searched
+  std::vector<std::string> variables;  // such as CUDNN_HOME: lib64 and lib below it are searched
   std::string advice;  // the hint of the error when the library is not found
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 using Dimensions = std::vector<std::int64_t>;
 
-// Names in keys, in the order of the enumerators.
+// The names in keys, in the order of the enumerators.
 constexpr std::array<const char*, 4> kind_names = {"conv", "dgrad", "wgrad", "matmul"};
 constexpr std::array<const char*, 2> prologue_names = {"", "scale_bias_relu"};
 constexpr std::array<const char*, 3> engine_names = {"", "specialised", "hopper"};
@@ -27,7 +27,7 @@ int find_name(const Names& names, const std::string& name) {
   return -1;
 }
 
-// NHWC in memory, n c h w as cuDNN counts dimensions.
+// NHWC in memory, with the dimensions in cuDNN's order n c h w.
 DnnTensor activation(DnnRole role, Type type, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w,
                      bool output = false) {
   return {role, type, {n, c, h, w}, {c * h * w, 1, c * w, c}, output};
@@ -74,7 +74,7 @@ class Tensors {
     return activation(role, type, o_.k, o_.c, o_.r, o_.r, output);
   }
   void add(DnnTensor tensor) { all_.push_back(std::move(tensor)); }
-  // Of each group; see DnnOperation::groups.
+  // The scale or bias of each group; see DnnOperation::groups.
   DnnTensor factors(DnnRole role) const { return {role, Type::fp32, {o_.groups, o_.c, 1, 1}, {o_.c, 1, o_.c, o_.c}}; }
   void sums(std::int64_t c) {
     if (o_.engine == Engine::hopper)
@@ -84,7 +84,8 @@ class Tensors {
   }
   void prologue() {
     if (o_.prologue == Prologue::none) return;
-    // The engines made for exactly this take factors of the activations' type only, the compiled ones fp32 as well.
+    // The specialised engines take factors only in the activations' type. The runtime-compiled engines take fp32
+    // factors.
     const Type type = o_.engine == Engine::specialised ? o_.type : Type::fp32;
     add(channels(DnnRole::scale, type, o_.c));
     add(channels(DnnRole::bias, type, o_.c));
@@ -117,7 +118,8 @@ class Tensors {
     add(in(DnnRole::x));
     add(out(DnnRole::dy));
     prologue();
-    // cuDNN writes fp32 from 16-bit inputs only behind one more operation: this factor.
+    // cuDNN writes fp32 from 16-bit inputs only when one more operation follows the product. The multiplication by
+    // alpha is that operation.
     if (o_.type != o_.result) add({DnnRole::alpha, Type::fp32, {1, 1, 1, 1}, {1, 1, 1, 1}});
     add(weight(DnnRole::dw, o_.result, true));
   }
@@ -140,7 +142,7 @@ std::int64_t parse_number(const std::string& text, std::size_t from, const std::
   return value;
 }
 
-// What follows the type: sizes by their letter, then "+name" and the matmul's words.
+// Parses a part of the key after the type: a size with its letter, "+name", or one of the matmul's words.
 void parse_part(const std::string& part, const std::string& key, DnnOperation& o) {
   const std::string name = part.substr(part.empty() ? 0 : 1);
   if (part[0] == '+') {

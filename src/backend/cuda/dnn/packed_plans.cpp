@@ -13,7 +13,7 @@ namespace {
 const char* const found_word = "found";
 const char* const refused_word = "refused";
 
-// The last part takes the rest of the text.
+// Splits into at most `most` parts. The last part has the rest of the text.
 std::vector<std::string> split(const std::string& text, char separator, std::size_t most) {
   std::vector<std::string> parts;
   std::size_t begin = 0;
@@ -53,7 +53,8 @@ PlanAnswer parse_answer(const std::string& line, char separator) {
   return answer;
 }
 
-// Per plan one line (key, how many were timed, how many bytes follow, the answer; tabs between) and the bytes.
+// Writes one line for each plan, then the plan's bytes. The line has the key, the number of timed plans, the number of
+// bytes and the answer, with tabs between them.
 std::string pack(const PackedPlans& plans) {
   std::string text;
   for (const auto& [key, answer] : plans)

@@ -19,8 +19,9 @@ using Pointwise = fe::PointwiseMode_t;
 
 namespace {
 
-// The device destroys its recorded graphs before its plans, so they need no references to them. Without those a launch
-// is quicker, and no call goes through a second copy of CUDA's runtime. Older front ends know no such references.
+// Turns off the front end's references from recorded graphs to the objects that they use. The device destroys its
+// recorded graphs before its plans, so it needs none. Without the references a launch is faster, and no call goes
+// through a second copy of CUDA's runtime. Older front ends have no such references.
 template <class Graph>
 void keep_no_references(Graph& graph) {
   if constexpr (requires { graph.get_cuda_graph_retention(); })
@@ -40,8 +41,8 @@ struct DnnPlanner::Target {
 
 namespace {
 
-constexpr std::int64_t most_attempts = 16;   // of the plans that one heuristic proposes
-constexpr std::size_t ordered_sums = 91100;  // the first cuDNN whose sums in an epilogue can be asked for in one order
+constexpr std::int64_t most_attempts = 16;   // among the plans that one heuristic proposes
+constexpr std::size_t ordered_sums = 91100;  // the first cuDNN that can keep one order for the sums in an epilogue
 
 fe::DataType_t data_type(Type type) {
   return type == Type::fp32   ? fe::DataType_t::FLOAT
@@ -49,7 +50,7 @@ fe::DataType_t data_type(Type type) {
                               : fe::DataType_t::HALF;
 }
 
-// Writes one operation as cuDNN's graph. Tensor i of operation.tensors() gets the identifier i + 1.
+// Builds cuDNN's graph of one operation. Tensor i of operation.tensors() gets the identifier i + 1.
 class GraphBuilder {
  public:
   GraphBuilder(const DnnOperation& operation, fe::graph::Graph& graph)
@@ -113,11 +114,11 @@ class GraphBuilder {
   Tensor add(const Tensor& a, const Tensor& b) { return pointwise(Pointwise::ADD, a, b); }
   Tensor multiply(const Tensor& a, const Tensor& b) { return pointwise(Pointwise::MUL, a, b); }
   Tensor scale_bias(const Tensor& x) {
-    const Tensor scale = input(DnnRole::scale);  // named first: the order of the identifiers stays that of tensors()
+    const Tensor scale = input(DnnRole::scale);  // added first, so that identifiers keep the order of tensors()
     return add(multiply(x, scale), input(DnnRole::bias));
   }
-  // In an order of its own unless asked otherwise (by atomic additions, which cuDNN does not count as not
-  // deterministic).
+  // cuDNN sums with atomic additions, in varying order, unless a fixed order is asked for. It does not mark such an
+  // engine as nondeterministic.
   void sum(const Tensor& of, DnnRole role) {
     const bool ordered = fe::detail::get_backend_version() >= ordered_sums;
     result(g_.reduction(
@@ -161,7 +162,8 @@ class GraphBuilder {
     const Tensor dy = input(DnnRole::dy);
     Tensor dx = g_.conv_dgrad(dy, input(DnnRole::w), geometry<fe::graph::Conv_dgrad_attributes>());
     const DnnTensor& shape = tensors_[find(DnnRole::dx, true)];
-    dx->set_dim(shape.dimensions).set_stride(shape.strides);  // cuDNN cannot infer them: strides lose the remainder
+    // cuDNN cannot infer the shape, because strides lose the remainder.
+    dx->set_dim(shape.dimensions).set_stride(shape.strides);
     switch (o_.epilogue) {
       case Epilogue::none:
         break;
@@ -197,13 +199,13 @@ class GraphBuilder {
     result(dw, DnnRole::dw);
   }
 
-  // A matrix as cuDNN's convolutions see it: rows x columns images of one pixel.
+  // A matrix in the form of a convolution's input: `rows` images of one pixel with `columns` channels.
   Tensor pixels(DnnRole role, std::int64_t rows, std::int64_t columns) {
     return g_.tensor(
         attributes(find(role, false)).set_dim({rows, columns, 1, 1}).set_stride({columns, 1, columns, columns}));
   }
 
-  // Products in full fp32 exist as convolutions only: cuDNN's matrix products round to TF32.
+  // Only cuDNN's convolutions compute products in full fp32. Its matrix products round to TF32.
   void matmul_as_convolution() {
     Tensor y;
     if (!o_.transposed_a && o_.transposed_b) {
@@ -239,7 +241,7 @@ class GraphBuilder {
   std::vector<DnnTensor> tensors_;
 };
 
-// One line, not too long.
+// Puts the text on one line and limits its length.
 std::string in_one_line(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t' || c == '\r'; }, ' ');
@@ -247,7 +249,7 @@ std::string in_one_line(std::string text) {
   return text;
 }
 
-// The text is made where there is an error only: operations run in every step.
+// Operations run in every step, so the text is made only when there is an error.
 void check(const fe::error_t& error, const char* what) {
   if (error.is_bad()) throw Error(cat(what, ": ", in_one_line(error.err_msg)));
 }
@@ -255,15 +257,15 @@ void check(const fe::error_t& error, const char* what, const DnnOperation& opera
   if (error.is_bad()) throw Error(cat(what, " '", operation.key(), "': ", in_one_line(error.err_msg)));
 }
 
-// Engines whose results differ from run to run are out: a resumed run repeats the bits of the first. So are, for fp32,
-// those that multiply with fewer bits.
+// Deselects engines whose results differ from run to run, because a resumed run must repeat the bits of the first. For
+// fp32 it also deselects engines that multiply with fewer bits.
 void filter(const DnnOperation& operation, fe::graph::Graph& graph) {
   graph.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
   if (operation.type == Type::fp32 && operation.math == Math::fp32)
     graph.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
 }
 
-// Sums whose bits differ from run to run.
+// Whether the operation has sums whose bits differ from run to run.
 bool has_unordered_sums(const DnnOperation& operation) {
   if (operation.engine == Engine::specialised || fe::detail::get_backend_version() >= ordered_sums) return false;
   const std::vector<DnnTensor> tensors = operation.tensors();
@@ -274,8 +276,8 @@ bool was_filtered(const std::string& message) {
   return message.find("Deselecting execution plan") != std::string::npos;
 }
 
-// execute() gives one address per tensor of the operation, in the order of the identifiers 1, 2, ...: the plan must ask
-// for exactly these. Throws Error.
+// Checks that a plan needs exactly the tensors of the operation, because execute() passes one address for each of the
+// identifiers 1, 2, ... Throws Error.
 void check_tensors(const DnnOperation& operation, const nlohmann::json& plan) {
   std::set<std::int64_t> asked = plan.at("variant_pack_uids").get<std::set<std::int64_t>>(), given;
   for (std::size_t i = 1; i <= operation.tensors().size(); ++i) given.insert(static_cast<std::int64_t>(i));
@@ -283,7 +285,7 @@ void check_tensors(const DnnOperation& operation, const nlohmann::json& plan) {
     throw Error(cat("a kept plan of '", operation.key(), "' asks for other tensors"));
 }
 
-// cuDNN's reason is not the last in a chain of refusals, but the longest of them says most.
+// cuDNN reports a chain of refusals. The longest says most, so that one is kept.
 void remember(std::string& reason, const std::string& next) {
   if (next.size() > reason.size()) reason = next;
 }
@@ -300,7 +302,7 @@ CudnnPlan::CudnnPlan(DnnOperation operation, std::shared_ptr<Graph> graph, std::
 CudnnPlan::~CudnnPlan() = default;
 
 void CudnnPlan::execute(void* cudnn_handle, std::span<void* const> tensors, void* workspace) const {
-  // In the order of the identifiers.
+  // The addresses are in the order of the identifiers.
   void* addresses[16];
   std::copy(tensors.begin(), tensors.end(), addresses);
   check(graph_->graph.execute_plan_at_index(static_cast<cudnnHandle_t>(cudnn_handle), addresses,
@@ -312,7 +314,8 @@ PlanAnswer CudnnPlan::packed() const {
   PlanAnswer answer{.found = true, .workspace_bytes = workspace_bytes_, .engine = engine_, .bytes = loaded_from_};
   if (!answer.bytes.empty()) return answer;  // a loaded graph has no list of plans to choose from
   const char* what = "cuDNN could not write down a plan of";
-  check(graph_->graph.build_plan_at_index(index_), what, operation_);  // it is built: chooses the one that is written
+  // The plan is built already. This call selects it for serialize().
+  check(graph_->graph.build_plan_at_index(index_), what, operation_);
   std::vector<std::uint8_t> bytes;
   try {
     check(graph_->graph.serialize(bytes, false), what, operation_);
@@ -411,7 +414,8 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, const
       graph->graph.set_device_properties(target_->description);
       error = graph->graph.deserialize(plan);
     } else {
-      // Without the front end's warm-up: it records a graph in our stream, and runs nothing of a plan without tensors.
+      // Turns off the front end's warm-up. It would record a graph in the program's stream, and it runs nothing of a
+      // plan without tensors.
       error = graph->graph.deserialize(target_->handle, plan, false, false);
     }
     if (error.is_good()) {
@@ -420,7 +424,7 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, const
       return loaded;
     }
     if (why != nullptr) *why = in_one_line(error.err_msg);
-  } catch (const std::exception& e) {  // of the JSON inside
+  } catch (const std::exception& e) {  // the JSON inside may be damaged
     if (why != nullptr) *why = in_one_line(e.what());
   }
   return nullptr;

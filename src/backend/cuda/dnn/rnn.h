@@ -43,8 +43,7 @@ class RnnPlan {
   virtual const RnnOperation& operation() const = 0;
   virtual std::int64_t weight_bytes() const = 0;  // size of the weight space, and of its gradient
   virtual std::int64_t workspace_bytes() const = 0;
-  virtual std::int64_t reserve_bytes()
-      const = 0;  // size of the memory that forward writes and backward reads; 0 in inference
+  virtual std::int64_t reserve_bytes() const = 0;  // memory from forward to backward; 0 in inference
   virtual const std::vector<RnnWeight>& weights() const = 0;
 };
 

@@ -36,7 +36,7 @@ void write(Type type, std::byte* to, std::size_t i, float value) {
   std::memcpy(to + 2 * i, &bits, 2);
 }
 
-// Samples of a group whose pixels are whole tiles, and at most two groups.
+// Reduces the operation to at most two groups. Each group has just enough samples that its pixels fill whole tiles.
 DnnOperation small(DnnOperation o) {
   const std::int64_t rows = o.kind == DnnKind::convolution ? o.out_h() * o.out_w() : o.h * o.w;
   const std::int64_t unit = std::min(o.n / o.groups, tile_rows / std::gcd(tile_rows, rows));
@@ -51,7 +51,7 @@ DnnOperation plain(DnnOperation o) {
   return o;
 }
 
-// Tensors of an operation in the device's memory and, page-locked, in the host's.
+// The tensors of an operation, in the device's memory and in page-locked memory of the host.
 class Tensors {
  public:
   Tensors(Device& device, const DnnOperation& operation) : device_(device), described_(operation.tensors()) {
@@ -77,9 +77,10 @@ class Tensors {
   std::int64_t bytes(std::size_t i) const { return described_[i].elements() * bytes_of(described_[i].type); }
   std::byte* host(std::size_t i) { return on_host_[i]; }
 
-  // Of each role the same values wherever it stands, of deviation one; `deviation`: of a weight.
+  // Fills the inputs with normal values of deviation one; `deviation` is that of the weight. Tensors of the same role
+  // have the same values in every operation.
   void fill(double deviation) {
-    constexpr std::size_t period = 8191;  // prime: no two channels or pixels have the same row of values
+    constexpr std::size_t period = 8191;  // a prime number, so that channels and pixels differ in their rows of values
     for (std::size_t i = 0; i < described_.size(); ++i) {
       const DnnTensor& t = described_[i];
       if (t.output || t.role == DnnRole::alpha) continue;
@@ -122,7 +123,7 @@ DnnRole result_of(const DnnOperation& o) {
 }
 
 void compute(Device& device, const DnnPlan& plan, Tensors& tensors) {
-  // A weight is the sum of so many products: results of deviation one.
+  // Each result is a sum of `terms` products. This deviation of the weights gives results of deviation one.
   const DnnOperation& o = plan.operation();
   const std::int64_t terms = o.r * o.r * (o.kind == DnnKind::convolution ? o.c : o.k);
   tensors.fill(1 / std::sqrt(static_cast<double>(terms)));
@@ -135,7 +136,7 @@ void compute(Device& device, const DnnPlan& plan, Tensors& tensors) {
   device.synchronize(done, {});
 }
 
-// What the ReLU behind the norm lets through, per element: 1, 0, or NaN where rounding decides.
+// What the ReLU after the norm passes, per element: 1, 0, or NaN when rounding decides.
 Values gates(const DnnOperation& o, const Tensors& tensors) {
   Values open;
   if (o.epilogue == Epilogue::add_relu_sums) {
@@ -156,7 +157,7 @@ Values gates(const DnnOperation& o, const Tensors& tensors) {
   return open;
 }
 
-// `rounding`: half a unit in the last place of what is stored, relative.
+// `rounding` is half a unit in the last place of the stored type, relative.
 std::string compare_results(const DnnOperation& o, const Tensors& tensors, const Values& plain, double rounding) {
   const Values result = tensors.values(result_of(o)), open = gates(o, tensors);
   const Values shortcut = tensors.has(DnnRole::shortcut) ? tensors.values(DnnRole::shortcut) : Values();
@@ -165,12 +166,12 @@ std::string compare_results(const DnnOperation& o, const Tensors& tensors, const
   for (std::size_t i = 0; i < result.size(); ++i) {
     double wanted = plain[i];
     if (!shortcut.empty()) wanted += shortcut[i];
-    // Both were rounded, and a sum of fp32 products in another order is off by a little of its terms.
+    // Both results were rounded, and fp32 sums in different orders differ slightly.
     const double tolerance = 2 * rounding * (std::abs(static_cast<double>(plain[i])) + std::abs(wanted)) + 1e-4 * size;
     const bool unsure = !open.empty() && std::isnan(open[i]);
     if (!open.empty() && !unsure) wanted *= open[i];
     const double got = result[i];
-    if (std::abs(got - wanted) <= tolerance || (unsure && got == 0)) continue;  // not so where one is NaN
+    if (std::abs(got - wanted) <= tolerance || (unsure && got == 0)) continue;  // false when one of them is NaN
     return cat("element ", i, " of the result is ", got, " where cuDNN's plain operation makes it ", wanted);
   }
   return "";

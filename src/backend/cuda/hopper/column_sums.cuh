@@ -1,8 +1,8 @@
-// TileSums as a node for CUTLASS's epilogue trees. Its inputs are the value and what it is multiplied by; it hands the
-// value on.
+// Makes TileSums a node of CUTLASS's epilogue trees. The node has two inputs: a value and its factor. It passes the
+// value on and adds it to the sums.
 //
-// CUTLASS's Sm90RowReduction does the same for one sum; two of them keep 64 registers more alive, and put arrays into
-// local memory.
+// CUTLASS's Sm90RowReduction computes one such sum. Two of those nodes would keep 64 more registers alive and would put
+// arrays into local memory.
 #pragma once
 
 #include "backend/cuda/hopper/cutlass_headers.h"
@@ -50,11 +50,12 @@ struct ColumnSums {
   struct ConsumerStoreCallbacks : cutlass::epilogue::fusion::detail::EmptyConsumerStoreCallbacks {
     Sums sums;
     SharedStorage* shared;
-    float *sum, *other;  // of this tile
+    float *sum, *other;  // sums of this tile
     int thread, rows_left;
-    bool inside;  // a cluster may reach beyond the last tile
+    bool inside;  // false for a tile of a cluster that lies beyond the last tile
 
-    // Before anything is written to shared memory, all warps are through with the operands that lay there.
+    // The operands of the product lie in the same shared memory. All warps must have read them before a warp writes
+    // there.
     CUTLASS_DEVICE bool begin_sync_needed() const { return true; }
     CUTLASS_DEVICE void begin_loop(int step_m, int) { sums.begin(step_m); }
 
@@ -82,7 +83,7 @@ struct ColumnSums {
   template <bool reference_source, class... Args>
   CUTLASS_DEVICE auto get_consumer_store_callbacks(
       const cutlass::epilogue::fusion::detail::ConsumerStoreArgs<Args...>& args) {
-    // CUTLASS's epilogue holds its elements as tile_sums.cuh says.
+    // The epilogue of CUTLASS holds its elements in the order that tile_sums.cuh describes. These lines check it.
     using Held = decltype(args.tCcD(cute::_, cute::_, cute::_, cute::_0{}, cute::_0{}).layout());
     static_assert(decltype(cute::size(Held{}))::value == Sums::held);
     cute::for_each(cute::make_seq<Sums::held>{}, [](auto i) {

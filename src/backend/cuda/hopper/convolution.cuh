@@ -1,7 +1,8 @@
-// Forward convolutions and data gradients as CUTLASS 4.2 makes them for Hopper: implicit matrix products with wgmma,
-// whose operands the copy engine (TMA, im2col mode) brings to shared memory; what is fused to them is a tree of
-// CUTLASS's epilogue nodes (cutlass/epilogue/fusion/sm90_visitor_*). A product's rows are pixels of all samples, its
-// columns channels. Each tile writes one partial sum per channel; reduce.cuh adds them up in a fixed order.
+// Forward convolutions and data gradients from CUTLASS 4.2 for Hopper. Each is an implicit matrix product with wgmma.
+// The copy engine (TMA, im2col mode) brings the operands to shared memory. The fused operations are a tree of CUTLASS's
+// epilogue nodes (cutlass/epilogue/fusion/sm90_visitor_*). The rows of a product are the pixels of all samples, its
+// columns are channels. Each tile writes one partial sum per channel; reduce.cuh adds the partial sums up in a fixed
+// order.
 #pragma once
 
 #include "backend/cuda/hopper/column_sums.cuh"
@@ -15,7 +16,7 @@ using Operator = cutlass::conv::Operator;
 template <int value>
 using Size = cute::Int<value>;
 
-// One value per column (channel), of the group that the tile's rows belong to: values [groups][channels], fp32.
+// Broadcasts one value per column (channel) from the group of the tile's rows. `values` is [groups][channels] in fp32.
 template <class Tile>
 struct GroupRow : fusion::Sm90RowBroadcast<0, Tile, float, float, cute::Stride<cute::_0, cute::_1, cute::_0>> {
   using Base = fusion::Sm90RowBroadcast<0, Tile, float, float, cute::Stride<cute::_0, cute::_1, cute::_0>>;
@@ -54,30 +55,31 @@ struct GroupRow : fusion::Sm90RowBroadcast<0, Tile, float, float, cute::Stride<c
   Params own;
 };
 
-// Words for trees. `T`: of activations; `Tile`: rows, columns, depth; `Aux`: how a further input is brought.
+// Names for the nodes of trees. `T` is the type of activations, `Tile` has rows, columns and depth.
 template <class T, class Tile>
 struct Words {
   static constexpr auto rounding = cutlass::FloatRoundStyle::round_to_nearest;
   using Product = fusion::Sm90AccFetch;
   using Source = fusion::Sm90SrcFetch<T>;
-  using Given = fusion::Sm90SplitTreeFetch;  // what the tree's first part has made
+  using Given = fusion::Sm90SplitTreeFetch;  // the result of the tree's first part
   template <template <class> class Op, class... Children>
   using Fp32 = fusion::Sm90EVT<fusion::Sm90Compute<Op, float, float, rounding>, Children...>;
   template <template <class> class Op, class... Children>
   using Stored = fusion::Sm90EVT<fusion::Sm90Compute<Op, T, float, rounding>, Children...>;  // rounded as it is stored
-  // Per tile and column: the sum of A and that of A x B.
+  // The sum of A and the sum of A x B, per tile and column.
   template <class A, class B>
   using Sums =
       fusion::Sm90EVT<ColumnSums<decltype(cute::get<0>(Tile{}))::value, decltype(cute::get<1>(Tile{}))::value>, A, B>;
 };
 
-// Strides of NHWC: of (column, row, sample), of channels, none.
+// The strides of NHWC: (column, row, sample), channels, and 0.
 inline auto packed_rows(std::int64_t height, std::int64_t width, std::int64_t channels) {
   return cute::make_stride(cute::make_stride(channels, width * channels, height * width * channels), cute::_1{},
                            cute::_0{});
 }
 
-// `Tree`: made for a tile and what the epilogue's further inputs need. `blocks`: at once on a multiprocessor.
+// `Tree` is the epilogue's tree, made for the tile. `blocks` is the number of blocks that a multiprocessor holds at
+// once.
 template <Operator op, class T, class Source, class Tree, class Tile, int cluster, int stages, int blocks>
 struct Convolution {
   using Rows = decltype(cute::get<0>(Tile{}));
@@ -120,8 +122,7 @@ struct Convolution {
   }
 };
 
-// ---- y, sum y, sum y^2
-// ------------------------------------------------------------------------------------------------
+// The forward convolution with sum y and sum y^2.
 
 template <class T, class Tile>
 struct ForwardTree {
@@ -141,7 +142,7 @@ struct ForwardSums {
     typename Tree::Arguments tree{
         {{}, {}},                                      // y, rounded
         {{}, {}, {partials.sum, partials.sum_other}},  // y, y, their sums
-        {},                                            // what is stored
+        {},                                            // the stored result
     };
     return Conv::arguments(p, t, tree, nullptr);
   }
@@ -154,10 +155,9 @@ struct ForwardSums {
   }
 };
 
-// ---- dr, sum dr, sum dr x
-// ---------------------------------------------------------------------------------------------
+// The data gradients with sum dr and sum dr x.
 
-// The ReLU's output is made again from the norm's input, which comes as the epilogue's source.
+// Recomputes the ReLU's output from the norm's input, which is the epilogue's source.
 template <class T, class Tile>
 struct GradientTree {
   using W = Words<T, Tile>;
@@ -195,7 +195,8 @@ struct GradientSums {
   }
 };
 
-// A further input as a matrix of all pixels' rows: the base class would keep the parts of the problem's shape apart.
+// Reads a further input as a matrix whose rows are all pixels. The base class would keep the dimensions of the
+// problem's shape separate.
 template <class Base>
 struct RowsLoad : Base {
   using Base::Base;
@@ -208,7 +209,7 @@ struct RowsLoad : Base {
   }
 };
 
-// With the shortcut's gradient as the epilogue's source; the ReLU's output and the norm's input are brought beside it.
+// The epilogue's source is the shortcut's gradient. The ReLU's output and the norm's input are further inputs.
 template <class T, class Tile>
 struct GradientAddTree {
   using W = Words<T, Tile>;

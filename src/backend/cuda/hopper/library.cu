@@ -1,7 +1,8 @@
-// The library: its twelve instances, each compiled in a file of its own, and the C functions of interface.h.
+// The library: its twelve instances and the C functions of interface.h. Each instance is compiled in a file of its own.
 //
-// A kernel has one warp group that multiplies, as CUTLASS 4.2's convolutions for Hopper have: a tile of 128 x 256 would
-// take all of its registers. 128 x 64 is for results of 64 channels, two blocks at once on a multiprocessor.
+// In each kernel one warp group multiplies, as in CUTLASS 4.2's convolutions for Hopper. A tile of 128 x 256 would need
+// all of its registers. Tiles of 128 x 64 are for results of 64 channels; two of these blocks fit on a multiprocessor
+// at once.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -29,7 +30,7 @@ Instance weight_gradient_fp16_128x128();
 
 namespace {
 
-// Of one kind of work and type, the one to be tried first stands first.
+// Among instances of one kind of work and type, the preferred one comes first.
 const Instance* instances(int* count) {
   static const Instance all[] = {
       forward_bf16_128x128(), forward_bf16_128x64(),       gradient_bf16_128x128(),
@@ -89,7 +90,7 @@ cudaError_t add_up(const Instance& of, const Problem& p, const Tensors& t, const
   return cudaGetLastError();
 }
 
-// Of what this kind of work reads and writes.
+// Checks the addresses that this kind of work uses. Returns the reason when one is missing, else "".
 std::string missing(const Problem& p, const Tensors& t, const void* workspace) {
   const auto bad = [](const void* address) {
     return address == nullptr || reinterpret_cast<std::uintptr_t>(address) % 16 != 0;
@@ -122,7 +123,7 @@ Description described(const char* name, Work work, Element type, int rows, int c
 
 cudaError_t launch_clusters(const void* kernel, dim3 grid, unsigned threads, int cluster, int shared_bytes,
                             void* params, cudaStream_t stream) {
-  // Asked each time, which is cheap: whether it was done depends on the device.
+  // The limit is set at every launch, because it belongs to the current device. The call is cheap.
   if (const cudaError_t status =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
       status != cudaSuccess)

@@ -116,7 +116,7 @@ std::unique_ptr<Library> Library::open(const std::string& path, std::string& why
     why = cat("there is no ", path, " (make hopper builds it)");
     return nullptr;
   }
-  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // kept until the end
+  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // the library stays open until the process ends
   if (handle == nullptr) {
     why = cat(path, " cannot be opened: ", dlerror());
     return nullptr;
@@ -167,7 +167,7 @@ std::optional<Library::Choice> Library::choose(const Problem& problem, std::stri
       if (why != nullptr) *why = text.data();
       continue;
     }
-    // Columns that are computed, filled or not; of equals the wider tile.
+    // Counts the columns that the tiles cover, filled or not. Among equal counts the wider tile wins.
     const std::int64_t columns = tiles_of(result_channels(problem), d.tile_columns) * d.tile_columns;
     const bool wider = best && d.tile_columns > instances_[static_cast<std::size_t>(best->instance)].tile_columns;
     if (best && !(columns < least || (columns == least && wider))) continue;

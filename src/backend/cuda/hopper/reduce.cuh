@@ -1,11 +1,11 @@
-// What adds the tiles' partial results up, each sum in an order that depends on sizes alone.
+// Adds up the partial results of tiles and splits. The order of each sum depends on sizes alone.
 #pragma once
 
 #include "backend/cuda/kernels/element.cuh"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// From partial sums [groups x tiles_per_group][columns] to those of a group, at + group x stride.
+// Adds the partial sums [groups x tiles_per_group][columns] up to the sums of a group, which begin at group x stride.
 struct ReduceTilesArguments {
   const float *sum, *other;
   float *to_sum, *to_other;
@@ -14,7 +14,8 @@ struct ReduceTilesArguments {
 };
 constexpr int reduce_channels = 32, reduce_parts = 32;
 
-// A block has 32 channels of a group; 32 threads a channel, each with every 32nd tile, in double precision.
+// A block has 32 channels of a group and 32 threads for each channel. Each thread adds every 32nd tile, in double
+// precision.
 template <class>
 __global__ void __launch_bounds__(reduce_channels* reduce_parts) reduce_tiles(ReduceTilesArguments a) {
   RINGTRAIN_SHARED(double, parts, [2][reduce_parts][reduce_channels]);
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(reduce_channels* reduce_parts) reduce_tiles(Re
   (part == 0 ? a.to_sum : a.to_other)[group * a.stride + channel] = static_cast<float>(total);
 }
 
-// to = alpha x the sum of the splits' parts, [splits][count]; count is a multiple of 8.
+// to = alpha x the sum over the splits of parts[splits][count]. count is a multiple of 8.
 struct ReduceSplitsArguments {
   const float* parts;
   void* to;

@@ -1,10 +1,13 @@
-// Per column of a tile of an epilogue: the sum of one value and that of its product with another, in fp32 and in an
-// order that depends on sizes alone. What a tile's four warps do; column_sums.cuh puts it into CUTLASS's trees.
+// Computes two sums per column of an epilogue's tile: the sum of a value, and the sum of its product with another
+// value. The sums are in fp32 and in an order that depends on sizes alone. This is the work of a tile's four warps;
+// column_sums.cuh makes it a node of CUTLASS's trees.
 //
-// An epilogue goes over its tile in steps of 64 rows x 32 columns, rows first. In each, a warp holds 16 rows: thread t
-// the rows t / 4 and t / 4 + 8, the columns 8 j + 2 (t % 4) and the next, j = 0 to 3; its element i is at row 8 (i / 2
-// % 2), column 8 (i / 4) + i % 2 from there. A thread adds up its rows of all steps, eight threads add up theirs by
-// shuffles in which each keeps half of what it has, and the four warps meet in shared memory.
+// An epilogue processes its tile in steps of 64 rows x 32 columns, rows first. In each step a warp holds 16 rows.
+// Thread t holds the rows t / 4 and t / 4 + 8, and the columns 8 j + 2 (t % 4) and the next one, for j = 0 to 3.
+// Relative to these, its element i is at row 8 (i / 2 % 2) and column 8 (i / 4) + i % 2.
+//
+// A thread first adds up its rows of all steps. Then eight threads add up their sums with shuffles; in each shuffle a
+// thread keeps half of its values. At last the sums of the four warps meet in shared memory.
 #pragma once
 
 #include "backend/cuda/kernels/element.cuh"
@@ -32,7 +35,7 @@ struct TileSums {
     values[at] += value;
     values[8 + at] += value * other;
   }
-  // After the last rows of a column of steps.
+  // Call this after each step. It does its work after the last rows of a column of steps.
   __device__ void end(int thread, int step_m, int step_n, Shared& shared) {
     if (step_m != rows / step_rows - 1) return;
     exchange<8>(thread, 16);
@@ -43,15 +46,15 @@ struct TileSums {
     to[0] = values[0];
     to[1] = values[1];
   }
-  // After a barrier behind the last step. `which`: 0 the sum, 1 that of the products.
+  // Call this after a barrier that follows the last step. `which` is 0 for the sum and 1 for the sum of the products.
   static __device__ float total(const Shared& shared, int which, int column) {
     const auto& of = shared.sums[which];
     return (of[0][column] + of[1][column]) + (of[2][column] + of[3][column]);
   }
 
  private:
-  // Of 2 x `half` values a thread keeps the half that a bit of its number names, and adds what the other thread has of
-  // it.
+  // A thread has 2 x `half` values. `bit` of its number decides which half it keeps. It adds the other thread's values
+  // of that half.
   template <int half>
   __device__ void exchange(int thread, int bit) {
     const bool upper = (thread & bit) != 0;
@@ -63,7 +66,7 @@ struct TileSums {
   }
 };
 
-// The gradient behind a ReLU whose output this is.
+// The gradient after the derivative of a ReLU with this output.
 __device__ __forceinline__ float gated(float gradient, float output) {
   return output > 0 ? gradient : 0;
 }

@@ -7,9 +7,9 @@ namespace ringtrain::cuda::hopper {
 namespace {
 
 constexpr std::int64_t multiprocessors =
-    132;  // of an H100 or H200; the same on every machine, so that the bits are too
+    132;  // those of an H100 or H200; a constant, so that the bits are the same on every machine
 constexpr std::int64_t most_splits = 132;
-constexpr std::int64_t fewest_steps = 8;  // of a split: below, writing its part costs more than making it
+constexpr std::int64_t fewest_steps = 8;  // steps of a split; with fewer, writing the part costs more than computing it
 constexpr std::int64_t alignment = 256;
 
 std::int64_t aligned(std::int64_t bytes) {
@@ -58,7 +58,7 @@ std::int64_t weight_gradient_splits(const Problem& p, const Description& instanc
   for (std::int64_t splits = 1; splits <= most_splits; ++splits) {
     const std::int64_t each = tiles_of(steps, splits);
     if (splits > 1 && each < fewest_steps) break;
-    if (tiles_of(steps, each) != splits) continue;  // the last would have no step
+    if (tiles_of(steps, each) != splits) continue;  // the last split would have no step
     const std::int64_t blocks = tiles * splits;
     const double busy =
         static_cast<double>(blocks) / static_cast<double>(tiles_of(blocks, multiprocessors) * multiprocessors);

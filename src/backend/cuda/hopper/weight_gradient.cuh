@@ -1,7 +1,7 @@
-// Weight gradients: CUTLASS's mainloop for Hopper (wgmma, TMA's im2col mode for x) in a kernel of our own, as the sum
-// over pixels is long and the result small. A product's rows are the output's channels, its columns the input's
-// channels at one tap; the pixels are cut into splits, blockIdx.z, of which each writes its part of dw in fp32.
-// reduce.cuh adds them up in a fixed order.
+// Weight gradients for Hopper. CUTLASS's mainloop (wgmma, TMA's im2col mode for x) runs in a kernel of this program,
+// because the sum over pixels is long and the result is small. The rows of a product are the output's channels. Its
+// columns are the input's channels at one tap. The pixels are divided into splits (blockIdx.z). Each split writes its
+// part of dw in fp32, and reduce.cuh adds the parts up in a fixed order.
 #pragma once
 
 #include "backend/cuda/hopper/cutlass_headers.h"
@@ -49,7 +49,7 @@ struct WeightGradientKernel {
     pipes.num_consumers = cutlass::NumThreadsPerWarpGroup;
     pipes.transaction_bytes = params.mainloop.tma_transaction_bytes;
     Pipeline pipeline(shared.pipeline, pipes, typename Mainloop::DispatchPolicy::ClusterShape{});
-    __syncthreads();  // the barriers are made
+    __syncthreads();  // the barriers are initialised
 
     Mainloop mainloop;
     const auto operands = mainloop.load_init(params.shape, params.mainloop);
@@ -80,7 +80,7 @@ struct WeightGradientKernel {
 #endif
   }
 
-  // Two neighbours at a time: a thread holds them so, and c is even.
+  // Writes two neighbouring elements at a time. A thread holds such pairs, and c is even.
   template <class Sums>
   CUTLASS_DEVICE static void write(const Params& params, const TiledMma& product, const Sums& sums, int thread) {
     const auto inside = cute::make_identity_tensor(cute::make_shape(cute::Int<rows>{}, cute::Int<columns>{}));

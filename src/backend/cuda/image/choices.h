@@ -15,8 +15,7 @@ class NormPool;
 // How a convolution reads its input and passes its gradient on. Separate kernels do the work that is not fused.
 struct ConvolutionWay {
   std::string name = "separate";
-  Prologue prologue =
-      Prologue::none;  // forward: the convolution reads the norm's input and normalises it in its prologue
+  Prologue prologue = Prologue::none;         // forward: normalises the norm's input
   Prologue weight_prologue = Prologue::none;  // the same for the weight gradient
   Epilogue data_epilogue = Epilogue::none;
   Engine data_engine = Engine::general;
@@ -46,8 +45,7 @@ struct ConvolutionPlan {
 struct ValueChoice {
   bool stored = true;      // false: its reader recomputes it from the norm's input in its prologue
   bool sums_come = false;  // the last data gradient applies the ReLU's derivative and computes the norm's two sums
-  const NormPool* pooling =
-      nullptr;  // not null: the value is not stored, because its only reader, a pooling, computes it on the way
+  const NormPool* pooling = nullptr;  // not null: the value is not stored, its only reader pools it
 };
 struct NormChoice {
   bool sums_come = false;        // the convolution that makes the norm's input computes the sums, one block per group

@@ -30,13 +30,13 @@ DnnOperation ConvolutionLayer::operation(DnnKind kind, bool by_group) const {
           .stride = node_.stride,
           .padding = node_.padding};
 }
-// CUTLASS's kernels take the norm's groups in one launch.
+// CUTLASS's kernels process all groups of the norm in one launch.
 void ConvolutionLayer::take_all_groups(DnnOperation& o) const {
   o.engine = Engine::hopper;
   o.n = c_.samples;
   o.groups = c_.groups();
 }
-// A norm that is fused by cuDNN has one group per launch.
+// A launch of cuDNN with a fused norm processes one group.
 DnnOperation ConvolutionLayer::forward_operation(const ConvolutionPlan& plan) const {
   const bool fused_sums = plan.sums != SumsWay::separate;
   DnnOperation o = operation(DnnKind::convolution, fused_sums || plan.way.prologue != Prologue::none);
@@ -77,7 +77,7 @@ void ConvolutionLayer::list_sites(std::vector<LayerSite>& sites) const {
 
 void ConvolutionLayer::take(const ConvolutionPlan& plan, Choices& choices) const {
   choices.convolutions[*this] = plan;
-  // Only the last reader to send its gradient changes how x is made and what becomes of its gradient.
+  // Only the reader that sends its gradient last decides how x is made and what happens to its gradient.
   if (x_.needs_gradient && x_.first_reader == this)
     choices.values[x_] = {.stored = plan.way.prologue == Prologue::none, .sums_come = plan.way.brings_sums()};
   if (y_.statistics != nullptr) choices.norms[*y_.statistics].sums_come = plan.sums != SumsWay::separate;
@@ -104,7 +104,7 @@ bool ConvolutionLayer::wants_factors_as_type(const DnnOperation& o) const {
            return tensor.role == DnnRole::scale && tensor.type == c_.type;
          });
 }
-// The affine form of the norm that makes x, per channel and group.
+// Adds the affine form of the norm that makes x, per channel and group.
 void ConvolutionLayer::add_factors(Emission& e, std::vector<Operand>& operands, const DnnOperation& o) const {
   const NormStatistics& norm = x_.norm->norm();
   const bool as_type = wants_factors_as_type(o);
@@ -136,7 +136,8 @@ void ConvolutionLayer::forward(Emission& e) const {
 void ConvolutionLayer::backward(Emission& e) const {
   const ConvolutionWay& way = e.choices().convolutions[*this].way;
   const Storage dy = e[y_].gradient;
-  // What the prologue made on the way has to lie in memory for the weight gradient.
+  // The weight gradient reads its input from memory. When only the forward prologue has computed that input, it gets a
+  // buffer here.
   Storage input = e[x_].data;
   if (way.weight_prologue != Prologue::none)
     input = e[x_.norm->norm().x()].data;

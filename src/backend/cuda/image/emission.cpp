@@ -61,7 +61,8 @@ Storage Emission::of_group(const std::string& what, Storage own) {
   const Storage all = buffer(name, c_.span * bytes);
   Command command{.name = name, .uses = {{own}, {all, true}}, .issue = {}, .replayed = false};
   command.issue = [=, this](Device& device, Stream stream, bool) {
-    DeviceGroupRanks* ranks = program_ == nullptr ? nullptr : *c_.group_ranks;  // nobody else computes on scratch memory
+    // On scratch memory no other rank takes part.
+    DeviceGroupRanks* ranks = program_ == nullptr ? nullptr : *c_.group_ranks;
     device.copy(at<char>(all) + (ranks == nullptr ? 0 : ranks->rank()) * bytes, at(own), bytes, CopyKind::on_device,
                 stream);
     if (ranks != nullptr)

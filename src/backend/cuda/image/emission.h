@@ -20,8 +20,7 @@ struct ValueStorages {
   Storage data = -1;
   Storage gradient = -1;  // sum of the gradients that the readers have sent so far
   Storage sums = -1;      // the norm's two sums, when a data gradient computes them: fp32 [groups][2][width]
-  Storage kept =
-      -1;  // what the layer that makes the value needs in the backward pass: the ReLU's mask, or max pooling's places
+  Storage kept = -1;      // for the maker's backward pass: the ReLU's mask, or max pooling's places
 };
 // The storages of a norm. Each vector is fp32 [groups][width]; the vectors of a storage follow each other.
 struct NormStorages {
@@ -91,8 +90,7 @@ class Emission {
   Plans plans_ = Plans::found;
   TensorGroup weights_, vectors_, statistics_;
   GradientsHome home_;
-  Storage scratch_state_ = -1,
-          scratch_gradients_ = -1;  // the gradients of norms' parameters and of biases, in the layout of vectors_
+  Storage scratch_state_ = -1, scratch_gradients_ = -1;  // the latter in the layout of vectors_
   NotesOf<Value, ValueStorages> values_;
   NotesOf<NormStatistics, NormStorages> norms_;
 };

@@ -10,11 +10,11 @@ namespace ringtrain::cuda {
 
 namespace {
 
-// The input is relu(norm) of one other value, which nobody else reads.
+// The ways of a convolution whose input is relu(norm) of one other value, when no other layer reads the input.
 std::vector<ConvolutionWay> ways_behind_norm(bool one_group) {
   constexpr Prologue prologue = Prologue::scale_bias_relu;
   std::vector<ConvolutionWay> ways;
-  if (one_group)  // a weight gradient takes all groups at once
+  if (one_group)  // a weight gradient processes all groups at once
     ways.push_back({"normalised in the prologues", prologue, prologue, Epilogue::relu_sums});
   ways.push_back({"normalised in the prologue and written by the data gradient", prologue, Prologue::none,
                   Epilogue::relu_sums_output});
@@ -24,7 +24,7 @@ std::vector<ConvolutionWay> ways_behind_norm(bool one_group) {
   return ways;
 }
 
-// The input's other readers have sent their gradients before.
+// The ways of a convolution that sends its gradient after the input's other readers.
 std::vector<ConvolutionWay> ways_to_add(bool brings_sums) {
   std::vector<ConvolutionWay> ways;
   if (brings_sums)
@@ -34,7 +34,7 @@ std::vector<ConvolutionWay> ways_to_add(bool brings_sums) {
   return ways;
 }
 
-// The library for Hopper; see FusionSite for when a way with it is taken.
+// Whether ways with the library for Hopper are listed; FusionSite says when such a way is taken.
 bool takes_cutlass(const ImageContext& context) {
   return context.type != Type::fp32 && hopper::runs_on(context.device->facts().compute_capability);
 }
@@ -47,7 +47,7 @@ std::vector<ConvolutionWay> input_ways(const ImageContext& context, const Convol
     if (x.readers == 1 && x.norm != nullptr && !x.norm->adds()) ways = ways_behind_norm(context.groups() == 1);
     if (x.readers > 1 && last) ways = ways_to_add(x.norm != nullptr && !x.norm->adds_norm());
   }
-  // The same data gradients by CUTLASS, which has no prologues and writes nothing beside.
+  // The same data gradients by CUTLASS. Its kernels have no prologue and write no further output.
   if (takes_cutlass(context))
     for (std::size_t i = 0, count = ways.size(); i < count; ++i)
       if (ways[i].prologue == Prologue::none && ways[i].brings_sums()) {
@@ -56,13 +56,14 @@ std::vector<ConvolutionWay> input_ways(const ImageContext& context, const Convol
         way.data_engine = Engine::hopper;
         ways.push_back(way);
       }
-  // cuDNN 9 proposes sums behind a data gradient with a stride, and compiles none on any GPU, after seconds of trying.
+  // cuDNN 9 proposes engines for sums after a data gradient with a stride. None of them compiles on any GPU, and the
+  // attempts take seconds.
   if (layer.stride() > 1) std::erase_if(ways, [](const ConvolutionWay& way) { return way.brings_sums(); });
   ways.push_back({"separate", Prologue::none, Prologue::none, Epilogue::none});
   return ways;
 }
 
-// Where the sums are made that the norm behind the convolution wants.
+// The kernels that can make the sums for the norm after the convolution.
 std::vector<SumsWay> sums_ways(const ImageContext& context, const ConvolutionLayer& layer) {
   if (!context.training || layer.y().statistics == nullptr) return {SumsWay::separate};
   std::vector<SumsWay> ways;
@@ -79,8 +80,8 @@ const char* name_of(SumsWay sums) {
                                      : "in the epilogue of a specialised engine";
 }
 
-// What the weight gradient of a 16-bit layer is rounded to on its way to the flat vector: cuDNN's kernels made for a
-// GPU write 16 bits only, and those that write fp32 are compiled for every GPU alike.
+// The type to which the weight gradient of a 16-bit layer is rounded before it goes to the flat vector. cuDNN's kernels
+// made for one type of GPU write only 16 bits. Its kernels that write fp32 are the same for all GPUs.
 struct WeightWay {
   Type type = Type::fp32;
   Engine engine = Engine::general;
@@ -111,7 +112,7 @@ std::vector<NamedPlan> possible_plans(const ImageContext& context, const Convolu
   std::vector<NamedPlan> plans;
   for (const ConvolutionWay& input : inputs)
     for (const SumsWay sums : all_sums) {
-      // CUTLASS's sums have no prologue in front of them.
+      // CUTLASS's kernels with sums have no prologue.
       if (sums == SumsWay::hopper && input.prologue != Prologue::none) continue;
       const std::vector<WeightWay> weights = weight_ways(context, input);
       for (const WeightWay& weight : weights) {

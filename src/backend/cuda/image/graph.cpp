@@ -42,7 +42,7 @@ class Joiner {
   const Kind* as(int node) const {
     return std::get_if<Kind>(&nodes_[at(node)].operation);
   }
-  // The only consumer, or -1.
+  // The node's only consumer, or -1.
   int consumer(int node) const { return consumers_[at(node)].size() == 1 ? consumers_[at(node)][0] : -1; }
   template <class Kind>
   int consumer_that_is(int node) const {
@@ -50,7 +50,7 @@ class Joiner {
     return next >= 0 && as<Kind>(next) != nullptr ? next : -1;
   }
 
-  // A convolution, or the norm behind it, whose sum with a branch comes later: it waits for that addition.
+  // Whether the node is a shortcut's convolution or the norm after it. Such a node waits until its addition is visited.
   bool is_shortcut(int node) const {
     const int norm = as<BatchNorm>(node) != nullptr     ? node
                      : as<Convolution>(node) != nullptr ? consumer_that_is<BatchNorm>(node)
@@ -96,7 +96,7 @@ class Joiner {
   }
 
   void append(int i, const PartInput&) { keep<PartInputLayer>(make(i, "activations of the part before")); }
-  // Values cross as they lie in memory, so that both parts must give them the same width.
+  // A value crosses in its memory layout, so both parts must give it the same width.
   void append(int i, const PartOutput&) {
     const Value& x = value(input(i));
     if (x.width != round_up(x.shape.channels, 8))
@@ -114,7 +114,7 @@ class Joiner {
     if (!node.bias.empty()) add_bias(i, node.bias, name);
   }
 
-  // Behind a product: the bias, and the ReLU if one follows.
+  // Adds the bias after a product, and the ReLU if one follows.
   void add_bias(int i, const std::string& bias, const std::string& name) {
     const int relu = consumer_that_is<Relu>(i);
     Value& x = value(i);
@@ -124,13 +124,14 @@ class Joiner {
     keep<ActivationLayer>(bias, relu >= 0, x, y);
   }
 
-  // It is applied in the addition or the ReLU that takes it in.
+  // The addition or the ReLU after the norm applies it, if there is one.
   void append(int i, const BatchNorm& node) {
     result_.norms.push_back(std::make_unique<NormStatistics>(context_, node, value(input(i))));
     statistics_[at(i)] = result_.norms.back().get();
     if (consumer_that_is<Relu>(i) < 0 && consumer_that_is<Add>(i) < 0) apply(i, i, {});
   }
-  // `norm` is a node, `parts` say what is added; `last` is the node whose value it makes.
+  // Adds a layer that applies the norm of node `norm`. `parts` says what is added. `last` is the node whose value the
+  // layer makes.
   void apply(int norm, int last, NormLayer::Parts parts) {
     parts.norm = statistics_[at(norm)];
     parts.x = &value(input(norm));
@@ -140,7 +141,7 @@ class Joiner {
 
   void append(int i, const Relu&) {
     const int x = input(i);
-    if (value_[at(i)] != nullptr) return;  // with a bias
+    if (value_[at(i)] != nullptr) return;  // already made with the bias
     if (as<BatchNorm>(x) != nullptr && consumer(x) == i) return apply(x, i, {});
     if (as<Add>(x) != nullptr && consumer(x) == i && add_norm(x, i)) return;
     keep<ActivationLayer>("", true, value(x), make(i, cat("relu ", i)));
@@ -148,18 +149,19 @@ class Joiner {
 
   void append(int i, const Add&) {
     const bool takes_norm = norm_of(i, 0) >= 0 || norm_of(i, 1) >= 0;
-    if (takes_norm && consumer_that_is<Relu>(i) >= 0) return;  // with the ReLU
+    if (takes_norm && consumer_that_is<Relu>(i) >= 0) return;  // the ReLU's layer includes it
     if (takes_norm && add_norm(i, i)) return;
     Value &a = value(input(i, 0)), &b = value(input(i, 1));
     keep<AddLayer>(a, b, make(i, cat("sum ", i)));
   }
 
-  // The norm that makes an operand, if nobody else reads it; or -1.
+  // The norm that makes an operand of an addition, if no other node reads it; else -1.
   int norm_of(int add, std::size_t which) const {
     const int from = input(add, which);
     return as<BatchNorm>(from) != nullptr && consumer(from) == add ? from : -1;
   }
-  // The addition `node` with the ReLU `last` behind it (or itself); false when no operand is a norm.
+  // Adds a layer for the addition `node` and the ReLU `last` after it (or `last` = `node`). Returns false when no
+  // operand is a norm.
   bool add_norm(int node, int last) {
     const std::size_t first = norm_of(node, 0) >= 0 ? 0 : 1;
     const int norm = norm_of(node, first), other = norm_of(node, 1 - first);
@@ -216,11 +218,11 @@ class Joiner {
   const std::vector<Node>& nodes_;
   const ImageContext& context_;
   std::vector<std::vector<int>> consumers_;
-  std::vector<Value*> value_;                // by node; null while no layer has made it
+  std::vector<Value*> value_;                // one per node; null until a layer makes it
   std::vector<NormStatistics*> statistics_;  // by node
   std::vector<bool> done_;
   std::vector<int> block_of_;  // by node
-  int block_ = -1;             // of the node under way, where it is recomputed
+  int block_ = -1;             // block of the current node when it is recomputed, else -1
   ImageLayers result_;
 };
 

@@ -130,7 +130,7 @@ void PoolLayer::list_sites(std::vector<LayerSite>& sites) const {
   const auto take = [this](std::size_t way, Choices& choices) {
     if (way == 0) choices.values[x_] = {.stored = false, .pooling = &joined_};
   };
-  // Without a backward pass there is nothing to weigh.
+  // Without a backward pass fusing is always better, so there is no choice.
   sites.push_back({c_.training ? joined_.site() : FusionSite{.name = y_.name, .ways = {}}, take});
 }
 
@@ -160,7 +160,7 @@ void PoolLayer::forward(Emission& e) const {
 }
 
 void PoolLayer::backward(Emission& e) const {
-  if (e.choices().values[x_].pooling != nullptr) return;  // in the norm's turn
+  if (e.choices().values[x_].pooling != nullptr) return;  // NormLayer::backward() does it
   const Storage dy = e[y_].gradient, places = e[y_].kept, dx = e.buffer(x_.name + " gradient", c_.bytes(x_));
   const Kernel pool = average_ ? Kernel::average_pool_backward : Kernel::max_pool_backward;
   e.kernel(y_.name + " gradient", {{dy}, {places}, {dx, true}},
@@ -172,7 +172,7 @@ FlattenLayer::FlattenLayer(const ImageContext& context, Value& x, Value& y) : Im
   read(x);
 }
 
-// Channels that pad x lie behind all others in y.
+// The padding channels of x come after all others in y.
 KernelLaunch FlattenLayer::reorder(const Emission& e, Storage from, Storage to, bool inverse) const {
   return launch_of(c_.type, ReorderArguments{.from = e.at(from),
                                              .to = e.at(to),
@@ -284,7 +284,7 @@ void LossLayer::forward(Emission& e) const {
   const int blocks = loss_blocks(c_.device->facts().size(), c_.type, c_.samples);
   const std::int64_t rows = c_.samples;
   const Storage partial = e.buffer("partial sums of the loss", blocks * static_cast<std::int64_t>(sizeof(PassSums)));
-  // Zeros between launches: memory starts as zeros.
+  // The counter must be zero between launches. Memory starts as zeros, and the kernel resets the counter.
   const Storage finished = e.schedule().lasting("blocks of the loss that are done", sizeof(unsigned));
   if (c_.training) e[logits_].gradient = e.buffer(logits_.name + " gradient", rows * logits_.width * bytes_of(c_.type));
   const Storage logits = e[logits_].data, gradient = e[logits_].gradient;

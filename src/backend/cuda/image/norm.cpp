@@ -96,9 +96,9 @@ void NormStatistics::forward(Emission& e) const {
   finalize(e, blocks);
 }
 
-// The slopes follow from the whole group's sums. The gradients of gamma and beta are this rank's own share, and the
-// reduction over ranks adds the others: where ranks share a group they are a second launch, over the rank's own sums,
-// and what else each of the two makes is of no use.
+// The slopes need the sums of the whole group. The gradients of gamma and beta are this rank's own share, because the
+// reduction over ranks adds the other shares. When ranks share a group, a second launch over the rank's own sums
+// computes these gradients. The unused results of both launches go to scratch buffers.
 void NormStatistics::backward(Emission& e, Storage partial, int blocks, int sums_per_block, int which) const {
   const Storage slopes = e[*this].slopes = e.buffer(name_ + " gradient's factors", 3 * groups() * row_bytes());
   const Storage all = e.of_group(name_ + " gradient's sums", partial);
@@ -193,7 +193,7 @@ void NormLayer::apply(Emission& e, const std::string& what, Storage to, Storage 
   });
 }
 
-// sum dr, sum dr x and, with a norm on the shortcut, sum dr other.
+// Computes sum dr, sum dr x and, with a norm on the shortcut, sum dr other.
 Storage NormLayer::measure_gradient(Emission& e, Storage dy, int blocks) const {
   const std::string name = norm_.name() + " gradient's sums";
   const std::int64_t sums = adds_norm() ? 3 : 2;
@@ -217,7 +217,7 @@ void NormLayer::backward(Emission& e) const {
   if (const NormPool* pooling = e.choices().values[y_].pooling) return pooling->backward(e);
   const ValueStorages& y = e[y_];
   const Storage dy = y.gradient, mask = y.kept;
-  // Where a data gradient has brought the sums, dy is behind the ReLU already.
+  // When a data gradient has computed the sums, dy already includes the ReLU's derivative.
   const bool measured = y.sums >= 0;
   const int blocks = measured ? 1
                               : norm_blocks(c_.device->facts().size(), Kernel::norm_backward_sums, c_.type,
@@ -230,7 +230,7 @@ void NormLayer::backward(Emission& e) const {
   const Storage x = e[x_].data, dx = e.buffer(x_.name + " gradient", c_.bytes(x_));
   const Storage second = adds_norm() ? e[*other_].data : -1;
   const Storage d_second = adds_norm() ? e.buffer(other_->name + " gradient", c_.bytes(x_)) : -1;
-  // The shortcut's gradient is dr; without a mask that is dy itself.
+  // The shortcut's gradient is dr. Without a mask dr is dy.
   const Storage dr =
       adds() && !adds_norm() ? (mask >= 0 ? e.buffer(other_->name + " gradient", c_.bytes(x_)) : dy) : -1;
   const Storage dr_output = dr != dy ? dr : -1;

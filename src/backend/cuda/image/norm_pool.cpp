@@ -10,7 +10,7 @@ bool NormPool::possible() const {
 }
 
 FusionSite NormPool::site() const {
-  // A place is a byte, the ReLU's mask a bit. The sums of the forward pass are read either way.
+  // Per element a place takes a byte and the ReLU's mask a bit. Both ways read the sums of the forward pass.
   const auto places = static_cast<double>(c_.samples * y_.elements()),
              mask = static_cast<double>(c_.samples * x_.elements()) / 8;
   const auto map = static_cast<double>(c_.bytes(x_)), pooled = static_cast<double>(c_.bytes(y_)) + places;

@@ -41,7 +41,7 @@ class ImageProgram : public ProgramBase {
     finish();
   }
 
-  // The groups' sums lie in the program's own layout, [channels] one behind the other in each place.
+  // The sums over groups are in the program's own layout; each place has [channels].
   std::vector<float> statistics() const override {
     const TensorGroup& sums = emission_.statistics();
     const std::vector<float> own = fetch(sums.storage(), sums.elements());

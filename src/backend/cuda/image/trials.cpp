@@ -12,7 +12,7 @@ SiteCommands::SiteCommands(const ImageContext& context, const ConvolutionLayer& 
     : emission_(context, choices_, schedule_, plans) {
   layer.take(plan, choices_);
   const Value &x = layer.x(), &y = layer.y();
-  const bool last = x.first_reader == &layer;  // its norm goes on from there
+  const bool last = x.first_reader == &layer;  // then the norm's backward pass follows
   if (context.training && x.norm != nullptr)
     give_normalised_input(context, *x.norm);
   else
@@ -51,7 +51,8 @@ double SiteCommands::flops() const {
 
 namespace {
 
-// Operations are the same whoever asks; a kernel is known by its place and the sizes of what it takes.
+// The name under which a part is timed. An operation is the same for every layer. A kernel is identified by its name
+// and the sizes of its storages.
 std::string what_it_is(const Command& command, const Schedule& schedule, Type type) {
   if (!command.operation.empty()) return command.operation;
   std::string text = cat(type_name(type), " ", command.name);

@@ -1,4 +1,4 @@
-// Bias, ReLU and sums without a norm.
+// Bias, ReLU, sums over columns and addition, for layers without a norm.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(tile_threads) activate_backward(ActivateBackwa
     activate_backward_rows<T, false>(a);
 }
 
-// Eight columns.
+// Sums eight columns over the rows of this thread.
 template <class T, bool whole>
 __device__ __forceinline__ void column_sums_rows(const ColumnSumsArguments& a, float (&sums)[8]) {
   constexpr int at_once = 4;

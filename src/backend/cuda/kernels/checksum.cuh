@@ -1,4 +1,4 @@
-// Checksums of ranges of a flat vector (nn/checksum.h). Sums of integers have the same bits in any order.
+// Computes checksums of ranges of a flat vector (nn/checksum.h). Sums of integers have the same bits in any order.
 #pragma once
 
 #include "backend/cuda/kernels/reduce.cuh"

@@ -1,4 +1,5 @@
-// Elements of device memory and eight of them at once. In 16 bit eight are one access of 16 bytes, in fp32 two.
+// Loads and stores elements of device memory, one or eight at a time. Eight elements are one access of 16 bytes in
+// 16-bit types, and two in fp32.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,18 @@
 #define RINGTRAIN_KERNEL_SPACE on_device
 #define RINGTRAIN_UNROLL _Pragma("unroll")
 #define RINGTRAIN_UNROLL_FOUR _Pragma("unroll 4")
-// A block's memory: RINGTRAIN_SHARED(float, sums, [32][8]). The emulation fills it with NaNs at a block's first touch.
+// Declares a block's shared memory: RINGTRAIN_SHARED(float, sums, [32][8]). The emulation fills it with NaNs when a
+// block first uses it.
 #define RINGTRAIN_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 #else
-// Whoever compiles kernels as C++ has defined CUDA's words before (tests/emulation/cuda_emulation.h).
+// Code that compiles kernels as C++ defines CUDA's keywords first (tests/emulation/cuda_emulation.h).
 #include "base/small_floats.h"
 #define RINGTRAIN_KERNEL_SPACE emulated
 #define RINGTRAIN_UNROLL
 #define RINGTRAIN_UNROLL_FOUR
 #endif
 
-// Two names, so that device code's host stubs and the emulation can be linked into one program.
+// The namespace has two names, so that the host stubs of device code and the emulation can be linked into one program.
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
 struct Bf16 {
@@ -44,7 +46,7 @@ __device__ __forceinline__ void narrow(float x, Bf16& to) {
 __device__ __forceinline__ void narrow(float x, Fp16& to) {
   to.bits = __half_as_ushort(__float2half_rn(x));
 }
-// Two neighbours in one instruction; the first lies in the low half.
+// Converts two neighbours in one instruction. The first is in the low half of the result.
 __device__ __forceinline__ std::uint32_t narrow_pair(float first, float second, Bf16) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
   std::uint32_t word;
@@ -84,7 +86,7 @@ __device__ __forceinline__ void narrow(float x, float& to) {
   to = x;
 }
 
-// As they lie in memory.
+// Eight elements as they are in memory.
 template <class T>
 struct alignas(16) Octet {
   std::uint32_t words[4];
@@ -129,8 +131,8 @@ __device__ __forceinline__ void set(Octet<T>& octet, int i, T x) {
   octet.words[i / 2] |= static_cast<std::uint32_t>(x.bits) << (16 * (i % 2));
 }
 
-// Elements [at, at + count) of `base`, count <= 8, zeros behind them. `whole`: eight, and their address is a multiple
-// of 16.
+// Loads the elements [at, at + count) of `base`, count <= 8, and fills the rest with zeros. `whole` promises that count
+// is 8 and that the address is a multiple of 16.
 template <class T, bool whole>
 __device__ __forceinline__ Octet<T> load(const void* base, std::int64_t at, int count) {
   const T* from = static_cast<const T*>(base) + at;
@@ -152,7 +154,7 @@ template <class T, bool whole>
 __device__ __forceinline__ void store(void* base, std::int64_t at, int count, const Eight& values) {
   T* to = static_cast<T*>(base) + at;
   if constexpr (whole) {
-    Octet<T> octet;  // in registers first: one wide store, not eight narrow ones
+    Octet<T> octet;  // the octet is made in registers first, so that one wide store suffices
     narrow(values, octet);
     *reinterpret_cast<Octet<T>*>(to) = octet;
   } else {
@@ -162,19 +164,19 @@ __device__ __forceinline__ void store(void* base, std::int64_t at, int count, co
   }
 }
 
-// Whether all of these (null counts) may be read 16 bytes at a time.
+// Whether all of these pointers may be read 16 bytes at a time. Null is allowed.
 template <class... Pointers>
 __device__ __forceinline__ bool aligned(Pointers... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) | ...) % 16) == 0;
 }
 
-// Quotients of what nearly always fits 32 bits: the long division takes ten times as long.
+// Divides numbers that nearly always fit 32 bits. The 64-bit division takes ten times as long.
 __device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   return a / b;
 }
 
-// Where this thread stands on [rows, 8 x octets] in tiles; see tiles.h.
+// The position of this thread on [rows, 8 x octets] in tiles; see tiles.h.
 struct Walk {
   std::int64_t row, step;
   int octet;

@@ -1,4 +1,4 @@
-// Averages and casts of flat vectors.
+// Updates running statistics and casts flat vectors.
 #pragma once
 
 #include "backend/cuda/kernels/element.cuh"

@@ -1,4 +1,4 @@
-// Pixels to the network's type and layout.
+// Converts pixels to the network's type and layout.
 #pragma once
 
 #include "backend/cuda/kernels/element.cuh"
@@ -6,7 +6,7 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// Four or eight values of one pixel at once.
+// Stores four or eight values of one pixel at once.
 template <class T, int count>
 __device__ __forceinline__ void store_pixel(T* to, const float (&v)[4]) {
   if constexpr (count == 8) {

@@ -26,18 +26,18 @@ const char* kernel_name(Kernel kernel) {
 namespace {
 
 constexpr std::int64_t most_x = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t waves = 2048;  // blocks that keep any GPU busy to the end
+constexpr std::int64_t waves = 2048;  // number of blocks that keeps any GPU busy to the end
 
 std::int64_t ceiling(std::int64_t a, std::int64_t b) {
   return a / b + (a % b != 0);
 }
 
-// Checks sizes, so that no launch fails without a word of what was too large.
+// Checks sizes, so that an error names the size that was too large.
 class Shape {
  public:
   explicit Shape(Kernel kernel, unsigned block = tile_threads) : kernel_(kernel) { shape_.block = block; }
 
-  // Sizes that 32-bit arithmetic of the kernel must hold, and that must be there at all.
+  // Checks a size that must be at least 1 and fit the kernel's 32-bit arithmetic.
   Shape& size(const char* what, std::int64_t n, std::int64_t most = most_x) {
     if (n < 1 || n > most)
       throw Error(cat("kernel ", kernel_name(kernel_), ": ", what, " is ", n, "; it must be 1 to ", most),
@@ -49,20 +49,20 @@ class Shape {
   Shape& y(std::int64_t n) { return axis(shape_.grid_y, "y", n, image_rows); }
   Shape& z(std::int64_t n) { return axis(shape_.grid_z, "z", n, image_rows); }
 
-  // Octets of channels in tiles: x walks over the rows, y over the channels.
+  // A grid for octets of channels in tiles: blocks in x loop over the rows, blocks in y cover the channels.
   Shape& rows(std::int64_t n, std::int64_t octets, std::int64_t groups = 1) {
     elements("rows", n).size("channels", octets);
     const int width = static_cast<int>(octets);
     const std::int64_t columns = ceiling(octets, tile_columns(width)), tiles = ceiling(n, tile_rows(width));
-    std::int64_t at_once = 16;  // rows of a thread: what belongs to the channels is loaded once for all of them
+    std::int64_t at_once = 16;  // rows per thread; a thread loads the values of its channels once for all of them
     while (at_once > 2 && ceiling(tiles, at_once) * columns * groups < waves) at_once /= 2;
     x(ceiling(tiles, at_once)).y(columns).z(groups);
     shape_.most_x = static_cast<unsigned>(std::min(ceiling(tiles, 2), most_x));
     return *this;
   }
-  // A thread per octet of `n` elements.
+  // A grid with a thread for each octet of `n` elements.
   Shape& octets(std::int64_t n) { return elements("count", n).x(ceiling(ceiling(n, 8), tile_threads)); }
-  // A thread per octet of a pixel; x: pixels, y: images, z: channels.
+  // A grid with a thread for each octet of a pixel: x covers pixels, y images, z channels.
   Shape& pixels(std::int64_t n, std::int64_t images, int channels) {
     size("pixels", n).elements("samples", images).size("channels", channels);
     const int octets = octets_of(channels);
@@ -80,14 +80,14 @@ class Shape {
     result.type = type;
     result.shape = shape_;
     Arguments bytes = arguments;
-#if __has_builtin(__builtin_clear_padding)  // GCC; launches are compared byte by byte
+#if __has_builtin(__builtin_clear_padding)  // only GCC has it; launches are compared byte by byte
     __builtin_clear_padding(&bytes);
 #endif
     std::memcpy(result.arguments.data(), &bytes, sizeof(bytes));
     result.argument_bytes = sizeof(bytes);
     return result;
   }
-  // Kernels without a type of their own.
+  // For kernels without a type of their own.
   template <class Arguments>
   KernelLaunch launch(const Arguments& arguments) const {
     return launch(Type::fp32, arguments);

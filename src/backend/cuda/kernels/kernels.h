@@ -135,8 +135,7 @@ struct NormInferenceArguments {
 // passed the ReLU.
 struct NormApplyArguments {
   const void *x, *other;  // other may be null
-  const float *scale, *bias, *other_scale,
-      *other_bias;  // [groups][channels]; without other_scale, other is added as it is
+  const float *scale, *bias, *other_scale, *other_bias;  // [groups][channels]; the last two may be null
   void* y;
   std::uint8_t* mask;  // [rows, channels / 8], bit c % 8 of byte c / 8, or null
   std::int64_t rows_per_group;

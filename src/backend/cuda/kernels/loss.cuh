@@ -1,4 +1,4 @@
-// Softmax and cross-entropy with its gradient: a warp per row.
+// Softmax cross-entropy and its gradient. A warp computes a row.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"
@@ -7,7 +7,7 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// Of the whole warp; every lane has the same.
+// The result for a row. Every lane of the warp has the same values.
 struct RowScore {
   double loss;
   bool correct, correct5;
@@ -19,7 +19,9 @@ __device__ __forceinline__ RowScore score_row(const CrossEntropyArguments& a, st
   const float* logits = a.logits + row * a.stride;
   const float at_target = logits[target];
   float top = -__builtin_inff(), total = 0;
-  int above = 0;  // classes before the target, of equal logits the first first; with NaN at the target: all of them
+  // Counts the classes that rank before the target. Among equal logits the first ranks first. When the target's logit
+  // is NaN, every class ranks before it.
+  int above = 0;
   for (int j = lane; j < a.classes; j += 32) {
     top = maximum(top, logits[j]);
     total += logits[j];
@@ -36,8 +38,8 @@ __device__ __forceinline__ RowScore score_row(const CrossEntropyArguments& a, st
                       (1 - smoothing) * static_cast<double>(at_target) -
                       smoothing / a.classes * static_cast<double>(total);
   if (a.gradient != nullptr) {
-    // A loss that is not finite makes the gradient NaN, which skips the update on all ranks before the host has seen
-    // it.
+    // A loss that is not finite turns the gradient into NaN. A NaN in the gradient skips the update on all ranks,
+    // before the host has seen the loss.
     const float scale = a.state->gradient_scale + static_cast<float>(loss - loss), factor = scale / sum;
     const float even = scale * (a.label_smoothing / static_cast<float>(a.classes));
     const float own = scale * (1.0f - a.label_smoothing);
@@ -51,7 +53,7 @@ __device__ __forceinline__ RowScore score_row(const CrossEntropyArguments& a, st
   return {loss, above == 0, above < 5};
 }
 
-// PassSums without initial values, as shared memory wants it.
+// PassSums without initial values, because shared memory allows none.
 struct BlockSums {
   double loss;
   std::int64_t correct, correct5, targets;
@@ -67,7 +69,7 @@ __device__ __forceinline__ void put(const BlockSums& from, PassSums& to) {
   to.targets = from.targets;
 }
 
-// Of what each thread has, in thread 0.
+// Adds up the sums of all threads; thread 0 has the result.
 __device__ __forceinline__ BlockSums block_sums(const BlockSums& mine, BlockSums* shared) {
   BlockSums sums{warp_sum(mine.loss), warp_sum(mine.correct), warp_sum(mine.correct5), warp_sum(mine.targets)};
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = sums;
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(tile_threads, 4) cross_entropy(CrossEntropyArg
   RINGTRAIN_SHARED(bool, last, );
   const auto lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t rows = a.samples * a.length, warps = tile_threads / 32;
-  BlockSums sums{0, 0, 0, 0};  // of this warp's rows, in its first lane
+  BlockSums sums{0, 0, 0, 0};  // sums of this warp's rows, in its first lane
   for (std::int64_t row = blockIdx.x * warps + threadIdx.x / 32; row < rows; row += gridDim.x * warps) {
     const std::int64_t time = quotient(row, a.samples), sample = row - time * a.samples;
     const std::int32_t target = a.targets[sample * a.length + time];

@@ -1,4 +1,5 @@
-// Batch norm: what each element meets. Groups lie in blockIdx.z, tiles of rows in x, of channels in y.
+// The kernels of batch norm that touch every element. Groups are in blockIdx.z, tiles of rows in blockIdx.x, tiles of
+// channels in blockIdx.y.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"
@@ -6,7 +7,7 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// Of this block's group: element of the first row, and of [groups][channels].
+// The position of this thread in its group. `affine` is the position in [groups][channels].
 struct NormPlace {
   Walk walk;
   std::int64_t row0;  // rows before the group
@@ -23,8 +24,8 @@ __device__ __forceinline__ NormPlace norm_place(std::int64_t rows_per_group, int
   return p;
 }
 
-// Rows that a thread has under way: enough loads to hide memory's latency, few enough registers for two or three
-// blocks.
+// The number of rows that a thread loads at a time. It is large enough to hide the latency of memory. It needs few
+// enough registers for two or three blocks on a multiprocessor.
 template <class T, bool whole>
 constexpr int rows_at_once = whole && sizeof(T) == 2 ? 2 : 1;
 
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(tile_threads, 3) norm_apply(NormApplyArguments
     norm_apply_rows<T, false>(a);
 }
 
-// dr: dy where the mask lets it through.
+// Returns dr, which is dy where the mask has a bit, else 0.
 __device__ __forceinline__ Eight masked(Eight dy, unsigned bits) {
   RINGTRAIN_UNROLL
   for (int i = 0; i < 8; ++i) dy.v[i] = (bits >> i & 1) != 0 ? dy.v[i] : 0.0f;

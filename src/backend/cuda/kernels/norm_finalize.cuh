@@ -1,5 +1,5 @@
-// Batch norm: what is known per channel once the sums over rows are. A block has finalize_channels channels; for each
-// of them finalize_parts threads add up the partial sums, in double precision.
+// The kernels of batch norm that work on channels, after the sums over rows are known. A block has finalize_channels
+// channels. For each channel finalize_parts threads add up the partial sums, in double precision.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"
@@ -7,12 +7,12 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// Parts of several groups at a time: all threads are busy however few blocks a group has.
+// Adds up partial sums of several groups at a time, so that all threads work even when a group has few blocks.
 struct PartialSums {
   const float* partial;                                         // [groups][blocks][sums_per_block][channels]
-  int groups, channels, blocks, sums_per_block, first, second;  // which two sums
+  int groups, channels, blocks, sums_per_block, first, second;  // first and second: which two sums
   int channel, part_row;
-  int at_once, parts;  // groups, and parts of each
+  int at_once, parts;  // at_once: groups at a time; parts: threads per group
 
   __device__ PartialSums(const float* from, int group_count, int channel_count, int block_count, int per_block,
                          int which)
@@ -28,7 +28,8 @@ struct PartialSums {
         at_once(group_count < finalize_parts ? group_count : finalize_parts),
         parts(finalize_parts / at_once) {}
 
-  // After the barrier that follows, total() of group0 + part_row may be asked for where owner().
+  // Adds up this thread's parts of the groups from group0 on and leaves the sums in `shared`. After the next barrier,
+  // total() returns the sum of group0 + part_row in the threads where owner() is true.
   __device__ void gather(int group0, double (&shared)[2][finalize_parts][finalize_channels]) const {
     const int group = group0 + part_row / parts, part = part_row % parts;
     double sum = 0, other = 0;
@@ -53,7 +54,7 @@ struct PartialSums {
       sum += shared[which][part_row * parts + part][threadIdx.x % finalize_channels];
     return sum;
   }
-  // Of what the owners of these groups left in `shared`; for threads with part_row 0.
+  // Adds up the values that the owners of these groups left in `shared`. Only threads with part_row 0 may call it.
   __device__ double over_groups(int group0, int which,
                                 const double (&shared)[2][finalize_parts][finalize_channels]) const {
     double sum = 0;
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(finalize_channels* finalize_parts) norm_finali
       const double variance = difference < 0 ? 0 : difference;  // NaN stays
       const double inverse = 1 / sqrt(variance + static_cast<double>(a.epsilon));
       const auto scale = static_cast<float>(static_cast<double>(a.gamma[sums.channel]) * inverse);
-      // With the scale that is stored: x = mean gives beta however far from zero it lies.
+      // The bias uses the stored scale, so x = mean gives beta even when the mean is far from zero.
       const auto bias =
           static_cast<float>(static_cast<double>(a.beta[sums.channel]) - mean * static_cast<double>(scale));
       const std::int64_t at = static_cast<std::int64_t>(group0 + sums.part_row) * a.channels + sums.channel;

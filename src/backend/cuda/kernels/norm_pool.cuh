@@ -1,5 +1,6 @@
-// Batch norm, ReLU and max pooling in one: the norm's result, ResNet's largest map, never lies in memory. Forward keeps
-// the place of each window's winner; backward gathers the gradient through the windows where it is needed.
+// Batch norm, ReLU and max pooling in one kernel. The norm's result, ResNet's largest map, is never in memory. The
+// forward pass stores the place of each window's maximum. The backward pass gathers the gradient through the windows
+// when it is needed.
 #pragma once
 
 #include "backend/cuda/kernels/norm.cuh"
@@ -7,7 +8,8 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// As norm_apply stores it: rounded once to T, so that the same element wins as where the map is in memory.
+// Rounds a value to T once, as norm_apply does when it stores the value. So the same element is the maximum as when the
+// map is in memory.
 template <class T>
 __device__ __forceinline__ float as_stored(float value) {
   T stored;
@@ -43,7 +45,7 @@ __device__ __forceinline__ void norm_pool_pixels(const NormPoolArguments& a) {
         for (int i = 0; i < 8; ++i) {
           const float y = x.v[i] * scale.v[i] + bias.v[i];
           const float relu = as_stored<T>(y < 0 ? 0.0f : y);
-          const bool wins = relu > best.v[i] || relu != relu;  // the first of equals; NaN stays
+          const bool wins = relu > best.v[i] || relu != relu;  // among equal elements the first wins; NaN wins
           best.v[i] = wins ? relu : best.v[i];
           const auto place = y > 0 ? static_cast<std::uint8_t>(r * p.kernel + c) : no_gradient;
           places.v[i] = wins ? place : places.v[i];
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(tile_threads, 2) norm_pool(NormPoolArguments a
     norm_pool_pixels<T, false>(a);
 }
 
-// dr of a row: what the windows that it has won send to it.
+// Returns dr of a row: the sum of the gradients of the windows whose maximum it is.
 template <class T, bool whole, class Arguments>
 __device__ __forceinline__ Eight gather_gradient(const Arguments& a, std::int64_t row, int channel, int count) {
   const std::int64_t pixels = std::int64_t{a.window.height} * a.window.width, image = quotient(row, pixels);

@@ -45,7 +45,7 @@ int round_up(int value, int unit) {
 }
 
 struct Resources {
-  int registers = 64, shared_bytes = 0;  // of a kernel that is not in the table
+  int registers = 64, shared_bytes = 0;  // the values for a kernel that is not in the table
 };
 constexpr std::size_t kernel_count = static_cast<std::size_t>(Kernel::count);
 constexpr int compiled_for[] = {80, 90, 100};
@@ -63,7 +63,7 @@ Table read_table() {
   return table;
 }
 
-// The newest code that this GPU can run.
+// The index of the newest code that this GPU can run.
 std::size_t code_for(int compute_capability) {
   std::size_t code = 0;
   while (code + 1 < std::size(compiled_for) && compiled_for[code + 1] <= compute_capability) ++code;
@@ -78,7 +78,8 @@ int blocks_per_multiprocessor(int compute_capability, int threads, int registers
   int blocks = std::min(m.blocks, m.threads / (warps * warp_threads));
   if (registers > 0) {
     const int of_warp = round_up(registers * warp_threads, register_unit);
-    // A launch is refused where its warps, in whole rounds over the partitions, want more than there is.
+    // CUDA refuses a launch when its warps, rounded up to whole rounds over the partitions, need more registers than
+    // there are.
     if (of_warp * round_up(warps, partitions) > partitions * registers_per_partition) return 0;
     blocks = std::min(blocks, partitions * (registers_per_partition / of_warp) / warps);
   }
@@ -99,7 +100,7 @@ std::int64_t whole_waves(std::int64_t resident, std::int64_t wanted, std::int64_
   const std::int64_t first = std::max<std::int64_t>(1, (wanted * others + resident / 2) / resident);
   std::int64_t best = 1;
   double best_filled = 0;
-  // Blocks in y and z may leave a part of a wave empty: more waves, less of it.
+  // Blocks in y and z may leave a part of the last wave empty. With more waves that part is smaller.
   for (std::int64_t waves = first; waves < first + 8; ++waves) {
     const std::int64_t x = std::clamp<std::int64_t>(waves * resident / others, 1, most);
     const std::int64_t blocks = x * others, taken = (blocks + resident - 1) / resident * resident;

@@ -1,4 +1,4 @@
-// Muon's own kernels: its momentum, and what Newton-Schulz does between matrix products.
+// The kernels of Muon: the momentum, and the steps of Newton-Schulz between matrix products.
 #pragma once
 
 #include "backend/cuda/kernels/tensors.cuh"

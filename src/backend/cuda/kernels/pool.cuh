@@ -1,4 +1,5 @@
-// Pooling and the flattening behind it. Pixels of one image lie in blockIdx.x, images in y, tiles of channels in z.
+// Pooling, and the flattening that follows it. Pixels of one image are in blockIdx.x, images in blockIdx.y, tiles of
+// channels in blockIdx.z.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"
@@ -13,7 +14,7 @@ __device__ __forceinline__ int smaller(int a, int b) {
   return a < b ? a : b;
 }
 
-// Eight places: one access where the octet is whole.
+// Eight places. They are one access when the octet is whole.
 struct alignas(8) Places {
   std::uint8_t v[8];
 };
@@ -63,7 +64,7 @@ __device__ __forceinline__ void max_pool_pixels(const PoolArguments& a) {
         const Eight x = widen(load<T, whole>(a.x, at * a.channels + channel, count));
         RINGTRAIN_UNROLL
         for (int i = 0; i < 8; ++i) {
-          const bool wins = x.v[i] > best.v[i] || x.v[i] != x.v[i];  // the first of equals; NaN stays
+          const bool wins = x.v[i] > best.v[i] || x.v[i] != x.v[i];  // among equal elements the first wins; NaN wins
           best.v[i] = wins ? x.v[i] : best.v[i];
           places.v[i] = wins ? static_cast<std::uint8_t>(r * a.kernel + c) : places.v[i];
         }
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(tile_threads, 3) max_pool(PoolArguments a) {
     max_pool_pixels<T, false>(a);
 }
 
-// The windows that hold a pixel of the input.
+// The windows that contain a pixel of the input.
 struct WindowsOfPixel {
   int row, column;  // in the padded input
   int row_begin, row_end, column_begin, column_end;
@@ -97,7 +98,8 @@ __device__ __forceinline__ WindowsOfPixel windows_of(const PoolWindow& p, int pi
   w.column_end = smaller(p.out_width, w.column / p.stride + 1);
   return w;
 }
-// What those that the pixel has won send to its eight channels, in a fixed order. dy and places: of the pooled map.
+// Adds up the gradients of the windows whose maximum the pixel is, for its eight channels and in a fixed order. dy and
+// `places` have the shape of the pooled map.
 template <class T, bool whole>
 __device__ __forceinline__ Eight gradient_of_windows(const WindowsOfPixel& w, const PoolWindow& p, const void* dy,
                                                      const std::uint8_t* places, std::int64_t image, int channels,
@@ -115,7 +117,8 @@ __device__ __forceinline__ Eight gradient_of_windows(const WindowsOfPixel& w, co
   return sum;
 }
 
-// Every input pixel gathers from the windows that hold it: written once, in a fixed order, no atomics.
+// Every input pixel gathers the gradients of the windows that contain it. Each result is written once and in a fixed
+// order, without atomics.
 template <class T, bool whole>
 __device__ __forceinline__ void max_pool_backward_pixels(const PoolArguments& a) {
   const Walk w = walk(octets_of(a.channels), blockIdx.x, gridDim.x, blockIdx.z);
@@ -138,7 +141,7 @@ __global__ void __launch_bounds__(tile_threads, 3) max_pool_backward(PoolArgumen
     max_pool_backward_pixels<T, false>(a);
 }
 
-// Images are the rows of the walk here.
+// Here the rows of the walk are images.
 template <class T, bool whole>
 __device__ __forceinline__ void average_pool_images(const PoolArguments& a) {
   constexpr int at_once = 4;
@@ -195,7 +198,7 @@ __global__ void __launch_bounds__(tile_threads) average_pool_backward(PoolArgume
     average_pool_backward_pixels<T, false>(a);
 }
 
-// A transposition per image, by squares in shared memory: both sides are read and written along their rows.
+// Transposes each image in squares through shared memory. So both sides are read and written along their rows.
 template <class T>
 __global__ void __launch_bounds__(tile_threads) reorder(ReorderArguments a) {
   RINGTRAIN_SHARED(T, square, [reorder_tile][reorder_tile + 1]);

@@ -1,4 +1,4 @@
-// Sums over warps and blocks in an order that depends on sizes alone: the same bits each time.
+// Sums over warps and blocks in an order that depends on sizes alone, so every run has the same bits.
 #pragma once
 
 #include "backend/cuda/kernels/element.cuh"
@@ -7,7 +7,7 @@ namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
 constexpr unsigned all_lanes = 0xffffffffu;
 
-// In every lane.
+// Adds the values of a warp; every lane gets the sum.
 template <class V>
 __device__ __forceinline__ V warp_sum(V value) {
   RINGTRAIN_UNROLL
@@ -23,7 +23,8 @@ __device__ __forceinline__ float warp_maximum(float value) {
   return value;
 }
 
-// Of all threads of the block, in thread 0. `shared`: one per warp; free again after the next barrier.
+// Adds the values of all threads of a block; thread 0 gets the sum. `shared` has one element per warp and is free again
+// after the next barrier.
 template <class V>
 __device__ __forceinline__ V block_sum(V value, V* shared) {
   value = warp_sum(value);
@@ -34,8 +35,8 @@ __device__ __forceinline__ V block_sum(V value, V* shared) {
   return value;
 }
 
-// Of the threads of a tile (see tiles.h) that hold the same eight channels: `count` sums per channel,
-// to[count][channels]. `shared`: count x 8 x tile_threads.
+// Adds `count` sums per channel over the threads of a tile (see tiles.h) that hold the same eight channels. The result
+// is to[count][channels]. `shared` has count x 8 x tile_threads elements.
 template <int count>
 __device__ __forceinline__ void column_totals(const float (&sums)[count * 8], int channels, unsigned column_tile,
                                               float* to, float* shared) {

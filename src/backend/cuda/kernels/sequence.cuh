@@ -1,4 +1,4 @@
-// What sequences need: one-hot symbols, keyed dropout, carried state.
+// The kernels for sequences: one-hot symbols, dropout and carried state.
 #pragma once
 
 #include "backend/cuda/kernels/element.cuh"
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(tile_threads) dropout(DropoutArguments a) {
   }
 }
 
-// Rows are [sample][layer][h or c], as the host has them.
+// Rows are [sample][layer][h or c], in the host's order.
 template <class T, bool whole, bool in>
 __device__ __forceinline__ void state_rows(const StateArguments& a) {
   const Walk w = walk(octets_of(static_cast<int>(a.hidden)), blockIdx.x, gridDim.x, blockIdx.y);

@@ -1,5 +1,5 @@
-// Squared norms of ranges of a flat vector, and what an update learns from those of the gradient. One launch walks over
-// all ranges. Every sum has an order that depends on the ranges alone, and needs no atomics.
+// Squared norms of ranges of a flat vector, and the scalars of an update that follow from the norm of the gradient. One
+// launch processes all ranges. The order of every sum depends on the ranges alone, and no sum needs atomics.
 #pragma once
 
 #include "backend/cuda/kernels/reduce.cuh"
@@ -11,7 +11,7 @@ __device__ __forceinline__ bool finite(double x) {
   return x - x == 0;
 }
 
-// Values become values - before, and before what they were.
+// Sets `before` to `values`, and `values` to their difference from the old `before`. With `first`, `values` stay.
 template <bool whole>
 __device__ __forceinline__ void take_change(Eight& values, float* before, std::int64_t at, int count, bool first) {
   const Eight now = values;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(tile_threads) squared_norms(SquaredNormsArgume
   if (threadIdx.x == 0) a.norms[range] = a.add ? a.norms[range] + sum : sum;
 }
 
-// One block, as below.
+// The kernel runs in one block, like update_scalars.
 template <class>
 __global__ void __launch_bounds__(tile_threads) norm_total(NormTotalArguments a) {
   RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);
@@ -76,7 +76,8 @@ __global__ void __launch_bounds__(tile_threads) norm_total(NormTotalArguments a)
   if (a.to != nullptr) *a.to = static_cast<float>(total);
 }
 
-// One block: the norm of all ranges together decides about overflow and clipping, and AdaScale's gain follows from it.
+// The kernel runs in one block. The norm of all ranges together decides about overflow and clipping. AdaScale's gain
+// follows from it.
 template <class>
 __global__ void __launch_bounds__(tile_threads) update_scalars(UpdateScalarsArguments a) {
   RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);

@@ -1,4 +1,4 @@
-// Compiles every kernel for every type, and says where each is.
+// Compiles every kernel for every type and returns their addresses.
 #include "backend/cuda/kernels/activation.cuh"
 #include "backend/cuda/kernels/checksum.cuh"
 #include "backend/cuda/kernels/flat.cuh"

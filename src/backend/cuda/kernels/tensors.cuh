@@ -1,4 +1,5 @@
-// Tensors between the flat vector, which has PyTorch's order, and the layouts and types that kernels compute with.
+// Copies tensors between the flat vector, which has PyTorch's order, and the layouts and types of a program's own
+// copies.
 #pragma once
 
 #include "backend/cuda/kernels/element.cuh"
@@ -15,7 +16,7 @@ __device__ __forceinline__ std::int64_t first_block_of(const UpdatePlace& place)
 __device__ __forceinline__ std::int64_t first_block_of(const NormRange& range) {
   return range.first_block;
 }
-// Of the last place whose first block is not behind this one.
+// Returns the index of the place that this block belongs to: the last place whose first block is at most blockIdx.x.
 template <class Place>
 __device__ __forceinline__ int index_of_block(const Place* places, int count) {
   int low = 0, high = count;
@@ -33,11 +34,11 @@ __device__ __forceinline__ Place place_of_block(const Place* places, int count) 
   return places[index_of_block(places, count)];
 }
 
-// What a block has of a tensor whose taps and inner elements change places: one outer index, a range of inner ones, all
-// taps. Both sides count from the tensor's first element.
+// The piece of a tensor that a block copies when taps and inner elements swap. The piece is one outer index, a range of
+// inner elements and all taps. The offsets count from the tensor's first element on each side.
 struct TapsPiece {
   std::int64_t flat, own;
-  int flat_count, own_count;  // inner elements; behind flat_count is padding
+  int flat_count, own_count;  // inner elements; those after flat_count are padding
 };
 __device__ __forceinline__ TapsPiece taps_piece(const TensorPlace& p, std::int64_t block) {
   const int width = copy_width(p.taps), across = p.padded / width + (p.padded % width != 0);
@@ -50,7 +51,7 @@ __device__ __forceinline__ TapsPiece taps_piece(const TensorPlace& p, std::int64
   piece.flat = (outer * p.inner + inner) * p.taps;
   return piece;
 }
-// shared: [flat_count][taps].
+// `shared` is [flat_count][taps].
 template <class T>
 __device__ __forceinline__ void store_taps(const TensorPlace& p, const TapsPiece& piece, T* own,
                                            const float (&shared)[copy_tile]) {
@@ -60,7 +61,8 @@ __device__ __forceinline__ void store_taps(const TensorPlace& p, const TapsPiece
   }
 }
 
-// Own elements follow each other; in the flat vector a row has `inner` of `padded`.
+// The elements of the copy are contiguous, with `padded` elements per row. A row of the flat vector has only `inner` of
+// them.
 template <class T, bool home>
 __device__ __forceinline__ void copy_rows(const CopyTensorsArguments& a, const TensorPlace& p, std::int64_t block) {
   T* own = static_cast<T*>(a.own) + p.own_offset;
@@ -85,7 +87,7 @@ __device__ __forceinline__ void copy_rows(const CopyTensorsArguments& a, const T
   }
 }
 
-// Turned over in shared memory so that both sides are read and written along their rows.
+// Transposes the piece in shared memory, so that both sides are read and written along their rows.
 template <class T, bool home>
 __device__ __forceinline__ void copy_taps(const CopyTensorsArguments& a, const TensorPlace& p, std::int64_t block,
                                           float (&shared)[copy_tile]) {

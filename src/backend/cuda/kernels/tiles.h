@@ -19,9 +19,7 @@ RINGTRAIN_HD int tile_columns(int octets) {
 RINGTRAIN_HD int tile_rows(int octets) {
   return tile_threads / tile_columns(octets);
 }
-
-constexpr int finalize_channels = 32, finalize_parts = 16;  // a block has finalize_channels x finalize_parts threads,
-                                                            // the second for parts of the partial sums
+constexpr int finalize_channels = 32, finalize_parts = 16;  // a block has channels x parts threads
 constexpr int column_sum_threads = 512;
 constexpr int reorder_tile = 32;
 constexpr int image_rows = 65535;              // the largest number of blocks in y and z; kernels loop over the rest

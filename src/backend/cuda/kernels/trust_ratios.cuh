@@ -1,5 +1,5 @@
-// What lars and lamb need before the update: one trust ratio for each tensor. Every sum has an order that depends on
-// the ranges alone.
+// The kernels that LARS and LAMB run before the update: one trust ratio for each tensor. The order of every sum depends
+// on the ranges alone.
 #pragma once
 
 #include "backend/cuda/kernels/reduce.cuh"

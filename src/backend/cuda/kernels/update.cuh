@@ -1,12 +1,12 @@
-// The optimizer's step over the flat vectors. Weights that a program has copies of, in its own layout and type, are
-// written there in the same pass, out of registers or by way of shared memory.
+// The optimizer's step over the flat vectors. When a program has its own copies of the weights, the same kernel writes
+// them, from registers or through shared memory.
 #pragma once
 
 #include "backend/cuda/kernels/tensors.cuh"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// Four neighbours: vectors of fp32 are read 16 bytes at a time.
+// Four neighbouring elements. fp32 vectors are read 16 bytes at a time.
 struct alignas(16) Four {
   float v[4];
 };
@@ -47,16 +47,17 @@ __device__ __forceinline__ void store_copy(T* to, const Four& four) {
   *reinterpret_cast<FourHalves*>(to) = halves;
 }
 
-// What this tensor has of its own in the rule.
+// The part of the rule that differs between tensors.
 struct OwnRule {
   float gradient_scale, weight_decay, rate_factor;
   bool is_muons;
-  const float* gradients;  // or directions of Muon, from where the flat vector's places count
+  const float* gradients;  // the gradients, or Muon's directions shifted so that places of the flat vector index them
   std::int64_t state_shift;
 };
 
-// Updates `count` (at most four) elements from `at` on; returns the new weights. The rule is read anew each time, from
-// the first-level cache: no optimizer needs all of it, and together with the elements it would take too many registers.
+// Updates `count` (at most four) elements from `at` on and returns the new weights. The rule is read again at each
+// call, from the first-level cache. The rule and the elements together would take too many registers, and no optimizer
+// needs the whole rule.
 template <bool whole>
 __device__ __forceinline__ Four update_four(const UpdateArguments& a, const OwnRule& own, std::int64_t at, int count) {
   UpdateRule rule = *a.rule;
@@ -83,7 +84,8 @@ __device__ __forceinline__ bool may_be_whole(const UpdateArguments& a, const Own
   return at % 4 == 0 && own.state_shift % 4 == 0 && aligned(a.weights, own.gradients, a.state[0], a.state[1]);
 }
 
-// The copy has the flat vector's order, perhaps with padding behind each row, which stays as it is.
+// Updates a tensor whose copy has the flat vector's order. The copy may have padding after each row; the padding stays
+// as it is.
 template <class T>
 __device__ __forceinline__ void update_rows(const UpdateArguments& a, const OwnRule& rule, const UpdatePlace& place,
                                             std::int64_t block) {
@@ -114,7 +116,7 @@ __device__ __forceinline__ void update_rows(const UpdateArguments& a, const OwnR
   }
 }
 
-// In the copy taps and inner elements have changed places.
+// Updates a tensor in whose copy taps and inner elements are swapped.
 template <class T>
 __device__ __forceinline__ void update_taps(const UpdateArguments& a, const OwnRule& rule, const UpdatePlace& place,
                                             std::int64_t block, float (&shared)[copy_tile]) {

@@ -9,7 +9,7 @@ namespace ringtrain::cuda {
 
 namespace {
 
-// Runs calls on zeros; the memory is taken at the first run and shared by all ways of a site.
+// Runs calls on zeros, to be timed. The first run allocates the memory, and all ways of a site share it.
 class Trial {
  public:
   void run(Device& device, Stream stream, const std::vector<RnnOperation>& calls) {
@@ -64,8 +64,8 @@ class Trial {
   DeviceMemory x_, y_, dx_, dy_, weights_, d_weights_, workspace_, reserve_;
 };
 
-// Untimed, the first way is taken: cuDNN's one call overlaps the layers, and its standard algorithm is good at any
-// shape.
+// Without timing, the way with fewer bytes is taken. The bytes make that the guess: cuDNN's one call overlaps the
+// layers, and its standard algorithm is good for any shape.
 FusionSite::Way make_way(std::string name, std::vector<RnnOperation> calls, bool guess, std::shared_ptr<Trial> trial) {
   return {.name = std::move(name),
           .operations = {},

@@ -16,7 +16,7 @@ namespace ringtrain::cuda {
 
 namespace {
 
-// One recurrent call and its memory. Sequences are [length, batch, features].
+// One recurrent call and its storages. Sequences are [length, batch, features].
 struct Call {
   const RnnPlan* plan = nullptr;
   std::size_t first = 0, count = 0;  // layers
@@ -73,14 +73,14 @@ class LstmProgram : public ProgramBase {
   std::int64_t packed_bytes() const {
     return 2 * state_elements(model_.layers.size()) * static_cast<std::int64_t>(sizeof(float));
   }
-  // A state's part for the layers from `call.first` on.
+  // The address of the part of a state that belongs to the layers from `call.first` on.
   void* state_of(Storage state, const Call& call) const {
     return schedule_.at<char>(state) + state_elements(call.first) * bytes_of(type_);
   }
   FusionTable& fusions() { return options_.fusions != nullptr ? *options_.fusions : own_fusions_; }
 
   void choose_calls();
-  // One call for several layers is recomputed where all of them are: other calls could round otherwise.
+  // A call for several layers is recomputed only when all of its layers are. Other calls could round in another way.
   void enter(const Call& call) {
     const auto first = model_.recomputed.begin() + static_cast<std::ptrdiff_t>(call.first);
     const bool all = std::all_of(first, first + static_cast<std::ptrdiff_t>(call.count), std::identity());
@@ -103,12 +103,12 @@ class LstmProgram : public ProgramBase {
   StateArguments state_arguments(Storage packed, Storage h, Storage c) const;
 
   const LstmModel model_;
-  const std::int64_t rows_;             // positions: sequence x micro-batch
-  const std::int64_t symbols_, width_;  // vocabulary and classes, padded
+  const std::int64_t rows_;             // number of positions: sequence x micro-batch
+  const std::int64_t symbols_, width_;  // padded vocabulary, and padded classes
   FusionTable own_fusions_;
   std::vector<Call> calls_;
-  float* carried_ = nullptr;  // host, of the pass under way; null: none
-  std::vector<bool> carries_;  // by slot: h0 and c0 hold something else than zeros
+  float* carried_ = nullptr;   // the carried state of the current pass in host memory; null: none
+  std::vector<bool> carries_;  // one per slot: whether h0 and c0 are not all zeros
   Storage h0_ = -1, c0_ = -1, hn_ = -1, cn_ = -1, packed_ = -1;
   Storage dense_weights_ = -1, logits_gradient_ = -1;
 };
@@ -124,7 +124,7 @@ void LstmProgram::choose_calls() {
                            .type = type_,
                            .math = math_,
                            .training = training_};
-  // cuDNN's own dropout between layers cannot be keyed by place.
+  // The random bits of cuDNN's dropout between layers cannot depend on the position in the batch.
   const bool joinable = !training_ || std::ranges::all_of(model_.dropouts.begin(), model_.dropouts.end() - 1,
                                                           [](const Dropout& d) { return d.probability == 0; });
   const std::vector<const RnnPlan*> plans = choose_lstm_plans(device_, fusions(), stack, joinable);
@@ -135,7 +135,7 @@ void LstmProgram::choose_calls() {
   }
 }
 
-// Its address differs from pass to pass; where none is carried, zeros stay in place.
+// The address of the carried state differs from pass to pass. When no state is carried, zeros stay in place.
 void LstmProgram::add_state_in() {
   carries_.resize(static_cast<std::size_t>(schedule_.slots()));
   const std::int64_t state_bytes = state_elements(model_.layers.size()) * bytes_of(type_);
@@ -208,7 +208,7 @@ void LstmProgram::add_state_out() {
                  .replayed = false});
 }
 
-// Returns what the next layer reads.
+// Adds a recurrent call. Returns the storage that the next layer reads.
 Storage LstmProgram::add_forward(Call& call, Storage x) {
   const RnnPlan& plan = *call.plan;
   call.x = x;
@@ -250,7 +250,7 @@ Storage LstmProgram::add_forward(Call& call, Storage x) {
   return dropped;
 }
 
-// Forward and backward are the same: kept units are scaled. In place where x is y.
+// Dropout is the same in both passes: it scales the kept units. x may be y.
 void LstmProgram::add_dropout(std::string name, const Dropout& dropout, Storage x, Storage y) {
   schedule_.add({.name = std::move(name),
                  .uses = {{x}, {y, true}},
@@ -282,7 +282,7 @@ DnnOperation LstmProgram::matmul(std::int64_t m, std::int64_t n, std::int64_t k,
   return operation;
 }
 
-// `bias` -1: none.
+// `bias` is -1 when there is none.
 void LstmProgram::add_matmul(std::string name, const DnnOperation& operation, Storage a, Storage b, Storage bias,
                              Storage y) {
   fusions().choose(device_, only_way(name, {operation}));
@@ -292,7 +292,8 @@ void LstmProgram::add_matmul(std::string name, const DnnOperation& operation, St
   add_operation(schedule_, &plan, std::move(name), operation, 1, operands);
 }
 
-// Logits at every position. Weights [classes, hidden] in T; the rows that pad the classes are zero.
+// Adds the logits at every position. The weights are [classes, hidden] in T, and the rows that pad the classes are
+// zero.
 void LstmProgram::add_dense(Storage x) {
   const Dense& dense = model_.dense;
   dense_weights_ = schedule_.lasting("dense weights", width_ * dense.input * bytes_of(type_));
@@ -375,7 +376,7 @@ void LstmProgram::add_loss() {
                  .bytes = static_cast<double>(rows_ * width_ * (4 + bytes_of(type_)))});
 }
 
-// Returns the gradient of what the dense layer read. Its weights' gradient is made in fp32, classes padded.
+// Returns the gradient of the dense layer's input. The gradient of its weights is in fp32, with padded classes.
 Storage LstmProgram::add_dense_backward(Storage x) {
   const Dense& dense = model_.dense;
   const Storage d_weights = schedule_.buffer("dense weights' gradient", width_ * dense.input * bytes_of(Type::fp32));
@@ -402,8 +403,8 @@ Storage LstmProgram::add_dense_backward(Storage x) {
   return dx;
 }
 
-// Returns the gradient of the call's input; -1 where that is the symbols. The weight space of the gradient is of type T, so it
-// starts at zero in every micro-step, and what is added up over micro-steps is the fp32 flat vector.
+// Returns the gradient of the call's input, or -1 when the input is the symbols. The gradient of the weights is of type
+// T, so it starts at zero in every micro-step. The fp32 flat vector accumulates over micro-steps.
 Storage LstmProgram::add_backward(Call& call, Storage dy) {
   const RnnPlan& plan = *call.plan;
   const Dropout& dropout = model_.dropouts[call.first + call.count - 1];

@@ -38,7 +38,7 @@ std::vector<TensorPlace> lstm_places(const RnnPlan& plan, std::span<const Lstm> 
     } else {
       place.outer = layer.hidden;
       place.inner = static_cast<int>(weight.recurrent ? layer.hidden : layer.input);
-      // A one-hot input has columns that are always zero behind its symbols.
+      // A one-hot input is padded with columns that are always zero.
       place.padded = static_cast<int>(weight.recurrent || weight.layer > 0 ? layer.hidden : operation.input);
     }
     if (weight.count != place.outer * place.padded || place.padded < place.inner)

@@ -51,7 +51,7 @@ ProgramBase::ProgramBase(Device& device, const BackendOptions& options, const Gr
   sums_ = schedule_.lasting("sums of the passes", size_in_bytes<PassSums>(1));
 }
 
-// Memory must not be given back under work that still uses it.
+// Waits for the streams, because their work may still use the memory.
 ProgramBase::~ProgramBase() {
   try {
     if (memory_.bytes() == 0) return;
@@ -62,7 +62,7 @@ ProgramBase::~ProgramBase() {
     if (offloaded_ == nullptr) return;
     device_.record(finished_, schedule_.offload_stream());
     device_.synchronize(finished_, {});
-  } catch (const Error&) {  // the device is lost, and whoever uses it next will say so
+  } catch (const Error&) {  // the device is lost, and the next call to it reports that
   }
 }
 
@@ -147,7 +147,7 @@ void ProgramBase::finish() {
     schedule_.add({.name = "weights' copies",
                    .uses = {{copies->own, true}, {copies->table}},
                    .issue = [this, &copies = *copies](Device& device, Stream stream, bool) {
-                     // The kernel reads the flat vector in this direction.
+                     // In this direction the kernel only reads the flat vector.
                      auto* flat = const_cast<float*>(weights_);
                      device.launch(launch_copies(copies, Kernel::copy_tensors_in, flat, false), stream);
                    }});
@@ -238,7 +238,7 @@ void ProgramBase::forward(const PassContext& context) {
                         .first_row = context.first_row};
   state_ring_.upload(&state, 1, schedule_.at(state_), options_.poll);
   device_.wait(stream, slot.copied);
-  // Kernels that are replayed read the targets at one address.
+  // Replayed kernels read the targets at one fixed address.
   device_.copy(schedule_.at(targets_), schedule_.at(slot.targets), size_in_bytes<std::int32_t>(target_count()),
                CopyKind::on_device, stream);
   before_forward(context);
@@ -246,7 +246,7 @@ void ProgramBase::forward(const PassContext& context) {
   after_forward(context);
   device_.record(slot.consumed, stream);
   ++taken_;
-  // The caller may overwrite its buffers now.
+  // After this wait the caller may overwrite its buffers.
   device_.synchronize(slot.copied, options_.poll);
 }
 

@@ -52,12 +52,12 @@ DeviceChecksums::DeviceChecksums(Device& device, std::function<void()> poll, std
   device_.synchronize(done_, poll_);
 }
 
-// Work that was given to the stream may still use the memory.
+// Work in the stream may still use the memory.
 DeviceChecksums::~DeviceChecksums() {
   *bytes_ -= taken();
   try {
     device_.synchronize(done_, {});
-  } catch (const Error&) {  // the device is lost, and whoever uses it next will say so
+  } catch (const Error&) {  // the device is lost, and the next call to it reports that
   }
 }
 

@@ -20,12 +20,12 @@ namespace {
 
 constexpr int trial_repetitions = 5;
 
-// Equal questions on different devices, or with another cuDNN, have different answers.
+// The key of a question on this device with this cuDNN, because the answer depends on both.
 std::string on_device(const Device& device, const std::string& question) {
   return cat(device.facts().name, " | cuDNN ", device.facts().cudnn_version, " | ", question);
 }
 
-// Empty: all operations find a plan.
+// Returns "" when all operations of the way have a plan, else the reason for the first refusal.
 std::string refusal(Device& device, const FusionSite::Way& way) {
   for (const DnnOperation& operation : way.operations) {
     std::string why;
@@ -66,7 +66,7 @@ std::map<std::string, FusionChoice> choices_of(const std::string& text) {
   return by_key;
 }
 
-// It only says which of two sites comes first.
+// An estimate that only decides the order of the sites.
 double expected_seconds(const Device& device, const FusionSite::Way& way) {
   const Math math = way.operations.empty() ? Math::half : way.operations.front().math;
   const Rates rates = rates_of(device.facts().compute_capability, math);
@@ -77,7 +77,8 @@ bool wants_proof(const FusionSite::Way& way) {
   return std::ranges::any_of(way.operations, [](const DnnOperation& o) { return o.engine == Engine::hopper; });
 }
 
-// By bytes, first come first: where nothing is timed, the first that finds plans is taken.
+// The ways in order of bytes; ways with equal bytes keep their order. Without timing, the first one with plans is
+// taken.
 std::vector<std::size_t> by_bytes(const FusionSite& site) {
   std::vector<std::size_t> order(site.ways.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -91,12 +92,12 @@ std::size_t guess(const FusionSite& site) {
   return *std::ranges::find_if(order, [&](std::size_t i) { return !wants_proof(site.ways[i]); });
 }
 
-// A site that no site before it equals, and those that do.
+// The first of several equal sites, and the number of sites that are equal.
 struct Question {
   const FusionSite* site;
   std::string key;
   double uses = 1;
-  std::size_t known = std::string::npos;  // the way of an earlier choice, if it still finds its plans
+  std::size_t known = std::string::npos;  // the way of an earlier choice; npos: none
 };
 
 std::vector<Question> distinct(const Device& device, std::span<const FusionSite> sites) {
@@ -119,7 +120,8 @@ std::size_t find_way(const FusionSite& site, const std::string& name) {
   return found == site.ways.end() ? std::string::npos : static_cast<std::size_t>(found - site.ways.begin());
 }
 
-// What will be asked: all ways of what is to be timed, of the rest the known way or the guess.
+// Prepares the plans that will be asked for. For a question with a known way it prepares that way. For another question
+// it prepares all ways if they will be timed, else the guess.
 void prepare(Device& device, const std::vector<Question>& questions, bool timed) {
   std::vector<DnnOperation> operations;
   const auto add = [&](const FusionSite::Way& way) {
@@ -149,7 +151,7 @@ FusionSite only_way(const std::string& name, const std::vector<DnnOperation>& op
           .ways = {{.name = "plain", .operations = operations, .bytes = bytes, .flops = flops, .trial = {}}}};
 }
 
-// The plain operations, which say the shapes, and a hash over everything: tables of many ways stay short.
+// The key has the plain operations, which show the shapes, and a hash of all ways. So the key stays short.
 std::string FusionSite::key() const {
   std::string all, plain;
   const auto add_to = [](std::string& text, const auto& operations) {
@@ -175,7 +177,7 @@ std::vector<std::size_t> FusionTable::choose(Device& device, std::span<const Fus
   const bool timed = !spent() && device.time([](Stream) {}, 1) >= 0;
   prepare(device, questions, timed);
 
-  // A known choice is taken where it still finds its plans; then the others are not even planned.
+  // A known choice is taken when its plans still exist. Its other ways are then not even planned.
   const auto is_known = [&](const Question& question) {
     return question.known != std::string::npos && refusal(device, question.site->ways[question.known]).empty();
   };
@@ -220,7 +222,7 @@ FusionChoice FusionTable::make_choice(Device& device, const FusionSite& site, bo
 
   std::size_t best = *std::ranges::find_if(possible, [&](std::size_t i) { return !wants_proof(site.ways[i]); });
   if (timed) tune(device, site, possible);
-  // The guess is judged by time only beside another: alone it needs none.
+  // The guess is timed only when there is another way to compare it with.
   if (timed && possible.size() > 1)
     for (const std::size_t i : possible) {
       const double seconds = time(device, site.ways[i]);
@@ -253,7 +255,7 @@ const std::string& FusionTable::disproof(Device& device, const FusionSite::Way& 
   return none;
 }
 
-// -1: it cannot be timed, or not any more.
+// Returns -1 when the way cannot be timed or the time is used up.
 double FusionTable::time(Device& device, const FusionSite::Way& way) {
   if (!way.trial || spent()) return -1;
   const std::vector<TrialPart> parts = way.trial(device);
@@ -267,14 +269,14 @@ double FusionTable::time(Device& device, const FusionSite::Way& way) {
     }
     if (spent()) return -1;
     const double seconds = device.time([&](Stream stream) { part.run(device, stream); }, trial_repetitions);
-    spent_ += (trial_repetitions + 1) * seconds;  // once before the timing begins
+    spent_ += (trial_repetitions + 1) * seconds;  // device.time() runs the work once before it begins to time
     if (!what.empty()) part_seconds_[what] = seconds;
     sum += seconds;
   }
   return sum;
 }
 
-// A line each: key, way, seconds, site, refused; tabs between.
+// Each choice is a line: key, way, seconds, site and refused, with tabs between them.
 std::string FusionTable::text() const {
   std::ostringstream out;
   out.precision(9);

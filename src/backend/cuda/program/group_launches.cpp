@@ -8,11 +8,10 @@
 
 namespace ringtrain::cuda {
 namespace {
+constexpr double launch_seconds = 3e-6;  // from a kernel's last block until the next kernel fills the GPU
+constexpr double tile = 128;             // rows and columns of a block's tile of the product
 
-constexpr double launch_seconds = 3e-6;  // from the last block of a kernel of a graph to a full GPU in the next
-constexpr double tile = 128;             // rows and columns of a block's part of the product
-
-// Of the implicit matrix product: [rows, inner] x [inner, columns].
+// The implicit matrix product: [rows, inner] x [inner, columns].
 struct Product {
   double rows, columns, inner;
 };

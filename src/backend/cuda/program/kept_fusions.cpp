@@ -18,14 +18,15 @@ std::string file_of(const std::string& folder) {
   return folder + "/fusions";
 }
 
-// Of a file that is not there, or that is no file: nothing.
+// Returns nothing when the path is no regular file.
 std::string contents(const std::string& path) {
   if (!std::filesystem::is_regular_file(path)) return {};
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// By key, the timed lines of a table's text: key, way, seconds, ... with tabs between.
+// Adds the timed lines of a table's text to `lines`, by key. A line has key, way, seconds and more, with tabs between
+// them.
 void add_timed_lines(const std::string& text, std::map<std::string, std::string>& lines) {
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {

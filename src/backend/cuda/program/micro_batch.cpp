@@ -7,7 +7,7 @@
 namespace ringtrain::cuda {
 
 std::int64_t least_bytes_per_sample(const Graph& graph, Precision precision) {
-  if (graph.offloads()) return 0;  // how much travels depends on the micro-batch
+  if (graph.offloads()) return 0;  // the micro-batch decides how much is offloaded
   std::int64_t elements = 0;
   for (const Node& node : graph.nodes())
     if (!node.recomputed &&

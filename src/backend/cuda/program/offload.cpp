@@ -12,7 +12,7 @@ namespace ringtrain::cuda {
 
 namespace {
 
-// When each command begins, and behind the last one the end.
+// The predicted begin of each command, and the end of the last one.
 std::vector<double> begin_times(const std::vector<Command>& commands, std::size_t end, const OffloadRates& rates) {
   std::vector<double> begins = {0};
   for (std::size_t i = 0; i < end; ++i)
@@ -22,7 +22,8 @@ std::vector<double> begin_times(const std::vector<Command>& commands, std::size_
   return begins;
 }
 
-// Copies out follow each other from the moments on when they may begin. False: the forward pass ends before them.
+// Plans the copies out, one after the other, each as early as possible. Returns false when the forward pass ends before
+// they do.
 bool leave_in_time(std::vector<Schedule::Journey>& journeys, const std::vector<double>& begins, std::size_t backward) {
   double link_free = 0;
   for (Schedule::Journey& j : journeys) {
@@ -34,8 +35,9 @@ bool leave_in_time(std::vector<Schedule::Journey>& journeys, const std::vector<d
   return true;
 }
 
-// The last copy back ends when it must, the one before it when that one begins or when it must. False: one would have
-// to begin before the backward pass, or before it is worth anything.
+// Plans the copies back, from the last one needed to the first, each as late as possible. A copy ends before its first
+// use and before the next copy begins. Returns false when a copy would have to begin before the backward pass, or
+// before its copy out is done.
 bool come_back_in_time(std::vector<Schedule::Journey>& journeys, const std::vector<double>& begins,
                        std::size_t backward) {
   std::vector<Schedule::Journey*> by_need;
@@ -111,7 +113,7 @@ Command Schedule::wait_for_copy(std::size_t which, bool out) {
           .replayed = false};
 }
 
-// All that a backward command reads again, in the order in which the forward pass has made it.
+// All storages that a backward command reads again, in the order in which the forward pass makes them.
 std::vector<Schedule::Journey> Schedule::possible_journeys(std::size_t end) const {
   constexpr auto none = static_cast<std::size_t>(-1);
   std::map<Storage, Journey> by_storage;
@@ -154,7 +156,8 @@ void Schedule::insert_offload() {
     offload_times_.back += j.seconds;
   }
 
-  // What goes before each command, in the order in which it is issued: a copy before a wait for another one.
+  // The copies and waits to be inserted before each command, in the order in which they are issued. A copy is issued
+  // before a wait for another copy.
   std::vector<std::vector<Command>> forward(end + 1), backward(end + 1);
   std::vector<std::vector<Storage>> returns(end + 1);
   std::vector<std::size_t> by_need;

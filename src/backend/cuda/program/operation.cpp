@@ -8,7 +8,7 @@ namespace ringtrain::cuda {
 
 namespace {
 
-// In the order of the operation's tensors.
+// Returns the operands in the order of the operation's tensors.
 std::vector<Operand> in_order(const std::string& name, const DnnOperation& operation,
                               const std::vector<Operand>& operands) {
   std::vector<Operand> ordered;

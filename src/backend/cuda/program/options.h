@@ -10,16 +10,14 @@ namespace ringtrain::cuda {
 
 struct BackendOptions {
   bool graphs = true;                                  // capture segments and replay them
-  std::int64_t segment_elements =
-      0;  // a segment ends at each multiple of this number of elements of the flat vector; 0: one segment
+  std::int64_t segment_elements = 0;  // elements of the flat vector between ends of segments; 0: one segment
   std::int64_t least_offload = std::int64_t{1} << 20;  // bytes; memory.offload moves no smaller activation
   FusionTable* fusions = nullptr;                      // compile() fills it; null: the backend has a table of its own
   // allocate_reduced() returns memory for vectors that are reduced over ranks, registered with NCCL. release_reduced()
   // releases it. When they are empty, such vectors use the device's own memory.
   std::function<void*(std::int64_t bytes)> allocate_reduced = {};
   std::function<void(void*)> release_reduced = {};
-  std::function<void()> poll =
-      {};  // called while the host waits for the device, so that errors of other ranks are noticed
+  std::function<void()> poll = {};  // called while the host waits for the device; reports errors of other ranks
 };
 
 }  // namespace ringtrain::cuda

@@ -44,7 +44,7 @@ DeviceOrthogonalizer::DeviceOrthogonalizer(Device& device, std::function<void()>
   }
 }
 
-// The gram matrix is X X^T of a wide X and X^T X of a tall one, [small, small].
+// The Gram matrix is X X^T for a wide X and X^T X for a tall one; it is [small, small].
 DeviceOrthogonalizer::Products DeviceOrthogonalizer::plan_products(const MatrixRange& m) const {
   const std::int64_t s = m.small();
   const bool wide = m.rows <= m.columns;

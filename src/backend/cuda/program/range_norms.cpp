@@ -39,15 +39,15 @@ DeviceRangeNorms::DeviceRangeNorms(Device& device, std::function<void()> poll, s
   for (const NormRange& range : ranges_) end_ = std::max(end_, range.begin + range.count);
   device_.copy(table_.data(), ranges_.data(), table_.bytes(), CopyKind::to_device, stream_);
   device_.record(done_, stream_);
-  device_.synchronize(done_, poll_);  // any stream may measure from now on
+  device_.synchronize(done_, poll_);  // after this wait any stream may measure
 }
 
-// Work that was given to the stream may still use the memory.
+// Work in the stream may still use the memory.
 DeviceRangeNorms::~DeviceRangeNorms() {
   *bytes_ -= taken();
   try {
     device_.synchronize(done_, {});
-  } catch (const Error&) {  // the device is lost, and whoever uses it next will say so
+  } catch (const Error&) {  // the device is lost, and the next call to it reports that
   }
 }
 
@@ -66,7 +66,7 @@ void DeviceRangeNorms::measure_change(const Vector& values, Vector& before, bool
   launch(values, &before, first, stream);
 }
 
-// Without `before` it is the values themselves that are measured.
+// Without `before`, the values themselves are measured.
 void DeviceRangeNorms::launch(const Vector& values, Vector* before, bool first, std::uintptr_t stream) {
   const auto [ranges, count, partial, blocks] = parts();
   if (stream != 0) stream_ = Stream{stream};

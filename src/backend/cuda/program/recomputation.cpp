@@ -1,5 +1,5 @@
-// Recomputed blocks in the schedule of a GPU's program: the forward commands of a block are issued again before its
-// first backward command, with the same arguments, so the bits are those of the program without.
+// Inserts recomputed blocks into a schedule. The forward commands of a block are issued again, with the same arguments,
+// before its first backward command. So the bits are those of a program without recomputation.
 #include <algorithm>
 #include <set>
 
@@ -15,7 +15,7 @@ bool uses(const Command& command, Storage storage) {
   return std::ranges::any_of(command.uses, [&](const Access& use) { return use.storage == storage; });
 }
 
-// Reads and writes it.
+// Whether the command both reads and writes the storage.
 bool changes(const Command& command, Storage storage) {
   const auto as = [&](bool write) {
     return std::ranges::any_of(command.uses, [&](const Access& u) { return u.storage == storage && u.write == write; });
@@ -25,8 +25,8 @@ bool changes(const Command& command, Storage storage) {
 
 struct Recomputed {
   std::size_t begin = none;           // the block's first backward command
-  std::vector<std::size_t> commands;  // to be issued again before it
-  std::set<Storage> storages;         // that live again from there on
+  std::vector<std::size_t> commands;  // commands to be issued again before it
+  std::set<Storage> storages;         // storages whose second lifetime begins there
 };
 
 }  // namespace
@@ -35,7 +35,8 @@ void Schedule::insert_recomputation() {
   const std::size_t end = std::min(weights_, commands_.size());
   std::vector<std::size_t> first_use(storages_.size(), none);
   std::vector<bool> last_for_good(storages_.size());  // written by a command that must not be issued again
-  // What goes into lasting memory was counted or kept: the statistics of batch norm, the sums of the loss.
+  // A command that writes lasting memory must not be issued again. It has already counted or kept its results there, as
+  // the statistics of batch norm or the sums of the loss.
   const auto once = [&](const Command& c) {
     return std::ranges::any_of(
         c.uses, [&](const Access& a) { return a.write && a.storage != workspace() && item(a.storage).lasting; });
@@ -52,8 +53,9 @@ void Schedule::insert_recomputation() {
   for (std::size_t begin = backward_; begin < end; ++begin) {
     const int block = commands_[begin].block;
     if (block < 0 || !seen.insert(block).second) continue;
-    // The block's output, which the following one reads, stays where its own backward commands read it, too. Not where
-    // a command has made it in place: issued again, that would read its own result.
+    // The next block reads this block's output. When this block's backward commands read the output too, it stays in
+    // memory and is not recomputed. An output that a command has changed in place cannot stay: if that command were
+    // issued again, it would read its own result.
     const auto stays = [&](Storage storage) {
       bool leaves = false, read = false, in_place = false;
       for (std::size_t i = 0; i < end; ++i) {

@@ -65,7 +65,8 @@ std::vector<std::int64_t> Schedule::watermarks(const ParameterTable& table) cons
   for (std::size_t i = 0; i < commands_.size(); ++i)
     for (const std::string& name : commands_[i].finishes) finished[name] = i;
   std::vector<std::int64_t> marks(commands_.size(), 0);
-  // A tensor is covered once it and all before it are done: the latest of their commands.
+  // A watermark covers a tensor when the gradients of this tensor and of all earlier ones are final. The latest of
+  // their commands decides.
   std::size_t latest = 0;
   for (std::size_t i = 0; i < table.all().size(); ++i) {
     const auto found = finished.find(table.all()[i].name);
@@ -78,7 +79,7 @@ std::vector<std::int64_t> Schedule::watermarks(const ParameterTable& table) cons
 }
 
 void Schedule::cut_segments(const std::vector<std::int64_t>& marks, std::int64_t segment_elements) {
-  std::int64_t reported = 0;  // at the end of the segment before
+  std::int64_t reported = 0;  // watermark at the end of the previous segment
   for (std::size_t i = 0; i < commands_.size(); ++i) {
     const bool joins = i > 0 && part_of(i) == part_of(i - 1) && commands_[i].replayed == commands_[i - 1].replayed;
     const bool bucket_done =
@@ -93,7 +94,7 @@ void Schedule::cut_segments(const std::vector<std::int64_t>& marks, std::int64_t
   }
 }
 
-// What a command moves at least: everything that it uses, once.
+// Counts the least traffic of a command: each of its storages once.
 void Schedule::count_bytes() {
   for (Command& command : commands_) {
     if (command.bytes > 0) continue;

@@ -66,8 +66,9 @@ class Schedule {
   void enter(int block) { block_ = block; }
   void add(Command command);
   void begin_backward();
-  void begin_weights();  // the following commands refresh the program's copies of the weights after an update; they
-                         // have segments of their own
+  // The following commands refresh the program's copies of the weights after an update. They have segments of their
+  // own.
+  void begin_weights();
 
   // Offloads early activations to the host's memory. Call it before plan().
   void offload(const OffloadRates& rates);
@@ -169,8 +170,7 @@ class Schedule {
   std::vector<Item> storages_ = {{"workspace", 0, true}};
   std::vector<Command> commands_;
   std::vector<Segment> segments_;
-  std::size_t backward_ = static_cast<std::size_t>(-1),
-              weights_ = static_cast<std::size_t>(-1);  // first commands of these parts
+  std::size_t backward_ = static_cast<std::size_t>(-1), weights_ = static_cast<std::size_t>(-1);  // first commands
   int block_ = -1;
   ArenaPlan arena_{alignment};
   std::vector<bool> turns_;  // one per command: the second lifetime of a storage begins there

@@ -31,7 +31,7 @@ Updater::Updater(Device& device, std::function<void()> poll)
       rule_ring_(device),
       host_scalars_(device, 1) {}
 
-// They are the same in every step, so that one copy, which the host waits for, serves a run.
+// Places are the same in every step. So one copy serves a whole run, and the host may wait for it.
 void Updater::upload_places(std::span<const UpdateRange> ranges, const ProgramBase* program) {
   const auto copies = program == nullptr ? nullptr : program->weight_copies();
   if (same(ranges, known_ranges_) && copies == known_copies_) return;
@@ -45,7 +45,7 @@ void Updater::upload_places(std::span<const UpdateRange> ranges, const ProgramBa
     device_.synchronize(copied_, poll_);
   };
   if (places_.bytes() < size_in_bytes<UpdatePlace>(place_count_)) {
-    wait();  // the update before may still read the old ones
+    wait();  // the previous update may still read the old places
     places_ = DeviceMemory(device_, size_in_bytes<UpdatePlace>(place_count_), "the update's places");
   }
   if (place_count_ > 0) {
@@ -59,7 +59,7 @@ void Updater::upload_places(std::span<const UpdateRange> ranges, const ProgramBa
   known_copies_ = copies;
 }
 
-// The norm of the whole gradient decides whether and by how much the rank's elements move.
+// The norm of the whole gradient decides whether the rank's elements change and by how much.
 void Updater::queue_scalars(const Update& update, const Vector& gradients) {
   if (update.gradient_norms != nullptr) update.gradient_norms->measure(gradients);
   if (update.complete_norms) {

@@ -22,14 +22,14 @@ DeviceVector::DeviceVector(Device& device, std::int64_t size, const BackendOptio
 DeviceVector::~DeviceVector() {
   try {
     wait_for_device();
-  } catch (const Error&) {  // the device is lost, and whoever uses it next will say so
+  } catch (const Error&) {  // the device is lost, and the next call to it reports that
   }
   if (reduced_bytes_ == nullptr) return;
   *reduced_bytes_ -= elsewhere_;
   if (release_) release_(data_);
 }
 
-// Work that was given to the stream may still read it.
+// Work in the stream may still read the vector.
 void DeviceVector::wait_for_device() {
   const Event finished = device_.make_event();
   device_.record(finished, device_.compute_stream());

@@ -1,4 +1,4 @@
-// Device on the CUDA runtime and cuDNN.
+// Implements Device with the CUDA runtime and cuDNN.
 #include "backend/cuda/device/device.h"
 
 #include <cuda_runtime_api.h>
@@ -25,8 +25,8 @@
 namespace ringtrain::cuda {
 namespace {
 
-constexpr unsigned small_shared_bytes = 48 * 1024;  // what every kernel may take without being asked
-constexpr float most_milliseconds = 500;            // of timing one thing: what is that slow need not be repeated
+constexpr unsigned small_shared_bytes = 48 * 1024;  // every kernel may use this much without cudaFuncSetAttribute
+constexpr float most_milliseconds = 500;  // limit of the time for timing one thing; slower work need not be repeated
 
 cudaStream_t of(Stream stream) {
   return reinterpret_cast<cudaStream_t>(stream.handle);
@@ -45,7 +45,8 @@ cudaMemcpyKind kind_of(CopyKind kind) {
                                      : cudaMemcpyDeviceToDevice;
 }
 
-// The CPU side of waiting: tries at once, then often, then every few microseconds, so that other threads get the core.
+// Decides how a waiting CPU thread pauses. It polls without a pause at first, then yields, then sleeps for a few
+// microseconds, so that other threads get the core.
 class Patience {
  public:
   void pause() {
@@ -78,10 +79,10 @@ class RuntimeDevice : public Device {
     hopper_plans_ = std::make_unique<hopper::Plans>(facts_.compute_capability);
   }
 
-  // Errors were reported by the call that met them; at the end there is nobody left to tell.
+  // The destructor ignores errors. The call that caused an error has reported it.
   ~RuntimeDevice() override {
     cudaDeviceSynchronize();
-    for (const auto graph : graphs_) cudaGraphExecDestroy(graph);  // they launch kernels that the plans hold
+    for (const auto graph : graphs_) cudaGraphExecDestroy(graph);  // before the plans, whose kernels they launch
     rnn_plans_.clear();
     plans_.reset();
     if (cudnn_ != nullptr) cudnn().destroy(cudnn_);
@@ -101,7 +102,8 @@ class RuntimeDevice : public Device {
     check(status, "taking memory");
     memory_[memory] = bytes;
     allocated_ += bytes;
-    // Our streams do not wait for the default stream, so the zeros must be there before anybody can use them.
+    // The program's streams do not wait for the default stream. So the memory must be zero before this function
+    // returns.
     check(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(bytes), of(compute_)), "zeroing memory");
     check(cudaStreamSynchronize(of(compute_)), "zeroing memory");
     return memory;
@@ -111,7 +113,7 @@ class RuntimeDevice : public Device {
     if (place == memory_.end()) throw Error("memory was released that this GPU never gave");
     allocated_ -= place->second;
     memory_.erase(place);
-    cudaFree(memory);  // called by destructors: an error shows at the next call that is checked
+    cudaFree(memory);  // destructors call this; the next checked call reports an error
   }
   void* allocate_host(std::int64_t bytes) override {
     void* memory = nullptr;
@@ -234,9 +236,9 @@ class RuntimeDevice : public Device {
     check(static_cast<const CudnnRnnPlan&>(plan).backward(cudnn_, arguments), plan.operation().key().c_str());
   }
 
-  // Calls of other threads (the loader's page-locking) must neither be recorded nor refused meanwhile.
+  // Calls of other threads, such as the loader's page-locking, must be neither recorded nor refused during a capture.
   void begin_capture(Stream stream) override {
-    use(stream);  // not to be recorded either
+    use(stream);  // before the capture, so that it is not recorded
     check(cudaStreamBeginCapture(of(stream), cudaStreamCaptureModeThreadLocal), "beginning to record a graph");
   }
   CapturedGraph end_capture(Stream stream) override {
@@ -261,7 +263,7 @@ class RuntimeDevice : public Device {
       return std::unique_ptr<CUevent_st, decltype(&cudaEventDestroy)>(event, &cudaEventDestroy);
     };
     const auto begin = timed_event(), end = timed_event();
-    work(compute_);  // compiles, loads and warms up
+    work(compute_);  // the first run compiles, loads and warms up
     float least = std::numeric_limits<float>::infinity(), total = 0;
     for (int i = 0; i < repetitions; ++i) {
       check(cudaEventRecord(begin.get(), of(compute_)), "timing");
@@ -282,7 +284,7 @@ class RuntimeDevice : public Device {
     std::string why;
   };
 
-  // cuDNN works in this stream from now on. Telling it again is not free.
+  // Makes cuDNN work in this stream. The call to cuDNN is not free, so it is skipped when the stream is the same.
   void use(Stream stream) {
     if (stream == cudnn_stream_) return;
     check(cudnn().set_stream(cudnn_, of(stream)), "choosing a stream");
@@ -299,7 +301,7 @@ class RuntimeDevice : public Device {
   std::map<void*, std::int64_t> memory_;
   std::int64_t allocated_ = 0;
   std::set<void*> host_memory_, pinned_;
-  std::map<const void*, unsigned> large_;  // kernels that were given more shared memory, and how much
+  std::map<const void*, unsigned> large_;  // the shared memory of kernels that were given more than small_shared_bytes
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> events_;
   std::vector<cudaGraphExec_t> graphs_;

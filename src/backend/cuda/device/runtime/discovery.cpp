@@ -15,7 +15,7 @@
 namespace ringtrain::cuda {
 namespace {
 
-constexpr int oldest_capability = 80;  // bf16 and TF32 in hardware; the kernels are built for nothing older
+constexpr int oldest_capability = 80;  // bf16 and TF32 need it; the kernels are built for no older GPU
 
 std::string visible_setting() {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -55,8 +55,8 @@ std::vector<std::string> visible_uuids() {
 }
 
 std::string device_uuid(int ordinal) {
-  // The first call names the whole GPU, the second the MIG slice where there is one. cuDeviceGet takes the runtime's
-  // ordinals, and neither needs a context.
+  // cuDeviceGetUuid names the whole GPU, and cuDeviceGetUuid_v2 names the MIG slice if there is one. cuDeviceGet takes
+  // the runtime's ordinals. None of these calls needs a context.
   using Initialise = CUresult (*)(unsigned);
   using GetDevice = CUresult (*)(CUdevice*, int);
   using GetUuid = CUresult (*)(CUuuid*, CUdevice);

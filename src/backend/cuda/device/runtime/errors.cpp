@@ -53,7 +53,7 @@ std::string advice(cudaError_t status) {
 }  // namespace
 
 void throw_cuda(cudaError_t status, const std::string& doing, std::source_location where) {
-  cudaGetLastError();  // an error that passes is not reported twice
+  cudaGetLastError();  // clears the error, so that it is not reported twice
   throw Error(cat("GPU: ", doing, " failed: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"),
               advice(status), where);
 }

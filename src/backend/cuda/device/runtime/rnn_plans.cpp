@@ -10,13 +10,13 @@
 namespace ringtrain::cuda {
 namespace {
 
-constexpr int gates = 4;  // cuDNN's linear layers 0..3 are W_i, W_f, W_g, W_o of x; 4..7 the same of h
+constexpr int gates = 4;  // cuDNN's linear layers 0..3 are W_i, W_f, W_g, W_o for x; 4..7 are the same for h
 
 cudnnDataType_t data_type(Type type) {
   return type == Type::fp32 ? CUDNN_DATA_FLOAT : type == Type::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
 }
 
-// Products are added up in fp32 whatever the type.
+// Products are summed in fp32 for every type.
 cudnnMathType_t math_type(Math math) {
   return math == Math::fp32 ? CUDNN_FMA_MATH : math == Math::tf32 ? CUDNN_DEFAULT_MATH : CUDNN_TENSOR_OP_MATH;
 }
@@ -46,7 +46,7 @@ std::int64_t round_up(std::int64_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-// "" or what cuDNN says.
+// Returns "" on success, else cuDNN's reason.
 std::string refusal(cudnnStatus_t status, const char* call) {
   return status == CUDNN_STATUS_SUCCESS ? "" : cat(call, ": ", cudnn_reason(status));
 }
@@ -56,7 +56,7 @@ struct OwnedTensorDescriptor {
   ~OwnedTensorDescriptor() { cudnn().destroy_tensor_descriptor(value); }
   OwnedTensorDescriptor(const OwnedTensorDescriptor&) = delete;
   OwnedTensorDescriptor& operator=(const OwnedTensorDescriptor&) = delete;
-  // [1, rows, columns] with `columns` elements from row to row: its rows and columns. Zeros when it is something else.
+  // Returns rows and columns of a row-major tensor [1, rows, columns]. Returns zeros when the tensor has another shape.
   std::array<std::int64_t, 2> matrix() const {
     cudnnDataType_t type;
     int count = 0;
@@ -86,7 +86,8 @@ std::int64_t CudnnRnnPlan::input_bytes() const {
   return operation_.length * operation_.batch * operation_.input * bytes_of(operation_.type);
 }
 
-// cuDNN's own, and behind it a place for the gradient of x: cuDNN writes it, wanted or not.
+// cuDNN's own workspace, followed by memory for the gradient of x. cuDNN writes that gradient whether or not it is
+// wanted.
 std::int64_t CudnnRnnPlan::workspace_bytes() const {
   const std::int64_t own = round_up(static_cast<std::int64_t>(workspace_bytes_));
   return operation_.training ? own + round_up(input_bytes()) : own;
@@ -107,7 +108,8 @@ std::string CudnnRnnPlan::prepare(cudnnHandle_t handle) {
       rnn_, algorithm_of(o.algorithm), CUDNN_LSTM, CUDNN_RNN_DOUBLE_BIAS, CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
       type, CUDNN_DATA_FLOAT, math_type(o.math), input, hidden, hidden, layers, nullptr, CUDNN_RNN_PADDED_IO_DISABLED);
   if (status != CUDNN_STATUS_SUCCESS) return refusal(status, "cudnnSetRNNDescriptor_v8");
-  // All sequences are of one length, so packed and padded are the same bytes; packed is the older and faster path.
+  // All sequences have one length, so the packed and the padded layout have the same bytes. cuDNN's path for the packed
+  // layout is older and faster.
   const std::vector<int> lengths(static_cast<std::size_t>(batch), length);
   const auto layout = CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED;
   status = c.set_rnn_data_descriptor(x_, type, layout, length, batch, input, lengths.data(), nullptr);
@@ -178,7 +180,7 @@ std::string CudnnRnnPlan::trial(Device& device, cudnnHandle_t handle, Stream str
   }
   const Event end = device.make_event();
   device.record(end, stream);
-  device.synchronize(end, {});  // before the memory goes
+  device.synchronize(end, {});  // the work must end before its memory is released
   return why;
 }
 
