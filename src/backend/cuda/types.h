@@ -1,4 +1,4 @@
-// The types of elements in device memory.
+// This file has the types of elements in device memory.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ inline const char* type_name(Type type) {
   return type == Type::fp32 ? "fp32" : type == Type::bf16 ? "bf16" : "fp16";
 }
 
-// The arithmetic of matrix products and convolutions. With tf32, fp32 values are multiplied as TF32, which has
+// Names the arithmetic of matrix products and convolutions. With tf32, fp32 values are multiplied as TF32, which has
 // fractions of 10 bits.
 enum class Math { fp32, tf32, half };
 

@@ -17,7 +17,7 @@ struct DeviceDescription {
   std::string name;  // "h200", or the path of the file
   std::string json;  // one line, in the form that cuDNN reads
 };
-// The names of the descriptions that are compiled into the program. The files are in
+// Returns the names of the descriptions that are compiled into the program. The files are in
 // src/backend/cuda/device/descriptions.
 std::vector<std::string> described_device_names();
 // Finds a description by its name, or reads it from a JSON file. When there is neither, throws Error that lists the
@@ -28,7 +28,7 @@ DeviceDescription find_description(const std::string& name_or_file);
 // Error when cuDNN or the stand-in driver is missing.
 std::unique_ptr<Device> make_described_device(const DeviceDescription& description, const std::string& plan_cache);
 
-// Memory that a rank's process holds on the GPU beside vectors and programs. Both numbers are estimates, not
+// A rank's process also holds this memory on the GPU, beside vectors and programs. Both numbers are estimates, not
 // measurements.
 inline constexpr std::int64_t context_estimate_bytes = std::int64_t{640} << 20;  // CUDA's context and cuDNN's kernels
 inline constexpr std::int64_t nccl_estimate_bytes = std::int64_t{384} << 20;     // the channels of a NCCL communicator

@@ -47,7 +47,7 @@ struct DeviceFacts {
   GpuSize size() const { return {compute_capability, multiprocessors}; }
 };
 
-// The number of cuDNN's plans that are timed for an operation, unless the caller asks for another number.
+// This many of cuDNN's plans are timed for an operation, unless the caller asks for another number.
 inline constexpr int usual_plan_candidates = 6;
 
 enum class CopyKind { to_device, to_host, on_device };
@@ -105,7 +105,7 @@ class Device {
   // `tensors` has one address for each entry of operation.tensors(), in the same order.
   virtual void run(const DnnPlan& plan, std::span<void* const> tensors, void* workspace, Stream stream) = 0;
 
-  // The same for recurrent layers.
+  // These functions do the same for recurrent layers.
   virtual const RnnPlan* plan(const RnnOperation& operation, std::string* why = nullptr) = 0;
   virtual void run_forward(const RnnPlan& plan, const RnnForward& arguments, Stream stream) = 0;
   virtual void run_backward(const RnnPlan& plan, const RnnBackward& arguments, Stream stream) = 0;
@@ -155,10 +155,10 @@ class DeviceMemory {
 // cuDNN, and the plans kept in the folder `plan_cache` ("" for none). Throws Error with advice when there is no driver,
 // no such device or no cuDNN.
 std::unique_ptr<Device> make_runtime_device(int ordinal, const std::string& plan_cache);
-// The number of GPUs that this process sees; 0 without a driver.
+// Returns the number of GPUs that this process sees. The number is 0 without a driver.
 int visible_devices();
-// The uuids of these GPUs in the order of their ordinals. The uuid of a MIG slice is its own. The call takes no GPU
-// into use.
+// Returns the uuids of these GPUs in the order of their ordinals. A MIG slice has a uuid of its own. The call takes no
+// GPU into use.
 std::vector<std::string> visible_uuids();
 
 }  // namespace ringtrain::cuda

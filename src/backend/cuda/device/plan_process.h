@@ -15,10 +15,10 @@
 
 namespace ringtrain::cuda {
 
-// The path of the executable that runs as the child. It is this executable unless RINGTRAIN_EXECUTABLE names another. A
-// start script and a test set the variable.
+// Returns the path of the executable that runs as the child. It is this executable unless RINGTRAIN_EXECUTABLE names
+// another. A start script and a test set the variable.
 std::string planner_executable();
-// The path of libcuda-stand-in.so, which lies beside that executable.
+// Returns the path of libcuda-stand-in.so, which lies beside that executable.
 std::string stand_in_driver_path();
 
 // Owns one child process and the two pipes to it. When the child dies, the next question starts a new one.
@@ -53,8 +53,8 @@ class PlanProcess {
   int to_child_ = -1, from_child_ = -1;
 };
 
-// A table of answers in a file. The key of an answer is cuDNN's version, the device's description, the graph given to
-// cuDNN and the operation's key. results/cuda_plans_*.csv are such files.
+// Holds a table of answers in a file. The key of an answer is cuDNN's version, the device's description, the graph
+// given to cuDNN and the operation's key. results/cuda_plans_*.csv are such files.
 class PlanCache {
  public:
   // Reads the file if it exists and skips lines that it does not understand. When `file` is "", nothing is kept.

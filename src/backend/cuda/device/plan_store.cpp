@@ -35,7 +35,7 @@ std::optional<int> candidates_setting() {
   return static_cast<int>(count);
 }
 
-// The number of cores that this rank may use.
+// Returns the number of cores that this rank may use.
 std::size_t usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);

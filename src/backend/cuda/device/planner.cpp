@@ -1,4 +1,4 @@
-// The child process that planner.h describes.
+// This file is the child process that planner.h describes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,11 +1,11 @@
-// The child process that plans for a described GPU. It runs cuDNN with a stand-in for NVIDIA's driver; no other process
-// opens the stand-in. The process reads one question a line and answers each in one line. When cuDNN crashes on a
-// question, the parent starts another child.
+// This is the child process that plans for a described GPU. It runs cuDNN with a stand-in for NVIDIA's driver; no other
+// process opens the stand-in. The process reads one question a line and answers each in one line. When cuDNN crashes on
+// a question, the parent starts another child.
 #pragma once
 
 namespace ringtrain::cuda {
 
-// The command-line argument that makes the executable run as this process.
+// This command-line argument makes the executable run as this process.
 inline constexpr const char* planner_command = "cudnn-planner";
 // Answers questions from standard input on standard output until the input ends. The first line is the device's
 // description; the answer is "ready VERSION". Then "plan KEY" is answered with a plan in the form of to_line() with

@@ -13,18 +13,18 @@ struct LibraryRequest {
   std::string advice;  // the hint of the error when the library is not found
 };
 
-// The folders in which a library is searched, in this order. RINGTRAIN_CUDA_LIBRARIES comes first (folders separated by
-// ':'). The request's variables follow. Then comes "", which means the loader's own search: LD_LIBRARY_PATH and the
-// system's folders. CUDA's folder at build time and the usual folders of drivers and toolkits come last.
-// python_library_folders() is searched after all of these.
+// Returns the folders in which a library is searched, in this order. RINGTRAIN_CUDA_LIBRARIES comes first (folders
+// separated by ':'). The request's variables follow. Then comes "", which means the loader's own search: it covers
+// LD_LIBRARY_PATH and the system's folders. CUDA's folder at build time and the usual folders of drivers and toolkits
+// come last. python_library_folders() is searched after all of these.
 std::vector<std::string> library_folders(const LibraryRequest& request);
-// The folders nvidia/*/lib of the Python environment. VIRTUAL_ENV or CONDA_PREFIX names the environment; else python3
-// is asked.
+// Returns the folders nvidia/*/lib of the Python environment. VIRTUAL_ENV or CONDA_PREFIX names the environment; else
+// python3 is asked.
 const std::vector<std::string>& python_library_folders();
 
 // Opens a library once and keeps it open until the process ends. Returns null when the library is not found.
 void* try_library(const LibraryRequest& request);
-// The same, but throws Error that names the file and all folders that were searched.
+// Does the same, but throws Error that names the file and all folders that were searched.
 void* open_library(const LibraryRequest& request);
 // Finds a function of the library. Throws Error that names the library's file when the function is missing.
 void* library_function(void* library, const char* name);

@@ -13,7 +13,7 @@ namespace {
 
 using Dimensions = std::vector<std::int64_t>;
 
-// The names in keys, in the order of the enumerators.
+// These are the names in keys, in the order of the enumerators.
 constexpr std::array<const char*, 4> kind_names = {"conv", "dgrad", "wgrad", "matmul"};
 constexpr std::array<const char*, 2> prologue_names = {"", "scale_bias_relu"};
 constexpr std::array<const char*, 3> engine_names = {"", "specialised", "hopper"};
@@ -27,7 +27,7 @@ int find_name(const Names& names, const std::string& name) {
   return -1;
 }
 
-// NHWC in memory, with the dimensions in cuDNN's order n c h w.
+// The tensor is NHWC in memory; its dimensions have cuDNN's order n c h w.
 DnnTensor activation(DnnRole role, Type type, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w,
                      bool output = false) {
   return {role, type, {n, c, h, w}, {c * h * w, 1, c * w, c}, output};
@@ -74,7 +74,7 @@ class Tensors {
     return activation(role, type, o_.k, o_.c, o_.r, o_.r, output);
   }
   void add(DnnTensor tensor) { all_.push_back(std::move(tensor)); }
-  // The scale or bias of each group; see DnnOperation::groups.
+  // Returns the scale or bias of each group; see DnnOperation::groups.
   DnnTensor factors(DnnRole role) const { return {role, Type::fp32, {o_.groups, o_.c, 1, 1}, {o_.c, 1, o_.c, o_.c}}; }
   void sums(std::int64_t c) {
     if (o_.engine == Engine::hopper)

@@ -57,7 +57,7 @@ enum class DnnRole {
   alpha  // an fp32 scalar on the host, passed by value: the factor of an fp32 weight gradient from 16-bit inputs
 };
 
-// The library that computes the operation.
+// Names the library that computes the operation.
 enum class Engine {
   general,      // cuDNN, with any plan that its heuristics propose
   specialised,  // cuDNN's engines that are made for exactly this fusion (in fp16: genstats and similar ones)
@@ -101,7 +101,7 @@ struct DnnOperation {
 // Returns the operation with this key(). Throws Error that names the part it does not understand.
 DnnOperation parse_operation(const std::string& key);
 
-// A plan of a device for an operation. The device makes and owns it.
+// A DnnPlan is a device's plan for an operation. The device makes and owns it.
 class DnnPlan {
  public:
   virtual ~DnnPlan() = default;

@@ -1,5 +1,5 @@
-// PlanAnswer is cuDNN's answer about one operation, in the one form in which answers are kept: as the answers for a
-// described device, in the cache, in messages to other ranks and in a run's folder.
+// PlanAnswer is cuDNN's answer about one operation. Answers have this one form everywhere: for a described device, in
+// the cache, in messages to other ranks and in a run's folder.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ringtrain::cuda {
 
-// cuDNN's answer about one operation on one device.
+// Holds cuDNN's answer about one operation on one device.
 struct PlanAnswer {
   bool found = false;
   std::int64_t workspace_bytes = 0;

@@ -199,7 +199,7 @@ class GraphBuilder {
     result(dw, DnnRole::dw);
   }
 
-  // A matrix in the form of a convolution's input: `rows` images of one pixel with `columns` channels.
+  // Returns a matrix in the form of a convolution's input: `rows` images of one pixel with `columns` channels.
   Tensor pixels(DnnRole role, std::int64_t rows, std::int64_t columns) {
     return g_.tensor(
         attributes(find(role, false)).set_dim({rows, columns, 1, 1}).set_stride({columns, 1, columns, columns}));

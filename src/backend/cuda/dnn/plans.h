@@ -24,9 +24,9 @@ class CudnnPlan : public DnnPlan {
   // Runs the plan in the handle's stream; the call may be captured. `tensors` are as in Device::run. `workspace` is
   // aligned to 256 bytes.
   void execute(void* cudnn_handle, std::span<void* const> tensors, void* workspace) const;
-  // The plan in the form that a cache, a broadcast and a run's folder keep. It is valid for this cuDNN version and this
-  // type of GPU. A loaded plan returns the answer that it was loaded from. Throws Error when cuDNN cannot serialise the
-  // plan.
+  // Returns the plan in the form that a cache, a broadcast and a run's folder keep. It is valid for this cuDNN version
+  // and this type of GPU. A loaded plan returns the answer that it was loaded from. Throws Error when cuDNN cannot
+  // serialise the plan.
   PlanAnswer packed() const;
 
  private:
@@ -70,12 +70,12 @@ class DnnPlanner {
   std::unique_ptr<Target> target_;
 };
 
-// A hash of everything that cuDNN is told about the operation. Equal hashes mean equal questions. The call needs no
-// device.
+// Returns a hash of everything that cuDNN is told about the operation. Equal hashes mean equal questions. The call
+// needs no device.
 std::uint64_t graph_hash(const DnnOperation& operation);
-// cuDNN's description of a real GPU, in the JSON that for_description() takes. Throws Error.
+// Returns cuDNN's description of a real GPU, in the JSON that for_description() takes. Throws Error.
 std::string describe_gpu(int ordinal);
-// The version of the loaded cuDNN, such as "9.19.0".
+// Returns the version of the loaded cuDNN, such as "9.19.0".
 std::string cudnn_version_text();
 
 }  // namespace ringtrain::cuda

@@ -28,7 +28,7 @@ struct RnnOperation {
   double flops() const;  // of a forward pass; a backward pass has twice as many
 };
 
-// The place of one tensor in cuDNN's weight space. offset and count are in elements of the operation's type.
+// Holds the place of one tensor in cuDNN's weight space. offset and count are in elements of the operation's type.
 struct RnnWeight {
   std::int64_t layer = 0;
   bool recurrent = false;  // true: multiplies h; false: multiplies x

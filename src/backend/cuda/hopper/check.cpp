@@ -51,7 +51,7 @@ DnnOperation plain(DnnOperation o) {
   return o;
 }
 
-// The tensors of an operation, in the device's memory and in page-locked memory of the host.
+// Holds the tensors of an operation, in the device's memory and in page-locked memory of the host.
 class Tensors {
  public:
   Tensors(Device& device, const DnnOperation& operation) : device_(device), described_(operation.tensors()) {
@@ -136,7 +136,7 @@ void compute(Device& device, const DnnPlan& plan, Tensors& tensors) {
   device.synchronize(done, {});
 }
 
-// What the ReLU after the norm passes, per element: 1, 0, or NaN when rounding decides.
+// Returns for each element whether the ReLU after the norm passes it: 1, 0, or NaN when rounding decides.
 Values gates(const DnnOperation& o, const Tensors& tensors) {
   Values open;
   if (o.epilogue == Epilogue::add_relu_sums) {

@@ -109,7 +109,7 @@ struct ColumnSums {
   SharedStorage* shared = nullptr;
 };
 
-// The gradient where the ReLU's output is positive, else 0.
+// Returns the gradient where the ReLU's output is positive, else 0.
 template <class V>
 struct Gate {
   CUTLASS_DEVICE V operator()(V gradient, V output) const { return on_device::gated(gradient, output); }

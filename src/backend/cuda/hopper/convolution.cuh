@@ -1,8 +1,8 @@
-// Forward convolutions and data gradients from CUTLASS 4.2 for Hopper. Each is an implicit matrix product with wgmma.
-// The copy engine (TMA, im2col mode) brings the operands to shared memory. The fused operations are a tree of CUTLASS's
-// epilogue nodes (cutlass/epilogue/fusion/sm90_visitor_*). The rows of a product are the pixels of all samples, its
-// columns are channels. Each tile writes one partial sum per channel; reduce.cuh adds the partial sums up in a fixed
-// order.
+// This file has forward convolutions and data gradients from CUTLASS 4.2 for Hopper. Each is an implicit matrix product
+// with wgmma. The copy engine (TMA, im2col mode) brings the operands to shared memory. The fused operations are a tree
+// of CUTLASS's epilogue nodes (cutlass/epilogue/fusion/sm90_visitor_*). The rows of a product are the pixels of all
+// samples, its columns are channels. Each tile writes one partial sum per channel; reduce.cuh adds the partial sums up
+// in a fixed order.
 #pragma once
 
 #include "backend/cuda/hopper/column_sums.cuh"
@@ -55,7 +55,7 @@ struct GroupRow : fusion::Sm90RowBroadcast<0, Tile, float, float, cute::Stride<c
   Params own;
 };
 
-// Names for the nodes of trees. `T` is the type of activations, `Tile` has rows, columns and depth.
+// Words has names for the nodes of trees. `T` is the type of activations, `Tile` has rows, columns and depth.
 template <class T, class Tile>
 struct Words {
   static constexpr auto rounding = cutlass::FloatRoundStyle::round_to_nearest;
@@ -66,13 +66,13 @@ struct Words {
   using Fp32 = fusion::Sm90EVT<fusion::Sm90Compute<Op, float, float, rounding>, Children...>;
   template <template <class> class Op, class... Children>
   using Stored = fusion::Sm90EVT<fusion::Sm90Compute<Op, T, float, rounding>, Children...>;  // rounded as it is stored
-  // The sum of A and the sum of A x B, per tile and column.
+  // Computes the sum of A and the sum of A x B, per tile and column.
   template <class A, class B>
   using Sums =
       fusion::Sm90EVT<ColumnSums<decltype(cute::get<0>(Tile{}))::value, decltype(cute::get<1>(Tile{}))::value>, A, B>;
 };
 
-// The strides of NHWC: (column, row, sample), channels, and 0.
+// Returns the strides of NHWC: (column, row, sample), channels, and 0.
 inline auto packed_rows(std::int64_t height, std::int64_t width, std::int64_t channels) {
   return cute::make_stride(cute::make_stride(channels, width * channels, height * width * channels), cute::_1{},
                            cute::_0{});
@@ -122,7 +122,7 @@ struct Convolution {
   }
 };
 
-// The forward convolution with sum y and sum y^2.
+// The next types are the forward convolution with sum y and sum y^2.
 
 template <class T, class Tile>
 struct ForwardTree {
@@ -155,7 +155,7 @@ struct ForwardSums {
   }
 };
 
-// The data gradients with sum dr and sum dr x.
+// The next types are the data gradients with sum dr and sum dr x.
 
 // Recomputes the ReLU's output from the norm's input, which is the epilogue's source.
 template <class T, class Tile>

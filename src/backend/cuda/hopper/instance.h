@@ -8,7 +8,7 @@
 
 namespace ringtrain::cuda::hopper {
 
-// Partial results in the workspace; see workspace_of().
+// Holds the addresses of partial results in the workspace; see workspace_of().
 struct Partials {
   float *sum = nullptr, *sum_other = nullptr;  // [tiles of rows][columns rounded up to tiles]
   float* splits = nullptr;                     // [splits][k][r][r][c]

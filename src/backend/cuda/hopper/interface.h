@@ -1,5 +1,5 @@
-// The interface of libringtrain-hopper.so, a library of convolutions for Hopper GPUs (compute capability 9.0). The
-// kernels come from CUTLASS and compute fused operations too. The interface is plain data and C functions. So the
+// This is the interface of libringtrain-hopper.so, a library of convolutions for Hopper GPUs (compute capability 9.0).
+// The kernels come from CUTLASS and compute fused operations too. The interface is plain data and C functions. So the
 // program can be built without the library and opens it at run time. Activations are NHWC and weights KRSC, both in
 // bf16 or fp16.
 #pragma once
@@ -16,15 +16,15 @@ enum class Work : std::int32_t {
 };
 enum class Element : std::int32_t { fp32, bf16, fp16 };  // the same numbers as Type
 
-// A convolution with a square kernel: x [n, h, w, c], w [k, r, r, c], y [n, p, q, k]. The samples are `groups` groups
-// of equal size, one after the other; each has its own statistics, scale and bias.
+// Describes a convolution with a square kernel: x [n, h, w, c], w [k, r, r, c], y [n, p, q, k]. The samples are
+// `groups` groups of equal size, one after the other; each has its own statistics, scale and bias.
 struct Problem {
   Work work = Work::forward_sums;
   Element type = Element::bf16, result = Element::fp32;  // result: type of dw
   std::int64_t n = 0, c = 0, h = 0, w = 0, k = 0, r = 0, stride = 1, padding = 0, groups = 1;
 };
 
-// Device addresses, aligned to 16 bytes. An address that a kind of work does not use is null.
+// The addresses are on the device and aligned to 16 bytes. An address that a kind of work does not use is null.
 struct Tensors {
   const void* activation = nullptr;  // x; for a data gradient dy
   const void* weight = nullptr;      // w; for a weight gradient dy
@@ -48,13 +48,14 @@ struct Description {
 inline constexpr int interface_version = 1;
 inline constexpr const char* library_file = "libringtrain-hopper.so";
 
-// The functions that the library exports. Those that can fail return 0 on success. Otherwise they write the reason to
+// The library exports these functions. Those that can fail return 0 on success. Otherwise they write the reason to
 // `why`, cut at why_bytes.
 extern "C" {
 int ringtrain_hopper_version();
 int ringtrain_hopper_instances();
 void ringtrain_hopper_describe(int instance, Description* to);
-// Whether CUTLASS can compute the problem, and the workspace that it needs. The call runs on the host and needs no GPU.
+// Says whether CUTLASS can compute the problem, and which workspace it needs. The call runs on the host and needs no
+// GPU.
 int ringtrain_hopper_can_implement(int instance, const Problem* problem, std::int64_t* workspace_bytes, char* why,
                                    int why_bytes);
 // Launches the kernels in the stream, which is a cudaStream_t; the call may be captured. `workspace` is aligned to 256

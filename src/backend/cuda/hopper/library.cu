@@ -1,4 +1,5 @@
-// The library: its twelve instances and the C functions of interface.h. Each instance is compiled in a file of its own.
+// This file is the library: its twelve instances and the C functions of interface.h. Each instance is compiled in a
+// file of its own.
 //
 // In each kernel one warp group multiplies, as in CUTLASS 4.2's convolutions for Hopper. A tile of 128 x 256 would need
 // all of its registers. Tiles of 128 x 64 are for results of 64 channels; two of these blocks fit on a multiprocessor

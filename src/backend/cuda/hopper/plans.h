@@ -22,7 +22,7 @@ namespace ringtrain::cuda::hopper {
 std::optional<Problem> problem_of(const DnnOperation& operation, std::string* why);
 // `tensors` are as in Device::run. The value of alpha is read during this call.
 Tensors tensors_of(const DnnOperation& operation, std::span<void* const> tensors);
-// Whether the library's kernels run on this GPU. They run on compute capability 9.0 only.
+// Returns whether the library's kernels run on this GPU. They run on compute capability 9.0 only.
 inline bool runs_on(int compute_capability) {
   return compute_capability == 90;
 }
@@ -72,7 +72,7 @@ class Plan final : public DnnPlan {
   std::string name_;
 };
 
-// The plans of one device. Each operation is planned once.
+// Holds the plans of one device. Each operation is planned once.
 class Plans {
  public:
   explicit Plans(int compute_capability) : compute_capability_(compute_capability) {}

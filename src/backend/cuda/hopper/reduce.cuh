@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(reduce_channels* reduce_parts) reduce_tiles(Re
   (part == 0 ? a.to_sum : a.to_other)[group * a.stride + channel] = static_cast<float>(total);
 }
 
-// to = alpha x the sum over the splits of parts[splits][count]. count is a multiple of 8.
+// Computes to = alpha x the sum over the splits of parts[splits][count]. count is a multiple of 8.
 struct ReduceSplitsArguments {
   const float* parts;
   void* to;

@@ -66,7 +66,7 @@ struct TileSums {
   }
 };
 
-// The gradient after the derivative of a ReLU with this output.
+// Returns the gradient after the derivative of a ReLU with this output.
 __device__ __forceinline__ float gated(float gradient, float output) {
   return output > 0 ? gradient : 0;
 }

@@ -12,7 +12,7 @@ namespace ringtrain::cuda {
 class ConvolutionLayer;
 class NormPool;
 
-// How a convolution reads its input and passes its gradient on. Separate kernels do the work that is not fused.
+// Says how a convolution reads its input and passes its gradient on. Separate kernels do the work that is not fused.
 struct ConvolutionWay {
   std::string name = "separate";
   Prologue prologue = Prologue::none;         // forward: normalises the norm's input
@@ -25,14 +25,14 @@ struct ConvolutionWay {
            data_epilogue == Epilogue::add_relu_sums;
   }
   bool adds() const { return data_epilogue == Epilogue::add || data_epilogue == Epilogue::add_relu_sums; }
-  // Whether a kernel recomputes the weight gradient's input in the backward pass.
+  // Returns whether a kernel recomputes the weight gradient's input in the backward pass.
   bool makes_input_again() const {
     return prologue != Prologue::none && weight_prologue == Prologue::none &&
            data_epilogue != Epilogue::relu_sums_output;
   }
 };
 
-// Which kernel computes the sums of a convolution's result that the norm after it needs.
+// Names the kernel that computes the sums of a convolution's result that the norm after it needs.
 enum class SumsWay { separate, epilogue, specialised, hopper };
 
 struct ConvolutionPlan {

@@ -1,5 +1,5 @@
-// A convolution without its bias: the forward pass, the data gradient and the weight gradient, with the operations
-// fused to them.
+// ConvolutionLayer is a convolution without its bias. It has a forward pass, a data gradient and a weight gradient,
+// with the operations fused to them.
 #pragma once
 
 #include <string>
@@ -21,10 +21,11 @@ class ConvolutionLayer : public ImageLayer {
   const Value& x() const { return x_; }
   const Value& y() const { return y_; }
   std::int64_t stride() const { return node_.stride; }
-  // Whether the device has plans for the operations without fusion.
+  // Returns whether the device has plans for the operations without fusion.
   bool plain_plans_exist() const;
 
-  // The operations of a plan. They cover all samples of the micro-batch or those of one group of batch norm.
+  // These return the operations of a plan. They cover all samples of the micro-batch or those of one group of batch
+  // norm.
   DnnOperation forward_operation(const ConvolutionPlan& plan) const;
   DnnOperation data_operation(const ConvolutionPlan& plan) const;
   DnnOperation weight_operation(const ConvolutionPlan& plan) const;

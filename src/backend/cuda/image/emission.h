@@ -14,15 +14,15 @@
 
 namespace ringtrain::cuda {
 
-// The storages of a value. A storage of a gradient is written only once; a sum of gradients gets a new storage. So two
-// values may share one storage.
+// Holds the storages of a value. A storage of a gradient is written only once; a sum of gradients gets a new storage.
+// So two values may share one storage.
 struct ValueStorages {
   Storage data = -1;
   Storage gradient = -1;  // sum of the gradients that the readers have sent so far
   Storage sums = -1;      // the norm's two sums, when a data gradient computes them: fp32 [groups][2][width]
   Storage kept = -1;      // for the maker's backward pass: the ReLU's mask, or max pooling's places
 };
-// The storages of a norm. Each vector is fp32 [groups][width]; the vectors of a storage follow each other.
+// Holds the storages of a norm. Each vector is fp32 [groups][width]; the vectors of a storage follow each other.
 struct NormStorages {
   Storage sums = -1;             // [groups][blocks][2][width]
   Storage factors = -1;          // mean, inverse, scale, bias
@@ -48,7 +48,7 @@ class Emission {
   NormStorages& operator[](const NormStatistics& norm) { return norms_[norm]; }
 
   Storage buffer(const std::string& what, std::int64_t bytes) { return schedule_.buffer(what, bytes); }
-  // Addresses; they are valid while commands are issued.
+  // These return addresses. An address is valid while commands are issued.
   template <class T = void>
   T* at(Storage storage) const {
     return schedule_.at<T>(storage);
@@ -60,7 +60,7 @@ class Emission {
   float* gradient(const Parameter& parameter);
   const StepState* step_state() const;
 
-  // The place of a parameter in the program's own layout.
+  // These return the place of a parameter in the program's own layout.
   Tensor weight(const Parameter& parameter, const TensorLayout& layout) { return weights_.add(parameter, layout); }
   Tensor vector(const Parameter& parameter, std::int64_t width);
   Tensor statistic(const Parameter& parameter, std::int64_t width);

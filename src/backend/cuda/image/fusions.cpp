@@ -10,7 +10,7 @@ namespace ringtrain::cuda {
 
 namespace {
 
-// The ways of a convolution whose input is relu(norm) of one other value, when no other layer reads the input.
+// Returns the ways of a convolution whose input is relu(norm) of one other value, when no other layer reads the input.
 std::vector<ConvolutionWay> ways_behind_norm(bool one_group) {
   constexpr Prologue prologue = Prologue::scale_bias_relu;
   std::vector<ConvolutionWay> ways;
@@ -24,7 +24,7 @@ std::vector<ConvolutionWay> ways_behind_norm(bool one_group) {
   return ways;
 }
 
-// The ways of a convolution that sends its gradient after the input's other readers.
+// Returns the ways of a convolution that sends its gradient after the input's other readers.
 std::vector<ConvolutionWay> ways_to_add(bool brings_sums) {
   std::vector<ConvolutionWay> ways;
   if (brings_sums)
@@ -34,7 +34,7 @@ std::vector<ConvolutionWay> ways_to_add(bool brings_sums) {
   return ways;
 }
 
-// Whether ways with the library for Hopper are listed; FusionSite says when such a way is taken.
+// Returns whether ways with the library for Hopper are listed. FusionSite says when such a way is taken.
 bool takes_cutlass(const ImageContext& context) {
   return context.type != Type::fp32 && hopper::runs_on(context.device->facts().compute_capability);
 }
@@ -47,7 +47,7 @@ std::vector<ConvolutionWay> input_ways(const ImageContext& context, const Convol
     if (x.readers == 1 && x.norm != nullptr && !x.norm->adds()) ways = ways_behind_norm(context.groups() == 1);
     if (x.readers > 1 && last) ways = ways_to_add(x.norm != nullptr && !x.norm->adds_norm());
   }
-  // The same data gradients by CUTLASS. Its kernels have no prologue and write no further output.
+  // CUTLASS offers the same data gradients. Its kernels have no prologue and write no further output.
   if (takes_cutlass(context))
     for (std::size_t i = 0, count = ways.size(); i < count; ++i)
       if (ways[i].prologue == Prologue::none && ways[i].brings_sums()) {
@@ -63,7 +63,7 @@ std::vector<ConvolutionWay> input_ways(const ImageContext& context, const Convol
   return ways;
 }
 
-// The kernels that can make the sums for the norm after the convolution.
+// Returns the kernels that can make the sums for the norm after the convolution.
 std::vector<SumsWay> sums_ways(const ImageContext& context, const ConvolutionLayer& layer) {
   if (!context.training || layer.y().statistics == nullptr) return {SumsWay::separate};
   std::vector<SumsWay> ways;
@@ -80,8 +80,8 @@ const char* name_of(SumsWay sums) {
                                      : "in the epilogue of a specialised engine";
 }
 
-// The type to which the weight gradient of a 16-bit layer is rounded before it goes to the flat vector. cuDNN's kernels
-// made for one type of GPU write only 16 bits. Its kernels that write fp32 are the same for all GPUs.
+// Holds the type to which the weight gradient of a 16-bit layer is rounded before it goes to the flat vector. cuDNN's
+// kernels made for one type of GPU write only 16 bits. Its kernels that write fp32 are the same for all GPUs.
 struct WeightWay {
   Type type = Type::fp32;
   Engine engine = Engine::general;

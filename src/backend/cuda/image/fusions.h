@@ -13,11 +13,11 @@ struct NamedPlan {
   std::string name;
   ConvolutionPlan plan;
 };
-// All plans that the graph allows, whether or not the device has kernels for them. The last plan uses plain operations
-// only.
+// Returns all plans that the graph allows, whether or not the device has kernels for them. The last plan uses plain
+// operations only.
 std::vector<NamedPlan> possible_plans(const ImageContext& context, const ConvolutionLayer& layer);
 
-// The same plans as a site for the table of fusions.
+// Returns the same plans as a site for the table of fusions.
 LayerSite site_of(const ImageContext& context, const ConvolutionLayer& layer);
 
 }  // namespace ringtrain::cuda

@@ -42,7 +42,7 @@ class Joiner {
   const Kind* as(int node) const {
     return std::get_if<Kind>(&nodes_[at(node)].operation);
   }
-  // The node's only consumer, or -1.
+  // Returns the node's only consumer, or -1.
   int consumer(int node) const { return consumers_[at(node)].size() == 1 ? consumers_[at(node)][0] : -1; }
   template <class Kind>
   int consumer_that_is(int node) const {
@@ -50,7 +50,8 @@ class Joiner {
     return next >= 0 && as<Kind>(next) != nullptr ? next : -1;
   }
 
-  // Whether the node is a shortcut's convolution or the norm after it. Such a node waits until its addition is visited.
+  // Returns whether the node is a shortcut's convolution or the norm after it. Such a node waits until its addition is
+  // visited.
   bool is_shortcut(int node) const {
     const int norm = as<BatchNorm>(node) != nullptr     ? node
                      : as<Convolution>(node) != nullptr ? consumer_that_is<BatchNorm>(node)
@@ -155,7 +156,7 @@ class Joiner {
     keep<AddLayer>(a, b, make(i, cat("sum ", i)));
   }
 
-  // The norm that makes an operand of an addition, if no other node reads it; else -1.
+  // Returns the norm that makes an operand of an addition, if no other node reads it; else -1.
   int norm_of(int add, std::size_t which) const {
     const int from = input(add, which);
     return as<BatchNorm>(from) != nullptr && consumer(from) == add ? from : -1;

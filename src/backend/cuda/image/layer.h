@@ -16,7 +16,7 @@ namespace ringtrain::cuda {
 
 class Emission;
 
-// The device, the sizes and the mode for which a program is compiled.
+// Holds the device, the sizes and the mode for which a program is compiled.
 struct ImageContext {
   Device* device = nullptr;
   const ParameterTable* parameters = nullptr;
@@ -25,7 +25,7 @@ struct ImageContext {
   bool training = true;
   bool measures = true;  // batch norm normalises by the statistics of the pass, not by running statistics
   std::int64_t samples = 0, group = 0;  // batch norm normalises `group` consecutive samples together
-  // The number of ranks that share one group. When it is above 1, each rank computes `samples` = `group` samples of the
+  // Says how many ranks share one group. When it is above 1, each rank computes `samples` = `group` samples of the
   // shared group in a pass.
   std::int64_t span = 1;
   DeviceGroupRanks* const* group_ranks = nullptr;  // the ranks of the current pass
@@ -34,7 +34,7 @@ struct ImageContext {
   std::int64_t bytes(const Value& v) const { return samples * v.elements() * bytes_of(v.type); }
 };
 
-// A site of a layer, and the meaning of its ways. A site without ways offers no choice; take(0) is called.
+// Holds a site of a layer and the meaning of its ways. A site without ways offers no choice; take(0) is called.
 struct LayerSite {
   FusionSite site;
   std::function<void(std::size_t way, Choices&)> take;

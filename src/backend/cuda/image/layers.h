@@ -1,5 +1,5 @@
-// The layers other than convolution and norm: pixel input, the ends of a part of a model, bias and ReLU, addition,
-// pooling, flattening, dropout, dense layers and the loss.
+// This file has the layers other than convolution and norm: pixel input, the ends of a part of a model, bias and ReLU,
+// addition, pooling, flattening, dropout, dense layers and the loss.
 #pragma once
 
 #include "backend/cuda/image/emission.h"
@@ -20,7 +20,8 @@ class PixelLayer : public ImageLayer {
   const Value& y_;
 };
 
-// The two ends of a part of a model. A value crosses an end in its memory layout: [samples][pixels][width].
+// These layers are the two ends of a part of a model. A value crosses an end in its memory layout:
+// [samples][pixels][width].
 class PartInputLayer : public ImageLayer {
  public:
   PartInputLayer(const ImageContext& context, Value& y) : ImageLayer(context), y_(y) {}
@@ -40,7 +41,7 @@ class PartOutputLayer : public ImageLayer {
   const Value& x_;
 };
 
-// y = x [+ bias per channel] [, ReLU]. The result overwrites x when no other layer reads x.
+// Computes y = x [+ bias per channel] [, ReLU]. The result overwrites x when no other layer reads x.
 class ActivationLayer : public ImageLayer {
  public:
   ActivationLayer(const ImageContext& context, const std::string& bias, bool relu, Value& x, Value& y);
@@ -102,7 +103,7 @@ class DropoutLayer : public ImageLayer {
   const Value &x_, &y_;
 };
 
-// y = x W^T; an ActivationLayer adds the bias.
+// Computes y = x W^T; an ActivationLayer adds the bias.
 class DenseLayer : public ImageLayer {
  public:
   DenseLayer(const ImageContext& context, const Dense& node, Value& x, Value& y);

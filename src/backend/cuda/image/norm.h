@@ -1,4 +1,5 @@
-// Batch norm over groups of samples (Ioffe and Szegedy 2015), with the addition and the ReLU that follow it.
+// This file has batch norm over groups of samples (Ioffe and Szegedy 2015), with the addition and the ReLU that follow
+// it.
 #pragma once
 
 #include <string>
@@ -9,8 +10,8 @@
 
 namespace ringtrain::cuda {
 
-// The parameters of one norm, the statistics of its input x, and the affine form y = scale x + bias that follows from
-// both.
+// Holds the parameters of one norm, the statistics of its input x, and the affine form y = scale x + bias that follows
+// from both.
 class NormStatistics {
  public:
   NormStatistics(const ImageContext& context, const BatchNorm& node, Value& x);
@@ -56,7 +57,7 @@ class NormStatistics {
   const Parameter &gamma_, &beta_, &mean_, &variance_;  // mean_ and variance_ are the running statistics
 };
 
-// y = norm(x) [+ other, or + other_norm(other)] [, ReLU].
+// Computes y = norm(x) [+ other, or + other_norm(other)] [, ReLU].
 class NormLayer : public ImageLayer {
  public:
   struct Parts {

@@ -1,5 +1,5 @@
-// Batch norm, ReLU and max pooling in one kernel, as in the stem of ResNet. The norm's result is not stored in either
-// pass.
+// NormPool computes batch norm, ReLU and max pooling in one kernel, as in the stem of ResNet. The norm's result is not
+// stored in either pass.
 #pragma once
 
 #include "backend/cuda/image/emission.h"
@@ -7,15 +7,15 @@
 
 namespace ringtrain::cuda {
 
-// y = max pooling of x = relu(norm(input)).
+// Computes y = max pooling of x = relu(norm(input)).
 class NormPool {
  public:
   NormPool(const ImageContext& context, const MaxPool& node, const Value& x, const Value& y)
       : c_(context), node_(node), x_(x), y_(y) {}
 
-  // Whether norm and pooling can be fused. No other layer may read x.
+  // Returns whether norm and pooling can be fused. No other layer may read x.
   bool possible() const;
-  // The choice between fused and separate; the first way is fused. Bytes of traffic decide, nothing is timed.
+  // Returns the choice between fused and separate; the first way is fused. Bytes of traffic decide, nothing is timed.
   FusionSite site() const;
   // Writes y and, in training, the place of each window's maximum.
   void forward(Emission& e) const;

@@ -24,7 +24,7 @@ Tensor TensorGroup::add(const Parameter& parameter, const TensorLayout& layout) 
 GradientsHome::GradientsHome(Schedule& schedule, std::int64_t segment_elements, Send send)
     : schedule_(schedule), send_(std::move(send)) {
   constexpr std::int64_t worth_a_launch = std::int64_t{4} << 20;
-  // At most a quarter of a segment, so that no bucket waits long for its last tensor.
+  // The limit is at most a quarter of a segment, so that no bucket waits long for its last tensor.
   enough_ = segment_elements > 0 ? std::min(worth_a_launch, segment_elements / 4) : worth_a_launch;
 }
 

@@ -1,5 +1,5 @@
-// The copies of an image program's parameters in its own layout, and the way of their gradients back to the flat
-// vector.
+// This file has the copies of an image program's parameters in its own layout, and the way of their gradients back to
+// the flat vector.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ struct TensorLayout {
   static TensorLayout vector(std::int64_t count, std::int64_t padded) { return {1, count, 1, 1, padded}; }
 };
 
-// Tensors that follow each other in one storage. One launch copies them all.
+// A TensorGroup has tensors that follow each other in one storage. One launch copies them all.
 class TensorGroup {
  public:
   TensorGroup(Schedule& schedule, Storage storage, Type type) : schedule_(schedule), storage_(storage), type_(type) {}

@@ -51,8 +51,8 @@ double SiteCommands::flops() const {
 
 namespace {
 
-// The name under which a part is timed. An operation is the same for every layer. A kernel is identified by its name
-// and the sizes of its storages.
+// Returns the name under which a part is timed. An operation is the same for every layer. A kernel is identified by its
+// name and the sizes of its storages.
 std::string what_it_is(const Command& command, const Schedule& schedule, Type type) {
   if (!command.operation.empty()) return command.operation;
   std::string text = cat(type_name(type), " ", command.name);

@@ -1,5 +1,5 @@
-// The commands of one convolution and the norms around it, on scratch memory, in order to count or time them. They are
-// the same commands that a program would have.
+// SiteCommands holds the commands of one convolution and the norms around it, on scratch memory, in order to count or
+// time them. They are the same commands that a program would have.
 #pragma once
 
 #include <vector>

@@ -22,7 +22,7 @@ struct Value {
   Type type = Type::fp32;
   bool needs_gradient = true;  // false for pixels
 
-  // The layers that make and read the value.
+  // These are the layers that make and read the value.
   int readers = 0;
   const ImageLayer* first_reader = nullptr;    // in the backward pass the last layer to send its gradient
   const NormLayer* norm = nullptr;             // the layer that makes it, when that is a norm with a ReLU
@@ -32,7 +32,7 @@ struct Value {
   std::int64_t elements() const { return pixels() * width; }  // of one sample
 };
 
-// What a later phase records about values, norms or layers. An object without a record has T{}.
+// Holds what a later phase records about values, norms or layers. An object without a record has T{}.
 template <class Part, class T>
 class NotesOf {
  public:

@@ -1,4 +1,4 @@
-// Bias, ReLU, sums over columns and addition, for layers without a norm.
+// These kernels compute bias, ReLU, sums over columns and addition, for layers without a norm.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"

@@ -176,7 +176,7 @@ __device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b)
   return a / b;
 }
 
-// The position of this thread on [rows, 8 x octets] in tiles; see tiles.h.
+// Holds the position of this thread on [rows, 8 x octets] in tiles; see tiles.h.
 struct Walk {
   std::int64_t row, step;
   int octet;

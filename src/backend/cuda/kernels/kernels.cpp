@@ -49,7 +49,7 @@ class Shape {
   Shape& y(std::int64_t n) { return axis(shape_.grid_y, "y", n, image_rows); }
   Shape& z(std::int64_t n) { return axis(shape_.grid_z, "z", n, image_rows); }
 
-  // A grid for octets of channels in tiles: blocks in x loop over the rows, blocks in y cover the channels.
+  // Makes a grid for octets of channels in tiles. Blocks in x loop over the rows, and blocks in y cover the channels.
   Shape& rows(std::int64_t n, std::int64_t octets, std::int64_t groups = 1) {
     elements("rows", n).size("channels", octets);
     const int width = static_cast<int>(octets);
@@ -60,9 +60,9 @@ class Shape {
     shape_.most_x = static_cast<unsigned>(std::min(ceiling(tiles, 2), most_x));
     return *this;
   }
-  // A grid with a thread for each octet of `n` elements.
+  // Makes a grid with a thread for each octet of `n` elements.
   Shape& octets(std::int64_t n) { return elements("count", n).x(ceiling(ceiling(n, 8), tile_threads)); }
-  // A grid with a thread for each octet of a pixel: x covers pixels, y images, z channels.
+  // Makes a grid with a thread for each octet of a pixel. x covers pixels, y images and z channels.
   Shape& pixels(std::int64_t n, std::int64_t images, int channels) {
     size("pixels", n).elements("samples", images).size("channels", channels);
     const int octets = octets_of(channels);
@@ -87,7 +87,7 @@ class Shape {
     result.argument_bytes = sizeof(bytes);
     return result;
   }
-  // For kernels without a type of their own.
+  // This overload is for kernels without a type of their own.
   template <class Arguments>
   KernelLaunch launch(const Arguments& arguments) const {
     return launch(Type::fp32, arguments);

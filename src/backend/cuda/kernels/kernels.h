@@ -1,7 +1,7 @@
 // This room contains the CUDA kernels of the program. This header lists the kernels and the arguments of each;
-// launch_of() makes a launch from arguments. A student begins here and then reads one kernel in its .cuh file:
-// norm.cuh, pool.cuh, update.cuh and so on. table.cu compiles all of them with nvcc. Tests compile the same files as
-// C++ and run them on the CPU.
+// launch_of() makes a launch from arguments. Begin here, then read one kernel in its .cuh file: norm.cuh, pool.cuh,
+// update.cuh and so on. table.cu compiles all of them with nvcc. Tests compile the same files as C++ and run them on
+// the CPU.
 //
 // Activations are NHWC: [rows, channels] with rows = samples x height x width. A group of batch norm is a range of
 // consecutive samples. T is the type of the activations. A kernel reads numbers that change from step to step from
@@ -20,7 +20,7 @@
 
 namespace ringtrain::cuda {
 
-// The numbers that change from pass to pass; see PassContext in backend/backend.h.
+// Holds the numbers that change from pass to pass; see PassContext in backend/backend.h.
 struct StepState {
   float gradient_scale = 0;   // fp16's loss scale / targets of the global batch
   float statistic_scale = 0;  // 1 / workers of the global batch
@@ -28,7 +28,7 @@ struct StepState {
   std::int64_t step = 0, first_row = 0;
 };
 
-// Sums over the passes since the host last fetched them.
+// Holds sums over the passes since the host last fetched them.
 struct PassSums {
   double loss = 0;
   std::int64_t correct = 0, correct5 = 0, targets = 0;
@@ -131,8 +131,8 @@ struct NormInferenceArguments {
   int channels;
   float epsilon;
 };
-// y = scale x + bias [+ other, or + other_scale other + other_bias] [, ReLU]. `mask` gets a bit for each element that
-// passed the ReLU.
+// Computes y = scale x + bias [+ other, or + other_scale other + other_bias] [, ReLU]. `mask` gets a bit for each
+// element that passed the ReLU.
 struct NormApplyArguments {
   const void *x, *other;  // other may be null
   const float *scale, *bias, *other_scale, *other_bias;  // [groups][channels]; the last two may be null
@@ -165,8 +165,8 @@ struct NormBackwardFinalizeArguments {
   int groups, channels, blocks, sums_per_block, which;
   bool accumulate;
 };
-// dx = a dr + b x + c. When dr_output is given, the kernel also writes dr, the shortcut's gradient. When `other` is
-// given, it computes d_other in the same way as dx.
+// Computes dx = a dr + b x + c. When dr_output is given, the kernel also writes dr, the shortcut's gradient. When
+// `other` is given, it computes d_other in the same way as dx.
 struct NormBackwardApplyArguments {
   const void *dy, *x, *other;
   const std::uint8_t* mask;
@@ -176,14 +176,14 @@ struct NormBackwardApplyArguments {
   int groups, channels;
 };
 
-// Pooling windows over [height, width].
+// Describes pooling windows over [height, width].
 struct PoolWindow {
   int height, width, out_height, out_width, kernel, stride, padding;
 };
 constexpr std::uint8_t no_gradient = 255;  // in `places`: the maximum did not pass the ReLU
 constexpr int widest_joined_window = 15;   // 15 x 15 places, so that no place is 255
-// y = max pooling of relu(scale x + bias). The ReLU's output is not stored. `places` are as in PoolArguments, or
-// no_gradient. The window is at most 15 wide. A group is samples_per_group consecutive samples.
+// Computes y = max pooling of relu(scale x + bias). The ReLU's output is not stored. `places` are as in PoolArguments,
+// or no_gradient. The window is at most 15 wide. A group is samples_per_group consecutive samples.
 struct NormPoolArguments {
   const void* x;
   const float *scale, *bias;  // [groups][channels]
@@ -193,8 +193,8 @@ struct NormPoolArguments {
   int channels;
   PoolWindow window;
 };
-// The sums of NormBackwardSumsArguments. Here dr of an element is the sum of dy over the windows whose maximum the
-// element is. dy and `places` have the shape of the pooled map.
+// Computes the sums of NormBackwardSumsArguments. Here dr of an element is the sum of dy over the windows whose maximum
+// the element is. dy and `places` have the shape of the pooled map.
 struct NormPoolBackwardSumsArguments {
   const void *dy, *x;
   const std::uint8_t* places;
@@ -203,7 +203,7 @@ struct NormPoolBackwardSumsArguments {
   int groups, channels, blocks;
   PoolWindow window;
 };
-// dx = a dr + b x + c with the same dr.
+// Computes dx = a dr + b x + c with the same dr.
 struct NormPoolBackwardApplyArguments {
   const void *dy, *x;
   const std::uint8_t* places;
@@ -214,7 +214,7 @@ struct NormPoolBackwardApplyArguments {
   PoolWindow window;
 };
 
-// y = x + bias[column] [, ReLU], with a bit mask as above. bias may be null. y may be x.
+// Computes y = x + bias[column] [, ReLU], with a bit mask as above. bias may be null. y may be x.
 struct ActivateArguments {
   const void* x;
   const float* bias;
@@ -224,7 +224,7 @@ struct ActivateArguments {
   int channels;
   bool relu;
 };
-// dx = dy where the mask has a bit, else 0. dx may be dy.
+// Computes dx = dy where the mask has a bit, else 0. dx may be dy.
 struct ActivateBackwardArguments {
   const void* dy;
   const std::uint8_t* mask;
@@ -232,8 +232,8 @@ struct ActivateBackwardArguments {
   std::int64_t rows;
   int channels;
 };
-// sums[column] = sum of x over the rows, or is increased by it (accumulate). Each block sums a group of columns in a
-// fixed order.
+// Sets sums[column] to the sum of x over the rows, or adds that sum to it (accumulate). Each block sums a group of
+// columns in a fixed order.
 struct ColumnSumsArguments {
   const void* x;
   float* sums;
@@ -265,7 +265,7 @@ struct ReorderArguments {
   int spatial, channels;
   bool inverse;
 };
-// y = x / (1 - p) where the unit is kept, else 0. nn/lstm_cell.h defines which units are kept. Rows are
+// Computes y = x / (1 - p) where the unit is kept, else 0. nn/lstm_cell.h defines which units are kept. Rows are
 // [length][samples].
 struct DropoutArguments {
   const void* x;
@@ -294,15 +294,17 @@ struct CrossEntropyArguments {
   bool top5;
 };
 
-// The places of one tensor in the flat fp32 vector and in a program's own copy. The flat vector has the canonical order
-// [outer][inner][taps]. The copy is [outer][taps][padded inner] in T or fp32. With taps = 1 and padded = inner the copy
-// differs only in its type.
+// Holds the places of one tensor in the flat fp32 vector and in a program's own copy. The flat vector has the canonical
+// order [outer][inner][taps]. The copy is [outer][taps][padded inner] in T or fp32. With taps = 1 and padded = inner
+// the copy differs only in its type.
 struct TensorPlace {
   std::int64_t flat_offset = 0, own_offset = 0;  // elements from the beginning of each
   std::int64_t outer = 0;
   int inner = 0, taps = 1, padded = 0;
   std::int64_t first_block = 0;  // first block of this tensor in the launch
 };
+// copy_tensors_in copies from the flat vector to the program's own copies. copy_tensors_home copies from them to the
+// flat vector.
 struct CopyTensorsArguments {
   float* flat;
   void* own;
@@ -312,8 +314,8 @@ struct CopyTensorsArguments {
   bool own_is_fp32;
 };
 
-// Carried hidden state. `packed` is in the host's order [samples, layers, 2, hidden] in fp32. h and c are [layers,
-// samples, hidden] in T. The kernels state_in and state_out copy in the two directions.
+// Copies carried hidden state. `packed` is in the host's order [samples, layers, 2, hidden] in fp32. h and c are
+// [layers, samples, hidden] in T. The kernels state_in and state_out copy in the two directions.
 struct StateArguments {
   float* packed;
   void *h, *c;
@@ -329,7 +331,7 @@ struct CastArguments {
   float scale;
 };
 
-// A range of a flat vector whose squared norm is computed.
+// Describes a range of a flat vector whose squared norm is computed.
 struct NormRange {
   std::int64_t begin = 0, count = 0;  // elements
   std::int64_t first_block = 0;       // first block of this range in the launch
@@ -369,8 +371,8 @@ struct NormTotalArguments {
   bool first;
   float* to = nullptr;
 };
-// The results of update_scalars, which the other kernels of an update read. When a squared norm is not finite (overflow
-// or NaN), the update is skipped.
+// Holds the results of update_scalars, which the other kernels of an update read. When a squared norm is not finite
+// (overflow or NaN), the update is skipped.
 struct UpdateScalars {
   double squared_norm = 0;   // of the gradient without the loss scale
   float gradient_scale = 1;  // 1 / loss scale, times the clipping
@@ -388,7 +390,7 @@ struct UpdateScalarsArguments {
   AdaScaleStep adascale = {};
   const float* small_norms = nullptr;  // see AdaScaleStep; null: AdaScale is off
 };
-// The numbers that differ between the ranges of an update.
+// Holds the numbers that differ between the ranges of an update.
 struct TrustRange {
   float weight_decay = 0;
   std::int32_t has_trust_ratio = 0;
@@ -442,7 +444,7 @@ struct BlendArguments {  // y = alpha x + beta y
   std::int64_t count;
   float alpha, beta;
 };
-// A tensor of the flat vectors, or a piece without a copy (own is null).
+// Describes a tensor of the flat vectors, or a piece without a copy (own is null).
 struct UpdatePlace {
   TensorPlace tensor;  // own_offset counts from `own`
   void* own = nullptr;
@@ -453,7 +455,7 @@ struct UpdatePlace {
   std::int64_t direction_shift = 0;  // distance from an element of the flat vector to its element of the direction
   std::int64_t state_shift = 0;      // the same for its element of the state, when a rank keeps only part of the state
 };
-// The optimizer's step. It also writes the new weights to a program's own copies.
+// Runs the optimizer's step. It also writes the new weights to a program's own copies.
 struct UpdateArguments {
   const UpdateRule* rule;  // in device memory; weight_decay, gradient_scale and trust ratios have members of their own
   const UpdateScalars* scalars;
@@ -483,7 +485,8 @@ struct LaunchShape {
   unsigned most_x = 0;
 };
 
-// A kernel with its arguments by value. The arguments are plain bytes, so a device can record and compare launches.
+// A KernelLaunch holds a kernel and its arguments by value. The arguments are plain bytes, so a device can record and
+// compare launches.
 struct KernelLaunch {
   Kernel kernel = Kernel::count;
   Type type = Type::fp32;
@@ -530,20 +533,20 @@ KernelLaunch launch_of(const BlendArguments& a);
 KernelLaunch launch_of(Type type, const UpdateArguments& a, std::int64_t blocks);
 KernelLaunch launch_of(const AverageArguments& a);
 
-// The properties of a GPU that decide the size of a grid.
+// Holds the properties of a GPU that decide the size of a grid.
 struct GpuSize {
   int compute_capability = 90;  // 90 for 9.0
   int multiprocessors = 132;
 };
-// The number of blocks of a reducing kernel, which also decides the size of its scratch memory. It is one wave of
-// blocks on the GPU when there is enough work. The number depends only on the sizes and the type of GPU. So results
-// have the same bits on GPUs of one type; another type may add in another order.
+// These return the number of blocks of a reducing kernel, which also decides the size of its scratch memory. It is one
+// wave of blocks on the GPU when there is enough work. The number depends only on the sizes and the type of GPU. So
+// results have the same bits on GPUs of one type; another type may add in another order.
 int norm_blocks(const GpuSize& gpu, Kernel sums, Type type, std::int64_t rows_per_group, int groups, int channels);
 int loss_blocks(const GpuSize& gpu, Type type, std::int64_t rows);
 // Sets first_block of each place and returns the number of blocks of a copy (or an update) of all places.
 std::int64_t place_blocks(TensorPlace* places, int count);
 std::int64_t place_blocks(UpdatePlace* places, int count);
-// The same for the ranges of norms.
+// Does the same for the ranges of norms.
 std::int64_t range_blocks(std::span<NormRange> ranges);
 
 }  // namespace ringtrain::cuda

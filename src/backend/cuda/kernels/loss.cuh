@@ -1,4 +1,4 @@
-// Softmax cross-entropy and its gradient. A warp computes a row.
+// This kernel computes softmax cross-entropy and its gradient. A warp computes a row.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"
@@ -7,7 +7,7 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// The result for a row. Every lane of the warp has the same values.
+// Holds the result for a row. Every lane of the warp has the same values.
 struct RowScore {
   double loss;
   bool correct, correct5;
@@ -53,7 +53,7 @@ __device__ __forceinline__ RowScore score_row(const CrossEntropyArguments& a, st
   return {loss, above == 0, above < 5};
 }
 
-// PassSums without initial values, because shared memory allows none.
+// BlockSums is PassSums without initial values, because shared memory allows none.
 struct BlockSums {
   double loss;
   std::int64_t correct, correct5, targets;

@@ -1,4 +1,4 @@
-// The kernels of batch norm that touch every element. Groups are in blockIdx.z, tiles of rows in blockIdx.x, tiles of
+// These kernels of batch norm touch every element. Groups are in blockIdx.z, tiles of rows in blockIdx.x, tiles of
 // channels in blockIdx.y.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// The position of this thread in its group. `affine` is the position in [groups][channels].
+// Holds the position of this thread in its group. `affine` is the position in [groups][channels].
 struct NormPlace {
   Walk walk;
   std::int64_t row0;  // rows before the group
@@ -24,8 +24,8 @@ __device__ __forceinline__ NormPlace norm_place(std::int64_t rows_per_group, int
   return p;
 }
 
-// The number of rows that a thread loads at a time. It is large enough to hide the latency of memory. It needs few
-// enough registers for two or three blocks on a multiprocessor.
+// A thread loads this number of rows at a time. It is large enough to hide the latency of memory. It needs few enough
+// registers for two or three blocks on a multiprocessor.
 template <class T, bool whole>
 constexpr int rows_at_once = whole && sizeof(T) == 2 ? 2 : 1;
 

@@ -1,4 +1,4 @@
-// The kernels of batch norm that work on channels, after the sums over rows are known. A block has finalize_channels
+// These kernels of batch norm work on channels, after the sums over rows are known. A block has finalize_channels
 // channels. For each channel finalize_parts threads add up the partial sums, in double precision.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Batch norm, ReLU and max pooling in one kernel. The norm's result, ResNet's largest map, is never in memory. The
+// These kernels join batch norm, ReLU and max pooling. The norm's result, ResNet's largest map, is never in memory. The
 // forward pass stores the place of each window's maximum. The backward pass gathers the gradient through the windows
 // when it is needed.
 #pragma once

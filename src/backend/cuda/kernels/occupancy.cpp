@@ -63,7 +63,7 @@ Table read_table() {
   return table;
 }
 
-// The index of the newest code that this GPU can run.
+// Returns the index of the newest code that this GPU can run.
 std::size_t code_for(int compute_capability) {
   std::size_t code = 0;
   while (code + 1 < std::size(compiled_for) && compiled_for[code + 1] <= compute_capability) ++code;

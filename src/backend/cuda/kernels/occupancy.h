@@ -8,23 +8,23 @@
 
 namespace ringtrain::cuda {
 
-// The number of blocks that a multiprocessor of this compute capability (90 for 9.0) holds. A block has `threads`
-// threads with `registers` registers each, and `shared_bytes` of static shared memory. The result is the smallest of
-// four limits: threads, blocks, registers and shared memory. Registers are allocated to warps in units of 256, in each
-// of four partitions. Shared memory has 1 KiB more for each block. Sources: CUDA C++ Programming Guide, "Compute
-// Capabilities"; cuda_occupancy.h.
+// Returns the number of blocks that a multiprocessor of this compute capability (90 for 9.0) holds. A block has
+// `threads` threads with `registers` registers each, and `shared_bytes` of static shared memory. The result is the
+// smallest of four limits: threads, blocks, registers and shared memory. Registers are allocated to warps in units of
+// 256, in each of four partitions. Shared memory has 1 KiB more for each block. Sources: CUDA C++ Programming Guide,
+// "Compute Capabilities"; cuda_occupancy.h.
 int blocks_per_multiprocessor(int compute_capability, int threads, int registers, int shared_bytes);
 
-// The number of blocks of this kernel that the whole GPU holds at a time.
+// Returns the number of blocks of this kernel that the whole GPU holds at a time.
 std::int64_t resident_blocks(const GpuSize& gpu, Kernel kernel, Type type, unsigned threads);
 
-// The number of blocks in x for a kernel whose blocks in x divide the work among themselves. The kernel has `others`
-// blocks in y and z together. The result is at most `most` and about `wanted`. The whole grid is close to a whole
-// number of waves of `resident` blocks, so that the last wave does not leave the GPU half empty. The result is at least
-// one wave when there is enough work.
+// Returns the number of blocks in x for a kernel whose blocks in x divide the work among themselves. The kernel has
+// `others` blocks in y and z together. The result is at most `most` and about `wanted`. The whole grid is close to a
+// whole number of waves of `resident` blocks, so that the last wave does not leave the GPU half empty. The result is at
+// least one wave when there is enough work.
 std::int64_t whole_waves(std::int64_t resident, std::int64_t wanted, std::int64_t others, std::int64_t most);
 
-// The grid of a launch on this GPU. The number of blocks in x changes only when the blocks loop over the rows
+// Returns the grid of a launch on this GPU. The number of blocks in x changes only when the blocks loop over the rows
 // (LaunchShape::most_x).
 LaunchShape fitted(const KernelLaunch& launch, const GpuSize& gpu);
 

@@ -1,4 +1,4 @@
-// The kernels of Muon: the momentum, and the steps of Newton-Schulz between matrix products.
+// These kernels compute Muon's momentum and the steps of Newton-Schulz between matrix products.
 #pragma once
 
 #include "backend/cuda/kernels/tensors.cuh"

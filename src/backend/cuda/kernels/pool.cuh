@@ -1,5 +1,5 @@
-// Pooling, and the flattening that follows it. Pixels of one image are in blockIdx.x, images in blockIdx.y, tiles of
-// channels in blockIdx.z.
+// These kernels compute pooling and the flattening that follows it. Pixels of one image are in blockIdx.x, images in
+// blockIdx.y, tiles of channels in blockIdx.z.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"
@@ -14,7 +14,7 @@ __device__ __forceinline__ int smaller(int a, int b) {
   return a < b ? a : b;
 }
 
-// Eight places. They are one access when the octet is whole.
+// Holds eight places. They are one access when the octet is whole.
 struct alignas(8) Places {
   std::uint8_t v[8];
 };
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(tile_threads, 3) max_pool(PoolArguments a) {
     max_pool_pixels<T, false>(a);
 }
 
-// The windows that contain a pixel of the input.
+// Describes the windows that contain a pixel of the input.
 struct WindowsOfPixel {
   int row, column;  // in the padded input
   int row_begin, row_end, column_begin, column_end;

@@ -1,4 +1,4 @@
-// Sums over warps and blocks in an order that depends on sizes alone, so every run has the same bits.
+// These functions sum over warps and blocks. The order depends on sizes alone, so every run has the same bits.
 #pragma once
 
 #include "backend/cuda/kernels/element.cuh"

@@ -1,4 +1,4 @@
-// The kernels for sequences: one-hot symbols, dropout and carried state.
+// These kernels are for sequences: one-hot symbols, dropout and carried state.
 #pragma once
 
 #include "backend/cuda/kernels/element.cuh"

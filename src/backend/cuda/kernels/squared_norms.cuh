@@ -1,5 +1,6 @@
-// Squared norms of ranges of a flat vector, and the scalars of an update that follow from the norm of the gradient. One
-// launch processes all ranges. The order of every sum depends on the ranges alone, and no sum needs atomics.
+// These kernels compute squared norms of ranges of a flat vector, and the scalars of an update that follow from the
+// norm of the gradient. One launch processes all ranges. The order of every sum depends on the ranges alone, and no sum
+// needs atomics.
 #pragma once
 
 #include "backend/cuda/kernels/reduce.cuh"

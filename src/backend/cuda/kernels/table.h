@@ -1,4 +1,4 @@
-// The addresses of compiled kernels, for the runtime device.
+// The runtime device finds the addresses of compiled kernels here.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"

@@ -34,8 +34,8 @@ __device__ __forceinline__ Place place_of_block(const Place* places, int count) 
   return places[index_of_block(places, count)];
 }
 
-// The piece of a tensor that a block copies when taps and inner elements swap. The piece is one outer index, a range of
-// inner elements and all taps. The offsets count from the tensor's first element on each side.
+// Describes the piece of a tensor that a block copies when taps and inner elements swap. The piece is one outer index,
+// a range of inner elements and all taps. The offsets count from the tensor's first element on each side.
 struct TapsPiece {
   std::int64_t flat, own;
   int flat_count, own_count;  // inner elements; those after flat_count are padding

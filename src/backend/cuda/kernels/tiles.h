@@ -1,4 +1,4 @@
-// The mapping of threads to [rows, channels]. A thread keeps eight neighbouring channels (an octet) and walks down the
+// This file maps threads to [rows, channels]. A thread keeps eight neighbouring channels (an octet) and walks down the
 // rows, so it loads the values of its channels once. Host and device code share these functions and must agree.
 #pragma once
 
@@ -27,7 +27,7 @@ constexpr int norm_chunk = 32 * tile_threads;  // elements per block of a kernel
 constexpr int copy_chunk = 16 * tile_threads;  // elements per block of a plain copy
 constexpr int copy_tile = 2304;                // elements per block of a copy that swaps taps and inner
 
-// The number of inner elements, each with all taps, in one block of such a copy.
+// Returns the number of inner elements, each with all taps, in one block of such a copy.
 RINGTRAIN_HD int copy_width(int taps) {
   return copy_tile / taps;
 }

@@ -1,5 +1,5 @@
-// The kernels that LARS and LAMB run before the update: one trust ratio for each tensor. The order of every sum depends
-// on the ranges alone.
+// LARS and LAMB run these kernels before the update. They compute one trust ratio for each tensor. The order of every
+// sum depends on the ranges alone.
 #pragma once
 
 #include "backend/cuda/kernels/reduce.cuh"

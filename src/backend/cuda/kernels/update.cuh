@@ -1,12 +1,12 @@
-// The optimizer's step over the flat vectors. When a program has its own copies of the weights, the same kernel writes
-// them, from registers or through shared memory.
+// This kernel runs the optimizer's step over the flat vectors. When a program has its own copies of the weights, the
+// same kernel writes them, from registers or through shared memory.
 #pragma once
 
 #include "backend/cuda/kernels/tensors.cuh"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// Four neighbouring elements. fp32 vectors are read 16 bytes at a time.
+// Holds four neighbouring elements. fp32 vectors are read 16 bytes at a time.
 struct alignas(16) Four {
   float v[4];
 };
@@ -47,7 +47,7 @@ __device__ __forceinline__ void store_copy(T* to, const Four& four) {
   *reinterpret_cast<FourHalves*>(to) = halves;
 }
 
-// The part of the rule that differs between tensors.
+// Holds the part of the rule that differs between tensors.
 struct OwnRule {
   float gradient_scale, weight_decay, rate_factor;
   bool is_muons;

@@ -1,5 +1,5 @@
-// The models that lstm/program.h compiles: a stack of LSTM layers on one-hot symbols, a dense layer at every position
-// and softmax cross-entropy, or a part of such a model.
+// LstmModel is a model that lstm/program.h compiles: a stack of LSTM layers on one-hot symbols, a dense layer at every
+// position and softmax cross-entropy, or a part of such a model.
 #pragma once
 
 #include <vector>

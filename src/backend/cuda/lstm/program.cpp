@@ -16,7 +16,7 @@ namespace ringtrain::cuda {
 
 namespace {
 
-// One recurrent call and its storages. Sequences are [length, batch, features].
+// Holds one recurrent call and its storages. Sequences are [length, batch, features].
 struct Call {
   const RnnPlan* plan = nullptr;
   std::size_t first = 0, count = 0;  // layers
@@ -73,7 +73,7 @@ class LstmProgram : public ProgramBase {
   std::int64_t packed_bytes() const {
     return 2 * state_elements(model_.layers.size()) * static_cast<std::int64_t>(sizeof(float));
   }
-  // The address of the part of a state that belongs to the layers from `call.first` on.
+  // Returns the address of the part of a state that belongs to the layers from `call.first` on.
   void* state_of(Storage state, const Call& call) const {
     return schedule_.at<char>(state) + state_elements(call.first) * bytes_of(type_);
   }

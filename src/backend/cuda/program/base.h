@@ -1,7 +1,7 @@
 // This room contains what all programs on a GPU share, and the optimizer's update. A program is a list of commands in a
 // Schedule (schedule.h), which plans their memory and captures them as graphs. ProgramBase, below, stages input, keeps
 // the program's own copies of the weights, and returns sums and logits. FusionTable (fusion.h) chooses what is fused.
-// Updater (update.h) runs the update. A student begins with schedule.h, then reads this header.
+// Updater (update.h) runs the update. Begin with schedule.h, then read this header.
 //
 // The constructor of a program adds its commands in this order:
 //
@@ -72,7 +72,7 @@ class UploadRing {
   std::int64_t next_ = 0;
 };
 
-// The place of the logits: fp32 [position][row][stride].
+// Holds the place of the logits: fp32 [position][row][stride].
 struct LogitsPlace {
   Storage storage = -1;
   std::int64_t classes = 0, stride = 0;
@@ -98,14 +98,15 @@ class ProgramBase : public Program {
   std::vector<float> logits(std::int64_t row, std::int64_t position) const override;
 
   Type type() const { return type_; }
-  // The copies of the weights that set_weights() fills. They are known after allocate().
+  // Returns the copies of the weights that set_weights() fills. They are known after allocate().
   std::shared_ptr<const std::vector<WeightCopy>> weight_copies() const { return weight_copies_; }
 
   // ---- The layers of a program call these functions to add their commands.
 
   Schedule& schedule() { return schedule_; }
   const Schedule& schedule() const { return schedule_; }
-  // Adds a forward command that reads the staged symbols or pixels, u8 [micro_batch, input_bytes]. Never captured.
+  // Adds a forward command that reads the staged symbols or pixels, u8 [micro_batch, input_bytes]. The command is never
+  // captured.
   void add_input_command(std::string name, std::vector<Access> uses,
                          std::function<void(Device&, Stream, const std::uint8_t*)> issue);
   // add_arrival() adds a command that copies what arrives at an end of a part to `to`. add_departure() adds a command

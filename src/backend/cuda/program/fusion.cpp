@@ -20,7 +20,7 @@ namespace {
 
 constexpr int trial_repetitions = 5;
 
-// The key of a question on this device with this cuDNN, because the answer depends on both.
+// Returns the key of a question on this device with this cuDNN, because the answer depends on both.
 std::string on_device(const Device& device, const std::string& question) {
   return cat(device.facts().name, " | cuDNN ", device.facts().cudnn_version, " | ", question);
 }
@@ -66,7 +66,7 @@ std::map<std::string, FusionChoice> choices_of(const std::string& text) {
   return by_key;
 }
 
-// An estimate that only decides the order of the sites.
+// Returns an estimate that only decides the order of the sites.
 double expected_seconds(const Device& device, const FusionSite::Way& way) {
   const Math math = way.operations.empty() ? Math::half : way.operations.front().math;
   const Rates rates = rates_of(device.facts().compute_capability, math);
@@ -77,8 +77,8 @@ bool wants_proof(const FusionSite::Way& way) {
   return std::ranges::any_of(way.operations, [](const DnnOperation& o) { return o.engine == Engine::hopper; });
 }
 
-// The ways in order of bytes; ways with equal bytes keep their order. Without timing, the first one with plans is
-// taken.
+// Returns the ways in order of bytes; ways with equal bytes keep their order. Without timing, the first one with plans
+// is taken.
 std::vector<std::size_t> by_bytes(const FusionSite& site) {
   std::vector<std::size_t> order(site.ways.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -92,7 +92,7 @@ std::size_t guess(const FusionSite& site) {
   return *std::ranges::find_if(order, [&](std::size_t i) { return !wants_proof(site.ways[i]); });
 }
 
-// The first of several equal sites, and the number of sites that are equal.
+// Holds the first of several equal sites, and the number of sites that are equal.
 struct Question {
   const FusionSite* site;
   std::string key;

@@ -14,13 +14,13 @@
 
 namespace ringtrain::cuda {
 
-// A part of what a way runs. The function holds its own scratch memory.
+// Holds a part of what a way runs. The function holds its own scratch memory.
 struct TrialPart {
   std::string what;  // parts with equal `what` take equal time, so one of them is timed; empty: always timed
   std::function<void(Device&, Stream)> run;
 };
 
-// One place in the network where kernels may be joined.
+// Describes one place in the network where kernels may be fused.
 struct FusionSite {
   std::string name;  // "layer1.0.conv1"
   // Ways to compute the site, best guess first. The last way always exists: it uses plain plans and the program's own
@@ -40,7 +40,7 @@ struct FusionSite {
   std::string key() const;  // made from the shapes, so that equal sites share one choice
 };
 
-// A site for operations without a choice. Their plans are timed like those of other sites.
+// Returns a site for operations without a choice. Their plans are timed like those of other sites.
 FusionSite only_way(const std::string& name, const std::vector<DnnOperation>& operations);
 
 struct FusionChoice {
@@ -60,12 +60,12 @@ class FusionTable {
   // expected to take in a step, equal sites together. So the sites with the most to gain come first.
   std::vector<std::size_t> choose(Device& device, std::span<const FusionSite> sites);
   std::size_t choose(Device& device, const FusionSite& site) { return choose(device, {&site, 1}).front(); }
-  // The choices for sites with more than one way, in the order in which they were asked.
+  // Returns the choices for sites with more than one way, in the order in which they were asked.
   const std::vector<FusionChoice>& choices() const { return choices_; }
   double seconds_spent() const { return spent_; }  // device time
 
-  // The table as one text, for broadcast, cache and the run's record. load() throws Error that names the line it does
-  // not understand.
+  // text() returns the table as one text, for broadcast, cache and the run's record. load() throws Error that names the
+  // line it does not understand.
   std::string text() const;
   void load(const std::string& text);
   // Loads choices of earlier runs. They apply to sites that load() has not named. text() then contains those that are

@@ -11,7 +11,7 @@ namespace {
 constexpr double launch_seconds = 3e-6;  // from a kernel's last block until the next kernel fills the GPU
 constexpr double tile = 128;             // rows and columns of a block's tile of the product
 
-// The implicit matrix product: [rows, inner] x [inner, columns].
+// Holds the sizes of the implicit matrix product: [rows, inner] x [inner, columns].
 struct Product {
   double rows, columns, inner;
 };

@@ -8,7 +8,8 @@
 
 namespace ringtrain::cuda {
 
-// A lower bound of the memory of a training program per sample. It counts values that the backward pass reads again.
+// Returns a lower bound of the memory of a training program per sample. It counts values that the backward pass reads
+// again.
 std::int64_t least_bytes_per_sample(const Graph& graph, Precision precision);
 
 // Returns the largest divisor of demand.rows that is a multiple of demand.group and whose programs fit into `room`

@@ -1,5 +1,5 @@
-// The work of Muon before an update on a device: it updates the momentum, makes the matrices orthogonal and gathers the
-// directions from the other ranks.
+// MuonDirections does Muon's work before an update on a device. It updates the momentum, makes the matrices orthogonal
+// and gathers the directions from the other ranks.
 #pragma once
 
 #include <functional>

@@ -12,7 +12,7 @@ namespace ringtrain::cuda {
 
 namespace {
 
-// The predicted begin of each command, and the end of the last one.
+// Returns the predicted begin of each command, and the end of the last one.
 std::vector<double> begin_times(const std::vector<Command>& commands, std::size_t end, const OffloadRates& rates) {
   std::vector<double> begins = {0};
   for (std::size_t i = 0; i < end; ++i)
@@ -113,7 +113,7 @@ Command Schedule::wait_for_copy(std::size_t which, bool out) {
           .replayed = false};
 }
 
-// All storages that a backward command reads again, in the order in which the forward pass makes them.
+// Returns all storages that a backward command reads again, in the order in which the forward pass makes them.
 std::vector<Schedule::Journey> Schedule::possible_journeys(std::size_t end) const {
   constexpr auto none = static_cast<std::size_t>(-1);
   std::map<Storage, Journey> by_storage;
@@ -156,8 +156,8 @@ void Schedule::insert_offload() {
     offload_times_.back += j.seconds;
   }
 
-  // The copies and waits to be inserted before each command, in the order in which they are issued. A copy is issued
-  // before a wait for another copy.
+  // These lists hold the copies and waits to be inserted before each command, in the order in which they are issued. A
+  // copy is issued before a wait for another copy.
   std::vector<std::vector<Command>> forward(end + 1), backward(end + 1);
   std::vector<std::vector<Storage>> returns(end + 1);
   std::vector<std::size_t> by_need;

@@ -26,7 +26,7 @@ struct OffloadRates {
   std::int64_t least = std::int64_t{1} << 20;  // bytes; smaller activations stay
 };
 
-// Predicted times of a pass of one micro-batch.
+// Holds predicted times of a pass of one micro-batch.
 struct OffloadTimes {
   double forward = 0, backward = 0;  // seconds of computing
   double out = 0, back = 0;          // seconds of copying in parallel

@@ -8,13 +8,14 @@
 
 namespace ringtrain::cuda {
 
-// A place in a storage.
+// Names a place in a storage.
 struct Tensor {
   Storage storage = -1;
   std::int64_t offset = 0;  // bytes
 };
 
-// A tensor of an operation: its place, and the distance in bytes from its place in one launch to its place in the next.
+// Holds the place of a tensor of an operation, and the distance in bytes from its place in one launch to its place in
+// the next.
 struct Operand {
   DnnRole role;
   Tensor tensor;
@@ -31,7 +32,7 @@ const DnnPlan& plan_of(Device& device, const std::string& name, const DnnOperati
 void add_operation(Schedule& schedule, const DnnPlan* plan, std::string name, const DnnOperation& operation,
                    std::int64_t launches, const std::vector<Operand>& operands);
 
-// The size of all tensors of the operation in bytes.
+// Returns the size of all tensors of the operation in bytes.
 double tensor_bytes(const DnnOperation& operation);
 
 }  // namespace ringtrain::cuda

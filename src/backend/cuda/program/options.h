@@ -1,4 +1,4 @@
-// The options with which programs for a device are compiled.
+// BackendOptions holds the options with which programs for a device are compiled.
 #pragma once
 
 #include <cstdint>

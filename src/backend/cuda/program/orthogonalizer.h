@@ -1,5 +1,5 @@
-// Newton-Schulz orthogonalisation on a device. cuDNN computes the products in full fp32. The kernels are in
-// kernels/orthogonalize.cuh.
+// This file has Newton-Schulz orthogonalisation on a device. cuDNN computes the products in full fp32. The kernels are
+// in kernels/orthogonalize.cuh.
 #pragma once
 
 #include <functional>

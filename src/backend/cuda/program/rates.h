@@ -1,4 +1,4 @@
-// Rough rates of GPUs, for guesses when nothing is timed.
+// This file has rough rates of GPUs, for guesses when nothing is timed.
 #pragma once
 
 #include "backend/cuda/types.h"
@@ -9,12 +9,12 @@ struct Rates {
   double bytes, flops;  // per second
 };
 
-// The rate of copies between a GPU and page-locked memory of its host, in bytes per second and direction. It is about
-// nine tenths of PCIe 4 x16 (A100) or PCIe 5 x16 (H100 and later).
+// Returns the rate of copies between a GPU and page-locked memory of its host, in bytes per second and direction. It is
+// about nine tenths of PCIe 4 x16 (A100) or PCIe 5 x16 (H100 and later).
 double host_link_rate(int compute_capability);
 
-// The rates of memory and of matrix products, about three quarters of the numbers in the data sheets (A100, H200,
-// B200). `compute_capability` is 90 for 9.0.
+// Returns the rates of memory and of matrix products. They are about three quarters of the numbers in the data sheets
+// (A100, H200, B200). `compute_capability` is 90 for 9.0.
 Rates rates_of(int compute_capability, Math math);
 
 }  // namespace ringtrain::cuda

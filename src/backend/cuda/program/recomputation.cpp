@@ -15,7 +15,7 @@ bool uses(const Command& command, Storage storage) {
   return std::ranges::any_of(command.uses, [&](const Access& use) { return use.storage == storage; });
 }
 
-// Whether the command both reads and writes the storage.
+// Returns whether the command both reads and writes the storage.
 bool changes(const Command& command, Storage storage) {
   const auto as = [&](bool write) {
     return std::ranges::any_of(command.uses, [&](const Access& u) { return u.storage == storage && u.write == write; });

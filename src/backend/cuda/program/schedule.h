@@ -52,8 +52,8 @@ class Schedule {
 
   Storage buffer(std::string what, std::int64_t bytes);   // lives from its first to its last use
   Storage lasting(std::string what, std::int64_t bytes);  // lives for the whole run: copies of weights, input, sums
-  // Lives for the whole run, once for each slot. For values that commands of both passes read and that must not be
-  // recomputed.
+  // Lives for the whole run, once for each slot. It is for values that commands of both passes read and that must not
+  // be recomputed.
   Storage per_slot(std::string what, std::int64_t bytes);
   void resize(Storage storage, std::int64_t bytes);  // before plan()
   std::int64_t bytes(Storage storage) const { return item(storage).bytes; }
@@ -82,8 +82,8 @@ class Schedule {
   void select(int slot);
   int slot() const { return slot_; }
   int slots() const { return slots_; }
-  // The bytes of page-locked memory that offloaded activations need; valid after plan(). When it is not 0, bind_host()
-  // must be given that memory.
+  // Returns the bytes of page-locked memory that offloaded activations need; call it after plan(). When it is not 0,
+  // bind_host() must be given that memory.
   std::int64_t host_bytes() const;
   void bind_host(Device& device, std::byte* host);
   Stream offload_stream() const { return offload_stream_; }  // handle 0 when nothing is offloaded
@@ -95,13 +95,12 @@ class Schedule {
 
   enum class Part { forward, backward, weights };
   // Runs the commands of a part. With graphs, the first run of a variant is a plain run, because libraries load some
-  // code at the first call. The second run is captured and replayed, and later runs are replayed. A variant is
-  // accumulating or not.
+  // code at the first call. The second run is captured and replayed, and later runs are replayed.
   void run(Device& device, Part part, bool accumulate, bool graphs, const BackwardHooks* hooks);
   // Forgets captured graphs. Call it when an address that the commands were given from outside has changed.
   void forget_captured(Part part);
 
-  // The state of a segment in one variant: a slot, accumulating or not.
+  // Holds the state of a segment in one variant. A variant is a slot, accumulating or not.
   struct Replay {
     int runs = 0;
     CapturedGraph captured = {};
@@ -113,8 +112,8 @@ class Schedule {
     bool replayed = true;
     std::vector<Replay> replays;
   };
-  // A storage that is offloaded, and the commands between which it is away. The indices of commands are those of the
-  // schedule without copies.
+  // Describes a storage that is offloaded, and the commands between which it is away. The indices of commands are those
+  // of the schedule without copies.
   struct Journey {
     Storage storage = -1;
     std::size_t written = 0;  // the last command of the forward pass that writes it
@@ -140,8 +139,8 @@ class Schedule {
     int again = -1;        // command with which the second lifetime begins
     char* base = nullptr;  // address in the current lifetime
   };
-  // A storage that is offloaded. The four events say, in this order: it was written for the last time in the forward
-  // pass; the copy out is done; its memory for the backward pass is free; the copy back is done.
+  // Holds a storage that is offloaded. The four events say, in this order: it was written for the last time in the
+  // forward pass; the copy out is done; its memory for the backward pass is free; the copy back is done.
   struct Travel {
     Storage storage = -1;
     std::int64_t host_offset = 0;

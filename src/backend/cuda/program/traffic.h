@@ -5,7 +5,7 @@
 
 namespace ringtrain::cuda {
 
-// The traffic of one pass of a micro-batch, and of the refresh of the program's own weights after an update.
+// Holds the traffic of one pass of a micro-batch, and of the refresh of the program's own weights after an update.
 struct Traffic {
   double forward_bytes = 0, backward_bytes = 0, weights_bytes = 0;
   double flops = 0;  // of forward and backward

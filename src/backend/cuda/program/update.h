@@ -41,8 +41,8 @@ class Updater {
   std::unique_ptr<MuonDirections> muon_;  // the same
   std::unique_ptr<CompletedNorms> completed_;  // the same; for the gradient when ranks share the tensors
   bool reports_trust_ = false;                 // about the last update
-  // The ranges and copies whose places are on the device now. Copies are compared by their shared pointer, because the
-  // address of a program may be used again by another.
+  // The places of these ranges and copies are on the device now. Copies are compared by their shared pointer, because
+  // the address of a program may be used again by another.
   std::vector<UpdateRange> known_ranges_;
   std::shared_ptr<const std::vector<WeightCopy>> known_copies_;
   std::int64_t place_count_ = 0, place_blocks_ = 0;

@@ -1,5 +1,5 @@
-// The places that the update's kernel processes. A place is a trained piece of the flat vector inside one range, and
-// the program's copy that is written with it.
+// This file makes the places that the update's kernel processes. A place is a trained piece of the flat vector inside
+// one range, and the program's copy that is written with it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace ringtrain::cuda {
 
-// A program's own copy of a tensor.
+// Describes a program's own copy of a tensor.
 struct WeightCopy {
   TensorPlace place;  // own_offset counts from `own`
   void* own = nullptr;

@@ -1,4 +1,4 @@
-// Flat fp32 vectors in device memory.
+// DeviceVector is a flat fp32 vector in device memory.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// The functions of cuDNN that the program calls directly. NVIDIA's front end calls cuDNN's graph API (dnn/plans.cpp).
+// Cudnn holds the functions of cuDNN that the program calls directly. NVIDIA's front end calls cuDNN's graph API
+// (dnn/plans.cpp).
 #pragma once
 
 #include <cudnn.h>

@@ -10,7 +10,8 @@
 
 namespace ringtrain::cuda {
 
-// The folder below `cache` that keeps plans for this GPU and this cuDNN. When `cache` is "", the result is empty.
+// Returns the folder below `cache` that keeps plans for this GPU and this cuDNN. When `cache` is "", the result is
+// empty.
 std::filesystem::path plan_folder(const std::string& cache, const DeviceFacts& facts);
 
 // Several threads may call cuDNN at once when each has a handle of its own. The device's thread passes the device's

@@ -86,8 +86,8 @@ std::int64_t CudnnRnnPlan::input_bytes() const {
   return operation_.length * operation_.batch * operation_.input * bytes_of(operation_.type);
 }
 
-// cuDNN's own workspace, followed by memory for the gradient of x. cuDNN writes that gradient whether or not it is
-// wanted.
+// Returns the size of cuDNN's own workspace and of memory for the gradient of x that follows it. cuDNN writes that
+// gradient whether or not it is wanted.
 std::int64_t CudnnRnnPlan::workspace_bytes() const {
   const std::int64_t own = round_up(static_cast<std::int64_t>(workspace_bytes_));
   return operation_.training ? own + round_up(input_bytes()) : own;

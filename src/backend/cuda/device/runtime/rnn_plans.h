@@ -1,5 +1,5 @@
-// Recurrent layers through cuDNN's legacy API: descriptors, one weight space, and a reserve buffer that the forward
-// pass writes and the backward pass reads.
+// Runs recurrent layers through cuDNN's legacy API, which has descriptors, one weight space, and a reserve buffer that
+// the forward pass writes and the backward pass reads.
 #pragma once
 
 #include <cudnn.h>
