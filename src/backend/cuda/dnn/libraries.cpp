@@ -160,9 +160,9 @@ void* cudnn_library() {
                                 "RINGTRAIN_CUDA_LIBRARIES, or activate a Python "
                                 "environment that has the package nvidia-cudnn."});
   if (cudnn_frontend::cudnn_dlhandle == library) return library;
-  // Recurrent layers call cuBLAS from several streams. With buffers of one size (the total of Hopper's default) cuBLAS
-  // takes the same kernels each time. Its default has two sizes; it may then take other kernels when the large buffers
-  // are in use.
+  // Recurrent layers call cuBLAS from several streams. With workspace buffers of one size cuBLAS takes the same kernels
+  // each time. With its default of two sizes it may take other kernels when the large buffers are in use. The total
+  // size here is that of Hopper's default.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   // cuDNN and its front end open these libraries by their bare names, and find those that are open already. cuDNN
   // itself reports a missing one.

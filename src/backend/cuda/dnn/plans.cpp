@@ -265,7 +265,7 @@ void filter(const DnnOperation& operation, fe::graph::Graph& graph) {
     graph.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
 }
 
-// Whether the operation has sums whose bits differ from run to run.
+// Returns whether the operation has sums whose bits differ from run to run.
 bool has_unordered_sums(const DnnOperation& operation) {
   if (operation.engine == Engine::specialised || fe::detail::get_backend_version() >= ordered_sums) return false;
   const std::vector<DnnTensor> tensors = operation.tensors();
