@@ -1,9 +1,11 @@
 """One fault from the first start to the last --resume, and everything that was wrong on the way."""
+import re
 import shutil
 import time
+from pathlib import Path
 
 from draw import CATALOGUE
-from jobs import KINDS, e2e, run_dirs, undisturbed
+from jobs import KINDS, ROOT, e2e, run_dirs, undisturbed
 from outcome import of_the_end, of_the_files, of_the_whole, outcome_of, resumed_step
 from running import Strikes, follow, harm_file, rule_text
 
@@ -56,6 +58,7 @@ class Trial:
             self.wrong += of_the_whole(self.runs(), self.whole, self.harmed)
         if code != 0 or fault.harm:
             self.resume(requeued)
+        self.wrong = [self.anonymous(sentence) for sentence in self.wrong]
         if fault.target == "remove checkpoint":  # which cannot remove its trial, either
             self.wrong = [sentence for sentence in self.wrong if "temporary files are left" not in sentence]
         return self
@@ -64,7 +67,13 @@ class Trial:
         """The calls that the rules have met first, one of each rank."""
         path = self.folder / "hits"
         calls = {line.split(" ", 3)[3] for line in path.read_text().splitlines()} if path.exists() else set()
-        return "; ".join(sorted(calls)[:2]).replace(str(self.folder), "").replace(str(self.place.folder), "")
+        return self.anonymous("; ".join(sorted(calls)[:2]))
+
+    def anonymous(self, text):
+        """Without the campaign's folders, the checkout's and the user's: the record is the same on every machine."""
+        for folder, name in ((self.folder, ""), (self.place.folder, ""), (ROOT, "."), (Path.home(), "~")):
+            text = re.sub(rf"{re.escape(str(folder))}(?![\w.-])", name, text)
+        return text
 
     def log(self):
         """What a batch script keeps of its ranks' words."""
