@@ -37,7 +37,7 @@ CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/dev
 WITHOUT_CUDA_PATTERNS := src/backend/cuda/device/without_cuda% src/cluster/without_nccl%
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
-FUZZ_TARGETS := tests/fuzz/target.cpp tests/fuzz/damaged_hdf5.cpp $(wildcard tests/fuzz/targets/*.cpp) # driver.cpp: libFuzzer's
+FUZZ_TARGETS := tests/fuzz/target.cpp tests/fuzz/repair.cpp tests/fuzz/damaged_hdf5.cpp $(wildcard tests/fuzz/targets/*.cpp) # driver.cpp: libFuzzer's
 BENCHES := $(patsubst tests/bench/%.cpp,build/bench/%,$(wildcard tests/bench/*.cpp))
 TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildcard tests/mpi/*.cpp),build/tests/mpi_tests) \
   $(if $(wildcard tests/gpu/*.cpp),build/tests/gpu_tests)

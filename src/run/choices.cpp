@@ -57,8 +57,8 @@ RunChoices RunChoices::of_head(const std::string& line) {
     json.at("device").get_to(choices.device);
     json.at("cudnn").get_to(choices.cudnn);
     json.at("communication").get_to(choices.communication);
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(cat("its first line is not understood: ", e.what()));
+  } catch (const nlohmann::json::exception&) {
+    throw Error("its first line does not hold the texts 'device' and 'cudnn' and the object 'communication'");
   }
   return choices;
 }

@@ -8,10 +8,14 @@
 #include <map>
 #include <vector>
 
+#include "base/crc32c.h"
+
 namespace ringtrain::fuzz {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int element_kind = 6, first_element_byte = 240;
 
 struct GoodFile {
   std::string bytes;
@@ -92,6 +96,30 @@ void replace_dataset(hid_t file, const GoodFile& good, Bytes& input) {
       H5Dcreate2(file, name.c_str(), type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Dclose);
 }
 
+// One value of a data set of numbers, as a writer with an error would have written it.
+void set_element(hid_t file, const GoodFile& good, Bytes& input) {
+  const std::string& name = good.objects[input.byte() % good.objects.size()];
+  const hsize_t choice = input.byte();
+  const std::uint64_t value = input.word();
+  const h5::Handle dataset(H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose);
+  if (dataset.get() < 0) return;  // a group, or removed by an earlier change
+  const h5::Handle space(H5Dget_space(dataset.get()), H5Sclose), type(H5Dget_type(dataset.get()), H5Tclose);
+  const hssize_t count = H5Sget_simple_extent_npoints(space.get());
+  const int rank = H5Sget_simple_extent_ndims(space.get());
+  const H5T_class_t kind = H5Tget_class(type.get());
+  if (count <= 0 || count > 1 << 16 || rank < 1 || (kind != H5T_INTEGER && kind != H5T_FLOAT)) return;
+  std::vector<hsize_t> extents(static_cast<std::size_t>(rank)), at(extents.size());
+  H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr);
+  hsize_t left = choice % static_cast<hsize_t>(count);
+  for (std::size_t d = extents.size(); d-- > 0; left /= extents[d]) at[d] = left % extents[d];
+  H5Sselect_elements(space.get(), H5S_SELECT_SET, 1, at.data());
+  const hsize_t one = 1;
+  const h5::Handle memory(H5Screate_simple(1, &one, nullptr), H5Sclose);
+  const double real = static_cast<double>(static_cast<std::int64_t>(value)) / 1024;
+  H5Dwrite(dataset.get(), kind == H5T_FLOAT ? H5T_NATIVE_DOUBLE : H5T_NATIVE_UINT64, memory.get(), space.get(),
+           H5P_DEFAULT, kind == H5T_FLOAT ? static_cast<const void*>(&real) : &value);
+}
+
 void remove_one(hid_t file, const GoodFile& good, Bytes& input) {
   const std::uint8_t which = input.byte();
   if (which % 2 == 0) {
@@ -117,6 +145,9 @@ bool change_contents(hid_t file, const GoodFile& good, Bytes& input, int kind) {
     case 3:
       remove_one(file, good, input);
       return true;
+    case element_kind:
+      set_element(file, good, input);
+      return true;
     default:
       return false;
   }
@@ -133,10 +164,41 @@ void change_bytes(const std::string& path, Bytes& input, int kind) {
   }
 }
 
+// Elements of a data set of integers of so many bytes each; -1: not there, of another type, or too large.
+hssize_t elements_of(const h5::Handle& dataset, std::size_t element_bytes) {
+  if (dataset.get() < 0) return -1;
+  const h5::Handle space(H5Dget_space(dataset.get()), H5Sclose), type(H5Dget_type(dataset.get()), H5Tclose);
+  const hssize_t count = H5Sget_simple_extent_npoints(space.get());
+  const bool fits = H5Tget_class(type.get()) == H5T_INTEGER && H5Tget_size(type.get()) == element_bytes;
+  return fits && count <= 1 << 16 ? count : -1;
+}
+
 }  // namespace
 
+std::vector<std::uint8_t> bytes_of(hid_t file, const char* name) {
+  const h5::Handle dataset(H5Dopen2(file, name, H5P_DEFAULT), H5Dclose);
+  const hssize_t count = elements_of(dataset, 1);
+  std::vector<std::uint8_t> bytes(count < 0 ? 0 : static_cast<std::size_t>(count));
+  if (!bytes.empty() && H5Dread(dataset.get(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) < 0)
+    return {};
+  return bytes;
+}
+
+void write_checksums(hid_t file, std::span<const std::uint8_t> bytes, const std::vector<std::uint64_t>& ends) {
+  const h5::Handle dataset(H5Dopen2(file, "crc32c", H5P_DEFAULT), H5Dclose);
+  if (elements_of(dataset, 4) != std::ssize(ends)) return;
+  std::vector<std::uint32_t> checksums;
+  std::uint64_t begin = 0;
+  for (const std::uint64_t end : ends) {
+    if (end < begin || end > bytes.size()) return;
+    checksums.push_back(crc32c(bytes.subspan(begin, end - begin)));
+    begin = end;
+  }
+  H5Dwrite(dataset.get(), H5T_NATIVE_UINT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, checksums.data());
+}
+
 std::string damaged_file(const std::string& name, std::string_view input,
-                         const std::function<void(const std::string& path)>& make) {
+                         const std::function<void(const std::string& path)>& make, Recompute recompute) {
   if (input.starts_with("\x89HDF")) return write_input(name, input);
   static std::map<std::string, GoodFile> known;
   auto found = known.find(name);
@@ -149,13 +211,15 @@ std::string damaged_file(const std::string& name, std::string_view input,
   const std::string path = write_input(name, good.bytes);
   Bytes rest(input);
   for (int changes = 0; !rest.empty() && changes < 8;) {
-    int kind = rest.byte() % 6;
+    const std::uint8_t choice = rest.byte();
+    const int kind = choice >= first_element_byte ? element_kind : choice % 6;
     ++changes;
-    if (kind < 4) {
+    if (kind < 4 || kind == element_kind) {
       const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
       const h5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
       if (file.get() < 0) break;
       change_contents(file.get(), good, rest, kind);
+      if (kind == element_kind && recompute != nullptr) recompute(file.get());
     } else {
       change_bytes(path, rest, kind);
       break;  // HDF5 is not to write a file that it may not understand any more

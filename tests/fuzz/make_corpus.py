@@ -27,16 +27,22 @@ def put(target, name, content):
     (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def png(width, height, depth, colour, data, more=b""):
-    def chunk(kind, body):
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + more + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+def chunk(kind, body):
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def png(width, height, depth, colour, data, more=b"", interlace=0, pack=zlib.compress):
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlace)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + more + chunk(b"IDAT", pack(data)) + chunk(b"IEND", b"")
+
+
+def stored(data):
+    """zlib's format without compression: a changed byte is a changed pixel."""
+    return zlib.compress(data, 0)
 
 
 def palette():
-    body = b"PLTE" + bytes(range(12))
-    return struct.pack(">I", 12) + body + struct.pack(">I", zlib.crc32(body))
+    return chunk(b"PLTE", bytes(range(12)))
 
 
 def tar(format_, names):
@@ -87,6 +93,10 @@ put("png", "grey", png(3, 2, 8, 0, b"\0abc\1def"))
 put("png", "colour", png(2, 2, 8, 2, b"\0abcdef\4ghijkl"))
 put("png", "sixteen", png(1, 2, 16, 6, b"\0abcdefgh\2ijklmnop"))
 put("png", "palette", png(4, 1, 2, 3, b"\0\x1b", palette()))
+put("png", "interlaced", png(5, 5, 8, 2, bytes(100), interlace=1, pack=stored))
+put("png", "stored", png(4, 3, 8, 2, b"".join(bytes([kind]) + bytes(range(12)) for kind in (1, 3, 4)), pack=stored))
+put("png", "bits", png(9, 2, 1, 0, b"\0\xaa\x80\0\x55\0", chunk(b"tRNS", b"\0\1"), pack=stored))
+put("png", "grey_alpha", png(2, 2, 8, 4, b"\0abcd\2efgh", chunk(b"gAMA", struct.pack(">I", 45455)), pack=stored))
 put("record", "png", png(9, 8, 8, 2, (b"\0" + bytes(range(27))) * 8) + b"\x03\x03")
 put("tar", "ustar", tar(tarfile.USTAR_FORMAT, ["./a/1.jpg", "a/2.png"]))
 put("tar", "pax", tar(tarfile.PAX_FORMAT, ["\u00e9/" + "x" * 120 + ".jpg"]))
@@ -125,12 +135,15 @@ put("dataset_text", "good", b"")
 put("dataset_text", "changed", b"\x00\x01\x02\x03" + struct.pack("<q", 5) + b"\x01\x03text\n")
 put("dataset_text", "reshaped", b"\x02\x00\x00\x21\x02\x06\x00\x04\x00")
 put("dataset_text", "flipped", b"\x04\x10\x08\x00\xff")
+put("dataset_text", "values", b"\xf0\x05\x07" + struct.pack("<Q", 3) + b"\xf0\x02\x01" + struct.pack("<Q", 9))
+put("dataset_images", "values", b"\xf0\x02\x05" + struct.pack("<Q", 17) + b"\xf0\x04\x02" + struct.pack("<Q", 1) + b"\x01")
 put("dataset_images", "pixels", b"")
 put("dataset_images", "jpegs", b"\x01")
 put("dataset_images", "changed", b"\x00\x01\x02\x03" + struct.pack("<q", 5) + b"\x01\x03text\n\x03")
 put("dataset_images", "reshaped", b"\x02\x00\x00\x21\x04\x03\x00\x08\x00\x09\x00\x03\x00")
 put("dataset_images", "cut", b"\x05\x10\x08\x00")
 put("checkpoint", "good", b"")
+put("checkpoint", "values", b"\xf0\x01\x01" + struct.pack("<Q", 1 << 20))
 put("checkpoint", "flipped", b"\x04\x10\x08\x00\xff")
 put("checkpoint", "reshaped", b"\x02\x00\x05\x21\x02\x02\x00\x03\x00")
 put("checkpoint", "texts", "Tvocabulary=[\"a\", 195, \"\\u00e9\"]\nkept_steps=1 2 3\nbest_loss:1.5\nbatch:512\nmicro_batch:8\n")

@@ -36,6 +36,11 @@ std::map<std::string, Read>& targets() {
   return all;
 }
 
+std::map<std::string, Repair>& repairs() {
+  static std::map<std::string, Repair> all;
+  return all;
+}
+
 void expect(bool kept, const std::string& promise) {
   if (!kept) throw std::logic_error("broken promise: " + promise);
 }

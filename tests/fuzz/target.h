@@ -15,8 +15,15 @@ using Read = void (*)(std::string_view input);
 // All targets by name; a file in targets/ adds its own.
 std::map<std::string, Read>& targets();
 
+// Makes an input's own checksums right again (repair.h). The fuzzer calls it after most mutations.
+using Repair = std::string (*)(std::string_view input);
+std::map<std::string, Repair>& repairs();  // of the targets that have one
+
 struct Registered {
-  Registered(const char* name, Read read) { targets()[name] = read; }
+  Registered(const char* name, Read read, Repair repair = nullptr) {
+    targets()[name] = read;
+    if (repair != nullptr) repairs()[name] = repair;
+  }
 };
 
 // Throws std::logic_error naming the promise that the program broke.

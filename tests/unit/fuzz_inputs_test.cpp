@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "data_prep/verify.h"
 #include "tests/fuzz/target.h"
 
 namespace ringtrain {
@@ -60,6 +61,66 @@ TEST(FuzzInputs, BelongToTargets) {
     for (const fs::directory_entry& entry : fs::directory_iterator(fs::path("tests/fuzz") / kind))
       EXPECT_TRUE(fuzz::targets().contains(entry.path().filename().string())) << entry.path();
   }
+}
+
+std::string bytes_of_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// A right checksum stays; a wrong one, which is refused, becomes what it was.
+TEST(FuzzInputs, RepairsMakeChecksumsRight) {
+  struct Case {
+    std::string target, file;
+    std::size_t checksum_at;
+  };
+  for (const auto& [target, file, at] :
+       {Case{"png", "stored", 29}, Case{"png", "palette", 30}, Case{"tar", "ustar", 150}, Case{"tar", "pax", 150}}) {
+    SCOPED_TRACE(cat(target, "/", file));
+    const std::string good = bytes_of_file(cat("tests/fuzz/corpus/", target, "/", file));
+    const fuzz::Read read = fuzz::targets().at(target);
+    const fuzz::Repair repair = fuzz::repairs().at(target);
+    EXPECT_EQ(repair(good), good);
+    EXPECT_EQ(fuzz::run(read, good), "");
+    std::string wrong = good;
+    wrong.at(at) ^= 1;
+    EXPECT_NE(fuzz::run(read, wrong), "");
+    EXPECT_EQ(repair(wrong), good);
+  }
+  for (const auto& [name, repair] : fuzz::repairs())
+    for (const std::string& none : {std::string(), std::string("x"), std::string(700, 'x')})
+      EXPECT_EQ(repair(none).size(), none.size()) << name;
+}
+
+// The member's name in a pax header is longer now: the record's length, the header's checksum follow.
+TEST(FuzzInputs, ARepairedPaxRecordHasItsLength) {
+  const std::string good = bytes_of_file("tests/fuzz/corpus/tar/pax");
+  const std::size_t record = 512, blank = good.find(' ', record);
+  std::string wrong = good;
+  wrong.replace(record, blank - record, std::string(blank - record, '9'));
+  EXPECT_NE(fuzz::run(fuzz::targets().at("tar"), wrong), "");
+  EXPECT_EQ(fuzz::repairs().at("tar")(wrong), good);
+}
+
+// A changed value of a data set is seen by what looks behind the checksums.
+TEST(FuzzInputs, ChangedValuesHaveRightChecksums) {
+  const auto path_of = [](const char* target, std::string input) {
+    EXPECT_NO_THROW(fuzz::run(fuzz::targets().at(target), input));
+    return fuzz::in_folder(std::string(target) == "dataset_text" ? "text.h5" : "jpeg.h5");
+  };
+  const auto problems_of = [](const std::string& path) {
+    std::string all;
+    for (const std::string& fault : verify_dataset(path).faults) all += fault + "\n";
+    return all;
+  };
+  // Objects are counted in the order of their names: crc32c, name_index, name_offsets, names, sample_ids, tokens.
+  const std::string token = problems_of(path_of("dataset_text", std::string("\xf0\x05\x07\x63\0\0\0\0\0\0\0", 11)));
+  EXPECT_NE(token.find("holds the id 99"), std::string::npos) << token;
+  EXPECT_EQ(token.find("CRC-32C"), std::string::npos) << token;
+  // class_ids, class_names, crc32c, images, labels, ...: the first byte of the first picture; an odd length is JPEG.
+  const std::string picture = problems_of(path_of("dataset_images", std::string("\xf0\x03\0\0\0\0\0\0\0\0\0", 11)));
+  EXPECT_NE(picture.find("does not decode"), std::string::npos) << picture;
+  EXPECT_EQ(picture.find("CRC-32C"), std::string::npos) << picture;
 }
 
 // The driver is built with Clang alone; here the checks themselves are seen to fail.

@@ -1,6 +1,7 @@
 // PNG pictures, and what becomes of them on the way to a record.
 #include "data_prep/images/png.h"
 
+#include "tests/fuzz/repair.h"
 #include "tests/fuzz/target.h"
 
 namespace ringtrain::fuzz {
@@ -14,7 +15,7 @@ void read(std::string_view input) {
   expect(decode_png(encode_png(image)).pixels == image.pixels, "an encoded image decodes to the same pixels");
 }
 
-const Registered registered("png", read);
+const Registered registered("png", read, repair_png);
 
 }  // namespace
 }  // namespace ringtrain::fuzz

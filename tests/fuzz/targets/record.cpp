@@ -2,6 +2,7 @@
 #include "data_prep/images/record.h"
 
 #include "data/jpeg.h"
+#include "tests/fuzz/repair.h"
 #include "tests/fuzz/target.h"
 
 namespace ringtrain::fuzz {
@@ -30,7 +31,7 @@ void read(std::string_view input) {
   }
 }
 
-const Registered registered("record", read);
+const Registered registered("record", read, repair_png);
 
 }  // namespace
 }  // namespace ringtrain::fuzz

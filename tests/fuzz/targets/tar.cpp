@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "data_prep/common/read_file.h"
+#include "tests/fuzz/repair.h"
 #include "tests/fuzz/target.h"
 
 namespace ringtrain::fuzz {
@@ -22,7 +23,7 @@ void read(std::string_view input) {
   }
 }
 
-const Registered registered("tar", read);
+const Registered registered("tar", read, repair_tar);
 
 }  // namespace
 }  // namespace ringtrain::fuzz
