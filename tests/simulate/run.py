@@ -41,7 +41,8 @@ OPTIONS = {
 }
 STATED = ("message_gb_s", "memory_gb_s", "node_us", "network_gb_s", "network_us")
 COLUMNS = ("commit", "what", "topology", "ranks", "ranks_per_node", "algorithm", "bucket_elements", *STATED, "faster",
-           "seconds", "of_bound", "predicted_seconds", "efficiency", "predicted_efficiency", "host_seconds")
+           "look_us", "spare_core", "seconds", "of_bound", "predicted_seconds", "efficiency", "predicted_efficiency",
+           "host_seconds")
 
 
 def run(command, what, **options):
@@ -98,6 +99,8 @@ def stated_preflight(o):
         for key in ("forward", "backward", "update"):
             if key in place:
                 place[key] /= o.faster
+    if o.spare_core:
+        step["on_device"] = True
     step.update(ranks_per_node=o.ranks_per_node, cores_per_node=2 * o.ranks_per_node, full_node_pass=0, jitter=0,
                 seconds=step["forward"] + step["backward"] + step["update"], input_seconds=0, input_wait=0)
     links = {"node": (o.node_us, rank_gb_s(o)), "network": (o.network_us, o.network_gb_s)}
@@ -132,7 +135,7 @@ def simulate(ranks, algorithm, elements, bucket, preflight, o, folder):
     text = run(["smpirun", "-np", ranks, "-platform", BUILD / "platform.so", "-hostfile", hosts,
                 *(f"--cfg={key}:{value}" for key, value in options.items()), "--log=root.thresh:warning",
                 BUILD / "simulate", o.what, algorithm, o.ranks_per_node, rank_gb_s(o), o.node_us, o.network_gb_s,
-                o.network_us, elements, bucket, watermark, step["forward"], step["backward"], step["update"]],
+                o.network_us, elements, bucket, watermark, step["forward"], step["backward"], step["update"], o.look_us],
                f"the simulation of {ranks} ranks", cwd=folder, env=environment)
     return {words[0]: float(words[1]) for words in map(str.split, text.splitlines()) if len(words) == 2}
 
@@ -142,7 +145,7 @@ def check(parser, o):
         nodes = ranks // o.ranks_per_node
         if ranks < o.ranks_per_node or ranks % o.ranks_per_node:
             parser.error(f"{ranks} ranks do not fill nodes of {o.ranks_per_node}")
-        if nodes > 1 and nodes % 32 and (nodes > 32 or o.topology == "dragonfly"):
+        if nodes > 32 and nodes % 32:
             parser.error(f"{ranks} ranks are {nodes} nodes, which do not fill groups of 32: choose a multiple of "
                          f"{32 * o.ranks_per_node} ranks")
 
@@ -162,6 +165,10 @@ def main():
     parser.add_argument("--network-us", type=float, default=2, help="latency between nodes [2]")
     parser.add_argument("--faster", type=float, default=10,
                         help="a rank computes so many times faster than the measured core [10]")
+    parser.add_argument("--look-us", type=float, default=0,
+                        help="a rank that computes looks at its messages every so many microseconds, not only at watermarks [0]")
+    parser.add_argument("--spare-core", action="store_true",
+                        help="`predict` takes sums for another core's work, as they are in the simulation")
     parser.add_argument("--csv", type=Path, help="lines are appended to this file")
     o = parser.parse_args()
     check(parser, o)
@@ -192,8 +199,8 @@ def main():
                         note = (f", efficiency {100 * alone / value:.1f} %; predicted {1e3 * other:.3f} ms, "
                                 f"{100 * efficiency:.1f} %")
                     table.writerow([commit, what, o.topology, ranks, o.ranks_per_node, algorithm, bucket,
-                                    *(getattr(o, name) for name in STATED), o.faster, f"{value:.6g}", of_bound,
-                                    *of_predict, f"{took:.0f}"])
+                                    *(getattr(o, name) for name in STATED), o.faster, o.look_us, int(o.spare_core),
+                                    f"{value:.6g}", of_bound, *of_predict, f"{took:.0f}"])
                     file.flush()
                     print(f"{ranks} ranks, {algorithm}: {what} {1e3 * value:.3f} ms{note}", flush=True)
     return 0

@@ -1,10 +1,11 @@
 // Sums of gradients, and whole steps, on simulated ranks: the program's own collectives under SimGrid's SMPI.
 //
 //   simulate collectives|broadcast|step ALGORITHM RANKS_PER_NODE NODE_GB_S NODE_US NETWORK_GB_S NETWORK_US ELEMENTS
-//            BUCKET_ELEMENTS [WATERMARK FORWARD_S BACKWARD_S UPDATE_S]
+//            BUCKET_ELEMENTS [WATERMARK FORWARD_S BACKWARD_S UPDATE_S LOOK_US]
 //
 // ALGORITHM: as communication.algorithm; library: MPI_Allreduce, bucket after bucket. WATERMARK: a file of "time share"
-// lines, shares of the backward pass and of the gradient. Rank 0 prints a line "what seconds" for each; times are
+// lines, shares of the backward pass and of the gradient. LOOK_US: a rank in its backward pass looks at its messages
+// so often, as between kernels; 0: at watermarks only. Rank 0 prints a line "what seconds" for each; times are
 // simulated. Values are not looked at: all ranks share the same few pages, so that thousands fit into memory.
 #include <algorithm>
 #include <cstdio>
@@ -62,16 +63,20 @@ std::vector<Point> read_watermark(const char* path) {
 }
 
 void step(GradientReducer& reducer, std::int64_t elements, const std::vector<Point>& watermark, double forward,
-          double backward, double update) {
+          double backward, double update, double look) {
+  const auto compute_and_look = [&](double seconds) {
+    for (; look > 0 && seconds > look; seconds -= look) compute(look), reducer.poll();
+    compute(seconds);
+  };
   compute(forward);
   reducer.begin();
   double now = 0;
   for (const Point& p : watermark) {
-    compute(backward * (p.time - now));
+    compute_and_look(backward * (p.time - now));
     now = p.time;
     reducer.ready(static_cast<std::int64_t>(p.share * static_cast<double>(elements)));
   }
-  compute(backward * (1 - now));
+  compute_and_look(backward * (1 - now));
   double counters[8] = {};
   reducer.finish(counters);
   compute(update);
@@ -126,7 +131,7 @@ int main(int argc, char** argv) {
     GradientReducer reducer(*communicator, values, bucket);
     if (what == "step") {
       const std::vector<Point> watermark = read_watermark(argv[10]);
-      timed("step", [&] { step(reducer, elements, watermark, number(11), number(12), number(13)); });
+      timed("step", [&] { step(reducer, elements, watermark, number(11), number(12), number(13), number(14) * 1e-6); });
     } else if (what == "broadcast") {
       timed("broadcast", [&] { communicator->broadcast(std::as_writable_bytes(values), 0); });
     } else {
