@@ -181,8 +181,12 @@ std::size_t MpiCommunicator::lane_elements(SumAlgorithm algorithm) const {
 }
 
 SumSchedule MpiCommunicator::schedule(SumAlgorithm algorithm, std::size_t length) const {
-  if (algorithm == SumAlgorithm::hierarchical) return hierarchical_sum(rank_, layout_.nodes(), length, align_);
-  return (algorithm == SumAlgorithm::ring ? ring_sum : halving_sum)(rank_, size_, length, align_);
+  if (algorithm == SumAlgorithm::ring) return ring_sum(rank_, size_, length, align_);
+  SumSchedule schedule = algorithm == SumAlgorithm::hierarchical
+                             ? hierarchical_sum(rank_, layout_.nodes(), length, align_)
+                             : halving_sum(rank_, size_, length, align_);
+  if (layout_.nodes().size() > 1) mark_steps_in_node(schedule, layout_.node_of(rank_));
+  return schedule;
 }
 
 std::unique_ptr<Pending> MpiCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {

@@ -14,25 +14,33 @@ void add(float* __restrict into, const float* __restrict from, std::size_t count
 
 void MpiLanes::start(float* values, SumSchedule schedule, const PartsLeft& left) {
   ++*left;
-  const std::size_t index = std::exchange(next_slot_, (next_slot_ + 1) % slots);
+  const std::size_t number = lanes_started_++, index = number % slots;
   Slot& slot = slots_[index];
-  slot.lanes.push_back({values, std::move(schedule), left});
+  slot.lanes.push_back({number, values, std::move(schedule), left});
   if (slot.lanes.size() > 1) return;
   ++busy_slots_;
   run(index);
 }
 
-// Posts the messages of the slot's next step that has any; the lanes that have none left are done.
+// Posts the messages of the slot's next step that has any, unless it must wait; the lanes that have none left are done.
 void MpiLanes::run(std::size_t slot_index) {
   Slot& slot = slots_[slot_index];
   for (; !slot.lanes.empty(); slot.lanes.pop_front(), slot.step = 0) {
     for (const std::size_t steps = slot.lanes.front().schedule.size(); slot.step < steps; ++slot.step) {
+      if (must_wait(slot)) return;
       post(slot_index);
       if (slot.open_requests > 0) return;
     }
     --*slot.lanes.front().left;
   }
   --busy_slots_;
+}
+
+bool MpiLanes::must_wait(const Slot& slot) const {
+  const auto in_node = [](const Slot& s) { return !s.lanes.empty() && s.lanes.front().schedule[s.step].in_node; };
+  const auto is_older = [&](const Slot& s) { return s.lanes.front().number < slot.lanes.front().number; };
+  return in_node(slot) &&
+         std::ranges::count_if(slots_, [&](const Slot& s) { return in_node(s) && is_older(s); }) >= lanes_in_node;
 }
 
 void MpiLanes::post(std::size_t slot_index) {
@@ -71,6 +79,8 @@ void MpiLanes::progress() {
       ++slot.step;
       run(index);
     }
+    for (std::size_t i = 0; i < slots_.size(); ++i)  // lanes that had to wait
+      if (!slots_[i].lanes.empty() && slots_[i].open_requests == 0) run(i);
   }
 }
 

@@ -14,9 +14,15 @@ namespace ringtrain {
 // same on all ranks, and lane j travels in slot j mod slots. A slot works off its lanes one after the other and owns a
 // tag; the slots run side by side. So a message finds its receiver by slot and order alone, whatever the order in which
 // ranks advance slots or wait for collectives.
+//
+// A sum over nodes spends part of its steps in the nodes' memory and part in their network. Lanes that all began at
+// once would all be in the one and leave the other idle. So a step in the node waits while `lanes_in_node` older lanes
+// are at such a step: younger lanes then are in the node while older ones are in the network. The oldest lane waits for
+// none, on any rank, so one always goes on.
 class MpiLanes {
  public:
-  static constexpr int slots = 16;  // tags 0 .. slots - 1
+  static constexpr int slots = 32;  // tags 0 .. slots - 1
+  static constexpr int lanes_in_node = 8;
 
   // `comm`: outlives this.
   explicit MpiLanes(MPI_Comm comm) : comm_(comm) {}
@@ -31,6 +37,7 @@ class MpiLanes {
 
  private:
   struct Lane {
+    std::size_t number;
     float* values;
     SumSchedule schedule;
     PartsLeft left;
@@ -43,13 +50,14 @@ class MpiLanes {
   };
 
   void run(std::size_t slot_index);
+  bool must_wait(const Slot& slot) const;
   void post(std::size_t slot_index);
 
   MPI_Comm comm_;
   std::vector<Slot> slots_{slots};
   std::vector<MPI_Request> requests_ = std::vector<MPI_Request>(2 * slots, MPI_REQUEST_NULL);  // slot: receive, send
   std::vector<int> completed_ = std::vector<int>(2 * slots);
-  std::size_t next_slot_ = 0;
+  std::size_t lanes_started_ = 0;
   int busy_slots_ = 0;
 };
 

@@ -25,6 +25,9 @@ class RankLayout {
 
   int ranks() const { return ranks_; }
   const std::vector<std::vector<int>>& nodes() const { return nodes_; }
+  const std::vector<int>& node_of(int rank) const {
+    return nodes_[static_cast<std::size_t>(node_of_rank_[static_cast<std::size_t>(rank)])];
+  }
   bool even() const;                    // as many ranks on every node
   bool neighbours(int distance) const;  // rank r and r ^ distance are on one node, for all r
   int ring_flows() const;               // ranks of a node whose next rank is on another node: the most

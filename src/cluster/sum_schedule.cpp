@@ -126,4 +126,9 @@ SumSchedule hierarchical_sum(int rank, const std::vector<std::vector<int>>& node
   return schedule;
 }
 
+void mark_steps_in_node(SumSchedule& schedule, const std::vector<int>& node) {
+  const auto is_here = [&](int partner) { return partner < 0 || std::ranges::find(node, partner) != node.end(); };
+  for (SumStep& step : schedule) step.in_node = is_here(step.to) && is_here(step.from);
+}
+
 }  // namespace ringtrain

@@ -18,7 +18,8 @@ struct SumRange {
 struct SumStep {
   int to = -1, from = -1;  // ranks
   SumRange sent = {}, received = {};
-  bool adds = false;  // what arrives is added to this rank's values; otherwise it replaces them
+  bool adds = false;     // what arrives is added to this rank's values; otherwise it replaces them
+  bool in_node = false;  // of a sum that also goes between nodes: both partners are on this rank's node
 };
 
 using SumSchedule = std::vector<SumStep>;
@@ -51,5 +52,8 @@ std::size_t most_received(std::size_t length, std::size_t align);
 // every node.
 SumSchedule hierarchical_sum(int rank, const std::vector<std::vector<int>>& nodes, std::size_t length,
                              std::size_t align);
+
+// Sets in_node of each step: `node` are the ranks of this rank's node.
+void mark_steps_in_node(SumSchedule& schedule, const std::vector<int>& node);
 
 }  // namespace ringtrain

@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "cluster/communicator.h"
+#include "cluster/mpi_lanes.h"
+#include "cluster/waiting.h"
 #include "mpi_tests.h"
 #include "rough_values.h"
 
@@ -29,6 +32,7 @@ std::vector<SumChoice> all_choices() {
   for (const int per_node : {1, 2})
     if (session().size() % per_node == 0 && session().size() > per_node) {
       choices.push_back({.algorithm = "hierarchical", .node_of_rank = nodes_of(per_node)});
+      choices.push_back({.algorithm = "halving", .node_of_rank = nodes_of(per_node)});
       choices.push_back({.algorithm = "auto", .node_of_rank = nodes_of(per_node)});
     }
   return choices;
@@ -71,6 +75,31 @@ TEST(SumAlgorithms, ManySumsUnderWayFinishInAnyOrderOfWaiting) {
       EXPECT_EQ(values[next], exact_sums(session().size(), values[next].size(), static_cast<int>(next)))
           << name_of(choice);
     }
+  }
+}
+
+TEST(SumAlgorithms, FewLanesAreInTheNodeAtATimeAndAllArrive) {
+  const int ranks = session().size(), rank = session().rank();
+  if (ranks == 1) return;
+  std::vector<int> node(static_cast<std::size_t>(ranks));
+  std::iota(node.begin(), node.end(), 0);
+  for (const bool in_node : {true, false}) {
+    MpiLanes lanes(MPI_COMM_WORLD);
+    const PartsLeft left = std::make_shared<std::size_t>(0);
+    const std::size_t length = 1001, count = 3 * MpiLanes::slots;
+    std::vector<std::vector<float>> values;
+    for (std::size_t i = 0; i < count; ++i) values.push_back(exact_values(rank, length, static_cast<int>(i)));
+    for (auto& vector : values) {
+      SumSchedule schedule = ring_sum(rank, ranks, length, 1);
+      if (in_node) mark_steps_in_node(schedule, node);
+      lanes.start(vector.data(), schedule, left);
+    }
+    std::vector<MPI_Request> receives, sends;
+    lanes.take_requests(receives, sends);
+    const auto open = std::ranges::count_if(receives, [](MPI_Request r) { return r != MPI_REQUEST_NULL; });
+    EXPECT_EQ(open, in_node ? MpiLanes::lanes_in_node : MpiLanes::slots);
+    for (Waiter waiter; *left > 0; waiter.pause()) lanes.progress();
+    for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(values[i], exact_sums(ranks, length, static_cast<int>(i)));
   }
 }
 

@@ -145,8 +145,8 @@ int main(int argc, char** argv) {
       timed("counters", [&] { communicator->sum(std::span<double>(counters)); });
       const std::size_t own = values.size() / static_cast<std::size_t>(ranks);
       timed("gather", [&] {
-        communicator->gather(values.first(own), rank == 0 ? values.first(own * static_cast<std::size_t>(ranks))
-                                                          : std::span<float>(), 0);
+        communicator->gather(values.first(own),
+                             rank == 0 ? values.first(own * static_cast<std::size_t>(ranks)) : std::span<float>(), 0);
       });
     }
     SMPI_SHARED_FREE(memory);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -156,6 +157,31 @@ TEST(SumSchedules, HierarchicalSendsEachElementOverTheNetworkOnce) {
     }
     for (const std::size_t count : leaving) EXPECT_EQ(count, 2 * (nodes - 1) * length / nodes);
   }
+}
+
+TEST(SumSchedules, StepsInANodeAreThoseWhosePartnersAreThere) {
+  const int nodes = 4, per_node = 4, ranks = nodes * per_node;
+  const auto steps_in_node = [&](SumSchedule schedule, const std::vector<int>& node) {
+    mark_steps_in_node(schedule, node);
+    std::size_t marked = 0;
+    for (const SumStep& step : schedule) {
+      EXPECT_EQ(step.in_node, std::ranges::count(node, step.to) + std::ranges::count(node, step.from) == 2);
+      marked += step.in_node ? 1 : 0;
+    }
+    return marked;
+  };
+  for (const bool round_robin : {false, true}) {
+    const auto layout = blocks(nodes, per_node, round_robin);
+    for (const std::vector<int>& node : layout)
+      for (const int rank : node) {
+        // There and back: three messages to the others of the node; two halves with ranks that differ in two bits.
+        EXPECT_EQ(steps_in_node(hierarchical_sum(rank, layout, 1 << 16, 16), node), 2u * (per_node - 1));
+        EXPECT_EQ(steps_in_node(halving_sum(rank, ranks, 1 << 16, 16), node), 4u);
+      }
+  }
+  SumSchedule beyond = halving_sum(4, 5, 100, 1);  // it only sends, then only receives
+  mark_steps_in_node(beyond, {0, 4});
+  for (const SumStep& step : beyond) EXPECT_TRUE(step.in_node);
 }
 
 // The tree over the ranks does not depend on how a vector is cut, nor on whether it is halved.
