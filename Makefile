@@ -18,7 +18,7 @@ FLAGS := -std=c++20 $(OPTIMISE) -fopenmp $(WARNINGS)
 CUDA ?= auto
 export NAMES COLUMN # of `make demo`
 export PICTURES PICTURES_COUNT STUDIES RANKS DIGITS # of `make study`
-export CXX CUDA CUDA_ARCHITECTURES MPI_HOME CUDA_HOME CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME
+export CXX CUDA CUDA_ARCHITECTURES MPI_HOME CUDA_HOME CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME JSON_HOME CLI11_HOME GTEST_HOME
 
 # The Python with the modules that plots and tests use; a distribution's packages are seen by its own python3 only.
 find_python = for python in python3 /usr/bin/python3; do \
@@ -46,7 +46,7 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
 SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize simulate clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all that is built depends on it.
-  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON GTEST,$(v)=$($(v)_HOME))
+  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON CLI11 GTEST,$(v)=$($(v)_HOME))
   ifneq ($(INPUTS),$(file < build/inputs))
     $(shell mkdir -p build)$(file > build/inputs,$(INPUTS))
   endif
@@ -60,9 +60,9 @@ CUDA_SOURCES := $(filter $(CUDA_PATTERNS),$(call sources,src))
 CUDA_KERNELS := $(if $(filter on,$(CUDA_STATE)),$(shell find src/backend/cuda -name '*.cu' -not -path '*/hopper/*' 2> /dev/null))
 CUDA_KERNEL_OBJECTS := $(CUDA_KERNELS:src/%=build/obj/%.o)
 LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(if $(filter on,$(CUDA_STATE)),$(WITHOUT_CUDA_PATTERNS),$(CUDA_PATTERNS)),$(call sources,src))
-DATA_SOURCES := $(filter src/base/% src/data/%,$(LIBRARY_SOURCES))
+DATA_SOURCES := $(filter src/base/% src/cli/% src/data/%,$(LIBRARY_SOURCES))
 
-INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(JSON_CFLAGS) $(GTEST_CFLAGS)
+INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
 COMPILE = $(CXX) $(FLAGS) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
 LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o %.a,$^)
 DATA_LIBRARIES = $(HDF5_LIBS) $(JPEG_LIBS) $(PNG_LIBS) $(MPI_LIBS) -lpthread
@@ -226,7 +226,7 @@ help:
 	@echo "make bundle                   a folder that runs on any Linux: build/ringtrain-bundle-*.tar.gz"
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
-	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
+	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME CLI11_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
 	@echo "           CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
 
 # What the two commands build, they build on all cores, unless told how many.

@@ -240,6 +240,10 @@ find_library JSON_HOME nlohmann/json.hpp "" nlohmann-json3-dev nlohmann-json nlo
 json_cflags=$cflags
 json_version=$(macro NLOHMANN_JSON_VERSION_MAJOR.NLOHMANN_JSON_VERSION_MINOR.NLOHMANN_JSON_VERSION_PATCH nlohmann/json.hpp $cflags)
 
+find_library CLI11_HOME CLI/CLI.hpp "" libcli11-dev cli11 CLI11
+cli11_cflags=$cflags
+cli11_version=$(macro CLI11_VERSION CLI/Version.hpp $cflags)
+
 # Only the tests need GoogleTest; without it everything else builds.
 gtest_found=$( (find_library GTEST_HOME gtest/gtest.h gtest libgtest-dev googletest gtest && echo "$cflags|$libs") 2>&1)
 gtest_libs="" gtest_cflags=""
@@ -275,6 +279,7 @@ JPEG_LIBS := $jpeg_libs
 PNG_CFLAGS := $png_cflags
 PNG_LIBS := $png_libs
 JSON_CFLAGS := $json_cflags
+CLI11_CFLAGS := $cli11_cflags
 GTEST_CFLAGS := $gtest_cflags
 GTEST_LIBS := $gtest_libs
 CUDA_STATE := $cuda_state
@@ -299,6 +304,7 @@ cat << END
   libjpeg    turbo $jpeg_version
   libpng     $png_version
   JSON       nlohmann $json_version
+  CLI11      $cli11_version
   GoogleTest $gtest_line
   CPU        kernels for: $isas (chosen at run time)
   CUDA       $cuda_line

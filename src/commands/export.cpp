@@ -6,7 +6,6 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"
-#include "commands/command_line.h"
 #include "commands/commands.h"
 #include "config/reader.h"
 
@@ -38,7 +37,6 @@ int export_weights(const ExportArguments& arguments) {
     throw Error(cat("--dtype is '", arguments.dtype, "'; expected fp32, fp16 or bf16"), "ringtrain --help");
 
   const std::string path = checkpoint_of(arguments.experiment.path, arguments.experiment.overrides, arguments.which);
-  expect_ending("--out", arguments.out, ".safetensors");
   const Checkpoint checkpoint = read_checkpoint(path, weights_prefix);
   expect_evaluated_norms(checkpoint, path);
   std::vector<TensorToWrite> tensors;

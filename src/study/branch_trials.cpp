@@ -7,9 +7,9 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "base/utf8.h"
 #include "checkpoint/kept.h"
-#include "config/nearest_key.h"
 #include "config/run_point.h"
 #include "config/yaml_document.h"
 

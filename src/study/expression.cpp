@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "base/utf8.h"
-#include "config/nearest_key.h"
 
 namespace ringtrain {
 namespace {

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "base/utf8.h"
-#include "config/nearest_key.h"
 #include "config/schema.h"
 #include "config/yaml_document.h"
 #include "config/yaml_mistakes.h"

@@ -96,8 +96,12 @@ def test_an_error_is_printed_once_and_not_by_every_rank(workshop):
     (["sample", "/nowhere", "--temperature", "hot"], "hot"),
     (["sample", "--count", "3"], "a run's folder"),
     (["sample", "/nowhere", "seed=2"], "seed=2"),
-    (["evaluate", "run", "--logits", "logits.npz"], "--logits logits.safetensors"),
-    (["import", "weights.safetensors", "a.yaml", "--out", "checkpoint"], "--out checkpoint.h5"),
+    (["plna"], "did you mean 'plan'?"),
+    (["plan", "a.yaml", "--rank", "2"], "did you mean '--ranks'?"),
+    (["plan", "a.yaml", "--ranks"], "--ranks needs one value"),
+    (["plan", "a.yaml", "--ranks", "2", "--ranks", "3"], "--ranks needs one value"),
+    (["evaluate", "run", "--logits", "logits.npz"], "as logits.safetensors"),
+    (["import", "weights.safetensors", "a.yaml", "--out", "checkpoint"], "as checkpoint.h5"),
 ])
 def test_a_bad_command_line_is_an_error_with_a_hint(workshop, words, expected):
     result = workshop.run(*words, ranks=0, timeout=20)

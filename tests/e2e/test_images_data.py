@@ -172,9 +172,9 @@ def test_files_say_what_the_schema_asks_for(images, tmp_path):
 @pytest.mark.parametrize("words, message", [
     (["images"], "expected one INPUT"),
     (["images", "nowhere", "--out", "OUT"], "nowhere: does not exist"),
-    (["images", "IN", "--out", "OUT", "--shards", "0"], "--shards 0: expected at least 1"),
+    (["images", "IN", "--out", "OUT", "--shards", "0"], "--shards: '0', expected a whole number of at least 1"),
     (["images", "IN", "--out", "OUT", "--quality", "101"], "--quality 101: expected 1 to 100"),
-    (["images", "IN", "--out", "OUT", "--size", "x"], "'x' is not a number"),
+    (["images", "IN", "--out", "OUT", "--size", "x"], "--size: 'x', expected a whole number of at least 1"),
     (["images", "IN", "--out", "OUT", "--sort"], "unknown option --sort"),
     (["import", "nowhere.h5", "--images", "x", "--labels", "y", "--out", "OUT"], "nowhere.h5: cannot open"),
     (["contact-sheet", "OUT", "--out", "OUT.png"], "no data set at"),

@@ -292,19 +292,19 @@ def test_logits_of_the_first_samples_add_up_to_the_loss(workshop, weights):
 
 
 @pytest.mark.parametrize("words, said", [
-    (["export", "RUN"], "needs --out"),
-    (["export", "RUN", "--out", "x", "--dtype", "int8"], "expected fp32, fp16 or bf16"),
-    (["export", "RUN", "--out", "x", "seed=2"], "seed=2 changes nothing"),
+    (["export", "RUN"], "--out is required"),
+    (["export", "RUN", "--out", "x.safetensors", "--dtype", "int8"], "expected fp32, fp16, bf16"),
+    (["export", "RUN", "--out", "x.safetensors", "seed=2"], "seed=2 changes nothing"),
     (["export", "RUN", "--out", "/nowhere/x.safetensors"], "/nowhere/x.safetensors"),
-    (["export", "EMPTY", "--out", "x"], "no checkpoint there"),
-    (["export", "RUN", "--out", "weights.pth"], "--out weights.safetensors"),
+    (["export", "EMPTY", "--out", "x.safetensors"], "no checkpoint there"),
+    (["export", "RUN", "--out", "weights.pth"], "as weights.safetensors"),
     (["import"], "needs a .safetensors file and an experiment"),
     (["import", "x.safetensors"], "needs an experiment file"),
     (["import", "x.safetensors", "EXPERIMENT"], "x.safetensors: cannot open"),
     (["import", "x.safetensors", "EXPERIMENT", "--out", "x"], "ends in .h5"),
     (["evaluate"], "needs an experiment"),
     (["evaluate", "EMPTY"], "no checkpoint there"),
-    (["evaluate", "RUN", "--samples", "0"], "expected a number of at least 1"),
+    (["evaluate", "RUN", "--samples", "0"], "expected a whole number of at least 1"),
     (["evaluate", "RUN", "model.hidden=24"], "where the model has"),
 ])
 def test_mistakes_are_one_clear_error(workshop, words, said):

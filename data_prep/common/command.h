@@ -1,0 +1,37 @@
+// What the commands of ringtrain-data have in common.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/program.h"
+
+namespace ringtrain {
+
+struct DataCommand {
+  const CLI::App* words = nullptr;
+  bool for_all_ranks = false;  // otherwise rank 0 does all
+  std::function<int()> run;    // returns the exit code
+};
+
+// The one operand. Throws Error when there is none, or more.
+std::string one_input(const CLI::App& command, const std::vector<std::string>& words);
+
+// Options that several conversions have.
+void add_validation(CLI::App& command, std::optional<double>& share, const std::string& help);
+template <class Options>
+void add_file_options(CLI::App& command, Options& options, const std::string& shards_help) {
+  command.add_option("--out", options.out, "folder and first part of the files' names")->type_name("PREFIX");
+  command.add_option("--shards", options.shards, "files per split; does not change the data set [" + shards_help + "]")
+      ->type_name("N")
+      ->check(whole_number(1));
+  command.add_option("--seed", options.seed, "of the split and of the order on disk [1]")
+      ->type_name("N")
+      ->check(whole_number(0));
+  command.add_option("--license", options.license, "stored in the files")->type_name("TEXT");
+  command.add_flag("--force", options.force, "overwrites files");
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,93 @@
+#include "data_prep/text/commands.h"
+
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "data_prep/text/names.h"
+#include "data_prep/text/text.h"
+#include "data_prep/verify.h"
+
+namespace ringtrain {
+
+DataCommand declare_names(Program& program) {
+  CLI::App& c = program.add("names",
+                            "Turns names into a data set of prefixes. INPUT has one name a line, or is a CSV file with a "
+                            "header; '-' is standard input.");
+  struct Typed : NamesOptions {
+    std::vector<std::string> words;
+    bool lower_case = false;
+  };
+  const auto o = std::make_shared<Typed>();
+  add_operands(c, o->words, "INPUT");
+  add_file_options(c, *o, "2");
+  c.add_option("--column", o->input.column,
+               "the CSV column; without it, a file that ends in .csv or .tsv uses the column 'name', or the only one "
+               "whose header contains 'name'")
+      ->type_name("NAME");
+  c.add_option("--alphabet", o->alphabet,
+               "study31 (* + a-z - . space; other names are dropped) or auto (every symbol that occurs, at most 252) "
+               "[study31 if 95 % of the names fit into it, otherwise auto]")
+      ->type_name("study31|auto");
+  CLI::Option* keep = c.add_flag("--keep-case", o->keep_case, "does not lower-case");
+  c.add_flag("--lowercase", o->lower_case, "lower-cases [the default]")->excludes(keep);
+  c.add_flag("--drop-rare", o->drop_rare,
+             "with --alphabet auto: keeps the 252 most frequent symbols and drops the names with others");
+  c.add_option("--max-length", o->longest, cat("drops names of more symbols [", o->longest, "]"))
+      ->type_name("N")
+      ->check(whole_number(1));
+  c.add_option("--context", o->context, cat("symbols before the predicted one [", o->context, "]"))
+      ->type_name("N")
+      ->check(whole_number(1));
+  add_validation(c, o->validation, "share of the distinct names held out [0.1]");
+  return {&c, false, [o, &c] {
+            o->input.path = one_input(c, o->words);
+            convert_names(*o, std::cout);
+            return 0;
+          }};
+}
+
+DataCommand declare_text(Program& program) {
+  CLI::App& c = program.add("text",
+                            "Turns running text into a data set of characters. The last part of the text is the "
+                            "validation split. '-' is standard input.");
+  struct Typed : TextOptions {
+    std::vector<std::string> words;
+  };
+  const auto o = std::make_shared<Typed>();
+  add_operands(c, o->words, "INPUT");
+  add_file_options(c, *o, "2");
+  c.add_option("--alphabet", o->alphabet, "auto (UTF-8 symbols, at most 254) or bytes [auto]")->type_name("auto|bytes");
+  add_validation(c, o->validation, "share of the text held out [0.05]");
+  return {&c, false, [o, &c] {
+            o->input = one_input(c, o->words);
+            convert_text(*o, std::cout);
+            return 0;
+          }};
+}
+
+DataCommand declare_verify(Program& program) {
+  CLI::App& c = program.add(
+      "verify",
+      "Checks everything about a data set, checksums too. Files, attributes, types, totals and ids. Images: that every "
+      "one decodes, has the shape and a label that the file says, and is in one split only; it says how many there are "
+      "of each class. Names: padding, that every row is a prefix of its name, and that no name is in both splits. PREFIX "
+      "is a converter's --out (both splits) or one split of it. Every fault is one line; the exit code is 1 if there is "
+      "any.");
+  const auto targets = std::make_shared<std::vector<std::string>>();
+  add_operands(c, *targets, "PREFIX|FILE.h5 ...");
+  return {&c, false, [targets] {
+            if (targets->empty()) throw Error("expected a PREFIX or a file", "ringtrain-data verify --help");
+            std::size_t faults = 0;
+            for (const std::string& target : *targets) {
+              const Verification result = verify_dataset(target);
+              for (const std::string& line : result.summary) std::cout << line << "\n";
+              for (const std::string& line : result.faults) std::cerr << "fault: " << line << "\n";
+              faults += result.faults.size();
+            }
+            std::cout << (faults == 0 ? "no faults found\n" : cat(faults, " fault(s) found\n"));
+            return faults == 0 ? 0 : 1;
+          }};
+}
+
+}  // namespace ringtrain

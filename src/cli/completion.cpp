@@ -1,0 +1,76 @@
+// Completion in bash: commands, options, the words that an option or operand takes, and keys of an experiment.
+#include <sstream>
+
+#include "base/error.h"
+#include "cli/program.h"
+#include "cli/text.h"
+
+namespace ringtrain {
+namespace {
+
+// "fp32|fp16" -> "fp32 fp16"; "" where the form is no list of words. Of operands the first counts.
+std::string choices(const std::string& form) {
+  std::string first = form.substr(0, form.find(' '));
+  if (first.find('|') == std::string::npos || first.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") != std::string::npos)
+    return "";
+  for (char& c : first)
+    if (c == '|') c = ' ';
+  return first;
+}
+
+}  // namespace
+
+std::string Program::bash_completion() const {
+  std::vector<std::string> starts;
+  std::string options, values;
+  for (const auto& command : commands_) {
+    starts.push_back(command->get_name());
+    std::vector<std::string> names = {"--help", "--verbose"};
+    for (const CLI::Option* option : options_of(*command)) {
+      names.push_back("--" + option->get_lnames()[0]);
+      if (const std::string words = choices(option->get_type_name()); !words.empty())
+        values += cat("    ", command->get_name(), ":", names.back(), ") words=\"", words, "\" ;;\n");
+    }
+    const std::string form = operands_of(*command);
+    const bool keys = form.find("key.path=value") != std::string::npos;
+    options += cat("    ", command->get_name(), ") options=\"", joined(names, " "), "\" operands=\"", choices(form),
+                   keys ? " $keys" : "", "\" ;;\n");
+  }
+  for (const Answer& answer : answers_) starts.push_back(answer.flag);
+  const std::string function = "_" + [this] {
+    std::string name = name_;
+    for (char& c : name)
+      if (c == '-') c = '_';
+    return name;
+  }();
+  return cat("# Completion of ", name_, " in bash; ", name_, " --bash-completion wrote it.\n", function,
+             "() {\n"
+             "  local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} options=\"\" operands=\"\" words=\"\"\n"
+             "  local keys=\"",
+             joined(keys_, " "),
+             "\"\n"
+             "  case $command in\n",
+             options,
+             "  esac\n"
+             "  case $command:${COMP_WORDS[COMP_CWORD - 1]} in\n",
+             values,
+             "  esac\n"
+             "  if [ \"$COMP_CWORD\" = 1 ]; then\n"
+             "    words=\"",
+             joined(starts, " "),
+             "\"\n"
+             "  elif [ -z \"$words\" ]; then\n"
+             "    case $word in\n"
+             "      -*) words=$options ;;\n"
+             "      ?*) words=$operands ;; # nothing typed yet: files\n"
+             "    esac\n"
+             "  fi\n"
+             "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
+             "  case ${COMPREPLY[0]:-} in *=) compopt -o nospace 2> /dev/null ;; esac\n"
+             "  return 0\n"
+             "}\n"
+             "complete -o default -F ",
+             function, " ", name_, "\n");
+}
+
+}  // namespace ringtrain

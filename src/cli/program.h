@@ -1,0 +1,76 @@
+// The command line of a program. Each command declares once what it takes; the parser (CLI11), --help, the man page and
+// completion in bash all come from the declaration.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace ringtrain {
+
+class Program {
+ public:
+  // `summary`: what the program is, a few words.
+  Program(std::string name, std::string summary);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // A command, to which options and operands are added. `about`: paragraphs with an empty line between them; the first
+  // sentence also stands in the list of commands.
+  CLI::App& add(const std::string& command, const std::string& about);
+  // An option in a command's place ("--version"), which prints a text.
+  void add_answer(const std::string& flag, const std::string& help, std::function<std::string()> text);
+  // More for the page that --help prints, and for the man page.
+  void add_section(const std::string& title, const std::string& text);
+  // Words of operands that completion knows, for commands whose operands are named "key.path=value".
+  void complete_keys(std::vector<std::string> keys) { keys_ = std::move(keys); }
+
+  // Reads the words after the program's name, at least one. Null: what was asked for was printed, and there is no command
+  // to run. Throws Error for words that cannot be.
+  const CLI::App* parse(std::vector<std::string> words);
+
+  std::string help() const;                         // of the program
+  std::string help(const CLI::App& command) const;  // of one command
+  std::string manual_page() const;                  // troff, with the macros of man(7)
+  std::string bash_completion() const;              // a script that bash reads
+
+ private:
+  struct Answer {
+    std::string flag, help;
+    std::function<std::string()> text;
+  };
+  struct Section {
+    std::string title, text;
+  };
+  CLI::App* find(const std::string& command) const;
+  [[noreturn]] void refuse(const CLI::App& command, const std::string& what) const;
+
+  std::string name_, summary_;
+  std::vector<std::unique_ptr<CLI::App>> commands_;
+  std::vector<Answer> answers_;
+  std::vector<Section> sections_;
+  std::vector<std::string> keys_;
+};
+
+// The operands of a command, in the order of `words`. `form`: how they are shown, "INPUT" or "FILE.h5 [key.path=value ...]".
+void add_operands(CLI::App& command, std::vector<std::string>& words, const std::string& form);
+// "--name a,b".
+void add_list(CLI::App& command, const std::string& name, std::vector<std::string>& values, const std::string& form,
+              const std::string& help);
+
+// What the value of an option must be. The message names what was found and what was expected.
+CLI::Validator whole_number(std::int64_t least);
+CLI::Validator number(double least);
+CLI::Validator one_of(std::vector<std::string> words);
+CLI::Validator file_that_ends_in(const std::string& ending);
+
+// Parts of the declaration that --help, the man page and completion show.
+std::vector<const CLI::Option*> options_of(const CLI::App& command);  // without operands and --help
+std::string shown(const CLI::Option& option);                         // "--ranks N"
+std::string synopsis(const CLI::App& command);                        // "plan EXPERIMENT.yaml ... [--ranks N]"
+std::string operands_of(const CLI::App& command);                     // "EXPERIMENT.yaml [key.path=value ...]"
+std::string first_sentence(const std::string& text);
+
+}  // namespace ringtrain

@@ -1,0 +1,309 @@
+#include "commands/command_table.h"
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+
+#include "base/error.h"
+#include "cluster/binding.h"
+#include "commands/commands.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr const char* an_experiment = "EXPERIMENT.yaml [key.path=value ...]";
+constexpr const char* any_source = "RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml [key.path=value ...]";
+
+// The arguments of a command, with the operands as they were typed.
+template <class T>
+struct Typed : T {
+  std::vector<std::string> words;
+};
+template <class T>
+std::shared_ptr<Typed<T>> typed() {
+  return std::make_shared<Typed<T>>();
+}
+
+bool one_process() {
+  return true;
+}
+bool all_ranks() {
+  return false;
+}
+
+int own_threads(Session* session) {
+  return session != nullptr ? session->available_threads() : static_cast<int>(own_cpus().size());
+}
+
+// One path and overrides. `what`: what the command needs, for the message; null: the path may be missing.
+ExperimentArguments experiment_of(const CLI::App& command, const std::vector<std::string>& words, const char* what) {
+  const std::string own = cat("ringtrain ", command.get_name());
+  ExperimentArguments e;
+  for (const std::string& word : words) {
+    const bool is_override = word.find('=') != std::string::npos;
+    if (is_override)
+      e.overrides.push_back(word);
+    else if (e.path.empty())
+      e.path = word;
+    else
+      throw Error(cat(own, ": '", word, "' is a second file; expected key.path=value"), own + " --help");
+  }
+  if (e.path.empty() && !e.overrides.empty())
+    throw Error(cat(own, ": ", e.overrides[0], " changes a key of no experiment"), own + " --help");
+  if (e.path.empty() && what != nullptr) throw Error(cat(own, " needs ", what), own + " --help");
+  return e;
+}
+
+Command declare_train(Program& program, const std::vector<std::string>& command_line) {
+  CLI::App& c = program.add(
+      "train",
+      "Trains on all ranks that mpirun or srun starts. SIGTERM, SIGUSR1 and Ctrl-C end the run with a checkpoint and "
+      "exit code 85.");
+  const auto a = typed<TrainArguments>();
+  add_operands(c, a->words, an_experiment);
+  c.add_flag("--resume", a->resume, "goes on in the run's folder: run.dir, run.id, or the newest run of this name");
+  return {&c, all_ranks, true, [a, &c, command_line](Session* session) {
+            a->experiment = experiment_of(c, a->words, "an experiment file");
+            a->command_line = command_line;
+            return train(*a, *session);
+          }};
+}
+
+Command declare_plan(Program& program) {
+  CLI::App& c = program.add(
+      "plan",
+      "Checks everything without training. Prints the resolved experiment, the batch arithmetic, the learning rate, the "
+      "parameters and the memory.");
+  const auto a = typed<PlanArguments>();
+  a->ranks = 0;
+  add_operands(c, a->words, an_experiment);
+  c.add_option("--ranks", a->ranks, "for so many ranks [those of this job]")->type_name("N")->check(whole_number(1));
+  c.add_option("--device", a->device,
+               "for a GPU, which need not be here: a100, h100, h200, b200 or a file that describes one. Memory on that "
+               "GPU, and the bytes that a step moves. With machine.plan_cache=FOLDER: with the kernels that a search on "
+               "that GPU has timed")
+      ->type_name("GPU");
+  return {&c, one_process, false, [a, &c](Session* session) {
+            if (a->ranks == 0) a->ranks = session != nullptr ? session->size() : 1;
+            a->threads = own_threads(session);
+            a->experiment = experiment_of(c, a->words, "an experiment file");
+            return plan(*a);
+          }};
+}
+
+Command declare_evaluate(Program& program) {
+  CLI::App& c = program.add("evaluate", "Runs the validation set once, on all ranks: loss and accuracy.");
+  const auto a = typed<EvaluateArguments>();
+  add_operands(c, a->words, any_source);
+  c.add_option("--weights", a->weights, "weights from this file instead of the checkpoint")
+      ->type_name("FILE.safetensors");
+  c.add_option("--json", a->json, "writes the result")->type_name("FILE");
+  c.add_option("--logits", a->logits, "writes inputs and logits of the first samples, to compare with another program")
+      ->type_name("FILE.safetensors")
+      ->check(file_that_ends_in(".safetensors"));
+  c.add_option("--samples", a->samples, cat("so many samples with --logits [", a->samples, "]"))
+      ->type_name("N")
+      ->check(whole_number(1));
+  return {&c, all_ranks, false, [a, &c](Session* session) {
+            a->experiment = experiment_of(c, a->words, "an experiment, a checkpoint or a run's folder");
+            return evaluate(*a, *session);
+          }};
+}
+
+Command declare_export(Program& program) {
+  CLI::App& c = program.add(
+      "export", "Writes the weights as safetensors with PyTorch's names. For images they are torchvision's names.");
+  const auto a = typed<ExportArguments>();
+  add_operands(c, a->words, any_source);
+  c.add_option("--out", a->out, "the file to write")
+      ->type_name("FILE.safetensors")
+      ->required()
+      ->check(file_that_ends_in(".safetensors"));
+  c.add_option("--dtype", a->dtype, "type of the numbers [fp32]")
+      ->type_name("fp32|fp16|bf16")
+      ->check(one_of({"fp32", "fp16", "bf16"}));
+  const auto best = std::make_shared<std::pair<bool, bool>>();
+  CLI::Option* only = c.add_flag("--best", best->first, "the best checkpoint [the default, where there is one]");
+  c.add_flag("--newest", best->second, "the newest checkpoint")->excludes(only);
+  return {&c, one_process, false, [a, best, &c](Session*) {
+            if (best->first) a->which = WhichCheckpoint::best;
+            if (best->second) a->which = WhichCheckpoint::newest;
+            a->experiment = experiment_of(c, a->words, "an experiment, a checkpoint or a run's folder");
+            return export_weights(*a);
+          }};
+}
+
+Command declare_import(Program& program) {
+  CLI::App& c = program.add(
+      "import",
+      "Makes a run of weights from elsewhere. Checks the weights against the experiment's model; the run is at step 0, "
+      "to evaluate it or to train it with --resume.");
+  const auto a = typed<ImportArguments>();
+  add_operands(c, a->words, "FILE.safetensors EXPERIMENT.yaml [key.path=value ...]");
+  c.add_option("--out", a->out, "writes a checkpoint instead of a run's folder")
+      ->type_name("CHECKPOINT.h5")
+      ->check(file_that_ends_in(".h5"));
+  return {&c, one_process, false, [a, &c](Session*) {
+            if (a->words.empty())
+              throw Error("ringtrain import needs a .safetensors file and an experiment", "ringtrain import --help");
+            a->weights = a->words[0];
+            a->experiment = experiment_of(c, {a->words.begin() + 1, a->words.end()}, "an experiment file");
+            return import_weights(*a);
+          }};
+}
+
+Command declare_sample(Program& program) {
+  CLI::App& c = program.add("sample", "Invents names, or writes text. Names that the data has are marked *.");
+  const auto a = typed<SampleArguments>();
+  add_operands(c, a->words, any_source);
+  c.add_option("--count", a->count, "so many [20]")->type_name("N")->check(whole_number(1));
+  c.add_option("--temperature", a->temperature, "divides the logits: below 1 is safer, above 1 is wilder [1]")
+      ->type_name("T")
+      ->check(number(0));
+  c.add_option("--seed", a->seed, "of the random draws [1]")->type_name("N")->check(whole_number(0));
+  c.add_flag("--new-only", a->new_only, "leaves out names that the data has");
+  c.add_option("--prompt", a->prompt, "how each begins")->type_name("TEXT");
+  c.add_option("--length", a->length, cat("symbols of running text [", a->length, "]"))
+      ->type_name("N")
+      ->check(whole_number(1));
+  return {&c, one_process, false, [a, &c](Session*) {
+            a->source = experiment_of(c, a->words, "an experiment, a checkpoint or a run's folder");
+            return sample(*a);
+          }};
+}
+
+// The first operands of bench.
+std::vector<std::string> take_kinds(std::vector<std::string>& words) {
+  const std::vector<std::string> known = {"start", "comm", "input", "step", "split", "utilisation", "components"};
+  const auto last =
+      std::ranges::find_if(words, [&](const std::string& word) { return std::ranges::find(known, word) == known.end(); });
+  std::vector<std::string> kinds(words.begin(), last);
+  words.erase(words.begin(), last);
+  if (kinds.empty())
+    throw Error("ringtrain bench needs one or more of start, comm, input, step, split, utilisation and components",
+                "ringtrain bench --help");
+  return kinds;
+}
+
+Command declare_bench(Program& program) {
+  CLI::App& c = program.add(
+      "bench",
+      "Measures what the ranks of this job have. Also compares the nodes' clocks and versions, and names slow nodes.\n\n"
+      "  start        how long the ranks take to begin, and what they read\n"
+      "  comm         all-reduce; needs no experiment\n"
+      "  input        reading the data set; which input a node needs (JPEGs or decoded pictures, loader threads)\n"
+      "  step         a training step\n"
+      "  split        a pipeline with other split sizes (batch.micro) and cuts; names the fastest\n"
+      "  utilisation  steps of growing batches, up to the one that does not fit; without an experiment, of a CNN\n"
+      "               with three convolutions\n"
+      "  components   what storage, decoding, augmentation, copies, computing and all-reduce cost a step\n\n"
+      "results/plot_bench.py draws the tables of the last three.");
+  const auto a = typed<BenchArguments>();
+  add_operands(c, a->words,
+               "start|comm|input|step|split|utilisation|components ... [EXPERIMENT.yaml] [key.path=value ...]");
+  c.add_option("--json", a->json, "adds the results to this file, which predict reads")->type_name("FILE");
+  c.add_option("--seconds", a->seconds, "for each kind, about [10]")->type_name("S")->check(number(0.01));
+  c.add_option("--link-gbit", a->link_gbit, "what the network between nodes should give")
+      ->type_name("G")
+      ->check(number(0));
+  c.add_option("--wanted", a->wanted, "input: samples per second that a node should load [those of the measured steps]")
+      ->type_name("RATE")
+      ->check(number(0));
+  c.add_option("--limit-gib", a->limit_gib, "utilisation: memory of a rank [memory.limit_gib, or what is free]")
+      ->type_name("G")
+      ->check(number(0));
+  c.add_option("--largest", a->largest, "utilisation: the largest batch of a rank [the largest that fits]")
+      ->type_name("N")
+      ->check(whole_number(1));
+  c.add_option("--csv", a->csv, "writes the table of split, utilisation or components")
+      ->type_name("FILE.csv")
+      ->check(file_that_ends_in(".csv"));
+  return {&c, all_ranks, false, [a, &c](Session* session) {
+            a->kinds = take_kinds(a->words);
+            const auto count = [&](std::string_view kind) { return std::ranges::count(a->kinds, kind); };
+            if (!a->csv.empty() && count("split") + count("utilisation") + count("components") != 1)
+              throw Error("--csv takes one table: that of split, of utilisation or of components",
+                          "ringtrain bench --help");
+            const bool needs_experiment = std::ranges::any_of(
+                a->kinds, [](const std::string& kind) { return kind != "comm" && kind != "utilisation"; });
+            a->experiment = experiment_of(c, a->words, needs_experiment ? "an experiment file" : nullptr);
+            return bench(*a, *session);
+          }};
+}
+
+Command declare_predict(Program& program) {
+  CLI::App& c = program.add(
+      "predict",
+      "Throughput and efficiency on other numbers of ranks. They follow from what bench --json has measured. "
+      "results/plot_bench.py draws what --csv writes.");
+  const auto a = typed<PredictArguments>();
+  a->preflight = {"preflight.json"};
+  add_operands(c, a->words, an_experiment);
+  c.add_option("--ranks", a->ranks, cat("1..4096: doubling; 1,2,48: these [", a->ranks, "]"))->type_name("RANKS");
+  add_list(c, "--preflight", a->preflight, "FILE,...", "measurements that the model is fitted on [preflight.json]");
+  add_list(c, "--check", a->check, "FILE,...", "measurements to compare with");
+  c.add_option("--ranks-per-node", a->ranks_per_node, "[as measured]")->type_name("N")->check(whole_number(1));
+  c.add_option("--cores-per-node", a->cores_per_node, "[as measured]")->type_name("N")->check(whole_number(1));
+  c.add_option("--rows-per-rank", a->rows_per_rank, "where the batch grows with the ranks [as measured]")
+      ->type_name("N")
+      ->check(whole_number(1));
+  c.add_option("--latency-us", a->latency_us, "of a network that was not measured; with --link-gbit")
+      ->type_name("L")
+      ->check(number(0));
+  c.add_option("--link-gbit", a->link_gbit, "of a network that was not measured")->type_name("G")->check(number(0));
+  c.add_option("--csv", a->csv, "writes the table, with the measured steps")->type_name("FILE");
+  c.add_option("--json", a->json, "writes the table and what it rests on")->type_name("FILE");
+  return {&c, one_process, false, [a, &c](Session*) {
+            a->experiment = experiment_of(c, a->words, "an experiment file");
+            return predict(*a);
+          }};
+}
+
+// "3/16": which of how many shares, 0 <= K <= N.
+void read_share(const std::string& text, StudyArguments& arguments) {
+  std::int64_t k = -1, n = -1;
+  const char* last = text.data() + text.size();
+  const auto slash = std::from_chars(text.data(), last, k);
+  const bool has_slash = slash.ec == std::errc() && slash.ptr != last && *slash.ptr == '/';
+  const auto end = has_slash ? std::from_chars(slash.ptr + 1, last, n) : slash;
+  if (!has_slash || end.ec != std::errc() || end.ptr != last || n < 1 || k < 0 || k > n)
+    throw Error(cat("--index is '", text, "'; expected K/N, a share from 1/N to N/N"), "ringtrain study --help");
+  arguments.share = k;
+  arguments.shares = n;
+}
+
+Command declare_study(Program& program, const std::vector<std::string>& command_line) {
+  CLI::App& c = program.add(
+      "study",
+      "Runs the trials of a study on groups of the ranks that mpirun or srun starts. Each trial is a run in "
+      "results/STUDY/TRIAL (configs/studies/README.md). Signals end it as they end train.");
+  const auto a = typed<StudyArguments>();
+  add_operands(c, a->words, "STUDY.yaml [key.path=value ...]");
+  CLI::Option* resume = c.add_flag(
+      "--resume", a->resume, "goes on where trials have begun already, by this job or another; finished ones stay");
+  c.add_option_function<std::string>(
+       "--index", [a](const std::string& text) { read_share(text, *a); }, "the share of one job of an array")
+      ->type_name("K/N");
+  add_list(c, "--preflight", a->preflight, "FILE,...", "measurements that say how long a step takes");
+  c.add_flag("--plan", a->plan_only,
+             "trains nothing: checks every trial, and shows their number, batch arithmetic and, from preflight files or "
+             "trials that have run, the time to expect")
+      ->excludes(resume);
+  c.add_option("--device", a->device, "with --plan: for a GPU, as of plan")->type_name("GPU");
+  return {&c, [a] { return a->plan_only; }, true, [a, &c, command_line](Session* session) {
+            a->command_line = command_line;
+            a->threads = own_threads(session);
+            a->study = experiment_of(c, a->words, "a study file");
+            return a->plan_only ? plan_study(*a) : study(*a, *session);
+          }};
+}
+
+}  // namespace
+
+std::vector<Command> declare_commands(Program& program, const std::vector<std::string>& command_line) {
+  return {declare_train(program, command_line), declare_plan(program),  declare_evaluate(program),
+          declare_export(program),              declare_import(program), declare_sample(program),
+          declare_bench(program),               declare_predict(program), declare_study(program, command_line)};
+}
+
+}  // namespace ringtrain

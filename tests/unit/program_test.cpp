@@ -1,0 +1,123 @@
+// The command line: what a declaration takes, and the help, man page and completion that follow from it.
+#include "cli/program.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "cli/text.h"
+
+namespace ringtrain {
+namespace {
+
+struct Boat {
+  std::vector<std::string> words, ports;
+  std::int64_t oars = 4;
+  std::string sail = "square", log;
+  bool night = false;
+};
+
+class ProgramTest : public testing::Test {
+ protected:
+  ProgramTest() {
+    CLI::App& c = program_.add("row", "Rows to the ports. -j and 'x' are safe\nin .troff \\too.\n\n  as it is");
+    add_operands(c, boat_.words, "BOAT [key.path=value ...]");
+    c.add_option("--oars", boat_.oars, "so many [4]")->type_name("N")->check(whole_number(1));
+    c.add_option("--sail", boat_.sail, "its form")->type_name("square|lateen")->check(one_of({"square", "lateen"}));
+    c.add_option("--log", boat_.log, "what to write")->type_name("FILE.csv")->required()->check(file_that_ends_in(".csv"));
+    add_list(c, "--ports", boat_.ports, "PORT,...", "in this order");
+    c.add_flag("--night", boat_.night, "with lamps");
+    program_.add("rest", "Rests.");
+    program_.complete_keys({"hull.length=", "hull.width="});
+  }
+
+  const CLI::App* parse(std::vector<std::string> words) { return program_.parse(std::move(words)); }
+  std::string refusal(std::vector<std::string> words) {
+    try {
+      program_.parse(std::move(words));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  Program program_{"ferry", "crosses water"};
+  Boat boat_;
+};
+
+TEST_F(ProgramTest, WordsReachTheVariablesOfTheirCommand) {
+  const CLI::App* command = parse({"row", "dinghy", "--ports", "a,b", "hull.length=3", "--oars=6", "--night", "x=[1,2]",
+                                   "--log", "l.csv", "--sail", "lateen"});
+  EXPECT_EQ(command->get_name(), "row");
+  EXPECT_EQ(boat_.words, (std::vector<std::string>{"dinghy", "hull.length=3", "x=[1,2]"}));
+  EXPECT_EQ(boat_.ports, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(boat_.oars, 6);
+  EXPECT_EQ(boat_.sail, "lateen");
+  EXPECT_TRUE(boat_.night);
+  EXPECT_EQ(parse({"rest"})->get_name(), "rest");
+}
+
+TEST_F(ProgramTest, TheNameOfACommandMayBeAnOperandAndSoMayAHyphen) {
+  parse({"row", "rest", "-", "--log", "l.csv"});
+  EXPECT_EQ(boat_.words, (std::vector<std::string>{"rest", "-"}));
+}
+
+TEST_F(ProgramTest, MistakesAreNamedWithWhatWasExpected) {
+  const std::vector<std::string> good = {"row", "dinghy", "--log", "l.csv"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = good;
+    words.insert(words.end(), more.begin(), more.end());
+    return refusal(words);
+  };
+  EXPECT_EQ(with({}), "accepted");
+  EXPECT_EQ(with({"--oars", "two"}), "ferry row: --oars: 'two', expected a whole number of at least 1");
+  EXPECT_EQ(with({"--oars", "2.5"}), "ferry row: --oars: '2.5', expected a whole number of at least 1");
+  EXPECT_EQ(with({"--oars", "0"}), "ferry row: --oars: '0', expected a whole number of at least 1");
+  EXPECT_EQ(with({"--oars"}), "ferry row: --oars needs one value, and is given once");
+  EXPECT_EQ(with({"--oars", "2", "--oars", "3"}), "ferry row: --oars needs one value, and is given once");
+  EXPECT_EQ(with({"--sail", "latean"}), "ferry row: --sail: 'latean', expected square, lateen; did you mean 'lateen'?");
+  EXPECT_EQ(with({"--nigth"}), "ferry row: unknown option --nigth; did you mean '--night'?");
+  EXPECT_EQ(with({"--color=red"}), "ferry row: unknown option --color=red");
+  EXPECT_EQ(refusal({"row", "--log", "l.txt"}),
+            "ferry row: --log: 'l.txt', expected a file that ends in .csv, as l.csv");
+  EXPECT_EQ(refusal({"row", "dinghy"}), "ferry row: --log is required");
+  EXPECT_EQ(refusal({"rwo"}), "unknown command 'rwo'; expected one of row, rest; did you mean 'row'?");
+  EXPECT_EQ(refusal({"rest", "now"}), "ferry rest: 'now' is a word too many");
+}
+
+TEST_F(ProgramTest, HelpShowsEveryCommandAndItsOptions) {
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(parse({"help", "row"}), nullptr);
+  const std::string row = testing::internal::GetCapturedStdout();
+  EXPECT_TRUE(row.starts_with("ferry row BOAT [key.path=value ...] [--oars N] [--sail square|lateen] --log FILE.csv"))
+      << row;
+  for (const char* line : {"\n  --oars N              so many [4]\n", "\n  --night               with lamps\n"})
+    EXPECT_NE(row.find(line), std::string::npos) << row;
+  const std::string all = program_.help();
+  EXPECT_NE(all.find("\n  row                Rows to the ports\n  rest               Rests\n"), std::string::npos) << all;
+}
+
+TEST_F(ProgramTest, TheManualPageKeepsLettersThatTroffWouldTake) {
+  const std::string page = program_.manual_page();
+  EXPECT_TRUE(page.starts_with(".TH FERRY 1 ")) << page;
+  EXPECT_NE(page.find("\\-j and 'x' are safe\n"), std::string::npos) << page;
+  EXPECT_NE(page.find("in .troff \\etoo.\n.PP\n.PP\n.nf\n  as it is\n.fi\n"), std::string::npos) << page;
+  EXPECT_NE(page.find(".TP\n.B \\-\\-sail square|lateen\nits form\n"), std::string::npos) << page;
+}
+
+TEST_F(ProgramTest, CompletionKnowsWordsAndKeys) {
+  const std::string script = program_.bash_completion();
+  EXPECT_NE(script.find("words=\"row rest --help --manual-page --bash-completion\""), std::string::npos) << script;
+  EXPECT_NE(script.find("row:--sail) words=\"square lateen\" ;;"), std::string::npos) << script;
+  EXPECT_NE(script.find("row) options=\"--help --verbose --oars --sail --log --ports --night\" operands=\" $keys\" ;;"),
+            std::string::npos) << script;
+}
+
+TEST(CommandText, IsWrappedAtSpaces) {
+  EXPECT_EQ(wrapped("one two three four", 2, 11, 1), "  one two\n   three\n   four\n");
+  EXPECT_EQ(wrapped("a\n\n  b   c", 1, 20), " a\n\n   b   c\n");
+  EXPECT_EQ(entry("--long-name", "text", 4, 20), "  --long-name\n        text\n");
+  EXPECT_EQ(entry("-a", "some words here", 4, 20), "  -a    some words\n        here\n");
+}
+
+}  // namespace
+}  // namespace ringtrain
