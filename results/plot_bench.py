@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Draws what `ringtrain bench utilisation|components|split` and `make simulate WHAT=step` have written with --csv, as a PNG.
+"""Draws what `ringtrain predict`, `ringtrain bench utilisation|components|split` and `make simulate WHAT=step` have written
+with --csv: as a PNG, or as the SVG or PDF that the output's name ends in.
 
   results/plot_bench.py utilisation.csv -o utilisation.png
   results/plot_bench.py components.csv -o components.png
   results/plot_bench.py split.csv -o split.png
+  results/plot_bench.py scaling.csv -o scaling.png
   results/plot_bench.py simulate.csv -o simulate.png
 
 Utilisation: throughput, share of the machine's matrix rate and memory against the batch of a rank; the batch that does
 not fit is a cross above the limit. Several files are drawn together. Components: what each part costs a step. Split:
-throughput against the split size (batch.micro) of a pipeline, a line for each way to cut the model. Simulate: the
+throughput against the split size (batch.micro) of a pipeline, a line for each way to cut the model. Predict: throughput
+and efficiency against the ranks, with their range and the measured steps. Simulate: the
 efficiency of whole steps against the ranks, simulated and predicted.
 """
 import argparse
@@ -27,8 +30,8 @@ def read_rows(path):
             rows = list(csv.DictReader(file))
     except OSError as error:
         fail(f"{path} cannot be read: {error.strerror}")
-    if not rows or not {"batch_per_rank", "removed", "split_size", "predicted_efficiency"} & set(rows[0]):
-        fail(f"{path} holds no rows of `ringtrain bench utilisation|components|split --csv {path}` or of `make simulate`")
+    if not rows or not {"batch_per_rank", "removed", "split_size", "scaling", "predicted_efficiency"} & set(rows[0]):
+        fail(f"{path} holds no rows of `ringtrain predict` or `ringtrain bench utilisation|components|split` with `--csv {path}`, or of `make simulate`")
     return rows
 
 
@@ -119,6 +122,40 @@ def draw_split(rows):
     return figure
 
 
+def draw_predicted(rows):
+    plt = pyplot()
+    figure, axes = plt.subplot_mosaic([["rate", "share"], ["legend", "legend"]], figsize=(11, 5.5),
+                                      gridspec_kw={"height_ratios": [6, 1]})
+    rate, share = axes["rate"], axes["share"]
+    words = {"strong": "the experiment's batch", "weak": "the batch grows with the ranks"}
+    for color, scaling in zip(("C3", "C0"), words):
+        for style, topology in (("-", "flat"), ("--", "hierarchical")):
+            line = [r for r in rows if (r["scaling"], r["topology"]) == (scaling, topology)]
+            ranks = [int(r["ranks"]) for r in line]
+            for axis, column, unit in ((rate, "samples_per_second", 1), (share, "efficiency", 100)):
+                values = [unit * float(r[column]) for r in line]
+                axis.plot(ranks, values, style, color=color, label=f"{words[scaling]}, {topology}")
+                if topology == "flat":  # the range of the step's time, as one of this column
+                    low, high = ([v * float(r["step_seconds"]) / float(r[f"step_seconds_{end}"]) for v, r in zip(values, line)]
+                                 for end in ("high", "low"))
+                    axis.fill_between(ranks, low, high, color=color, alpha=0.15, linewidth=0)
+    measured = [r for r in rows if r["scaling"] == "measured"]
+    if measured:
+        rate.plot([int(r["ranks"]) for r in measured], [float(r["samples_per_second"]) for r in measured], "o", color="black",
+                  label="measured")
+    for axis in (rate, share):
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel("ranks")
+        axis.grid(alpha=0.3)
+    rate.set_yscale("log")
+    rate.set_ylabel("samples per second")
+    share.set_ylim(bottom=0)
+    share.set_ylabel("efficiency: % of the samples/s of as many single ranks")
+    axes["legend"].axis("off")
+    axes["legend"].legend(*rate.get_legend_handles_labels(), loc="center", ncols=3, fontsize="small")
+    return figure
+
+
 def draw_simulated(rows):
     steps = sorted((r for r in rows if r["what"] == "step"), key=lambda r: int(r["ranks"]))
     if not steps:
@@ -144,18 +181,18 @@ def draw_simulated(rows):
 
 
 # The column that only this command's tables have, and what draws them.
-DRAWN_ALONE = {"removed": draw_components, "split_size": draw_split, "predicted_efficiency": draw_simulated}
+DRAWN_ALONE = {"removed": draw_components, "split_size": draw_split, "scaling": draw_predicted, "predicted_efficiency": draw_simulated}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", metavar="FILE.csv")
-    parser.add_argument("-o", "--output", default="bench.png", help="the PNG to write [bench.png]")
+    parser.add_argument("-o", "--output", default="bench.png", help="the picture to write [bench.png]")
     arguments = parser.parse_args()
     tables = {Path(path).stem: read_rows(path) for path in arguments.tables}
     alone = [(draw, rows) for rows in tables.values() for column, draw in DRAWN_ALONE.items() if column in rows[0]]
     if alone and len(tables) > 1:
-        fail("tables of components or of split sizes are drawn from one file alone")
+        fail("tables of components, of split sizes or of predictions are drawn from one file alone")
     figure = alone[0][0](alone[0][1]) if alone else draw_utilisation(tables)
     figure.tight_layout()
     try:

@@ -91,7 +91,7 @@ struct PredictArguments {
   std::int64_t cores_per_node = 0;            // 0: as measured
   std::int64_t rows_per_rank = 0;             // of the rows with a growing batch; 0: as measured
   double latency_us = 0, link_gbit = 0;       // of a network that was not measured; 0: not stated
-  std::string csv, json, svg;
+  std::string csv, json;
 };
 // One process.
 int predict(const PredictArguments& arguments);

@@ -7,7 +7,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/table.h"
-#include "bench/scaling_plot.h"
+#include "bench/forecast.h"
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "run/folder.h"
@@ -22,7 +22,13 @@ const char* limit_of(const ForecastRow& r) {
   return r.step.exposed > r.step.compute ? "communication" : "computing";
 }
 
-std::string csv(const std::vector<ForecastRow>& rows) {
+struct MeasuredPoint {
+  int ranks = 1;
+  double step_seconds = 0, samples_per_second = 0;
+};
+
+// A row of `scaling` measured has no more than its ranks, its step and its rate.
+std::string csv(const std::vector<ForecastRow>& rows, const std::vector<MeasuredPoint>& measured) {
   std::string text =
       "scaling,topology,ranks,nodes,global_batch,rows_per_rank,micro_batch,step_seconds,step_seconds_low,"
       "step_seconds_high,compute_seconds,exposed_seconds,input_seconds,samples_per_second,efficiency,limit,"
@@ -32,6 +38,8 @@ std::string csv(const std::vector<ForecastRow>& rows) {
                 r.global_batch, ",", r.rows_per_rank, ",", r.micro_batch, ",", r.step.total(), ",", r.range.low, ",",
                 r.range.high, ",", r.step.compute, ",", r.step.exposed, ",", r.step.input, ",", r.samples_per_second(),
                 ",", r.efficiency, ",", limit_of(r), ",", r.crowding, "\n");
+  for (const MeasuredPoint& m : measured)
+    text += cat("measured,,", m.ranks, ",,,,,", m.step_seconds, ",,,,,,", m.samples_per_second, ",,,\n");
   return text;
 }
 
@@ -211,7 +219,7 @@ int predict(const PredictArguments& arguments) {
     const Forecast::Comparison c = comparisons.emplace_back(forecast.compare(p.step));
     // The lines are of nodes with so many ranks: a measurement of fuller nodes would lie beside them.
     if (c.ranks_on_node == std::min(c.ranks, forecast.ranks_per_node()))
-      points.push_back({c.ranks, static_cast<double>(p.step.rows_per_rank * p.step.ranks) / c.measured});
+      points.push_back({c.ranks, c.measured, static_cast<double>(p.step.rows_per_rank * p.step.ranks) / c.measured});
     char line[200];
     std::snprintf(line, sizeof line,
                   "measured on %d ranks (%d a node), %s: %.3f ms; predicted %.3f ms (%.3f .. %.3f), off by %+.1f %%",
@@ -227,9 +235,8 @@ int predict(const PredictArguments& arguments) {
     write_file_atomically(path, text);
     log_info("wrote ", path);
   };
-  write(arguments.csv, csv(rows));
+  write(arguments.csv, csv(rows, points));
   write(arguments.json, json(forecast, rows, comparisons));
-  write(arguments.svg, scaling_svg(experiment.name + ": predicted throughput", rows, points));
   return 0;
 }
 
