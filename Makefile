@@ -43,7 +43,7 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
   $(if $(wildcard tests/gpu/*.cpp),build/tests/gpu_tests)
 
 # These need no libraries, so nothing is looked for (`make setup` installs what the others look for).
-SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize simulate clean format
+SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize simulate dist clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all that is built depends on it.
   INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON CLI11 GTEST,$(v)=$($(v)_HOME))
@@ -192,7 +192,7 @@ bin/libringtrain-hopper.so: $(HOPPER_OBJECTS)
 build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
 build/generated/build_info.h: always
 	@mkdir -p $(@D)
-	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(git describe --always --dirty 2> /dev/null || echo unknown)" \
+	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(git describe --always --dirty 2> /dev/null || cat COMMIT 2> /dev/null || echo unknown)" \
 	  RINGTRAIN_FLAGS "$(CXX) $(FLAGS)" RINGTRAIN_INSTRUCTION_SETS "$(ISAS)" \
 	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" RINGTRAIN_CUDA "$(CUDA_VERSIONS)" RINGTRAIN_CUDA_HOME "$(CUDA_FOLDER)" > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
@@ -201,7 +201,7 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm faults fuzz sanitize simulate bench bundle run clean format always
+.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm faults fuzz sanitize simulate bench bundle install dist run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
@@ -224,6 +224,8 @@ help:
 	@echo "make hopper                   convolutions from CUTLASS for H100 and H200: bin/libringtrain-hopper.so (about 5 minutes)"
 	@echo "make hopper-check             the same, and what its kernels are made of"
 	@echo "make bundle                   a folder that runs on any Linux: build/ringtrain-bundle-*.tar.gz"
+	@echo "make install [PREFIX=/usr/local] [DESTDIR=]   programs, man pages, completion, configs, Slurm scripts, plots, a module file"
+	@echo "make dist                     the files of the last commit: build/ringtrain-*.tar.gz"
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
 	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME CLI11_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
@@ -297,6 +299,16 @@ hopper-check: hopper
 
 bundle: all tests hopper
 	@.ci/bundle.sh
+
+PREFIX ?= /usr/local
+install: all
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" .ci/install.sh
+
+# The files of the last commit, and COMMIT, which says its name where there is no git.
+dist:
+	@commit=$$(git describe --always) && mkdir -p build && git archive --format=tar --prefix=ringtrain-$$commit/ \
+	  --add-virtual-file=ringtrain-$$commit/COMMIT:$$commit HEAD | gzip -9n > build/ringtrain-$$commit.tar.gz && \
+	  echo "build/ringtrain-$$commit.tar.gz"
 
 format:
 	@find src data_prep tests -name '*.cpp' -o -name '*.h' -o -name '*.cuh' -o -name '*.cu' | xargs clang-format -i

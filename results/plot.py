@@ -84,16 +84,34 @@ def label(path, all_paths):
     return str(path)
 
 
-def draw(runs, x, panels, log, smooth, output):
+def colors(count):
+    """As many that differ: matplotlib's ten, or a rainbow where ten are not enough."""
+    import matplotlib
+    if count <= 10:
+        return [f"C{i}" for i in range(count)]
+    return [matplotlib.colormaps["turbo"](0.05 + 0.9 * i / (count - 1)) for i in range(count)]
+
+
+def add_legend(axis):
+    """Inside while it is small; otherwise beside the curves, which it would cover. Returns its columns beside them."""
+    count = len(axis.get_legend_handles_labels()[1])
+    if count <= 6:
+        axis.legend(fontsize="small")
+        return 0
+    columns = -(-count // 30)
+    axis.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, ncols=columns)
+    return columns
+
+
+def draw(runs, x, panels, log, smooth):
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(len(panels), 1, figsize=(8, 1 + 4 * len(panels)), squeeze=False, sharex=True)
-    drawn = 0
+    drawn = columns = 0
     for axis, panel in zip(axes[:, 0], panels):
-        for i, (name, records) in enumerate(runs.items()):
-            color = f"C{i % 10}"
+        for color, (name, records) in zip(colors(len(runs)), runs.items()):
             for y in panel:
                 xs, ys = points(records, x, y)
                 drawn += len(xs)
@@ -111,18 +129,17 @@ def draw(runs, x, panels, log, smooth, output):
             axis.set_yscale("log")
         axis.grid(alpha=0.3)
         if axis.has_data():
-            axis.legend(fontsize="small")
+            columns = max(columns, add_legend(axis))
     if not drawn:
         fail(f"none of the runs has {' or '.join(y for panel in panels for y in panel)} against {x}")
     axes[-1, 0].set_xlabel(X_AXES[x])
+    figure.set_figwidth(8 + 3 * columns)
     figure.tight_layout()
-    try:
-        figure.savefig(output, dpi=120)
-    except OSError as error:
-        fail(f"{output} cannot be written: {error.strerror}")
+    return figure
 
 
 def main():
+    from reporting.interpreter import with_modules
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders or metrics.jsonl files")
     parser.add_argument("-o", "--output", default="loss.png", help="the PNG to write [loss.png]")
@@ -133,13 +150,15 @@ def main():
     arguments = parser.parse_args()
     if arguments.smooth < 0:
         parser.error("--smooth must be 0 or more")
+    with_modules("matplotlib")
     paths = list({p.resolve(): p for p in map(metrics_file, arguments.runs)}.values())
     runs = {label(path, paths): read_run(path) for path in paths}
     panels = [[y] for y in arguments.y] if arguments.y else [["loss", "validation_loss"]]
+    figure = draw(runs, arguments.x, panels, arguments.log, arguments.smooth)
     try:
-        draw(runs, arguments.x, panels, arguments.log, arguments.smooth, arguments.output)
-    except ImportError:
-        fail(f"{sys.executable} has no matplotlib; install python3-matplotlib (make setup) and use /usr/bin/python3, or set PYTHON")
+        figure.savefig(arguments.output, dpi=120)
+    except OSError as error:
+        fail(f"{arguments.output} cannot be written: {error.strerror}")
     print(f"wrote {arguments.output}")
 
 

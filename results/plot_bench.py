@@ -185,10 +185,12 @@ DRAWN_ALONE = {"removed": draw_components, "split_size": draw_split, "scaling": 
 
 
 def main():
+    from reporting.interpreter import with_modules
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", metavar="FILE.csv")
     parser.add_argument("-o", "--output", default="bench.png", help="the picture to write [bench.png]")
     arguments = parser.parse_args()
+    with_modules("matplotlib")
     tables = {Path(path).stem: read_rows(path) for path in arguments.tables}
     alone = [(draw, rows) for rows in tables.values() for column, draw in DRAWN_ALONE.items() if column in rows[0]]
     if alone and len(tables) > 1:

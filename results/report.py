@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-PACKAGES = "python3-yaml python3-numpy python3-scipy python3-matplotlib"
+from reporting.interpreter import with_modules
 
 
 def main():
@@ -29,12 +29,9 @@ def main():
     )
     parser.add_argument("--title", help="of the page [the studies' names]")
     arguments = parser.parse_args()
-    try:
-        from reporting import errors, measures, page, runs, sections
-    except ImportError as error:
-        sys.exit(
-            f"report.py: error: {sys.executable} has no {error.name}; install {PACKAGES} (make setup) and use /usr/bin/python3"
-        )
+    with_modules("yaml", "numpy", "scipy", "matplotlib")
+    from reporting import errors, measures, page, runs, sections
+
     try:
         if arguments.output.suffix != ".html":
             raise errors.ReportError(

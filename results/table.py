@@ -9,7 +9,7 @@ results/table.py results/names_grid --keys trial peak_rate validation_loss --sor
 import argparse
 import sys
 
-PACKAGES = "python3-yaml python3-numpy python3-scipy python3-matplotlib"
+from reporting.interpreter import with_modules
 
 
 def columns_of(rows, wanted, fail):
@@ -49,10 +49,9 @@ def main():
     def fail(message):
         sys.exit(f"table.py: error: {message}")
 
-    try:
-        from reporting import errors, measures, page, runs, style, tables
-    except ImportError as error:
-        fail(f"{sys.executable} has no {error.name}; install {PACKAGES} (make setup) and use /usr/bin/python3")
+    with_modules("yaml", "numpy", "scipy", "matplotlib")
+    from reporting import errors, measures, page, runs, style, tables
+
     try:
         target = measures.parse_target(arguments.target) if arguments.target else None
         rows = tables.trials(runs.read_all(arguments.studies), target).rows

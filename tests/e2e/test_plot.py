@@ -1,6 +1,7 @@
 """results/plot.py: the numbers that it draws, and what it says about bad input."""
 import importlib.util
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -63,6 +64,32 @@ def test_two_runs_are_drawn_into_one_picture(tmp_path):
         assert content.startswith(b"\x89PNG")
         sizes[panels] = struct.unpack(">II", content[16:24])
     assert sizes == {1: (960, 600), 2: (960, 1080)}  # a panel is 4 inches high
+
+
+def test_many_runs_have_colors_of_their_own_and_a_legend_beside_the_curves(plot, tmp_path):
+    pytest.importorskip("matplotlib")
+    runs = {f"run {i:02}": plot.read_run(write_run(tmp_path / str(i), [5.0, 4.0, 3.0 + i]) / "metrics.jsonl") for i in range(24)}
+    for count, beside in (3, False), (24, True):
+        few = dict(list(runs.items())[:count])
+        figure = plot.draw(few, "step", [["loss", "validation_loss"]], False, 0)
+        axis, = figure.axes
+        colors = {str(line.get_color()) for line in axis.lines}
+        assert len(colors) == count
+        figure.canvas.draw()
+        curves, legend = axis.get_window_extent(), axis.get_legend().get_window_extent()
+        assert (legend.x0 > curves.x1) == beside
+        assert legend.x1 <= figure.bbox.x1 and curves.width > 0.5 * figure.bbox.width
+
+
+def test_a_python_without_matplotlib_hands_over_to_one_that_has_it(tmp_path):
+    pytest.importorskip("matplotlib")
+    words = [SCRIPT, write_run(tmp_path / "run", [5.0, 4.0]), "-o", tmp_path / "loss.png"]
+    bare = [sys.executable, "-S", "-E"]  # without the distribution's packages
+    here = {"PATH": os.environ["PATH"], "PYTHON": sys.executable}
+    done = subprocess.run([*bare, *words], env=here, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and (tmp_path / "loss.png").exists(), done
+    done = subprocess.run([*bare, *words], env={**here, "RINGTRAIN_PYTHON_TRIED": "1"}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "no Python with matplotlib was found" in done.stderr and "Traceback" not in done.stderr, done
 
 
 @pytest.mark.parametrize("words, expected", [

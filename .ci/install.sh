@@ -1,0 +1,48 @@
+#!/bin/bash
+# Installs what `make all` has built: programs, man pages, completion, configurations, Slurm scripts, plots, a module file.
+#   PREFIX=/opt/ringtrain [DESTDIR=folder for packagers] .ci/install.sh
+set -euo pipefail
+prefix=$(realpath -m "${PREFIX:-/usr/local}") # before cd: it may be relative
+cd "$(dirname "$0")/.."
+to=${DESTDIR:-}$prefix
+share=$to/share/ringtrain
+for program in ringtrain ringtrain-data; do
+  [ -x bin/$program ] || { echo "error: bin/$program is not there: run make all first" >&2; exit 1; }
+done
+mkdir -p "$to"/{bin,lib/ringtrain,share/man/man1,share/bash-completion/completions} "$share"/{results,slurm} ||
+  { echo "error: $to cannot be written: set PREFIX to a folder of yours, or install as root" >&2; exit 1; }
+
+# Programs, and beside them what they open.
+for program in ringtrain ringtrain-data; do
+  install -s bin/$program "$to/lib/ringtrain/"
+  ln -sfn ../lib/ringtrain/$program "$to/bin/$program"
+  bin/$program --manual-page | gzip -9n > "$to/share/man/man1/$program.1.gz"
+  bin/$program --bash-completion > "$to/share/bash-completion/completions/$program"
+done
+for library in bin/*.so; do
+  [ ! -e "$library" ] || install -m 755 "$library" "$to/lib/ringtrain/"
+done
+
+# What surrounds the programs. bin/ is where the scripts and pages look for them.
+ln -sfn ../../bin "$share/bin"
+cp README.md "$share/"
+cp -r configs "$share/"
+cp slurm/*.sbatch slurm/*.sh slurm/README.md "$share/slurm/"
+if [ ! -e "$share/slurm/site.env" ] || cmp -s slurm/site.env "$share/slurm/site.env"; then
+  cp slurm/site.env "$share/slurm/"
+else
+  cp slurm/site.env "$share/slurm/site.env.new"
+  echo "slurm/site.env was edited and stays; the new one is $prefix/share/ringtrain/slurm/site.env.new"
+fi
+cp results/{plot,plot_bench,report,table,follow}.py results/README.md "$share/results/"
+cp -r results/reporting results/reference "$share/results/"
+rm -rf "$share/results/reporting/__pycache__"
+
+version=$(sed -n 's/^#define RINGTRAIN_COMMIT "\(.*\)"$/\1/p' build/generated/build_info.h)
+mkdir -p "$to/share/modulefiles/ringtrain"
+sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" slurm/modulefile > "$to/share/modulefiles/ringtrain/$version"
+
+echo "installed in $prefix. Without its bin/ on PATH:"
+echo "  export PATH=$prefix/bin:\$PATH        or: module use $prefix/share/modulefiles && module load ringtrain"
+echo "completion: . $prefix/share/bash-completion/completions/ringtrain    (bash-completion finds /usr and /usr/local by itself)"
+echo "experiments: $prefix/share/ringtrain/configs; batch scripts: $prefix/share/ringtrain/slurm"
