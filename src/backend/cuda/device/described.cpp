@@ -9,6 +9,7 @@
 #include "backend/cuda/hopper/plans.h"
 #include "base/error.h"
 #include "base/json_input.h"
+#include "base/utf8.h"
 
 namespace ringtrain::cuda {
 
@@ -211,8 +212,9 @@ DeviceDescription find_description(const std::string& name_or_file) {
     json.erase("origin");  // "origin" tells readers where the numbers come from
     return {name_or_file, json.dump()};
   } catch (const nlohmann::json::exception& e) {
-    throw Error(cat(name_or_file, " is not a JSON object: ", e.what()),
-                "Compare it with src/backend/cuda/device/descriptions/h200.json.");
+    throw Error(
+        cat(name_or_file, " is not a JSON object: ", cut_to(e.what(), 300)),  // it repeats what it has read last
+        "Compare it with src/backend/cuda/device/descriptions/h200.json.");
   }
 }
 
