@@ -43,12 +43,10 @@ for name in ${wanted:-$names}; do
     esac
   fi
   case $name in checkpoint | dataset_*) limit=0 ;; *) limit=128 ;; esac
-  dictionary=()
-  [ -e tests/fuzz/dictionaries/$name ] && dictionary=("-dict=tests/fuzz/dictionaries/$name")
   echo "fuzz $name for $seconds s (log: $log)"
   code=0
   # Whole seconds of the clock: one thread that computes all the time.
-  { TIMEFORMAT="%U %S"; time RINGTRAIN_FUZZ=$name $program "${limits[@]}" -malloc_limit_mb=$limit ${dictionary[@]+"${dictionary[@]}"} \
+  { TIMEFORMAT="%U %S"; time RINGTRAIN_FUZZ=$name $program "${limits[@]}" -malloc_limit_mb=$limit \
     -max_total_time="$seconds" -artifact_prefix=build/fuzz/findings/$name- "$corpus" ${seeds[@]+"${seeds[@]}"} > "$log" 2>&1; } 2> "$log.time" || code=$?
   read -r user system < <(tail -1 "$log.time")
   cpu=$(awk "BEGIN {printf \"%.0f\", $user + $system}")
@@ -56,9 +54,11 @@ for name in ${wanted:-$names}; do
   edges=$(grep -oE 'cov: [0-9]+' "$log" | tail -1 | cut -d' ' -f2)
   size=$(ls "$corpus" | wc -l)
   findings=0
-  if [ $code != 0 ]; then
+  if [ $code = 72 ]; then # libFuzzer's exit code after SIGINT or SIGTERM
+    echo "  interrupted"
+  elif [ $code != 0 ]; then
     findings=1 found=1
-    echo "  finding: $(grep -m1 -E 'finding:|ERROR:|runtime error:|BINGO' "$log" || echo "exit code $code")"
+    echo "  finding: $(grep -m1 -aE '^finding:|ERROR:|runtime error:|BINGO' "$log" | cut -c1-300 || echo "exit code $code")"
     grep -m1 'Test unit written to' "$log" | sed 's/^/  /' || true
   fi
   echo "$(date -u +%F),$name,$commit,$cpu,${runs:-0},${edges:-0},$size,${SEEDS:-1},$findings" >> $record
