@@ -1,4 +1,4 @@
-// Words that were probably meant.
+// Guesses which known word a user meant by a misspelt one.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// Letters to insert, drop or replace, or neighbours to swap, that make `b` of `a`.
+// The number of edits that turn `a` into `b`. An edit inserts, drops or replaces a letter, or swaps two neighbours.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 // "; did you mean 'sqrt'?" for an unknown word, "" when no known word is near.

@@ -45,7 +45,7 @@ std::string nearest_of(std::vector<std::int64_t> numbers, std::int64_t wanted) {
   return out;
 }
 
-// Of all batches of a run: their greatest common divisor.
+// The greatest common divisor of all batches of a run.
 std::int64_t common_batch(const BatchConfig& batch) {
   std::int64_t all = 0;
   for (const std::int64_t b : batches_on_course(batch)) all = std::gcd(all, b);
@@ -62,7 +62,7 @@ std::vector<std::int64_t> possible_ranks(std::int64_t workers, std::int64_t work
   return all;
 }
 
-// What the ranks' shares of all batches of a run have in common.
+// Properties that the ranks' shares have in common for all batches of a run.
 struct CommonRows {
   std::int64_t rows = 0;       // the greatest common divisor of the rows of a rank
   std::int64_t span = 1;       // ranks that share a worker
@@ -123,8 +123,8 @@ BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t 
   const CommonRows common = common_rows(batch, ranks, whole_workers, small_batch);
   plan.span = common.span;
 
-  // A micro-batch is a number of units: samples, or virtual workers where those must stay whole. Of a shared worker it
-  // is one part.
+  // A micro-batch is a whole number of units. A unit is a sample, or a virtual worker if workers must stay whole. If
+  // ranks share a worker, the micro-batch is one rank's part of it.
   const std::int64_t unit = whole_workers ? batch.worker / plan.span : 1;
   const std::int64_t units = (small_batch > 0 ? small_batch : common.rows) / unit;
   if (plan.span > 1) {

@@ -1,7 +1,8 @@
-// The only place with batch arithmetic.
+// How the global batch is divided into virtual workers, ranks and micro-batches. Only this file does batch arithmetic.
 //   global = workers x worker = ranks x accumulation x micro_batch
-// Where there are more ranks than batch norm's workers can be dealt out to, a power of two of ranks share each worker
-// (span): the members of a team take equal parts of one worker after the other, a part in each pass.
+// In a model with batch norm there may be more ranks than whole workers can be given to. A team of ranks then shares
+// each worker. The team's size (span) is a power of two. The team processes one worker in each pass, and every member
+// takes an equal part of it.
 //   global = (ranks / span) teams x accumulation x worker,   worker = span x micro_batch
 #pragma once
 
@@ -26,27 +27,30 @@ struct BatchPlan {
   std::int64_t passes_of_small_batch() const { return small_batch / micro_batch; }
 };
 
-// Of the run's first batch. `preferred_micro_batch` (at least 1): what the backend runs fastest; used where batch.micro
-// is 0 (auto): the divisor of rows_per_rank nearest to it in ratio, so that a prime 4099 near 256 becomes one pass of
-// 4099 and not 4099 passes of 1. `whole_workers`: in a model with batch norm a pass may not split a virtual worker, so
-// micro_batch is then a multiple of batch.worker, or a worker's part where ranks share it. The span is the smallest
-// power of two that divides ranks and batch.worker and leaves as many teams as divide the workers. Throws Error when
-// worker does not divide global, ranks do not divide the workers and cannot share them, or batch.micro does not divide
-// the rank's rows; the hint lists values that work. `small_batch`: as
-// stated, a multiple of batch.worker and of batch.micro, which must divide the rank's rows; micro_batch then divides
-// it. 0: a micro-batch. All this holds for every batch that the run may have (batches_on_course()), with the same
-// micro_batch and small_batch.
+// The plan of the run's first batch.
+// `preferred_micro_batch` (at least 1) is the micro-batch that the backend runs fastest. It is used when batch.micro is
+// 0 (auto): micro_batch is then the divisor of rows_per_rank that is nearest in ratio. A prime 4099 with a preferred
+// 256 so becomes one pass of 4099 and not 4099 passes of 1.
+// `whole_workers` is true for a model with batch norm, where a pass must not split a virtual worker. micro_batch is
+// then a multiple of batch.worker. If ranks share a worker, micro_batch is one rank's part of it. The span is the
+// smallest power of two that divides both ranks and batch.worker and for which the number of teams divides the workers.
+// `small_batch` must be a multiple of batch.worker and of batch.micro and must divide the rank's rows. micro_batch then
+// divides small_batch. 0 stands for a micro-batch.
+// These rules hold for every batch that the run may have (batches_on_course()), with one micro_batch and small_batch.
+// Throws Error when worker does not divide global, when ranks neither divide the workers nor can share them, and when
+// batch.micro does not divide the rank's rows. The hint lists values that work.
 BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
                      bool whole_workers, std::int64_t small_batch = 0);
 
-// The span of batch_plan() for a model with batch norm; 0: the ranks can neither divide the workers nor share them.
+// The span of batch_plan() for a model with batch norm. 0 if the ranks can neither divide the workers nor share them.
 std::int64_t ranks_per_worker(const BatchConfig& batch, std::int64_t ranks);
 
-// The same ranks, worker, span, micro_batch and small_batch with another batch on the run's course: more or fewer
-// passes.
+// The plan for another batch on the run's course. Only the number of passes changes. The ranks, worker, span,
+// micro_batch and small_batch stay the same.
 BatchPlan resized(const BatchPlan& plan, std::int64_t batch);
 
-// For a hint: 1 and the eight divisors of `number` nearest to `wanted`, in increasing order: "1, 192, 256, 384".
+// Returns 1 and the eight divisors of `number` nearest to `wanted`, in increasing order, for a hint:
+// "1, 192, 256, 384".
 std::string nearest_divisors(std::int64_t number, std::int64_t wanted);
 
 // The arithmetic in one line, with numbers: "4096 = 16 workers x 256 = 2 ranks x 8 micro-steps x 256".

@@ -1,5 +1,5 @@
-// A run that goes on from another run's checkpoint with a multiple of its batch (Merrill et al. 2025, "Critical Batch
-// Size Revisited", arXiv:2505.23971, section 3.1): what that makes of the other run's course.
+// Branches. A branch is a run that continues from another run's checkpoint with a multiple of that run's batch (Merrill
+// et al. 2025, "Critical Batch Size Revisited", arXiv:2505.23971, section 3.1). This file computes a branch's course.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,13 @@ inline bool is_branch(const Experiment& experiment) {
   return !experiment.branch.from.empty();
 }
 
-// Of a branch: the run that it leaves, as far as its schedule goes: batch.global and batch.largest /
-// branch.batch_factor, no branch.*. Of any other run: itself.
+// The experiment of the run that a branch continues, as far as the schedule depends on it: batch.global and
+// batch.largest are divided by branch.batch_factor, and branch.* has its defaults. Any other experiment is returned as
+// it is.
 Experiment source_experiment(const Experiment& experiment);
 
-// The run's batch and what its schedule's rate is multiplied by, at every place in the data: batch_course(), and of a
-// branch the rate times branch.rate_factor.
+// The run's batch and the factor of its scheduled rate, at every position in the data. This is batch_course(); in a
+// branch the factor is also multiplied by branch.rate_factor.
 BatchCourse course_of(const Experiment& experiment, std::int64_t epoch_samples, bool keeps_rest,
                       std::int64_t epoch_span);
 

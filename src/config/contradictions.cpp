@@ -99,7 +99,7 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
-// What each batch of the schedule must be on its own: the ranks are not known here.
+// Checks each batch of the schedule by itself, because the number of ranks is not known here.
 std::optional<Contradiction> batch_schedule_contradiction(const Experiment& e) {
   const BatchConfig& batch = e.batch;
   const std::string is = state("batch.schedule", e);
@@ -237,7 +237,7 @@ std::optional<Contradiction> adascale_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
-// What belongs to AdamW means nothing where Muon leaves the rest to SGD.
+// AdamW's keys have no effect when Muon uses SGD for the other parameters.
 std::optional<Contradiction> muon_contradiction(const Experiment& e) {
   if (e.optimizer.kind != "muon" || e.optimizer.other_kind == "adamw") return std::nullopt;
   const Experiment defaults;
@@ -318,7 +318,7 @@ std::optional<Contradiction> evaluation_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
-// What a pipeline cannot do: a rank sees the gradients of its own layers only.
+// Checks for keys that a pipeline does not support. A rank of a pipeline has the gradients of its own layers only.
 std::optional<Contradiction> pipeline_contradiction(const Experiment& e) {
   if (e.parallel.kind != "pipeline") return std::nullopt;
   const Experiment defaults;

@@ -1,4 +1,4 @@
-// Keys of an experiment that are right by themselves and contradict each other.
+// Checks for keys of an experiment whose values are valid by themselves but contradict each other.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@
 namespace ringtrain {
 
 struct Contradiction {
-  std::vector<std::string_view> keys;  // reported at the one given last
+  std::vector<std::string_view> keys;  // the error names the place of the key that was set last
   std::string what, hint = {};
 };
 
-// The first one that needs no data set to be seen.
+// Returns the first contradiction that can be found without a data set.
 std::optional<Contradiction> find_contradiction(const Experiment& experiment);
 
 }  // namespace ringtrain

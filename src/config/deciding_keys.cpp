@@ -4,7 +4,7 @@ namespace ringtrain {
 
 namespace {
 
-// Whether other updates are made than a ring would make.
+// Whether the run makes other updates than a ring would make.
 bool leaves_the_ring(const ParallelConfig& parallel) {
   return parallel.kind == "server" && (parallel.mode == "async" || parallel.backup_workers > 0);
 }

@@ -1,13 +1,13 @@
-// Which keys decide what is learned.
+// Tells which keys change what a run learns. A resumed run must not change those.
 #pragma once
 
 #include "config/schema.h"
 
 namespace ringtrain {
 
-// Whether the field decides what this experiment learns. Keys that decide speed, place or record do not
-// (Field::how_it_runs()), but how the noise scale is measured does where training follows it: optimizer.adascale takes
-// its gain from noise.small_batch, batch.follow_noise its batch from the averages.
+// Whether the field decides what this experiment learns. Keys for speed, folders or logging (Field::how_it_runs()) do
+// not. The keys of the noise scale do when training depends on the measured noise: optimizer.adascale computes its gain
+// from noise.small_batch, and batch.follow_noise chooses the batch from the averages.
 bool decides_what_is_learned(const Field& field, const Experiment& experiment);
 
 }  // namespace ringtrain

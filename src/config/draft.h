@@ -1,4 +1,4 @@
-// An experiment while its keys are being set, by its file and then by what changes it.
+// An experiment whose keys are still being set, first from its file and then from overrides.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,12 @@
 
 namespace ringtrain {
 
-// Copies are independent, so that a file is read once for many experiments that differ in a few keys. What a message
-// names as the place of a change is the caller's: "study.yaml:7:3: " or "override 'seed=2': ".
+// Copies are independent. A study so reads a file once and makes many experiments that differ in a few keys. The caller
+// chooses how a message names the place of a change: "study.yaml:7:3: " or "override 'seed=2': ".
 class ExperimentDraft {
  public:
-  // The keys of a file, or of its text (a user's). Throws Error as read_experiment() does, but required keys may be
-  // missing and keys may contradict each other until finish().
+  // Reads the keys of a user's file, or of its text. Throws Error as read_experiment() does. Missing required keys and
+  // contradictions are allowed until finish().
   explicit ExperimentDraft(const std::string& path);
   ExperimentDraft(const std::string& yaml, const std::string& path);
   ExperimentDraft(const ExperimentDraft& other);
@@ -23,13 +23,14 @@ class ExperimentDraft {
   ~ExperimentDraft();
 
   void apply_override(const std::string& text);  // "key.path=value"
-  // Sets a key from the text that an override would have behind the '='. Throws Error that begins with `place`.
+  // Sets a key. `value` is the text that an override has after the '='. Throws an Error that begins with `place`.
   void set(const std::string& key, const std::string& value, const std::string& place);
 
-  const Experiment& values() const;  // as set so far; a key that was not given has its default
+  const Experiment& values() const;  // the keys set so far; every other key has its default
   bool is_given(std::string_view key) const;
 
-  // Throws Error for a required key that is missing, and for a contradiction, at the place of the key set last.
+  // Returns the checked experiment. Throws Error for a missing required key, and for a contradiction. The error of a
+  // contradiction names the place of the key that was set last.
   const Experiment& finish() const;
 
  private:

@@ -1,5 +1,8 @@
-// The experiment as plain structs. These structs are the schema: config/schema.cpp lists every field once, with its
-// key, type, unit, range, default and meaning, and the reader, the writer and configs/README.md come from that list.
+// An experiment, as plain structs. Begin reading here: this room (src/config) turns an experiment file into these
+// structs. config/schema.cpp lists every field once, with its key, type, unit, range, default and meaning. The reader
+// (reader.h), the writer and configs/README.md all use that list, so a new key needs one member here and one line
+// there. contradictions.h finds keys that do not fit together. batch_plan.h divides the global batch among ranks and
+// micro-batches. batch_course.h says which batch each update has, because the batch may change during a run.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +11,7 @@
 
 namespace ringtrain {
 
-// What begins at an epoch: a factor of the learning rate, or a multiple of the batch.
+// A change that begins at an epoch. It is a factor of the learning rate or a multiple of the batch.
 struct EpochFactor {
   double epoch = 0;
   double factor = 1;
@@ -33,7 +36,7 @@ struct ModelConfig {
   bool zero_gamma = true;         // resnet: the last norm of every block starts at 0 (Goyal et al. 2017, section 5.1)
   std::string stride_in = "3x3";  // resnet: the convolution of a bottleneck that has the stride, 3x3 | 1x1
   double norm_momentum = 0.1;     // batch norm: share of this step's statistics in the running ones
-  bool norm = false;              // alexnet: batch norm behind every convolution
+  bool norm = false;              // alexnet: batch norm after every convolution
   std::string initial = "he";     // he | truncated_normal | uniform
   double initial_range = 0;       // uniform: weights lie in +-initial_range; 0: the model's own
   double forget_bias = 0;         // char_lstm: initial bias of the forget gates; 0: as the other biases
@@ -60,7 +63,7 @@ struct DataConfig {
   bool flip = true;                                     // images: horizontally, half of the time
   std::vector<double> mean, std;  // images, per channel of pixels / 255; empty: the data set's own
   std::int64_t train_samples = 0, validation_samples = 0, classes = 0;  // what the data sets must hold; 0: not stated
-  std::string last_batch = "drop";  // what fills no batch at an epoch's end: drop | smaller
+  std::string last_batch = "drop";  // the samples at an epoch's end that fill no batch: drop | smaller
   std::int64_t loader_threads = 1;
   std::int64_t reads = 8;     // images: records being read at the same time
   std::int64_t prefetch = 4;  // micro-batches ready ahead
@@ -74,7 +77,7 @@ struct BatchConfig {
   std::vector<EpochFactor> schedule;  // from this epoch on the batch is global x factor, but at most largest
   std::int64_t largest = 0;           // samples; 0: no limit
   double follow_noise = 0;            // the batch doubles while it is below this multiple of the noise scale; 0: off
-  std::int64_t patience = 0;          // samples over which it must have been so
+  std::int64_t patience = 0;          // samples during which the batch must have been below that multiple
   bool operator==(const BatchConfig&) const = default;
 };
 
@@ -94,7 +97,7 @@ struct OptimizerConfig {
   double momentum = 0.9;
   bool nesterov = false;
   bool rate_in_momentum = false;     // sgd: v = m v + lr g, w -= v
-  bool momentum_correction = false;  // of that form: v is scaled by lr(t) / lr(t - 1) first
+  bool momentum_correction = false;  // rate_in_momentum: v is scaled by lr(t) / lr(t - 1) first
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0;
   std::vector<std::string> no_decay = {"norm", "bias"};  // kinds of parameters that weight decay leaves alone
@@ -105,12 +108,12 @@ struct OptimizerConfig {
   double transition_center = 10;              // rmsprop_to_sgd: epochs until the two weigh the same
   double transition_length = 5;               // rmsprop_to_sgd: epochs
   std::string muon_rate = "original";         // muon: original | match_rms_adamw
-  std::string other_kind = "adamw";           // muon: adamw | sgd, for what is no hidden matrix
+  std::string other_kind = "adamw";           // muon: adamw | sgd, for parameters that are not hidden matrices
   double other_rate = 1;                      // muon: that optimizer's rate / the rate
   bool schedule_free = false;                 // sgd, adamw: Defazio et al. 2024
   bool adascale = false;                      // sgd: AdaScale
   double clip_norm = 0;                       // 0 = off
-  double clip_value = 0;                      // of each element; 0 = off
+  double clip_value = 0;                      // limit of each element; 0 = off
   std::int64_t record_trust_every_steps = 0;  // 0 = off
   bool operator==(const OptimizerConfig&) const = default;
 };
@@ -136,15 +139,15 @@ struct NoiseConfig {
   std::int64_t every_steps = 1;  // 0: off
   std::int64_t small_batch = 0;  // samples; 0: what a rank does in one pass
   std::int64_t half_life = 0;    // samples; 0: 100 x batch.global
-  std::string groups = "none";   // what has a noise scale of its own: none | kind | tensor
+  std::string groups = "none";   // groups of parameters with their own noise scale: none | kind | tensor
   bool operator==(const NoiseConfig&) const = default;
 };
 
 struct BranchConfig {
   std::string from;          // a checkpoint of another run; empty: the run begins by itself
-  double batch_factor = 1;   // of every batch on the run's course
-  double rate_factor = 1;    // of the learning rate
-  std::int64_t samples = 0;  // after which it ends; 0: as stop says
+  double batch_factor = 1;   // multiplies every batch of the run
+  double rate_factor = 1;    // multiplies the learning rate
+  std::int64_t samples = 0;  // the branch ends after so many samples; 0: stop.* alone decides
   bool operator==(const BranchConfig&) const = default;
 };
 
@@ -159,10 +162,10 @@ struct StopConfig {
 
 struct EvaluateConfig {
   double every_epochs = 1;
-  double offset_epochs = 0;  // until the first evaluation of every_epochs; 0: every_epochs
+  double offset_epochs = 0;  // epochs before the first evaluation of every_epochs; 0: every_epochs
   std::int64_t every_steps = 0;
   std::string norm_statistics = "running";  // batch norm: running | recomputed | last
-  std::int64_t norm_samples = 0;            // recomputed: on so many training samples
+  std::int64_t norm_samples = 0;            // recomputed: from so many training samples
   bool operator==(const EvaluateConfig&) const = default;
 };
 
@@ -171,7 +174,7 @@ struct CheckpointConfig {
   std::int64_t every_steps = 0;
   double every_seconds = 0;
   std::int64_t keep = 2;
-  std::vector<RunPoint> keep_at;  // what keep does not remove
+  std::vector<RunPoint> keep_at;  // checkpoints that keep never removes
   bool best = true;
   bool operator==(const CheckpointConfig&) const = default;
 };
@@ -179,23 +182,23 @@ struct CheckpointConfig {
 struct MachineConfig {
   std::string device = "auto";  // auto | cpu | cuda
   std::string plan_cache;       // folder; empty: under the user's cache folder
-  double search_seconds = 60;   // of timing fusions at the first start; 0: none
+  double search_seconds = 60;   // the longest time for timing fusions at the first start; 0: no timing
   bool graphs = true;           // CUDA graphs
   bool operator==(const MachineConfig&) const = default;
 };
 
 struct CommunicationConfig {
-  std::string library = "auto";         // auto | nccl | mpi: how vectors of GPUs are summed
-  std::string algorithm = "auto";       // auto | ring; nccl: tree; mpi: halving | hierarchical | mpi
-  std::string order = "any";            // any | fixed: the same bits on any number of ranks
-  std::string gradient_type = "fp32";   // nccl: fp32 | bf16 | fp16
-  std::int64_t max_ctas = 0;            // nccl: thread blocks that it may take; 0: its own choice
-  double bucket_mib = 0;                // gradients are reduced in ranges of this size; 0: bucket_elements()
-  std::int64_t chunk_kib = 128;         // messages of sums by MPI
+  std::string library = "auto";                      // auto | nccl | mpi: how vectors of GPUs are summed
+  std::string algorithm = "auto";                    // auto | ring; nccl: tree; mpi: halving | hierarchical | mpi
+  std::string order = "any";                         // any | fixed: the same bits on any number of ranks
+  std::string gradient_type = "fp32";                // nccl: fp32 | bf16 | fp16
+  std::int64_t max_ctas = 0;                         // nccl: thread blocks that NCCL may use; 0: NCCL chooses
+  double bucket_mib = 0;                             // size of a gradient bucket; 0: bucket_elements()
+  std::int64_t chunk_kib = 128;                      // messages of sums by MPI
   double node_latency_us = 1, node_gb_s = 5;         // of messages between ranks of a node, for algorithm auto
   double network_latency_us = 2, network_gb_s = 12;  // between nodes
-  double timeout_seconds = 600;         // a step that takes longer ends the job
-  std::int64_t check_every_steps = -1;  // that the ranks' copies are compared; 0: never; -1: once a minute
+  double timeout_seconds = 600;                      // a step that takes longer ends the job
+  std::int64_t check_every_steps = -1;  // how often the ranks' copies are compared; 0: never; -1: once a minute
   bool operator==(const CommunicationConfig&) const = default;
 };
 
@@ -217,17 +220,17 @@ struct ParallelConfig {
 
 struct MemoryConfig {
   std::vector<std::string> recompute = {"none"};  // none, auto, or names of blocks
-  bool offload = false;                           // GPU: activations travel to the host and back
+  bool offload = false;                           // GPU: activations are copied to the host and back
   double limit_gib = 0;                           // of each rank; 0: what the machine has
   bool operator==(const MemoryConfig&) const = default;
 };
 
 struct TestConfig {
   std::int64_t slow_rank = -1;      // -1: none
-  double slow_seconds = 0;          // that it sleeps in each step
+  double slow_seconds = 0;          // sleep of the slow rank in each step
   std::int64_t flip_bit_rank = -1;  // -1: none
-  std::int64_t flip_bit_step = 0;   // after which a bit of its copy flips
-  std::string flip_bit_in;          // a tensor, as checkpoints name it
+  std::int64_t flip_bit_step = 0;   // a bit of the rank's copy flips after this step
+  std::string flip_bit_in;          // the tensor with the bit, named as in checkpoints
   bool operator==(const TestConfig&) const = default;
 };
 

@@ -1,4 +1,4 @@
-// What cannot have the same bits on any number of ranks (communication.order: fixed).
+// Checks for keys that communication.order: fixed (the same bits on any number of ranks) does not support.
 #pragma once
 
 #include <optional>

@@ -1,12 +1,12 @@
-// Where a run stands.
+// The position of a run: its finished updates and the samples that they have taken.
 #pragma once
 
 #include <cstdint>
 
 namespace ringtrain {
 
-// Counted in samples and not in steps alone, because the batch may change during a run. What an update takes and where
-// an epoch ends: BatchCourse.
+// A position counts samples and not steps alone, because the batch may change during a run. BatchCourse says how many
+// samples an update takes and where an epoch ends.
 struct Position {
   std::int64_t step = 0;     // finished updates
   std::int64_t samples = 0;  // that these updates have taken
@@ -15,7 +15,8 @@ struct Position {
   bool operator==(const Position&) const = default;
 };
 
-// After `step` updates of `batch` samples each, where what fills no batch at the end of an epoch is dropped.
+// The position after `step` updates of `batch` samples each, for a run that drops the last samples of an epoch when
+// they do not fill a batch.
 inline Position position_at(std::int64_t step, std::int64_t batch, std::int64_t epoch_samples) {
   const std::int64_t steps_per_epoch = epoch_samples / batch;
   return {step, step * batch, step / steps_per_epoch, step % steps_per_epoch * batch};

@@ -27,7 +27,7 @@ struct Place {
   std::tuple<int, int, int> order;  // (0, line, column) or (number of the override from 1, 0, 0)
 };
 
-// What stands in the file or in an override, before it has a type.
+// The value of a key in the file or in an override, before it has a type.
 struct Value {
   enum class Kind { nothing, scalar, list, map } kind = Kind::nothing;
   std::string text;
@@ -67,7 +67,7 @@ std::string found(const Value& value) {
               inside ? hint : "configs/README.md lists every key.");
 }
 
-// From text to typed members
+// Conversion of text to typed members
 
 bool parse_integer(std::string_view text, auto& value) {
   const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
@@ -168,7 +168,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(0, text.find_last_not_of(' ') + 1);
 }
 
-// "[1, 2]" and "[[0, 1], [30, 0.1]]"; deeper lists are no value of any key.
+// Parses "[1, 2]" and "[[0, 1], [30, 0.1]]". No key has deeper lists.
 Value list_of_text(std::string_view text, const Place& where, bool of_lists) {
   Value list{Value::Kind::list, "", false, {}, where};
   std::string_view rest = trimmed(text.substr(1, text.size() - 2));
@@ -185,7 +185,7 @@ Value list_of_text(std::string_view text, const Place& where, bool of_lists) {
   return list;
 }
 
-// The value of a key that stands in one line: an override's, or what a retired key means now.
+// Parses a value in one line of text. The text comes from an override or from a retired key.
 Value value_of_text(const Field& field, const std::string& text, const Place& where) {
   Value value{Value::Kind::scalar, text, false, {}, where};
   Experiment experiment;
@@ -217,7 +217,7 @@ class FileReader {
     read_map(document, "");
   }
 
-  // Where each section stands, and as "" the file.
+  // The place of each section. The key "" is the file itself.
   Sections sections_with_file() const {
     Sections all = sections_;
     all.emplace("", place(YAML::Mark()));
@@ -225,15 +225,15 @@ class FileReader {
   }
 
  private:
-  // Lines and columns that count from 0.
+  // Lines and columns count from 0.
   Place place(int line, int column) const {
     line = std::max(line, 0) + 1, column = std::max(column, 0) + 1;
     return {cat(path_, ":", line, ":", column, ": "), {0, line, column}};
   }
   Place place(const YAML::Mark& mark) const { return place(mark.line, mark.column); }
 
-  // `key`: where the key stands, for values that are not there.
-  // `depth`: of lists in it that are followed; a list may contain itself.
+  // `key` is the place of the key. Missing values are reported there.
+  // `depth` limits how many nested lists are followed, because a list may contain itself.
   Value to_value(const YAML::Node& node, const YAML::Mark& key, int depth = 2) const {
     Value value;
     value.place = place(node.IsNull() || node.Mark().is_null() ? key : node.Mark());
@@ -293,7 +293,7 @@ class FileReader {
     }
   }
 
-  // The key that stands in its place now gets what the old value means.
+  // Sets the key that has replaced this one, to the value with the same meaning.
   void read_retired(const RetiredKey& key, const Value& value, const Place& where) {
     if (origin_ == Origin::user) refuse_retired(key, where);
     const std::optional<std::string> now =
@@ -340,7 +340,7 @@ struct ExperimentDraft::State {
     state->sections = reader.sections_with_file();
     return state;
   }
-  // Where a missing key would have to be added.
+  // The place where a missing key would have to be added.
   const Place& section_place(std::string_view section) const {
     const auto found_place = sections.find(section);
     return found_place == sections.end() ? sections.at("") : found_place->second;
@@ -390,7 +390,7 @@ const Experiment& ExperimentDraft::finish() const {
                       expected(field)));
 
   if (const auto contradiction = find_contradiction(state_->experiment)) {
-    // Reported at the later of the keys: the one that broke what the others said.
+    // The error is reported at the key that was set last, because that key caused the contradiction.
     Place where = state_->section_place("");
     for (const std::string_view key : contradiction->keys) {
       const auto place = given.find(key);

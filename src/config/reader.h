@@ -8,24 +8,25 @@
 
 namespace ringtrain {
 
-// What a command line names: an experiment file and keys that change it.
+// The experiment file and the overrides of a command line.
 struct ExperimentArguments {
   std::string path;
   std::vector<std::string> overrides;  // key.path=value
 };
 
-// Reads `path` and applies `overrides` ("key.path=value", later ones win), then checks every range and every
-// contradiction between keys that needs no data set. Throws Error: one sentence that names file, line and column (or
-// the override), what was expected, and the nearest known key for an unknown one.
-// A file beside a run.json was stored by a run: its retired keys are read as what they mean now (retired_keys.h).
+// Reads `path` and applies `overrides` ("key.path=value"; the last one wins). Then checks every range, and every
+// contradiction between keys that can be found without a data set. Throws Error. Its message is one sentence with the
+// file, line and column (or the override), the expected value, and for an unknown key the nearest known key.
+// A file in a folder with a run.json was stored by a run. Retired keys are allowed there and are read as the keys that
+// have replaced them (retired_keys.h).
 Experiment read_experiment(const std::string& path, const std::vector<std::string>& overrides);
 Experiment parse_experiment(const std::string& yaml, const std::string& path,
                             const std::vector<std::string>& overrides);
-// The same for what a run has stored, in a checkpoint say.
+// Parses text that a run has stored, for example in a checkpoint. Retired keys are allowed.
 Experiment parse_stored_experiment(const std::string& yaml, const std::string& path,
                                    const std::vector<std::string>& overrides);
 
-// The resolved experiment as YAML, every key present; reading it back gives the same experiment.
+// The resolved experiment as YAML with every key. Reading the text gives the same experiment again.
 std::string to_yaml(const Experiment& experiment);
 
 // configs/README.md: every key with type, unit, default and meaning.

@@ -1,4 +1,4 @@
-// Keys that earlier versions had. What a run has stored stays readable; in a user's file they are errors.
+// Keys of earlier versions. Files that a run has stored stay readable. In a user's file a retired key is an error.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@ namespace ringtrain {
 
 struct RetiredKey {
   std::string_view key;                                             // "optimizer.decay_norm_and_bias"
-  std::string_view now;                                             // the key in its place
+  std::string_view now;                                             // the key that has replaced it
   std::optional<std::string> (*value_now)(const std::string& old);  // as an override writes it; none: never written
   std::string_view hint;                                            // for users: what to write instead
 };

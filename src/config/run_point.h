@@ -1,4 +1,4 @@
-// A place in a run, as users write it: 2, 0.5 epochs, 500 steps.
+// Text for a point in a run, as users write it: 2, 0.5 epochs, 500 steps.
 #pragma once
 
 #include <optional>
@@ -12,21 +12,22 @@ namespace ringtrain {
 inline constexpr std::string_view expected_run_point =
     "a number of epochs of at least 0, or whole steps as in 500 steps";
 
-// A number alone counts epochs. Nothing where the text is no such place.
+// A number alone counts epochs. Returns nothing if the text is not a point in a run.
 std::optional<RunPoint> parse_run_point(std::string_view text);
 
 std::string to_string(const RunPoint& point);     // "2", "500 steps"
 std::string with_unit(const RunPoint& point);     // "2 epochs", "500 steps"
-std::string compact_text(const RunPoint& point);  // "2", "500steps": of a folder's name
+std::string compact_text(const RunPoint& point);  // "2", "500steps": for a folder's name
 
 // branch.from as RUN@POINT: results/names/parent@2, results/names/parent@500steps.
 struct RunAndPoint {
-  std::string run;  // its folder
+  std::string run;  // the run's folder
   RunPoint point;
 };
-// Nothing where the text is a file's path.
+// Returns nothing if the text is the path of a file.
 std::optional<RunAndPoint> parse_run_and_point(std::string_view text);
-// Of either form: results/names/parent, also of results/names/parent/checkpoints/step-000000500.h5.
+// The run's folder for either form of branch.from. results/names/parent/checkpoints/step-000000500.h5 also gives
+// results/names/parent.
 std::string run_of_source(const std::string& from);
 
 }  // namespace ringtrain

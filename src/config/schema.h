@@ -1,4 +1,4 @@
-// The list of every field of an experiment, once: reader, writer, error messages and configs/README.md come from it.
+// The list of all fields of an experiment. The reader, the writer, error messages and configs/README.md use this list.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct Field {
   bool folder_name_ = false;                  // text: usable as the name of a folder
   std::string_view only_with_;                // another key ...
   std::vector<std::string_view> only_words_;  // ... and the words of it with which this field has an effect
-  std::vector<std::string_view> also_;        // what people call it elsewhere, for the nearest known key
-  bool how_it_runs_ = false;                  // decides speed, place or record, never what is learned
+  std::vector<std::string_view> also_;        // names in other programs, for the nearest known key
+  bool how_it_runs_ = false;                  // the key decides speed, folders or logs, never what is learned
   std::string_view meaning_;
 
   Field(std::string_view key_path, Member (*place)(Experiment&)) : key(key_path), member(place) {}
@@ -60,10 +60,10 @@ struct Field {
 // In the order of the file. Keys without a section come first.
 const std::vector<Field>& schema();
 
-// The field of a key, null when there is none.
+// The field of a key, or null if there is no such key.
 const Field* find_field(std::string_view key);
 
-// "batch" of "batch.global", "" of "seed"; and the part after it.
+// section_of() gives "batch" for "batch.global" and "" for "seed". leaf_of() gives the part after the section.
 std::string_view section_of(std::string_view key);
 std::string_view leaf_of(std::string_view key);
 
@@ -76,13 +76,13 @@ std::string nearest_key(std::string_view key, bool is_map);
 
 bool is_list(const Field& field);
 
-// "an integer from 1 to 65536", "one of sgd, adam, adamw": what a message says was expected.
+// The expected value, for a message: "an integer from 1 to 65536", "one of sgd, adam, adamw".
 std::string expected(const Field& field);
 
-// The field's value as the file has it: 0.001, true, [30, 60, 80], [norm, bias], "".
+// The field's value as an experiment file has it: 0.001, true, [30, 60, 80], [norm, bias], "".
 std::string value_text(const Field& field, const Experiment& experiment);
 
-// Usable as the name of a folder: [A-Za-z0-9._-]+, not starting with '.', at most 100 characters.
+// Whether the text can be the name of a folder: [A-Za-z0-9._-]+, not starting with '.', at most 100 characters.
 bool is_folder_name(std::string_view text);
 
 }  // namespace ringtrain

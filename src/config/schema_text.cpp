@@ -1,4 +1,4 @@
-// What the schema says in words: in messages, in a run's own experiment.yaml, and on the page of all keys.
+// The schema as text, for error messages, a run's own experiment.yaml, and configs/README.md.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -36,8 +36,8 @@ constexpr SectionText section_texts[] = {
     {"run", "Where and how it runs; no influence on the result."},
 };
 
-// Shortest digits that read back as the same number; very small ones as 1.0e-08, which readers of YAML 1.1 take for a
-// number too (1e-08 is text to them).
+// The shortest digits that give the same number when read. Very small numbers are written as 1.0e-08, because readers
+// of YAML 1.1 take 1e-08 for text.
 std::string number_text(double value) {
   char buffer[64];
   const bool plain = value == 0 || (std::abs(value) >= 1e-5 && std::abs(value) < 1e15);
@@ -58,7 +58,7 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-// Plain where no reader of YAML could take it for anything but text: "3x3" and "1f1b" are no numbers, "0x3" is one.
+// Writes text without quotes if every reader of YAML takes it for text. "3x3" and "1f1b" are text; "0x3" is a number.
 std::string text_text(const std::string& text) {
   static constexpr std::string_view reserved[] = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"};
   std::string lower;

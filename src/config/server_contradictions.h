@@ -1,4 +1,4 @@
-// What parameter servers with ranks of their own cannot do.
+// Checks for keys that parameter servers on their own ranks do not support.
 #pragma once
 
 #include <optional>

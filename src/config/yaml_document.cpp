@@ -12,9 +12,9 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t file_limit_bytes = 1 << 20;  // no such file is larger; a data file given by mistake is
+constexpr std::size_t file_limit_bytes = 1 << 20;  // a larger file is a data file that was given by mistake
 
-// Remembers where the last document started; what is in it does not matter.
+// Remembers where the last document started and ignores its content.
 struct DocumentStart : YAML::EventHandler {
   YAML::Mark start;
   void OnDocumentStart(const YAML::Mark& mark) override { start = mark; }
@@ -62,7 +62,7 @@ YAML::Node load_yaml_document(const std::string& yaml, const std::string& path, 
   bool more = false;
   try {
     document = YAML::Load(yaml);
-    // Not YAML::LoadAll: in a text before a map it finds documents without end (0.7).
+    // YAML::LoadAll (0.7) is not used. It never stops finding documents when text stands before a map.
     std::istringstream stream(yaml);
     YAML::Parser parser(stream);
     more = parser.HandleNextDocument(last) && parser.HandleNextDocument(last);

@@ -1,4 +1,5 @@
-// A small YAML file of a user's, strictly: one document, or an Error that names file, line and column.
+// Strict reading of a user's small YAML file. The file must be one document. Otherwise an Error names file, line and
+// column.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -9,7 +10,7 @@ namespace ringtrain {
 
 // `kind`: what the file is, for messages: "experiment".
 std::string read_yaml_text(const std::string& path, const std::string& kind);
-// Not null; not necessarily a map.
+// The result is not null, but need not be a map.
 YAML::Node load_yaml_document(const std::string& yaml, const std::string& path, const std::string& kind);
 
 // "exp.yaml:3:11: " from lines and columns that count from 0; a mark of nothing is the file's start.

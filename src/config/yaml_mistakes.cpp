@@ -14,7 +14,7 @@ std::size_t indentation(std::string_view line) {
   return std::min(line.find_first_not_of(blanks), line.size());
 }
 
-// Without indentation, comment and blanks at the end.
+// Returns the line without its indentation, comment and trailing blanks.
 std::string_view content_of(std::string_view line) {
   line.remove_prefix(indentation(line));
   if (line.starts_with('#')) return {};

@@ -1,4 +1,5 @@
-// What people get wrong in YAML. The parser notices some of it a line later, and calls it "illegal map value".
+// Better messages for common mistakes in YAML. The parser notices some of them one line too late, and calls them
+// "illegal map value".
 #pragma once
 
 #include <optional>
@@ -16,8 +17,8 @@ struct YamlMistake {
 // Looks where the parser gave up: at that line, and at the last one before it that is not empty or a comment.
 std::optional<YamlMistake> find_yaml_mistake(std::string_view yaml, int line, int column);
 
-// A key that is not separated from its value, as in "depth:50" and "depth 50": what is missing and what was expected.
-// "" for other lines. Indentation and a comment at the end are ignored.
+// For a key that is not separated from its value, as in "depth:50" and "depth 50", returns what is missing and what was
+// expected. Returns "" for other lines. Indentation and a comment at the end are ignored.
 std::string missing_separator(std::string_view line);
 
 // A line of a text, counted from 0; "" after its end.
