@@ -21,9 +21,10 @@ std::vector<Field> make_schema() {
     FIELD(name).how_it_runs().required().folder_name().also({"experiment", "title"})
       .means("What the experiment is called; its runs live in results/<name>/."),
     FIELD(seed).also({"random_seed"})
-      .means("The order of samples, the initial weights and dropout follow from it, never from the number of ranks."),
+      .means("The seed decides the order of samples, the initial weights and dropout. The number of ranks does not change them."),
     FIELD(precision).words({"fp32", "tf32", "bf16", "fp16"}).also({"dtype", "amp"})
-      .means("Arithmetic of the matrix products; bf16 needs a processor that has it, tf32 and fp16 a GPU. Weights and state: fp32."),
+      .means("Number type of the matrix products. bf16 needs a processor that supports it. tf32 and fp16 need a GPU. Weights and "
+             "optimizer state are always fp32."),
 
     FIELD(model.kind).words({"char_lstm", "resnet", "alexnet", "cnn"}).also({"arch", "architecture"})
       .means("char_lstm predicts the next character. resnet: He et al. 2015. alexnet: Krizhevsky 2014. cnn: three convolutions, for small images."),
@@ -32,24 +33,25 @@ std::vector<Field> make_schema() {
     FIELD(model.layers).unit("layers").from(1, 64).only_with("model.kind", {"char_lstm"}).also({"num_layers"})
       .means("LSTM layers on top of each other."),
     FIELD(model.dropout).fraction().only_with("model.kind", {"char_lstm", "alexnet"}).also({"drop"})
-      .means("Probability that a value between two LSTM layers, or before AlexNet's hidden dense layers (0.5 in the "
-             "paper), is set to zero in training. One LSTM layer: no effect."),
+      .means("Probability that a value is set to zero in training. Dropout acts between LSTM layers, and before AlexNet's hidden "
+             "dense layers (0.5 in the paper). With one LSTM layer it has no effect."),
     FIELD(model.depth).unit("layers").from(18, 152).only_with("model.kind", {"resnet"})
       .means("18, 34, 50, 101 or 152."),
     FIELD(model.width).unit("channels").from(16, 4096).only_with("model.kind", {"resnet"})
-      .means("Of the first stage, a multiple of 16; every later stage has twice as many. 64 in the paper."),
+      .means("Channels of the first stage, a multiple of 16. Every later stage has twice as many as the one before. The paper has "
+             "64."),
     FIELD(model.stem).words({"imagenet", "small"}).only_with("model.kind", {"resnet"})
       .means("imagenet: 7 x 7 convolution with stride 2, then max pooling. small: 3 x 3 with stride 1, for images of 32 "
              "to 64 pixels."),
     FIELD(model.zero_gamma).only_with("model.kind", {"resnet"}).also({"zero_init_residual"})
       .means("Whether the last norm of every block starts with gamma = 0 instead of 1 (Goyal et al. 2017, section 5.1)."),
     FIELD(model.stride_in).words({"3x3", "1x1"}).only_with("model.kind", {"resnet"})
-      .means("Which convolution of a bottleneck has the stride. 3x3: version 1.5 (fb.resnet.torch, Goyal, MLPerf, "
-             "torchvision). 1x1: the first one, version 1 (He et al. 2015, You et al. 2017). Depths 18 and 34 have no "
-             "bottlenecks."),
+      .means("The convolution of a bottleneck that has the stride. 3x3: ResNet version 1.5 (fb.resnet.torch, Goyal, MLPerf, "
+             "torchvision). 1x1: the first convolution, ResNet version 1 (He et al. 2015, You et al. 2017). Depths 18 and 34 "
+             "have no bottlenecks."),
     FIELD(model.norm_momentum).above(0, 1).only_with("model.kind", {"resnet", "alexnet"}).also({"bn_momentum"})
-      .means("Share of a step's statistics (the mean over all virtual workers) in batch norm's running ones: 0.1 is the "
-             "0.9 of Goyal et al."),
+      .means("Weight of a step's statistics in batch norm's running statistics. A step's statistics are the mean over all virtual "
+             "workers. 0.1 corresponds to the 0.9 of Goyal et al."),
     FIELD(model.norm).only_with("model.kind", {"alexnet"}).also({"batch_norm", "bn"})
       .means("Whether batch norm follows every convolution, which then has no bias: AlexNet-BN (Ginsburg's, on which "
              "You et al. 2017 tried LARS)."),
@@ -59,18 +61,18 @@ std::vector<Field> make_schema() {
              "deviations, ResNet's last layer with deviation 0.01, biases 0 (he_normal of TensorFlow, MLPerf's option). "
              "uniform: all weights and biases in +-initial_range. Norms start at gamma 1 (or zero_gamma) and beta 0."),
     FIELD(model.initial_range).from(0, 100).only_with("model.initial", {"uniform"}).also({"init_range"})
-      .means("0.08 in char-rnn. 0: char_lstm's own, 1 / sqrt(hidden)."),
+      .means("Bound of the initial weights. char-rnn uses 0.08. 0: the default of char_lstm, 1 / sqrt(hidden)."),
     FIELD(model.forget_bias).from(-100, 100).only_with("model.kind", {"char_lstm"})
-      .means("What the forget gates' bias b_ih starts at, 1 in char-rnn; b_hh, which is added to it, starts as all others. "
-             "0: b_ih does so, too."),
+      .means("Initial value of the forget gates' bias b_ih. char-rnn uses 1. The second bias b_hh, which is added to b_ih, starts "
+             "like all other biases. 0: b_ih also starts like all other biases."),
 
     FIELD(data.train).how_it_runs().required().also({"dataset", "train_data"})
       .means("Prefix of the training shards, <prefix>-00000-of-00002.h5 and so on, or one file that ends in .h5."),
     FIELD(data.validation).how_it_runs().also({"valid", "val", "test"})
       .means("Prefix of the validation shards. \"\": no evaluation."),
     FIELD(data.order).words({"windows", "streams"})
-      .means("Running text only. windows: pieces, in a new random order every epoch. streams: every row of the global "
-             "batch reads its own part of the text from start to end and carries its hidden state along."),
+      .means("Running text only. windows: the text is cut into samples, which have a new random order every epoch. streams: every "
+             "row of the global batch reads its own part of the text from start to end and keeps its hidden state."),
     FIELD(data.sequence).unit("characters").from(1, 1e6).also({"seq_length", "sequence_length"})
       .means("Running text only: characters per sample. Names bring their own length."),
     FIELD(data.blanks).words({"counted", "masked"}).also({"padding"})
@@ -78,67 +80,75 @@ std::vector<Field> make_schema() {
     FIELD(data.image_size).unit("pixels").from(8, 4096).also({"img_size", "crop_size", "resolution"})
       .means("Images only: side of the square that the model sees."),
     FIELD(data.resize).unit("pixels").from(0, 8192)
-      .means("Images only, evaluation (and training without random_resized_crop): the short side is resized to this, "
-             "then the central square is cut out, as torchvision does. 0: cut out of the stored image."),
+      .means("Images only. Used in evaluation, and in training without random_resized_crop. The short side is resized to this "
+             "length. Then the central square is cut out, as in torchvision. 0: no resizing before the cut."),
     FIELD(data.augmentation).words({"random_resized_crop", "pad_crop", "none"}).also({"augment"})
       .means("Images only, training. random_resized_crop: a random part, resized (Szegedy et al. 2014, as torchvision). "
              "pad_crop: pad, then a random square, as for CIFAR. none: as in evaluation."),
     FIELD(data.crop_area).above(0, 1).only_with("data.augmentation", {"random_resized_crop"}).also({"scale"})
-      .means("Smallest and largest share of the image."),
+      .means("Smallest and largest share of the image's area in the random part."),
     FIELD(data.crop_ratio).above(0, 100).only_with("data.augmentation", {"random_resized_crop"}).also({"ratio"})
-      .means("Smallest and largest width / height; log-uniform."),
-    FIELD(data.pad).unit("pixels").from(0, 1024).only_with("data.augmentation", {"pad_crop"}).means("On all sides."),
+      .means("Smallest and largest width / height of the part. The ratio is drawn log-uniformly."),
+    FIELD(data.pad).unit("pixels").from(0, 1024).only_with("data.augmentation", {"pad_crop"}).means("Black pixels added on all "
+             "sides."),
     FIELD(data.flip).means("Images only: whether half of the training images are mirrored."),
-    FIELD(data.mean).from(0, 1).means("Images only: per channel, of pixels / 255, subtracted. []: the data set's own."),
-    FIELD(data.std).above(0, 1).means("Images only: per channel, divided by. []: the data set's own."),
+    FIELD(data.mean).from(0, 1).means("Images only: the mean that is subtracted from pixels / 255, per channel. []: the mean of "
+             "the data set."),
+    FIELD(data.std).above(0, 1).means("Images only: the standard deviation by which pixels are divided, per channel. []: that of "
+             "the data set."),
     FIELD(data.train_samples).how_it_runs().unit("samples").from(0, 1e12)
-      .means("What the training set must hold; another number is an error. With data.classes stated too, `plan` works "
-             "where the images are not. 0: not stated."),
-    FIELD(data.validation_samples).how_it_runs().unit("samples").from(0, 1e12).means("The same for the validation set."),
-    FIELD(data.classes).unit("classes").from(0, 1e6).also({"num_classes"}).means("The same for the classes of images."),
+      .means("Samples that the training set must have. Any other number is an error. With data.classes stated too, `plan` works "
+             "on a machine without the images. 0: not stated."),
+    FIELD(data.validation_samples).how_it_runs().unit("samples").from(0, 1e12).means("Samples that the validation set must have. "
+             "0: not stated."),
+    FIELD(data.classes).unit("classes").from(0, 1e6).also({"num_classes"}).means("Images only: classes that the data sets must "
+             "have. 0: not stated."),
     FIELD(data.last_batch).words({"drop", "smaller"}).also({"drop_last"})
-      .means("What happens at the end of an epoch to samples that fill no batch. drop: they are left out. smaller: they "
-             "are a smaller batch, so that every sample counts once an epoch, and an epoch has its steps rounded up "
-             "(MLPerf, JAX). Loss, gradient, rate and noise scale go by its true size. Its other rows repeat the epoch's "
-             "first images, which count in batch norm's statistics only."),
+      .means("What happens to the last samples of an epoch when they do not fill a batch. drop: they are left out. smaller: they "
+             "become a smaller batch (MLPerf, JAX). Every sample then counts once per epoch, and the number of steps is "
+             "rounded up. Loss, gradient, learning rate and noise scale use the true size of this batch. Its other rows repeat "
+             "the epoch's first images as padding, which counts in batch norm's statistics only."),
     FIELD(data.loader_threads).how_it_runs().unit("threads").from(1, 256).also({"num_workers"})
       .means("Threads of each rank that read samples in the background."),
     FIELD(data.reads).how_it_runs().unit("records").from(1, 256)
-      .means("Images only: how many each rank reads at the same time, so that a network file system's latency hides."),
-    FIELD(data.prefetch).how_it_runs().unit("micro-batches").from(1, 1024).means("How many are kept ready ahead of training."),
+      .means("Images only: records that each rank reads at the same time. More reads hide the latency of a network file system."),
+    FIELD(data.prefetch).how_it_runs().unit("micro-batches").from(1, 1024).means("Micro-batches that are kept ready ahead of "
+             "training."),
 
     FIELD(batch.global).unit("samples").required().from(1, int32_limit).also({"batch_size", "global_batch_size"})
       .means("Samples per optimizer step, whatever the number of ranks."),
     FIELD(batch.worker).unit("samples").required().from(1, int32_limit).also({"local_batch", "batch_per_gpu"})
-      .means("Samples per virtual worker: the group of batch norm. Divides batch.global; the ranks must divide the "
-             "number of workers, batch.global / batch.worker. With batch norm, on CPUs, a power of two of ranks of one "
-             "node may share each worker; a pass is then a rank's part of one worker."),
+      .means("Samples per virtual worker. Batch norm computes its statistics over one virtual worker. The key must divide "
+             "batch.global. The number of ranks must divide the number of workers, batch.global / batch.worker. With batch "
+             "norm on CPUs, a power of two of ranks on one node may share each worker. A pass is then one rank's part of one "
+             "worker."),
     FIELD(batch.micro).how_it_runs().unit("samples").from(0, int32_limit).also({"micro_batch", "micro_batch_size"})
-      .means("Samples in one device pass: speed and memory, not the result. Divides each rank's share of "
-             "batch.global. 0: chosen by the backend."),
+      .means("Samples per device pass. The key changes speed and memory, not the result. It must divide each rank's share of "
+             "batch.global. 0: the backend chooses."),
     FIELD(batch.schedule).above(0, 1e6)
-      .means("[epoch, times] pairs: from that epoch on the batch is batch.global x times, in more micro-batches (Smith et "
-             "al. 2018): [[60, 5], [120, 25], [160, 125]]. The rate stays what learning_rate.* says for batch.global. The "
-             "ranks must divide the workers of every batch. Schedules go on counting epochs; stop.steps counts updates."),
+      .means("[epoch, times] pairs. From that epoch on, the batch is batch.global x times, in more micro-batches (Smith et al. "
+             "2018). Example: [[60, 5], [120, 25], [160, 125]]. The learning rate stays the one for batch.global. The ranks "
+             "must divide the workers of every batch. Schedules still count epochs; stop.steps counts updates."),
     FIELD(batch.largest).unit("samples").from(0, int32_limit)
-      .means("The largest batch, for batch.schedule and batch.follow_noise. Where the schedule asks for more, the rate is "
-             "divided by what is missing instead. 0: no limit."),
+      .means("The largest batch, for batch.schedule and batch.follow_noise. If the schedule asks for a larger batch, the learning "
+             "rate is divided by the ratio of the two batches instead. 0: no limit."),
     FIELD(batch.follow_noise).from(0, 1e6)
-      .means("The multiple of the noise scale that the batch aims at. It doubles, up to batch.largest, when it has been "
-             "below this multiple of noise_scale_low, the lower end of the scale's 95 % interval, for batch.patience "
-             "samples; it never shrinks. Needs noise.small_batch, so that the ranks decide nothing. 0: off."),
+      .means("The multiple of the noise scale at which the batch aims. The batch doubles, up to batch.largest, after it has been "
+             "below this multiple of noise_scale_low for batch.patience samples. noise_scale_low is the lower end of the noise "
+             "scale's 95 % interval. The batch never shrinks. The key needs noise.small_batch, so that the number of ranks "
+             "does not change the result. 0: off."),
     FIELD(batch.patience).unit("samples").from(0, 1e15)
-      .means("Of batch.follow_noise: over so many samples in a row. 0: noise.half_life."),
+      .means("For batch.follow_noise: how many samples in a row the batch must be too small before it doubles. 0: noise.half_life."),
 
     FIELD(loss.label_smoothing).fraction().also({"smoothing"})
       .means("Images only: training targets are (1 - s) x the label + s / classes (Szegedy et al. 2016). Evaluation "
              "uses the label alone. 0: off."),
 
     FIELD(loss_scale.initial).above(0, 0x1p24).only_with("precision", {"fp16"})
-      .means("By how much gradients are enlarged in the backward pass (Micikevicius et al. 2018)."),
+      .means("The factor that multiplies gradients in the backward pass at the start of the run (Micikevicius et al. 2018)."),
     FIELD(loss_scale.growth_steps).unit("steps").from(0, step_limit).only_with("precision", {"fp16"})
-      .means("The scale is doubled after so many updates in a row without overflow, and halved at an overflow, "
-             "whose update is skipped. 0: it stays, and an overflow ends the run."),
+      .means("The loss scale is doubled after so many updates in a row without overflow. At an overflow the scale is halved and "
+             "the update is skipped. 0: the scale stays constant, and an overflow ends the run."),
 
     FIELD(optimizer.kind).words({"sgd", "lars", "adam", "adamw", "lamb", "rmsprop", "rmsprop_to_sgd", "muon"})
       .means("sgd: u = momentum u + g, w -= lr u. lars: SGD with a trust ratio for each tensor (You et al. 2017). adam: "
@@ -170,60 +180,60 @@ std::vector<Field> make_schema() {
       .means("Parameters that weight decay leaves alone. norm: gamma and beta of batch norm (Goyal et al. 2017). bias: of "
              "dense, convolution and LSTM layers. []: it acts on everything, as in torchvision."),
     FIELD(optimizer.trust_coefficient).above(0, 1).only_with("optimizer.kind", {"lars"}).also({"eta", "eeta"})
-      .means("The trust ratio, by which a tensor's rate is multiplied, is trust_coefficient |w| / (|g| + weight_decay "
-             "|w|). A tensor of zeros has the ratio 1."),
+      .means("The rate of a tensor is multiplied by its trust ratio, trust_coefficient |w| / (|g| + weight_decay |w|). A tensor "
+             "of zeros has the trust ratio 1."),
     FIELD(optimizer.lars_form).words({"paper", "mlperf"}).only_with("optimizer.kind", {"lars"})
       .means("Both: v = momentum v + lr ratio (g + weight_decay w), w -= v. mlperf: kinds in no_trust do not decay, "
              "whatever no_decay says, and a gradient of zeros has the ratio 1."),
     FIELD(optimizer.no_trust).words({"norm", "bias"}).only_with("optimizer.kind", {"lars"})
-      .means("Parameters without a trust ratio: they move at the full rate, as in MLPerf. []: all have one, as in the "
-             "paper."),
+      .means("Kinds of parameters without a trust ratio. They use the full learning rate, as in MLPerf. []: all parameters have a "
+             "trust ratio, as in the paper."),
     FIELD(optimizer.trust_undecayed).only_with("optimizer.kind", {"lamb"}).also({"use_nvlamb"})
       .means("Whether parameters without weight decay have a trust ratio, too. Without it they move as in Adam."),
     FIELD(optimizer.transition_center).unit("epochs").from(0, epoch_limit)
       .only_with("optimizer.kind", {"rmsprop_to_sgd"})
-      .means("When RMSprop and SGD weigh the same: b_c of Akiba et al."),
+      .means("The epoch at which RMSprop and SGD have the same weight. Akiba et al. call it b_c."),
     FIELD(optimizer.transition_length).unit("epochs").above(0, epoch_limit)
       .only_with("optimizer.kind", {"rmsprop_to_sgd"})
-      .means("How long the transition takes, b_p: SGD's share is exp(2 (e - center) / length) / 2 before the center, "
-             "then 1/2 + (e - center) / length, at most 1."),
+      .means("Length of the transition. Akiba et al. call it b_p. SGD's share at epoch e is exp(2 (e - center) / length) / 2 "
+             "before the center. After the center it is 1/2 + (e - center) / length, at most 1."),
     FIELD(optimizer.muon_rate).words({"original", "match_rms_adamw"}).only_with("optimizer.kind", {"muon"})
       .also({"adjust_lr_fn"})
-      .means("By what a matrix's rate is multiplied. original: sqrt(max(1, rows / columns)). match_rms_adamw: 0.2 "
-             "sqrt(max(rows, columns)), so that rates and decays of AdamW fit (Liu et al. 2025)."),
+      .means("The factor of a matrix's learning rate. original: sqrt(max(1, rows / columns)). match_rms_adamw: 0.2 sqrt(max(rows, "
+             "columns)). Learning rates and weight decays of AdamW then work for Muon (Liu et al. 2025)."),
     FIELD(optimizer.other_kind).words({"adamw", "sgd"}).only_with("optimizer.kind", {"muon"})
-      .means("What trains norms, biases, and the weights of the first and of the last layer. adamw has beta1, beta2 and "
-             "epsilon; sgd has momentum, and its weight decay is added to the gradient."),
+      .means("The optimizer of norms, of biases, and of the weights of the first and last layer. adamw uses beta1, beta2 and "
+             "epsilon. sgd uses momentum and adds weight decay to the gradient."),
     FIELD(optimizer.other_rate).above(0, 1e6).only_with("optimizer.kind", {"muon"})
-      .means("That optimizer's rate is the rate x other_rate."),
+      .means("The learning rate of optimizer.other_kind is the run's learning rate x other_rate."),
     FIELD(optimizer.schedule_free).only_with("optimizer.kind", {"sgd", "adamw"})
-      .means("An average of the weights in place of a schedule (Defazio et al. 2024). z takes the steps, x averages z, each "
-             "z by the square of the rate so that warm-up counts less, and the gradient is taken at y = (1 - b) z + b x, "
-             "where b is momentum (sgd) or beta1 (adamw). x is what is evaluated, saved as weights, and exported. Weight "
-             "decay acts at y. Needs learning_rate.schedule: constant (warm-up is allowed); with batch norm "
-             "evaluate.norm_statistics: recomputed."),
+      .means("Uses an average of the weights instead of a schedule (Defazio et al. 2024). The weights z take the steps. The "
+             "weights x are the average of z. Each z is weighted by the square of the learning rate, so that warm-up counts "
+             "less. The gradient is computed at y = (1 - b) z + b x, where b is momentum (sgd) or beta1 (adamw). x is "
+             "evaluated, saved as the weights, and exported. Weight decay acts at y. The key needs learning_rate.schedule: "
+             "constant (warm-up is allowed). With batch norm it also needs evaluate.norm_statistics: recomputed."),
     FIELD(optimizer.adascale).only_with("optimizer.kind", {"sgd"})
       .also({"ada_scale"})
-      .means("AdaScale SGD (Johnson et al. 2020): the rate is multiplied by a gain r from 1 to S = batch.global / "
-             "learning_rate.base_batch that follows from the gradients' noise, and the step counts as r steps of base_batch: "
-             "the schedule, warm-up and stop.epochs are measured in those (an epoch is the data set / base_batch of them), "
-             "stop.steps in updates. Schedule and rate are those of base_batch; no warm-up is needed. Above S = 1 it needs "
-             "noise.small_batch, which is then part of the experiment."),
+      .means("AdaScale SGD (Johnson et al. 2020). The learning rate is multiplied by a gain r, which is computed from the "
+             "gradients' noise. r lies between 1 and S = batch.global / learning_rate.base_batch. A step counts as r steps of "
+             "base_batch. The schedule, warm-up and stop.epochs count these steps: an epoch has (the data set / base_batch) of "
+             "them. stop.steps counts updates. Choose schedule and rate for base_batch; no warm-up is needed. If S is above 1, "
+             "the key needs noise.small_batch, which then changes the result."),
     FIELD(optimizer.clip_norm).from(0, 1e9).also({"grad_clip", "max_grad_norm", "clip"})
-      .means("Gradients whose norm over all parameters is larger are scaled down to it. 0: off."),
+      .means("If the norm of the gradient over all parameters is larger than this, the gradient is scaled down to it. 0: off."),
     FIELD(optimizer.clip_value).from(0, 1e9)
       .only_with("optimizer.kind", {"sgd", "adam", "adamw", "lamb", "rmsprop", "rmsprop_to_sgd"})
       .also({"grad_clamp", "clip_grad_value"})
       .means("Every element of the gradient is cut to +-clip_value, in place of clip_norm (char-rnn). 0: off."),
     FIELD(optimizer.record_trust_every_steps).how_it_runs().unit("steps").from(0, step_limit)
       .only_with("optimizer.kind", {"lars", "lamb"})
-      .means("How often metrics.jsonl has trust_ratios, the ratio of every tensor that has one. 0: off."),
+      .means("How often metrics.jsonl gets trust_ratios, the trust ratio of every tensor that has one. 0: off."),
 
     FIELD(learning_rate.base).above(0, 1e6).also({"lr", "learning_rate", "base_lr"})
       .means("The rate at a batch of base_batch samples."),
     FIELD(learning_rate.base_batch).unit("samples").from(0, int32_limit).also({"reference_batch"})
-      .means("The batch that base was chosen at; k = batch.global / base_batch. Every scaling but none needs it; none "
-             "keeps it as a note. 0: not stated."),
+      .means("The batch for which base was chosen. Scaling uses k = batch.global / base_batch. Every scaling except none needs "
+             "this key. 0: not stated."),
     FIELD(learning_rate.scaling).words({"none", "linear", "sqrt", "legw"})
       .means("The peak rate. none: base. linear: base x k (Goyal et al. 2017). sqrt: base x sqrt k (Krizhevsky 2014). "
              "legw: base x sqrt k, and warmup_epochs x k (You et al. 2019)."),
@@ -231,17 +241,17 @@ std::vector<Field> make_schema() {
       .means("The rate grows by the same amount at every step: warmup_from + (peak - warmup_from) t / T at the steps "
              "t = 0 ... T - 1, the peak at step T. 0: off."),
     FIELD(learning_rate.warmup_steps).unit("steps").from(0, step_limit).also({"warmup_iterations"})
-      .means("The same in steps, in place of warmup_epochs. legw does not stretch it: k x the epochs at k x the batch "
-             "are as many steps. 0: off."),
+      .means("Length of warm-up in steps, instead of warmup_epochs. legw does not change warmup_steps, because k x the epochs at "
+             "k x the batch take the same number of steps. 0: off."),
     FIELD(learning_rate.warmup_from).words({"base", "zero"})
-      .means("Where warm-up starts: at the unscaled base (Goyal; needs a scaling, or base is the peak already) or at "
-             "zero."),
+      .means("The rate at which warm-up starts. base: learning_rate.base without scaling (Goyal et al. 2017). Without a scaling "
+             "this is already the peak. zero: 0."),
     FIELD(learning_rate.schedule).words({"constant", "step", "polynomial", "cosine", "exponential", "points"})
       .also({"scheduler", "lr_policy"})
-      .means("After warm-up. constant: peak. step: x factor at each milestone. polynomial: end + (peak - end) "
-             "(1 - x)^power. cosine: end + (peak - end) (1 + cos(pi x)) / 2. x runs from 0 at the end of warm-up to 1 "
-             "when the last step is done, so these two need stop.epochs or stop.steps. exponential: peak x "
-             "factor^(epochs since the end of warm-up), changing at every step. points: a line that is drawn by hand."),
+      .means("After warm-up. constant: peak. step: x factor at each milestone. polynomial: end + (peak - end) (1 - x)^power. "
+             "cosine: end + (peak - end) (1 + cos(pi x)) / 2. x runs from 0 at the end of warm-up to 1 when the last step is "
+             "done, so these two need stop.epochs or stop.steps. exponential: peak x factor^(epochs since the end of warm-up), "
+             "changing at every step. points: lines between given points."),
     FIELD(learning_rate.milestones).unit("epochs").above(0, epoch_limit).only_with("learning_rate.schedule", {"step"})
       .means("Increasing, measured from the start of training (warm-up included), rounded to the nearest step."),
     FIELD(learning_rate.points).from(0, 1e6).only_with("learning_rate.schedule", {"points"}).also({"lr_points"})
@@ -253,185 +263,204 @@ std::vector<Field> make_schema() {
              "in the warm-up that of its end, (e + 1) / warmup_epochs of the way in epoch e = 0, 1, ..., so that "
              "warmup_from: zero moves in the first epoch, too (as in NVIDIA's DeepLearningExamples)."),
     FIELD(learning_rate.factor).above(0, 1000).only_with("learning_rate.schedule", {"step", "exponential"})
-      .also({"gamma", "decay_rate"}).means("step: at each milestone. exponential: per epoch."),
+      .also({"gamma", "decay_rate"}).means("step: the rate is multiplied by this at each milestone. exponential: the rate is "
+             "multiplied by this in every epoch."),
     FIELD(learning_rate.power).above(0, 100).only_with("learning_rate.schedule", {"polynomial"})
       .means("1: linear. 2: as MLPerf."),
     FIELD(learning_rate.end).from(0, 1e6).only_with("learning_rate.schedule", {"polynomial", "cosine"})
-      .also({"min_lr", "eta_min"}).means("The rate that the decay arrives at; at most the peak."),
+      .also({"min_lr", "eta_min"}).means("The learning rate at the end of the decay, at most the peak."),
 
     FIELD(noise.every_steps).how_it_runs().unit("steps").from(0, step_limit).also({"gns", "noise_scale"})
-      .means("How often it is measured. Changes no weight, unless batch.follow_noise follows it. 0: off."),
+      .means("How often the noise scale is measured. The key changes no weight, unless batch.follow_noise is used. 0: off."),
     FIELD(noise.small_batch).how_it_runs().unit("samples").from(0, int32_limit)
-      .means("The batch whose gradient is compared with the global batch's: a multiple of batch.worker that divides "
-             "each rank's share of batch.global. The value then does not depend on the ranks, and passes are this long or a "
-             "part of it. 0: what a rank does in one pass; one rank that does the whole batch in one pass measures nothing."),
+      .means("The small batch whose gradient is compared with the gradient of the global batch. It is a multiple of batch.worker "
+             "and divides each rank's share of batch.global. The measured noise scale then does not depend on the number of "
+             "ranks, and a micro-batch divides the small batch. 0: the micro-batch of a rank. A single rank whose micro-batch "
+             "is the whole batch then measures nothing."),
     FIELD(noise.half_life).how_it_runs().unit("samples").from(0, 1e15)
-      .means("After so many samples a step counts half in the averages. 0: 100 x batch.global. The averages then reach over "
-             "about 290 steps: 17 times less scatter than a step has, and still many half-lives in a run of 2,500 steps."),
+      .means("After so many samples, the weight of a step in the averages is halved. 0: 100 x batch.global. The averages then "
+             "cover about 290 steps and scatter 17 times less than a single step. A run of 2,500 steps still has many "
+             "half-lives."),
 
     FIELD(noise.groups).how_it_runs().words({"none", "kind", "tensor"})
-      .means("What has a noise scale of its own, beside the whole gradient's, in the run's summary and run.json: each kind "
-             "of parameter (weight, bias, norm; in metrics.jsonl, too) or each tensor. Changes no weight but in rounding, "
-             "where training follows the noise."),
+      .means("Groups of parameters whose noise scale is measured in addition to that of the whole gradient. kind: each kind of "
+             "parameter (weight, bias, norm). tensor: each tensor. The run's summary and run.json have the results; "
+             "metrics.jsonl has those of the kinds. The key changes no weight. Where training follows the noise scale, it may "
+             "change the rounding."),
 
     FIELD(branch.from).how_it_runs().also({"init_from", "initial_checkpoint", "pretrained", "load"})
-      .means("A checkpoint of another run, as a file or as RUN@POINT, the folder and a place that checkpoint.keep_at has: "
-             "results/names/parent@2, results/names/parent@500steps. This run goes on from its weights, optimizer "
-             "state and place in the data, into a folder of its own. Model, data, seed and optimizer are that run's. "
-             "Once it has a checkpoint of its own, it resumes from that. \"\": the run begins by itself."),
+      .means("A checkpoint of another run, from which this run continues. Write a file, or RUN@POINT: the other run's folder and "
+             "a point of its checkpoint.keep_at, as in results/names/parent@2 or results/names/parent@500steps. This run "
+             "begins with the weights, the optimizer state and the position in the data of that checkpoint. It writes into its "
+             "own folder. Model, data, seed and optimizer must be those of the other run. A resumed branch uses its own newest "
+             "checkpoint. \"\": not a branch."),
     FIELD(branch.batch_factor).above(0, 1e6)
-      .means("k: how many times the batch of that run batch.global is (and batch.largest, where it is given)."),
+      .means("The factor k between the two runs: batch.global (and batch.largest, if given) is k x that of the other run."),
     FIELD(branch.rate_factor).above(0, 1e6)
-      .means("The learning rate is that run's, as a function of the samples seen, times this: sqrt k for Adam, k for SGD "
-             "(Merrill et al. 2025)."),
+      .means("The learning rate is that of the other run after the same number of samples, times this factor. Use sqrt k for Adam "
+             "and k for SGD (Merrill et al. 2025)."),
     FIELD(branch.samples).unit("samples").from(0, 1e15)
-      .means("It ends after so many of its own, in whole steps, rounded up; stop.epochs and stop.steps then only say how long "
-             "the learning rate's schedule is. 0: it ends as stop.* says, where that run would."),
+      .means("The branch ends after so many samples of its own, rounded up to whole steps. stop.epochs and stop.steps then only "
+             "set the length of the learning rate's schedule. 0: stop.* alone ends the branch."),
 
     FIELD(stop.epochs).unit("epochs").from(0, epoch_limit).also({"epochs", "num_epochs", "max_epochs"})
-      .means("Passes over the training data, a fraction allowed. 0: no such limit."),
+      .means("The run ends after so many passes over the training data. Fractions are allowed. 0: no such limit."),
     FIELD(stop.steps).unit("steps").from(0, step_limit).also({"steps", "max_steps", "iterations"})
-      .means("Optimizer steps. 0: no such limit."),
+      .means("The run ends after so many optimizer steps. 0: no such limit."),
     FIELD(stop.seconds).unit("seconds").from(0, second_limit).also({"time", "max_seconds"})
-      .means("Time of the run, the earlier parts of a resumed one included. 0: no such limit."),
+      .means("The run ends after so much time. The time before a resume counts too. 0: no such limit."),
     FIELD(stop.target_metric).words({"", "validation_loss", "validation_accuracy"}).also({"target", "metric"})
       .means("Stop when an evaluation reaches target_value: a loss at or below it, an accuracy at or above it. "
              "\"\": off."),
     FIELD(stop.target_value).from(0, 1e6)
       .means("Loss in nats, or accuracy as a share (0.75 for 75 %). Above 0 with a target_metric, 0 without."),
 
-    FIELD(evaluate.every_epochs).how_it_runs().unit("epochs").from(0, epoch_limit).means("0: off."),
+    FIELD(evaluate.every_epochs).how_it_runs().unit("epochs").from(0, epoch_limit).means("How often the model is evaluated. 0: "
+             "off."),
     FIELD(evaluate.offset_epochs).how_it_runs().unit("epochs").from(0, epoch_limit)
-      .means("The first evaluation of every_epochs is after so many, the others every_epochs apart from it (MLPerf: "
-             "every 4, the first after 1, 2, 3 or 4). 0: after every_epochs."),
-    FIELD(evaluate.every_steps).how_it_runs().unit("steps").from(0, step_limit).means("Beside every_epochs. 0: off."),
+      .means("The first evaluation of every_epochs happens after so many epochs. The next ones follow every every_epochs epochs "
+             "(MLPerf: every 4, the first after 1, 2, 3 or 4). 0: the first one happens after every_epochs."),
+    FIELD(evaluate.every_steps).how_it_runs().unit("steps").from(0, step_limit).means("Evaluations in addition to those of "
+             "every_epochs. 0: off."),
     FIELD(evaluate.norm_statistics).words({"running", "recomputed", "last"})
-      .means("What batch norm normalises by in an evaluation, and in a checkpoint's weights. running: averages over the "
-             "steps (model.norm_momentum). recomputed: measured by the weights of that moment on norm_samples training "
-             "samples (Goyal et al. 2017; Wu and Johnson 2021). last: the last step's, the mean over all virtual workers "
-             "of their means and variances (Akiba et al. 2017)."),
+      .means("The statistics that batch norm uses in an evaluation and that a checkpoint stores with the weights. running: "
+             "averages over the steps (model.norm_momentum). recomputed: measured with the current weights on norm_samples "
+             "training samples (Goyal et al. 2017; Wu and Johnson 2021). last: the statistics of the last step, averaged over "
+             "all virtual workers (Akiba et al. 2017)."),
     FIELD(evaluate.norm_samples).unit("samples").from(0, 1e12).only_with("evaluate.norm_statistics", {"recomputed"})
-      .means("recomputed needs it: the first so many of the first epoch's order, with the augmentation of training but "
-             "without dropout, in groups of batch.worker, which divides it. Mean and variance are those over all of them."),
+      .means("For recomputed, which needs this key: how many training samples are used. They are the first samples in the order "
+             "of the first epoch, with the augmentation of training but without dropout. They are processed in groups of "
+             "batch.worker, which must divide this number. Mean and variance are taken over all of the samples."),
 
-    FIELD(checkpoint.every_epochs).how_it_runs().unit("epochs").from(0, epoch_limit).means("0: off."),
-    FIELD(checkpoint.every_steps).how_it_runs().unit("steps").from(0, step_limit).means("Beside the others. 0: off."),
+    FIELD(checkpoint.every_epochs).how_it_runs().unit("epochs").from(0, epoch_limit).means("How often a checkpoint is written. 0: "
+             "off."),
+    FIELD(checkpoint.every_steps).how_it_runs().unit("steps").from(0, step_limit).means("Checkpoints in addition to those of the "
+             "other keys. 0: off."),
     FIELD(checkpoint.every_seconds).how_it_runs().unit("seconds").from(0, second_limit)
-      .means("By rank 0's clock, beside the others. 0: off."),
-    FIELD(checkpoint.keep).how_it_runs().unit("files").from(1, 1e6).means("How many stay: the newest."),
+      .means("Checkpoints by rank 0's clock, in addition to those of the other keys. 0: off."),
+    FIELD(checkpoint.keep).how_it_runs().unit("files").from(1, 1e6).means("How many of the newest checkpoints are kept."),
     FIELD(checkpoint.keep_at).how_it_runs().also({"keep_every", "save_at", "milestones_to_keep"})
-      .means("One is written and stays for ever at the first step at or after each of these places: epochs as numbers, or "
-             "steps: [0.5, 2, 500 steps]. 0: the initial weights."),
-    FIELD(checkpoint.best).how_it_runs().means("Whether the one with the lowest validation loss stays too."),
+      .means("Points of the run at which a checkpoint is written that is never removed. A point is a number of epochs or of "
+             "steps, as in [0.5, 2, 500 steps]. The checkpoint is written at the first step at the point or after it. 0: the "
+             "initial weights."),
+    FIELD(checkpoint.best).how_it_runs().means("Whether the checkpoint with the lowest validation loss is kept too."),
 
     FIELD(machine.device).how_it_runs().words({"auto", "cpu", "cuda"}).also({"gpu", "cuda"})
-      .means("auto: the GPU that this rank is given, where there is one."),
+      .means("The device that computes. auto: this rank's GPU if there is one, otherwise the CPU."),
     FIELD(machine.graphs).how_it_runs().also({"cuda_graphs"})
       .means("GPU: whether a step's kernels are recorded once and replayed."),
     FIELD(machine.search_seconds).how_it_runs().unit("seconds").from(0, second_limit)
-      .means("GPU: how long a start may time ways of joining kernels that machine.plan_cache does not know. 0: the ones that move the fewest bytes."),
+      .means("GPU: the longest time that a start spends on timing fusions (ways to join kernels) that machine.plan_cache does not "
+             "have. 0: no timing; the fusion that moves the fewest bytes is used."),
     FIELD(machine.plan_cache).how_it_runs()
-      .means("GPU: folder that keeps what was found. \"\": ringtrain in $XDG_CACHE_HOME or ~/.cache."),
+      .means("GPU: folder that stores the fusions that were found. \"\": the folder ringtrain in $XDG_CACHE_HOME or ~/.cache."),
 
     FIELD(communication.library).how_it_runs().words({"auto", "nccl", "mpi"}).also({"comm"})
-      .means("GPU: what sums gradients. mpi goes through host memory and lets several ranks share a GPU. auto: nccl."),
+      .means("GPU: the library that sums gradients. mpi uses host memory, and several ranks may then share a GPU. auto: nccl."),
     FIELD(communication.algorithm).how_it_runs().words({"auto", "ring", "tree", "halving", "hierarchical", "mpi"})
       .also({"allreduce", "all_reduce"})
-      .means("How gradients are summed over the ranks. Between CPUs (MPI): ring, halving (recursive halving and doubling), "
-             "hierarchical (within the nodes first), mpi (the library's own); auto: the fastest by the four keys below. "
-             "Between GPUs (NCCL): ring, tree; auto: NCCL's own choice."),
+      .means("The all-reduce algorithm for gradients. Between CPUs (MPI): ring, halving (recursive halving and doubling), "
+             "hierarchical (within the nodes first) or mpi (the algorithm of the MPI library). auto computes which one is the "
+             "fastest from the latencies and bandwidths below. Between GPUs (NCCL): ring or tree. auto: NCCL chooses."),
     FIELD(communication.order).how_it_runs().words({"any", "fixed"}).also({"deterministic", "reproducible"})
-      .means("In which order gradients are added. any: the fastest. fixed: in one binary tree over the passes of all "
-             "ranks, so that losses, weights and checkpoints have the same bits on 1, 2, 4, 8 ... ranks of one kind of "
-             "machine with the same run.threads. A pass is then batch.worker samples where batch.micro is 0. "
-             "`ringtrain plan` prints what it costs."),
+      .means("The order in which gradients are added. any: the fastest order. fixed: one binary tree over the passes of all "
+             "ranks. Losses, weights and checkpoints then have the same bits on 1, 2, 4, 8 ... ranks of one kind of machine "
+             "with the same run.threads. If batch.micro is 0, a pass is then batch.worker samples. `ringtrain plan` prints the "
+             "cost of the fixed order."),
     FIELD(communication.gradient_type).words({"fp32", "bf16", "fp16"})
-      .means("NCCL: type in which gradients travel; they are kept in fp32."),
+      .means("NCCL: the number type in which gradients are sent. Each rank stores them in fp32."),
     FIELD(communication.max_ctas).how_it_runs().unit("thread blocks").from(0, 1024)
-      .means("NCCL: how much of the GPU it may take. 0: its own choice."),
+      .means("NCCL: the most thread blocks that NCCL may use on the GPU. 0: NCCL chooses."),
     FIELD(communication.bucket_mib).how_it_runs().unit("MiB").from(0, 65536).also({"bucket", "bucket_cap_mb"})
-      .means("Gradients are averaged over the ranks in ranges of this size, each as soon as it is complete. 0: 1 MiB "
-             "between CPUs, 16 MiB between GPUs, and at least 4 KiB for each rank."),
-    FIELD(communication.chunk_kib).how_it_runs().unit("KiB").from(1, 1048576).means("Size of one message of sums by MPI."),
+      .means("Size of a gradient bucket. The all-reduce of a bucket begins as soon as the bucket is complete. 0: 1 MiB between "
+             "CPUs, 16 MiB between GPUs, and at least 4 KiB for each rank."),
+    FIELD(communication.chunk_kib).how_it_runs().unit("KiB").from(1, 1048576).means("Size of one message when MPI sums gradients."),
     FIELD(communication.node_latency_us).how_it_runs().unit("microseconds").above(0, 1e6)
-      .means("What a message between ranks of a node waits. `ringtrain bench comm` measures these four."),
+      .means("Latency of a message between ranks of one node. `ringtrain bench comm` measures the two latencies and the two "
+             "bandwidths."),
     FIELD(communication.node_gb_s).how_it_runs().unit("GB/s").above(0, 1e6)
-      .means("What a rank sends to another of its node per second."),
+      .means("Bandwidth between two ranks of one node."),
     FIELD(communication.network_latency_us).how_it_runs().unit("microseconds").above(0, 1e6)
-      .means("What a message between nodes waits."),
+      .means("Latency of a message between nodes."),
     FIELD(communication.network_gb_s).how_it_runs().unit("GB/s").above(0, 1e6)
-      .means("What a node sends to another per second."),
+      .means("Bandwidth between two nodes."),
     FIELD(communication.timeout_seconds).how_it_runs().unit("seconds").above(0, second_limit).also({"timeout"})
       .means("A step that takes longer ends the job, after printing where every rank stands."),
     FIELD(communication.check_every_steps).how_it_runs().unit("steps").from(-1, step_limit)
       .also({"check_replicas", "desync", "checksum"})
-      .means("How often the ranks compare checksums of what each of them has a copy of: weights, batch norm's running "
-             "statistics, the optimizer's state where it is whole on every rank; replicas of a pipeline's stages and of "
-             "servers' ranges. Before every checkpoint they compare, too. A difference ends the job with the name of the "
-             "rank and its host. An error that comes before gradients are summed is the same on all ranks and not seen. "
-             "-1: about once a minute. 0: never."),
+      .means("How often the ranks compare checksums of their copies. Copies are the weights, batch norm's running statistics and "
+             "the optimizer's state, if every rank has all of it. In a pipeline the replicas of a stage are compared, and with "
+             "parameter servers the replicas of a range. The ranks also compare before every checkpoint. A difference ends the "
+             "job with the name of the rank and its host. The comparison cannot see an error before the gradients are summed, "
+             "because all ranks then get the same wrong sum. -1: about once a minute. 0: never."),
 
     FIELD(parallel.kind).how_it_runs().words({"ring", "server", "pipeline"}).also({"strategy", "distributed"})
-      .means("ring: every rank has all weights, and gradients are summed. server: parameter servers update the "
-             "weights. In step with all workers they are the first ranks, which work, too; asynchronous ones and those with "
-             "backup workers have ranks of their own. pipeline: consecutive parts of the model lie on different ranks."),
+      .means("ring: every rank has all weights, and gradients are summed over the ranks. server: parameter servers update the "
+             "weights. The first ranks are the servers. Synchronous servers without backup workers are workers too. "
+             "Asynchronous servers, and servers with backup workers, do no other work. pipeline: consecutive parts of the "
+             "model lie on different ranks."),
     FIELD(parallel.shard_state).how_it_runs().only_with("parallel.kind", {"ring"}).also({"zero", "zero_stage"})
       .means("Each rank keeps the optimizer's state of a part of the weights and updates that part (ZeRO stage 1, "
              "Rajbhandari et al. 2020). The weights stay whole on every rank."),
     FIELD(parallel.servers).how_it_runs().unit("ranks").from(1, 65536).only_with("parallel.kind", {"server"})
-      .means("Ranks that hold the weights and the optimizer's state, in ranges of equal size: the first ones."),
+      .means("The number of servers. The weights and the optimizer's state are cut into so many ranges of equal size."),
     FIELD(parallel.mode).words({"sync", "async"}).only_with("parallel.kind", {"server"})
-      .means("sync: a step waits for the gradients of all workers. async: each worker's share of a batch is an update of "
-             "its own, applied when it arrives."),
+      .means("sync: a step waits for the gradients of all workers. async: the gradient of each worker is an update by itself, "
+             "which is applied when it arrives."),
     FIELD(parallel.max_staleness).unit("steps").from(-1, step_limit).only_with("parallel.mode", {"async"})
       .means("How many steps a worker may be ahead of the slowest one (Ho et al. 2013). -1: any number."),
     FIELD(parallel.staleness_rate).words({"none", "inverse"}).only_with("parallel.mode", {"async"})
       .means("inverse: the rate of an update is divided by its staleness (Zhang et al. 2016)."),
     FIELD(parallel.replay).how_it_runs().only_with("parallel.mode", {"async"})
-      .means("A recorded order of arrival (arrivals.csv of a run) that is applied again, so that the run is reproducible."),
+      .means("The recorded order of arrival of an earlier run (its arrivals.csv). The updates are applied in that order again, so "
+             "the run is reproducible."),
     FIELD(parallel.backup_workers).unit("workers").from(0, 65536).only_with("parallel.kind", {"server"})
-      .means("sync: a step takes the gradients that arrive first and drops so many late ones (Chen et al. 2016)."),
+      .means("sync: a step uses the gradients that arrive first and drops so many late gradients (Chen et al. 2016)."),
     FIELD(parallel.replicas).how_it_runs().unit("servers").from(1, 2).only_with("parallel.kind", {"server"})
-      .means("Servers that hold each range, so that the job survives one that dies. 2 needs "
-             "parallel.mode async and MPI with fault tolerance (ULFM): Open MPI 5, started with mpirun --with-ft ulfm."),
+      .means("How many servers hold each range. With 2 the job survives the death of a server. 2 needs parallel.mode async and "
+             "MPI with fault tolerance (ULFM): Open MPI 5, started with mpirun --with-ft ulfm."),
     FIELD(parallel.stages).how_it_runs().unit("stages").from(2, 1024).only_with("parallel.kind", {"pipeline"})
-      .also({"pipeline_stages", "pp"}).means("Consecutive parts of the model, on as many ranks."),
+      .also({"pipeline_stages", "pp"}).means("Number of stages. A stage is a part of the model with consecutive layers, on a rank "
+             "of its own."),
     FIELD(parallel.cuts).how_it_runs().only_with("parallel.kind", {"pipeline"})
-      .means("auto: stages of nearly equal time. Otherwise the first layer of every stage but the first: [layer2.0, layer3.0]."),
+      .means("Where the model is cut into stages. auto: all stages take nearly the same time. Otherwise name the first layer of "
+             "every stage except the first: [layer2.0, layer3.0]."),
     FIELD(parallel.schedule).how_it_runs().words({"gpipe", "1f1b"}).only_with("parallel.kind", {"pipeline"})
       .means("gpipe: all forward passes of a step, then all backward passes (Huang et al. 2019). 1f1b: one forward, one "
              "backward (Narayanan et al. 2019), which keeps fewer micro-batches in memory."),
 
     FIELD(memory.recompute).how_it_runs().also({"checkpointing", "gradient_checkpointing", "remat"})
-      .means("Blocks whose activations are computed again in the backward pass instead of being kept (Chen et al. 2016): "
-             "none, auto (the cheapest ones that memory.limit_gib asks for) or names such as layer1.0, features.3, "
-             "lstm.l0; layer1 stands for all of layer1. Changes no bit of the result; `plan` shows what it costs."),
+      .means("Blocks whose activations are computed again in the backward pass instead of being kept (Chen et al. 2016). none: no "
+             "block. auto: the cheapest blocks that bring the run below memory.limit_gib. Or names of blocks, such as "
+             "layer1.0, features.3 or lstm.l0. layer1 stands for all blocks of layer1. The key changes no bit of the result. "
+             "`plan` shows the cost."),
     FIELD(memory.offload).how_it_runs()
-      .means("GPU: activations of early layers wait for the backward pass in the host's memory, as many as the link to "
-             "the host carries out and back beside the passes; more, which then costs time, where memory.limit_gib asks "
-             "for it. Changes no bit of the result; `plan` shows what travels."),
+      .means("GPU: activations of early layers are copied to host memory until the backward pass. As many are copied as the link "
+             "to the host can transfer both ways during the passes. If memory.limit_gib needs it, more activations are copied, "
+             "which costs time. The key changes no bit of the result. `plan` shows which activations are copied."),
     FIELD(memory.limit_gib).how_it_runs().unit("GiB").from(0, 1e6)
-      .means("What each rank may take, of its GPU's memory or on a CPU in all. batch.micro: 0 is then the largest that "
-             "fits. 0: the memory of its GPU; on CPUs no limit."),
+      .means("The most memory that each rank may use: GPU memory, or host memory if the rank computes on a CPU. batch.micro: 0 "
+             "then chooses the largest micro-batch that fits. 0: the memory of the GPU; on CPUs no limit."),
 
     FIELD(test.slow_rank).how_it_runs().from(-1, 1e6)
-      .means("For experiments with a slow rank: which one, counted from 0. It sleeps at the beginning of its steps, which "
-             "changes no number of theirs. -1: none."),
+      .means("For experiments with a slow rank: the number of the slow rank, from 0. It sleeps at the beginning of each of its "
+             "steps. The sleep changes no result. -1: none."),
     FIELD(test.slow_seconds).how_it_runs().unit("seconds").from(0, second_limit)
       .means("How long the slow rank sleeps in each of its steps."),
     FIELD(test.flip_bit_rank).how_it_runs().from(-1, 1e6)
-      .means("To see communication.check_every_steps find an error: the rank whose memory fails, counted from 0. -1: none."),
+      .means("For a test of communication.check_every_steps: the rank with a memory error, from 0. -1: none."),
     FIELD(test.flip_bit_step).how_it_runs().unit("steps").from(0, step_limit)
       .means("After this step one bit of that rank's copy flips."),
     FIELD(test.flip_bit_in).how_it_runs()
-      .means("The tensor that it flips in, by its name in checkpoints: weights/fc.weight, optimizer/momentum/fc.weight."),
+      .means("The tensor in which the bit flips, named as in checkpoints: weights/fc.weight, optimizer/momentum/fc.weight."),
 
     FIELD(run.dir).how_it_runs().also({"output", "output_dir", "out", "directory"})
       .means("The run's own folder. \"\": results/<name>/<id>."),
     FIELD(run.id).how_it_runs().folder_name()
-      .means("The folder's name in results/<name>, so not together with run.dir. \"\": the time of the start."),
+      .means("The name of the run's folder in results/<name>. It cannot be used together with run.dir. \"\": the time of the "
+             "start."),
     FIELD(run.log_every_steps).how_it_runs().unit("steps").from(0, step_limit).also({"print_every", "log_interval"})
-      .means("A line this often when the output is not a terminal. 0: about twenty per epoch."),
+      .means("How often a line is printed when the output is not a terminal. 0: about twenty lines per epoch."),
     FIELD(run.threads).how_it_runs().unit("threads").from(0, 4096).also({"num_threads"})
       .means("Threads of each rank. 0: its share of the processors that it may use."),
   };
