@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/fnv.h"
 #include "base/random.h"
 
 namespace ringtrain {
@@ -40,18 +41,10 @@ const Parameter& ParameterTable::find(const std::string& name) const {
   return *found;
 }
 
-namespace {
-std::uint64_t name_hash(const std::string& name) {  // FNV-1a
-  std::uint64_t h = 0xcbf29ce484222325ull;
-  for (char c : name) h = (h ^ static_cast<std::uint8_t>(c)) * 0x100000001b3ull;
-  return h;
-}
-}  // namespace
-
 void initialize(const ParameterTable& table, std::uint64_t seed, std::span<float> flat) {
   std::fill(flat.begin(), flat.end(), 0.0f);
   for (const Parameter& p : table.all()) {
-    const std::uint64_t key = random_key(seed, RandomPurpose::initial_weights) ^ name_hash(p.name);
+    const std::uint64_t key = random_key(seed, RandomPurpose::initial_weights) ^ fnv1a(p.name);
     for (std::int64_t i = 0; i < p.count; ++i) {
       const auto index = static_cast<std::uint64_t>(i);
       double value = p.scale;

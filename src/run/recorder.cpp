@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
@@ -22,54 +23,30 @@
 namespace ringtrain {
 namespace {
 
-// Builds one line of JSON. Doubles get the fewest digits that read back as the same bits.
-class JsonLine {
- public:
-  template <class Number>
-  JsonLine& add(const char* key, const Number& value) {
-    text_ += text_.empty() ? "{\"" : ", \"";
-    text_ += key;
-    text_ += "\": ";
-    append(value);
-    return *this;
-  }
-  std::string finish() { return std::move(text_) + "}\n"; }
+// One line of metrics.jsonl: keys in this order, doubles with the fewest digits that read back as the same bits, null for
+// numbers that are not finite.
+using JsonLine = nlohmann::ordered_json;
 
- private:
-  void append(bool value) { text_ += value ? "true" : "false"; }
-  void append(std::int64_t value) { text_ += std::to_string(value); }
-  void append(const std::string& word) { text_ += cat('"', word, '"'); }  // that needs no escapes
-  void append(std::optional<double> value) { append(value.value_or(std::nan(""))); }
-  void append(double value) {
-    if (!std::isfinite(value)) {  // JSON has no word for these
-      text_ += "null";
-      return;
-    }
-    char digits[32];
-    const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
-    text_.append(digits, end);
-  }
+template <class Number>
+JsonLine object_of(const std::vector<std::pair<std::string, Number>>& values) {
+  JsonLine object = JsonLine::object();
+  for (const auto& [name, value] : values) object[name] = static_cast<double>(value);
+  return object;
+}
 
-  // An object, in one line.
-  template <class Number>
-  void append(const std::vector<std::pair<std::string, Number>>& values) {
-    JsonLine object;
-    for (const auto& [name, value] : values) object.add(name.c_str(), static_cast<double>(value));
-    text_ += object.text_ + "}";
-  }
-
-  std::string text_;
-};
+JsonLine number_or_null(std::optional<double> number) {
+  return number ? JsonLine(*number) : JsonLine();
+}
 
 void add_noise(JsonLine& line, const NoiseRecord& noise) {
-  line.add("noise_trace", noise.estimate.trace)
-      .add("noise_gradient", noise.estimate.gradient)
-      .add("noise_scale", noise.scale.value)
-      .add("noise_scale_low", noise.scale.low)
-      .add("noise_scale_high", noise.scale.high);
-  if (noise.characters_per_sample) line.add("noise_scale_characters", noise.scale.value * *noise.characters_per_sample);
-  if (!noise.change.empty()) line.add("noise_change", noise.change);
-  if (!noise.groups.empty()) line.add("noise_groups", noise.groups);
+  line["noise_trace"] = noise.estimate.trace;
+  line["noise_gradient"] = noise.estimate.gradient;
+  line["noise_scale"] = noise.scale.value;
+  line["noise_scale_low"] = number_or_null(noise.scale.low);
+  line["noise_scale_high"] = number_or_null(noise.scale.high);
+  if (noise.characters_per_sample) line["noise_scale_characters"] = noise.scale.value * *noise.characters_per_sample;
+  if (!noise.change.empty()) line["noise_change"] = noise.change;
+  if (!noise.groups.empty()) line["noise_groups"] = object_of(noise.groups);
 }
 
 // The number behind `key` in a whole record ("{"step": 12, ... }"); nothing for a broken line or another record.
@@ -190,35 +167,46 @@ Recorder::~Recorder() {
 void Recorder::step(const StepRecord& record) {
   const std::lock_guard lock(state_->mutex);
   JsonLine line;
-  line.add("step", record.step)
-      .add("epoch", record.epoch)
-      .add("samples", record.samples)
-      .add("loss", record.loss)
-      .add("accuracy", record.accuracy)
-      .add("lr", record.lr)
-      .add("global_batch", record.global_batch)
-      .add("grad_norm", record.grad_norm)
-      .add("seconds", record.seconds)
-      .add("samples_per_second", record.samples_per_second)
-      .add("elapsed_seconds", record.elapsed_seconds)
-      .add("input_seconds", record.input_seconds)
-      .add("forward_seconds", record.forward_seconds)
-      .add("backward_seconds", record.backward_seconds)
-      .add("communication_seconds", record.communication_seconds)
-      .add("update_seconds", record.update_seconds);
-  if (record.passes) line.add("bubble_seconds", record.passes->bubble).add("boundary_seconds", record.passes->boundary);
-  if (record.scale_invariant_epoch)
-    line.add("gain", record.gain).add("scale_invariant_epoch", *record.scale_invariant_epoch);
+  line["step"] = record.step;
+  line["epoch"] = record.epoch;
+  line["samples"] = record.samples;
+  line["loss"] = record.loss;
+  line["accuracy"] = record.accuracy;
+  line["lr"] = record.lr;
+  line["global_batch"] = record.global_batch;
+  line["grad_norm"] = record.grad_norm;
+  line["seconds"] = record.seconds;
+  line["samples_per_second"] = record.samples_per_second;
+  line["elapsed_seconds"] = record.elapsed_seconds;
+  line["input_seconds"] = record.input_seconds;
+  line["forward_seconds"] = record.forward_seconds;
+  line["backward_seconds"] = record.backward_seconds;
+  line["communication_seconds"] = record.communication_seconds;
+  line["update_seconds"] = record.update_seconds;
+  if (record.passes) {
+    line["bubble_seconds"] = record.passes->bubble;
+    line["boundary_seconds"] = record.passes->boundary;
+  }
+  if (record.scale_invariant_epoch) {
+    line["gain"] = number_or_null(record.gain);
+    line["scale_invariant_epoch"] = *record.scale_invariant_epoch;
+  }
   if (record.noise) add_noise(line, *record.noise);
-  if (record.served && record.served->async)
-    line.add("worker", record.served->worker).add("staleness", record.served->staleness);
-  else if (record.served)
-    line.add("gradients", record.served->gradients).add("dropped", record.served->dropped);
-  if (record.served) line.add("server_wait_seconds", record.served->server_wait_seconds);
-  if (record.server_wait_seconds > 0) line.add("server_wait_seconds", record.server_wait_seconds);
-  if (!record.trust_ratios.empty()) line.add("trust_ratios", record.trust_ratios);
-  if (record.loss_scale != 1) line.add("loss_scale", record.loss_scale).add("skipped", record.skipped);
-  state_->append(line.finish());
+  if (record.served && record.served->async) {
+    line["worker"] = record.served->worker;
+    line["staleness"] = record.served->staleness;
+  } else if (record.served) {
+    line["gradients"] = record.served->gradients;
+    line["dropped"] = record.served->dropped;
+  }
+  if (record.served) line["server_wait_seconds"] = record.served->server_wait_seconds;
+  if (record.server_wait_seconds > 0) line["server_wait_seconds"] = record.server_wait_seconds;
+  if (!record.trust_ratios.empty()) line["trust_ratios"] = object_of(record.trust_ratios);
+  if (record.loss_scale != 1) {
+    line["loss_scale"] = record.loss_scale;
+    line["skipped"] = record.skipped;
+  }
+  state_->append(line.dump() + "\n");
   // The first record of a resumed run does not tell what its own step had.
   const std::int64_t new_samples = state_->last_samples >= 0 ? record.samples - state_->last_samples
                                                              : std::llround(record.samples_per_second * record.seconds);
@@ -229,14 +217,16 @@ void Recorder::step(const StepRecord& record) {
 void Recorder::evaluation(const EvaluationRecord& record) {
   const std::lock_guard lock(state_->mutex);
   JsonLine line;
-  line.add("step", record.step)
-      .add("epoch", record.epoch)
-      .add("samples", record.samples)
-      .add("validation_loss", record.validation_loss)
-      .add("validation_accuracy", record.validation_accuracy);
-  if (record.validation_accuracy5) line.add("validation_accuracy5", *record.validation_accuracy5);
-  line.add("validation_targets", record.targets).add("evaluation_seconds", record.seconds).add("best", record.best);
-  state_->append(line.finish());
+  line["step"] = record.step;
+  line["epoch"] = record.epoch;
+  line["samples"] = record.samples;
+  line["validation_loss"] = record.validation_loss;
+  line["validation_accuracy"] = record.validation_accuracy;
+  if (record.validation_accuracy5) line["validation_accuracy5"] = *record.validation_accuracy5;
+  line["validation_targets"] = record.targets;
+  line["evaluation_seconds"] = record.seconds;
+  line["best"] = record.best;
+  state_->append(line.dump() + "\n");
   char text[160], top5[32] = "";
   if (record.validation_accuracy5)
     std::snprintf(top5, sizeof top5, ", top-5 %.2f %%", 100 * *record.validation_accuracy5);

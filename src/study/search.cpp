@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
@@ -34,12 +35,11 @@ std::vector<Rung> rungs_of(const Study& study, const Trials& trials) {
 
 std::string search_json(const Study& study, const Trials& trials) {
   const auto seeds = static_cast<std::int64_t>(std::max<std::size_t>(1, study.seeds.size()));
-  std::string rungs;
+  nlohmann::ordered_json search = {{"kind", "halving"}, {"factor", study.budget.factor}, {"rungs", nlohmann::json::array()}};
   std::size_t number = 0;
   for (const Rung& rung : rungs_of(study, trials))
-    rungs += cat(rungs.empty() ? "" : ", ", "{\"rung\": ", ++number, ", \"samples\": ", rung.samples,
-                 ", \"trials\": ", rung.points * seeds, "}");
-  return cat("{\"kind\": \"halving\", \"factor\": ", study.budget.factor, ", \"rungs\": [", rungs, "]}");
+    search["rungs"].push_back({{"rung", ++number}, {"samples", rung.samples}, {"trials", rung.points * seeds}});
+  return search.dump();
 }
 
 std::string describe_rungs(const Study& study, const Trials& trials) {

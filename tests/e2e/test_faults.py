@@ -74,7 +74,7 @@ LOSSES = {
     "another loss": ("step 7 differs", lambda run: edit(run, lambda lines: [re.sub('"loss": 3', '"loss": 4', line) if i == 6 else line
                                                                             for i, line in enumerate(lines)])),
     "a lost evaluation": ("no evaluation of the steps [8]", lambda run: edit(run, lambda lines: [line for line in lines if not (
-        "validation_loss" in line and '"step": 8,' in line)])),
+        "validation_loss" in line and '"step":8,' in line)])),
     "a temporary file": ("temporary files are left", lambda run: (run / "run.json.tmp").write_text("")),
     "a record that is half-written": ("run.json is not whole", lambda run: harm_file(run / "run.json", "cut off", 0.5)),
 }
