@@ -83,6 +83,7 @@ Command declare_plan(Program& program) {
                "GPU, and the bytes that a step moves. With machine.plan_cache=FOLDER: with the kernels that a search on "
                "that GPU has timed")
       ->type_name("GPU");
+  c.add_flag("--all", a->all, "prints keys that have no effect here, too");
   return {&c, one_process, false, [a, &c](Session* session) {
             if (a->ranks == 0) a->ranks = session != nullptr ? session->size() : 1;
             a->threads = own_threads(session);

@@ -27,6 +27,7 @@ struct PlanArguments {
   std::int64_t ranks = 1;
   int threads = 1;     // per rank, where run.threads leaves the choice to the machine
   std::string device;  // a GPU's name or description; empty: this machine's CPU
+  bool all = false;    // keys that have no effect are printed, too
 };
 // Everything that would be, for so many ranks, without training. One process.
 int plan(const PlanArguments& arguments);

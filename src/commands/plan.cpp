@@ -9,6 +9,7 @@
 #include "checkpoint/resume_rules.h"
 #include "commands/commands.h"
 #include "config/reader.h"
+#include "config/schema.h"
 #include "run/course.h"
 #include "run/fixed_order.h"
 #include "run/machine.h"
@@ -55,7 +56,7 @@ int plan(const PlanArguments& arguments) {
   const std::string traffic = machine.fusions ? plan_traffic(p, machine) : "";
   const std::string choices = describe_memory_choices(p, *backend), stages = describe_stages(p, *backend);
   const std::string order = describe_fixed_order(p, *backend, machine.device == nullptr);
-  std::printf("%s\n%s\n%s%s%s%s%s\n%s\n%s%s%s%s%s%s", to_yaml(experiment).c_str(),
+  std::printf("%s\n%s\n%s%s%s%s%s\n%s\n%s%s%s%s%s%s", (arguments.all ? to_yaml(experiment) : effective_yaml(experiment)).c_str(),
               describe_run(p, backend->describe(), memory).c_str(), stages.c_str(), stages.empty() ? "" : "\n",
               course.c_str(), course.empty() ? "" : "\n", describe_learning_rate(p).c_str(),
               describe_parameters(p).c_str(), describe_memory(memory).c_str(), order.empty() ? "" : "\n", order.c_str(),

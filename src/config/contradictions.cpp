@@ -347,9 +347,8 @@ std::optional<Contradiction> pipeline_contradiction(const Experiment& e) {
 std::optional<Contradiction> find_contradiction(const Experiment& e) {
   const Experiment defaults;
   for (const Field& field : schema()) {
-    if (field.only_with_.empty() || value_text(field, e) == value_text(field, defaults)) continue;
+    if (has_effect(field, e) || value_text(field, e) == value_text(field, defaults)) continue;
     const std::string other = value_text(*find_field(field.only_with_), e);
-    if (std::count(field.only_words_.begin(), field.only_words_.end(), other) > 0) continue;
     std::string words;
     for (const std::string_view word : field.only_words_) words += cat(words.empty() ? "" : " or ", word);
     return {{{field.key, field.only_with_},

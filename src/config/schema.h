@@ -82,6 +82,12 @@ std::string expected(const Field& field);
 // The field's value as an experiment file has it: 0.001, true, [30, 60, 80], [norm, bias], "".
 std::string value_text(const Field& field, const Experiment& experiment);
 
+// Whether the field has an effect. False: it belongs to a word of another key that has another value here.
+bool has_effect(const Field& field, const Experiment& experiment);
+
+// The text of to_yaml (reader.h) without the keys that have no effect. Its last line, a comment, says how many there are.
+std::string effective_yaml(const Experiment& experiment);
+
 // Whether the text can be the name of a folder: [A-Za-z0-9._-]+, not starting with '.', at most 100 characters.
 bool is_folder_name(std::string_view text);
 

@@ -163,10 +163,19 @@ std::string value_text(const Field& field, const Experiment& experiment) {
   return std::visit(Visitor(), field.member(copy));
 }
 
-std::string to_yaml(const Experiment& experiment) {
+bool has_effect(const Field& field, const Experiment& experiment) {
+  if (field.only_with_.empty()) return true;
+  return std::ranges::count(field.only_words_, value_text(*find_field(field.only_with_), experiment)) > 0;
+}
+
+namespace {
+
+template <class Wanted>
+std::string yaml_of(const Experiment& experiment, const Wanted& wanted) {
   std::string out;
   std::string_view section;
   for (const Field& field : schema()) {
+    if (!wanted(field)) continue;
     if (section_of(field.key) != section) {
       section = section_of(field.key);
       out += cat(section, ":\n");
@@ -174,6 +183,19 @@ std::string to_yaml(const Experiment& experiment) {
     out += cat(section.empty() ? "" : "  ", leaf_of(field.key), ": ", value_text(field, experiment), "\n");
   }
   return out;
+}
+
+}  // namespace
+
+std::string to_yaml(const Experiment& experiment) {
+  return yaml_of(experiment, [](const Field&) { return true; });
+}
+
+std::string effective_yaml(const Experiment& experiment) {
+  const auto left_out =
+      std::ranges::count_if(schema(), [&](const Field& field) { return !has_effect(field, experiment); });
+  const std::string yaml = yaml_of(experiment, [&](const Field& field) { return has_effect(field, experiment); });
+  return left_out == 0 ? yaml : cat(yaml, "# ", left_out, " more keys have no effect here; --all prints them\n");
 }
 
 std::string schema_markdown() {

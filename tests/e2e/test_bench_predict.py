@@ -18,8 +18,8 @@ def bench(workshop, file, *words, ranks=1):
 
 
 def model_keys(workshop, experiment):
-    """The keys that a measured step belongs to, as `bench` writes them: of the resolved experiment that `plan` prints."""
-    result = workshop.run("plan", experiment, ranks=0)
+    """The keys that a measured step belongs to, as `bench` writes them: of the resolved experiment that `plan --all` prints."""
+    result = workshop.run("plan", experiment, "--all", ranks=0)
     assert result.code == 0, result
     keys, section = [], ""
     for line in result.out.split("\n\n")[0].splitlines():

@@ -5,6 +5,7 @@ import re
 import subprocess
 
 import pytest
+import yaml
 
 from conftest import CONVERTER, LAUNCHER, PROGRAM, ROOT, evaluations, steps
 
@@ -147,6 +148,19 @@ def test_plan_shows_what_the_run_will_be(workshop):
     assert re.search(r"^  sums +of [\d,]+ gradients at once$", result.out, re.MULTILINE), "what is summed"
     result = workshop.run("plan", workshop.experiment(), "communication.bucket_mib=0.0009765625", "--ranks", 2, ranks=0)
     assert re.search(r"^  sums +of [\d,]+ gradients in buckets of 256$", result.out, re.MULTILINE), result
+
+
+def test_plan_prints_the_keys_that_have_an_effect_and_with_all_the_rest(workshop):
+    path = workshop.experiment()
+    some, every = (yaml.safe_load(workshop.run("plan", path, *words, ranks=0).out.split("\n\n")[0]) for words in ([], ["--all"]))
+    assert some["model"]["hidden"] == 16 and "depth" not in some["model"] and "mode" not in some["parallel"]
+    assert {"depth", "hidden"} <= every["model"].keys() and every["parallel"]["mode"] == "sync"
+    for section, keys in some.items():
+        assert every[section] == keys if not isinstance(keys, dict) else keys.items() <= every[section].items()
+    left_out = sum(len(keys) - len(some.get(section, {})) for section, keys in every.items() if isinstance(keys, dict))
+    assert f"\n# {left_out} more keys have no effect here; --all prints them\n" in workshop.run("plan", path, ranks=0).out
+    served = workshop.experiment(parallel={"kind": "server"}, batch={"global": 32, "worker": 8})
+    assert "  mode: sync\n" in workshop.run("plan", served, "--ranks", 2, ranks=0).out
 
 
 def test_overrides_win_and_are_recorded(workshop):
