@@ -26,6 +26,10 @@ find_python = for python in python3 /usr/bin/python3; do \
   2> /dev/null && echo $$python && exit; done; echo python3
 PYTHON ?= $(shell $(find_python))
 
+# "[12/214]", how far a build is. What it will make is counted by a dry run, before the first line is shown.
+to_do = $(shell $(MAKE) --dry-run --no-print-directory COUNTING=yes $(MAKEOVERRIDES) $(MAKECMDGOALS) 2> /dev/null | grep -c 'echo "\[')
+STEP = $(if $(COUNTING),[],$(if $(TO_DO),,$(eval TO_DO := $(to_do)))$(eval DONE += x)[$(words $(DONE))/$(TO_DO)])
+
 # ---- What is built -----------------------------------------------------------------------------------------------
 
 sources = $(sort $(shell find -H $(1) -name '*.cpp' 2> /dev/null))
@@ -47,7 +51,7 @@ SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all that is built depends on it.
   INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON CLI11 GTEST,$(v)=$($(v)_HOME))
-  ifneq ($(INPUTS),$(file < build/inputs))
+  ifneq ($(or $(COUNTING),$(INPUTS)),$(or $(COUNTING),$(file < build/inputs)))
     $(shell mkdir -p build)$(file > build/inputs,$(INPUTS))
   endif
   include build/config.mk
@@ -76,16 +80,16 @@ all: bin/ringtrain bin/ringtrain-data $(STAND_IN_DRIVER)
 
 bin/ringtrain: build/obj/main.o build/libringtrain.a
 	@mkdir -p $(@D)
-	@echo "link    $@"
+	@echo "$(STEP) link    $@"
 	$(Q)$(LINK) $(LIBRARIES)
 
 bin/libcuda-stand-in.so: src/backend/cuda/device/stand_in_driver.c build/config.mk
 	@mkdir -p $(@D)
-	@echo "link    $@"
+	@echo "$(STEP) link    $@"
 	$(Q)$(CXX) -x c -O1 -fPIC -Wall -Wextra -Werror -shared -Wl,-soname,libcuda.so.1 $< -o $@
 
 # cuDNN's front end is a quarter of a million lines after the preprocessor, and none of them is in a hurry.
-build/obj/backend/cuda/dnn/plans.o: FLAGS += -O1
+build/obj/backend/cuda/dnn/plans.o: FLAGS += -O1 -g0
 
 # What each kernel takes of a GPU: lines of kernel, type, compute capability, registers, shared bytes.
 build/obj/backend/cuda/kernels/occupancy.o: build/generated/kernel_resources.inc
@@ -104,7 +108,7 @@ build/generated/devices.inc: $(wildcard src/backend/cuda/device/descriptions/*.j
 # The converters run on login nodes and laptops too: no oneDNN, and MPI only under mpirun or srun.
 bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libdata.a
 	@mkdir -p $(@D)
-	@echo "link    $@"
+	@echo "$(STEP) link    $@"
 	$(Q)$(LINK) $(DATA_LIBRARIES)
 
 build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(FUZZ_TARGETS) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
@@ -115,23 +119,25 @@ build/tests/gpu_tests: $(call objects,$(GPU_TESTS) $(EMULATION_SOURCES)) build/l
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@mkdir -p $(@D)
 	@[ -n "$(GTEST_LIBS)" ] || { echo "error: the tests need GoogleTest: install libgtest-dev, or set GTEST_HOME" >&2; exit 1; }
-	@echo "link    $@"
+	@echo "$(STEP) link    $@"
 	$(Q)$(LINK) $(GTEST_LIBS) $(LIBRARIES)
 
 # For Clang with libFuzzer: tests/fuzz/run.sh builds it.
 build/tests/fuzz: $(call objects,tests/fuzz/driver.cpp $(FUZZ_TARGETS)) build/libconverters.a build/libringtrain.a
 	@mkdir -p $(@D)
-	@echo "link    $@"
+	@echo "$(STEP) link    $@"
 	$(Q)$(LINK) -fsanitize=fuzzer $(LIBRARIES)
 
 $(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
 	@mkdir -p $(@D)
-	@echo "link    $@"
+	@echo "$(STEP) link    $@"
 	$(Q)$(LINK) $(LIBRARIES)
 build/bench/cuda_commands: $(call objects,$(EMULATION_SOURCES)) # which lets it be tried without a GPU
 
 KERNEL_OBJECTS = $(foreach isa,$(ISAS),$(KERNELS:src/%.cpp=build/obj/%.$(isa).o))
-build/libringtrain.a: $(call objects,$(LIBRARY_SOURCES)) $(KERNEL_OBJECTS) $(CUDA_KERNEL_OBJECTS)
+# The two that take longest, a minute and more, begin first: at the end they would keep one core busy alone.
+build/libringtrain.a: $(CUDA_KERNEL_OBJECTS) $(filter %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) \
+  $(filter-out %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) $(KERNEL_OBJECTS)
 build/libdata.a: $(call objects,$(DATA_SOURCES))
 build/libconverters.a: $(call objects,$(CONVERTER_SOURCES))
 build/lib%.a:
@@ -139,16 +145,16 @@ build/lib%.a:
 	@$(AR) rcs $@ $(filter %.o,$^)
 
 build/obj/%.o: src/%.cpp build/config.mk
-	@mkdir -p $(@D) && echo "compile $@"
+	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) -c $< -o $@
 
 build/obj/data_prep/%.o: data_prep/%.cpp build/config.mk
-	@mkdir -p $(@D) && echo "compile $@"
+	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) -c $< -o $@
 
 # Tests are compiled for a quick build (the code under test is not: it comes from the library, or is the GPU's).
 build/obj/tests/%.o: tests/%.cpp build/config.mk
-	@mkdir -p $(@D) && echo "compile $@"
+	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) $(if $(filter tests/bench/% tests/emulation/%,$<),,-O1) -c $< -o $@
 
 march_baseline :=
@@ -157,7 +163,7 @@ march_avx512 := $(march_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx51
 march_avx512_bf16 := $(march_avx512) -mavx512bf16
 define kernel_rule
 build/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.cpp build/config.mk
-	@mkdir -p $$(@D) && echo "compile $$@"
+	@mkdir -p $$(@D) && echo "$$(STEP) compile $$@"
 	$$(Q)$$(COMPILE) $$(march_$(1)) -Wno-psabi -DRINGTRAIN_ISA=$(1) -c $$< -o $$@
 endef
 $(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
@@ -168,7 +174,7 @@ CUDA_PACKED := $(if $(filter-out 11 12,$(firstword $(subst ., ,$(word 2,$(CUDA_V
 NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -lineinfo $(CUDA_GENCODE) $(CUDA_PACKED) -Werror all-warnings -Xptxas -v \
   -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -Isrc
 build/obj/%.cu.o: src/%.cu build/config.mk
-	@mkdir -p $(@D) && echo "compile $@"
+	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
 
 # Convolutions from CUTLASS for Hopper, a library of their own (make hopper): 12 kernels, half a minute each.
@@ -177,7 +183,7 @@ HOPPER_OBJECTS := $(patsubst src/%.cu,build/obj/%.cu.o,$(sort $(shell find src/b
 HOPPER_NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -DNDEBUG -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -diag-suppress 550 \
   -Xptxas -v -Xcompiler -fPIC,-fvisibility=hidden -Isrc -isystem $(CUTLASS_INCLUDE)
 build/obj/backend/cuda/hopper/%.cu.o: src/backend/cuda/hopper/%.cu build/config.mk
-	@mkdir -p $(@D) && echo "compile $@"
+	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(NVCC) $(HOPPER_NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
 build/obj/backend/cuda/hopper/tiling.pic.o: src/backend/cuda/hopper/tiling.cpp build/config.mk
 	@mkdir -p $(@D)
@@ -185,7 +191,7 @@ build/obj/backend/cuda/hopper/tiling.pic.o: src/backend/cuda/hopper/tiling.cpp b
 
 bin/libringtrain-hopper.so: $(HOPPER_OBJECTS)
 	@mkdir -p $(@D)
-	@echo "link    $@"
+	@echo "$(STEP) link    $@"
 	$(Q)$(CXX) -shared -o $@ $^ -Wl,--exclude-libs,ALL -Wl,-z,defs $(CUDA_LIBS) -lpthread
 
 # What `--version` prints; the file changes, and programs are linked again, only with the commit or the flags.

@@ -155,6 +155,7 @@ find_cuda() {
   cuda_nvcc=$nvcc cuda_state=on
   cuda_versions="CUDA $((cuda / 1000)).$((cuda % 1000 / 10)), cuDNN $cudnn (front end $frontend), NCCL $nccl,$(grep -oE 'code=sm_[0-9af]+' <<< "$cuda_gencode" | sed 's/code=/ /' | tr -d '\n')"
   cuda_line="on ($cuda_versions; $cuda_home)"
+  [ "${CUDA:-auto}" = 1 ] || cuda_line+=$'\n             make demo CUDA=0 builds without it, and sooner'
 }
 
 # CUTLASS's headers, for the library that `make hopper` builds; all else is built without them.
