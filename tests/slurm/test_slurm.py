@@ -419,6 +419,19 @@ def test_a_disk_that_fills_up_is_not_read_from_and_what_was_cut_off_is_removed(s
     assert "no space for" in full.stderr and not (place / f"{second.name}.part").exists(), full.stderr
 
 
+@together
+def test_a_job_of_an_installed_program_needs_no_checkout(shop, whole):
+    prefix = shop.folder / "prefix"
+    done = shop.cluster.run(ROOT / ".ci" / "install.sh", env={"PREFIX": str(prefix)})
+    assert done.returncode == 0, done.stderr
+    share = prefix / "share" / "ringtrain"
+    job = shop.submit(share / "slurm" / "train.sbatch", share / "configs" / "names.yaml", *shop.keys("run", stop__steps=4),
+                      options=["--nodes=1"])
+    job.wait()
+    assert last_start(shop.folder / "run")["command_line"].startswith(f"{share}/bin/ringtrain train {share}/configs/"), job.told()
+    assert step_numbers(shop.folder / "run") == [1, 2, 3, 4]
+
+
 # ---- Alone, since they take nodes from the others --------------------------------------------------------------------
 
 @pytest.fixture
