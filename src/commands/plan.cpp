@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "backend/cuda/program/base.h"
+#include "base/log.h"
 #include "checkpoint/branch_point.h"
 #include "checkpoint/resume_rules.h"
 #include "commands/commands.h"
@@ -15,6 +16,7 @@
 #include "run/machine.h"
 #include "run/memory_plan.h"
 #include "run/plan_tables.h"
+#include "run/plan_warnings.h"
 #include "run/planned_index.h"
 #include "run/stage_plan.h"
 #include "run/traffic.h"
@@ -61,6 +63,8 @@ int plan(const PlanArguments& arguments) {
               course.c_str(), course.empty() ? "" : "\n", describe_learning_rate(p).c_str(),
               describe_parameters(p).c_str(), describe_memory(memory).c_str(), order.empty() ? "" : "\n", order.c_str(),
               choices.empty() ? "" : "\n", choices.c_str(), traffic.c_str());
+  std::fflush(stdout);
+  for (const std::string& warning : plan_warnings(p)) log_warning(warning);
   return 0;
 }
 

@@ -1,0 +1,69 @@
+#include "run/plan_warnings.h"
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/table.h"
+#include "optim/learning_rate.h"
+#include "optim/optimizer.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr double bold_scaling = 8;
+
+// The nearest folder above the run's own that exists already.
+std::filesystem::path existing_folder(const RunPlan& plan) {
+  const std::string& dir = plan.experiment.run.dir;
+  std::filesystem::path path = std::filesystem::absolute(dir.empty() ? "results" : dir);
+  std::error_code failed;
+  while (path.has_relative_path() && !std::filesystem::exists(path, failed)) path = path.parent_path();
+  return path;
+}
+
+void warn_of_warm_up(const RunPlan& plan, std::vector<std::string>& warnings) {
+  const LearningRateConfig& lr = plan.experiment.learning_rate;
+  const std::int64_t steps = warmup_steps(lr, plan.schedule);
+  const double k =
+      lr.base_batch > 0 ? static_cast<double>(plan.experiment.batch.global) / static_cast<double>(lr.base_batch) : 1;
+  if (steps > 0 && plan.updates > 0 && steps >= plan.updates)
+    warnings.push_back(
+        cat("the warm-up takes ", with_thousands(steps), " steps and the run has ", with_thousands(plan.updates),
+            ": the learning rate never reaches its peak; shorten learning_rate.warmup_epochs or lengthen the run"));
+  if (steps > 0 && lr.warmup_from == "base" && k == 1)
+    warnings.push_back(
+        cat("the warm-up changes nothing: batch.global is learning_rate.base_batch (", lr.base_batch,
+            "), so it begins and ends at learning_rate.base; learning_rate.warmup_from=zero begins at 0"));
+  if (steps == 0 && lr.scaling == "linear" && k >= bold_scaling && !plan.experiment.optimizer.adascale)
+    warnings.push_back(
+        cat("the learning rate is scaled linearly, ", k,
+            " times, without warm-up: training is likely to "
+            "diverge in its first steps (Goyal et al. 2017); learning_rate.warmup_epochs=5 is their choice"));
+}
+
+void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
+  const CheckpointConfig& checkpoint = plan.experiment.checkpoint;
+  const auto states = std::ssize(Optimizer::state_names(plan.experiment.optimizer));
+  const double bytes = 4 * static_cast<double>(plan.parameters.size() + states * plan.parameters.trained());
+  // A new checkpoint is written before an old one goes; the best one may be older than those that are kept.
+  const std::int64_t most = checkpoint.keep + 1 + (checkpoint.best && plan.has_validation ? 1 : 0);
+  const std::filesystem::path folder = existing_folder(plan);
+  std::error_code failed;
+  const std::filesystem::space_info room = std::filesystem::space(folder, failed);
+  const double needed = static_cast<double>(most) * bytes;
+  if (failed || needed <= static_cast<double>(room.available)) return;
+  warnings.push_back(cat("up to ", most, " checkpoints of ", readable_bytes(bytes), " do not fit the disk of ",
+                         folder.string(), ", where ", readable_bytes(static_cast<double>(room.available)),
+                         " are free; set run.dir to another disk, or checkpoint.keep lower"));
+}
+
+}  // namespace
+
+std::vector<std::string> plan_warnings(const RunPlan& plan) {
+  std::vector<std::string> warnings;
+  warn_of_warm_up(plan, warnings);
+  warn_of_room(plan, warnings);
+  return warnings;
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,19 @@
+// What `ringtrain plan` warns about: experiments that are legal, and most likely not what their author wants.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "run/plan.h"
+
+namespace ringtrain {
+
+// A sentence for each, with the keys and what to do:
+// - a warm-up that lasts as long as the run, or that ends at the rate it began with;
+// - a rate that is scaled linearly to 8 times the base batch or more and has no warm-up (Goyal et al. 2017,
+// section 2.2:
+//   the loss of ResNet-50 then rises or diverges early);
+// - checkpoints (weights, statistics and optimizer state, 4 bytes each) that do not fit the disk of the run's folder.
+std::vector<std::string> plan_warnings(const RunPlan& plan);
+
+}  // namespace ringtrain
