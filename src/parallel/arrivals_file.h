@@ -12,15 +12,15 @@
 
 namespace ringtrain {
 
-// Those of the steps after `after_step`. Throws Error where the file cannot be read or has another form.
+// Reads the arrivals of the steps after `after_step`. Throws Error if the file cannot be read or has another form.
 std::vector<Arrival> read_arrivals(const std::string& path, std::int64_t after_step);
 
-// Updates by staleness.
+// The number of updates for each staleness.
 std::map<std::int64_t, std::int64_t> staleness_histogram(const std::vector<Arrival>& arrivals);
 
 class ArrivalsFile {
  public:
-  // Goes on with the file in this folder, without what it says about steps after `after_step`. Throws Error.
+  // Appends to the file in this folder, after its lines for steps after `after_step` have been removed. Throws Error.
   ArrivalsFile(const std::string& run_dir, std::int64_t after_step);
   void add(const Arrival& arrival);
   const std::string& path() const { return path_; }

@@ -1,4 +1,4 @@
-// What synchronizers share whose ranks own parts of the weights.
+// The base class of synchronizers whose ranks own parts of the weights.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class OwnedSums : public Synchronizer {
  protected:
   // Begins the sums of [begin, end), which lies in the trained elements.
   virtual void start_sums(std::int64_t begin, std::int64_t end, PendingSums& pending) = 0;
-  // Begins to bring every owner's elements to all.
+  // Begins to send every owner's elements to all ranks.
   virtual void start_sharing(std::span<float> weights, PendingSums& pending) = 0;
 
   static std::span<float> part(std::span<float> values, std::int64_t begin, std::int64_t end) {

@@ -1,17 +1,18 @@
-// The two sides of a run with parameter servers of their own: what a server does for one update, and how a worker gets
-// its work. Server 0 decides (update_order.h) and tells the other servers, which do the same in the same order: so all
-// parts of the weights that a worker pulls are of the same version, and the servers can sum norms over their parts.
+// Training with parameter servers on their own ranks. ParameterServer is the side of a server and makes the updates.
+// ServedWorker is the side of a worker and gets its work. Server 0 decides the order (update_order.h) and tells the
+// other servers. They do the same in the same order. All parts of the weights that a worker pulls therefore have the
+// same version, and the servers can sum norms over their parts.
 //
 //   worker    asks or delivers ─────────► server 0: grant ─► weights of its range
 //     gradient ranges ─► each server      │  and the same order, message by message
 //                                         └► servers 1, 2, ... : grant ─► weights of theirs
 //
-// A server never waits for a worker that computes: a worker has sent its gradient before it says so, and is waiting for
-// weights when they are sent.
+// A server never waits for a worker that is computing. A worker announces its gradient after it has sent the gradient.
+// A server sends weights only to a worker that waits for them.
 //
-// With replicas a worker sends its gradient to both servers of a range and gets the range's weights from both, so
-// whatever it has not got from a server that died comes from the other one: nothing is asked for again, lost or applied
-// twice.
+// With replicas, a worker sends its gradient to both servers of a range and gets the range's weights from both. If one
+// server dies, the worker gets the missing weights from the other. No message is repeated or lost, and no gradient is
+// applied twice.
 #pragma once
 
 #include <functional>
@@ -24,17 +25,17 @@
 
 namespace ringtrain {
 
-// The gradients of one update, combined: the mean over all their targets.
+// The combined gradients of one update. Their combination is the mean over all their targets.
 struct TakenGradients {
   WorkerSums sums;           // of all of them
   ServerAction last;         // how the last one was taken
   std::int64_t count = 0;    // of gradients
-  std::int64_t dropped = 0;  // came too late since the update before
+  std::int64_t dropped = 0;  // gradients that came too late since the last update
 };
 
 class ParameterServer {
  public:
-  // The update with what now lies in the gradients' vector.
+  // Makes the update with the values that are now in the vector of gradients.
   using Apply = std::function<void(const TakenGradients&)>;
   using Signalled = std::function<bool()>;  // whether this rank was asked to stop
 
@@ -42,8 +43,9 @@ class ParameterServer {
   ParameterServer(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients,
                   std::unique_ptr<UpdateOrder> order, bool combines, Apply apply, Signalled signalled);
 
-  // Server 0: until it has applied an update and, where the ranks meet after that, until they do. The others: until the
-  // ranks meet. Returns whether they have met; wishes() are those of all ranks then. `wishes`: of this rank.
+  // Server 0 returns after it has applied an update. If the ranks meet after this update, server 0 returns after the
+  // meeting. The other servers return after the next meeting. Returns whether the ranks have met. wishes() then has the
+  // wishes of all ranks. `wishes` are those of this rank.
   bool step(const Wishes& wishes);
   const Wishes& wishes() const { return met_wishes_; }
   double waited_seconds() const { return waited_seconds_; }  // total, for workers

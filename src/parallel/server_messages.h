@@ -1,4 +1,4 @@
-// What servers and workers tell each other.
+// The messages between parameter servers and workers.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace ringtrain {
 // Tags of the mailbox.
 inline constexpr int worker_note_tag = 1, server_order_tag = 2, weights_tag = 3, gradient_tag = 4, server_sum_tag = 5;
 
-// What a worker's passes came to.
+// The results of a worker's passes.
 struct WorkerSums {
   double loss = 0;  // sum over the targets that count
   std::int64_t correct = 0, correct5 = 0;
@@ -19,7 +19,7 @@ struct WorkerSums {
   double input = 0, forward = 0, backward = 0, waiting = 0;  // seconds; waiting: for the weights
 };
 
-// Of any rank to server 0.
+// A message from any rank to server 0.
 struct WorkerNote {
   enum class Kind : std::int64_t {
     asks,      // a worker without work
@@ -31,10 +31,10 @@ struct WorkerNote {
   WorkerSums sums;
 };
 
-// What the ranks want to happen at their next meeting: signal, save, stop, fail of train/trainer.h's Requests.
+// The ranks' requests for their next meeting: signal, save, stop and fail of Requests in train/trainer.h.
 using Wishes = std::array<double, 4>;
 
-// Of server 0: to a worker what it shall do, to the other servers all that it does.
+// A message from server 0. It tells a worker what to do, and it tells the other servers everything that server 0 does.
 struct ServerOrder {
   ServerAction action;
   WorkerSums sums;  // take

@@ -1,6 +1,6 @@
-// The ranks of a run whose parameter servers have ranks of their own: servers are the first ones, workers the others.
-// The weights are cut into ranges. With two replicas each range lies on two servers, r and ranges + r, which do the
-// same in the same order (state machine replication, Schneider 1990): when one dies, the other has all that it had.
+// The ranks of a run whose parameter servers have their own ranks. The first ranks are servers, the others are workers.
+// The weights are cut into ranges. With two replicas, servers r and ranges + r both hold range r. They do the same in
+// the same order (state machine replication, Schneider 1990). If one of them dies, the other has the same state.
 #pragma once
 
 #include <functional>
@@ -27,21 +27,23 @@ class ServerRanks {
   int rank_of_worker(std::int64_t worker) const { return servers() + static_cast<int>(worker); }
   std::vector<int> holders(int range) const;  // servers that have it
 
-  // Throws where the run cannot go on without the ranks of which this one knows that they have died.
+  // Throws if the run cannot continue without the dead ranks that this rank knows of.
   void check_deaths() const;
 
   // The trained elements that a server holds: ranges of equal size, whatever tensors they cut.
   ElementRange range_of(int server) const;
-  // What a worker sends to a server: the range's gradient and this step's statistics, which lie behind the trained
-  // elements. Every server has those.
+  // The elements that a worker sends to a server: the gradient of the server's range, and this step's statistics. The
+  // statistics lie after the trained elements, and every server has them.
   std::vector<ElementRange> pushed_to(int server) const;
-  // What a worker gets from it: the range's weights, from the holders of the first one the running statistics, too.
+  // The elements that a worker gets from a server: the weights of the server's range. The holders of the first range
+  // also send the running statistics.
   std::vector<ElementRange> pulled_from(int server) const;
 
-  // Sums over the ranges, of whose holders each has the same values; the same bits on all servers. Collective over
-  // them.
+  // Sums `values` over the ranges. All holders of a range must pass the same values. All servers get the same bits.
+  // Collective over the servers.
   void sum(std::span<double> values);
-  // Of this rank's optimizer. Empty where one server has everything, and on workers, which update nothing.
+  // The elements that this rank's optimizer updates. Empty if one server has everything. Empty also on workers, which
+  // update nothing.
   UpdateShare update_share();
 
  private:
@@ -52,8 +54,8 @@ class ServerRanks {
   std::int64_t trained_, elements_;
 };
 
-// Throws Error where a run with so many ranges and replicas cannot go on without these ranks: it needs every worker, a
-// holder of each range, and rank 0, which decides the order and writes the run's files.
+// Throws Error if a run with so many ranges and replicas cannot continue without the ranks `dead`. A run needs every
+// worker, a holder of each range, and rank 0. Rank 0 decides the order and writes the run's files.
 void check_server_deaths(const std::vector<int>& dead, int ranges, int replicas);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// A stage's passes: what crosses its ends is sent and received while it computes.
+// The passes of a pipeline's stage. The stage sends and receives activations and gradients while it computes.
 #pragma once
 
 #include "parallel/pass_order.h"
@@ -6,7 +6,8 @@
 
 namespace ringtrain {
 
-// Two buffers per direction and end: while one micro-batch is computed, the next one arrives and the one before leaves.
+// Each end of the stage has two buffers per direction. While one micro-batch is computed, the next one is received and
+// the previous one is sent.
 std::unique_ptr<PassOrder> make_stage_passes(StageRanks& ranks, Program& program, const std::string& schedule,
                                              std::int64_t slots);
 

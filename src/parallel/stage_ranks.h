@@ -1,5 +1,5 @@
-// The ranks of a pipeline: replica d's stage s is rank d x stages + s, so that a replica's stages are neighbours, and
-// the ranks of a stage sum its gradients over the replicas.
+// The ranks of a pipeline. Stage s of replica d is rank d x stages + s, so the stages of a replica are neighbours. The
+// ranks of a stage sum the stage's gradients over the replicas.
 #pragma once
 
 #include <functional>
@@ -14,9 +14,9 @@
 
 namespace ringtrain {
 
-// How ranks on devices reach each other. Empty: they compute in host memory.
+// Functions that connect ranks on devices. They are empty if the ranks compute in host memory.
 struct StageDevices {
-  // What sums a device's vectors over the ranks of `host`. Collective over those.
+  // Makes the communicator that sums a device's vectors over the ranks of `host`. Collective over those ranks.
   std::function<std::unique_ptr<DeviceCommunicator>(Communicator& host)> sums;
   // Links between devices. `rank`: of this rank in the group of `host`. `lanes`: all that it takes part in, those with
   // the stage before it first. `poll` throws when a rank of the pipeline has failed. Collective.
@@ -26,7 +26,7 @@ struct StageDevices {
 
 class StageRanks {
  public:
-  // Tags of what crosses the cuts.
+  // Tags of the messages that cross the cuts.
   static constexpr int activations = 1, gradients = 2;
 
   // Collective over the group, whose size is a multiple of `stages`.
@@ -41,16 +41,16 @@ class StageRanks {
   bool is_last() const { return stage_ + 1 == stages_; }
   int rank_of(int replica, int stage) const { return replica * stages_ + stage; }
 
-  // Of this stage; sums gradients, where they lie.
+  // Sums the gradients of this stage over the replicas, in the memory where the gradients are.
   Communicator& over_replicas() { return device_sums_ ? static_cast<Communicator&>(*device_sums_) : *over_replicas_; }
   DeviceCommunicator* device_sums() { return device_sums_.get(); }  // null: in host memory, or one replica
-  Communicator& over_stages() { return *over_stages_; }      // of this replica
-  Links& links() { return *links_; }  // between all ranks of the group, in host memory
-  // For what crosses the cuts: between devices, where the ranks compute there.
+  Communicator& over_stages() { return *over_stages_; }             // of this replica
+  Links& links() { return *links_; }                                // between all ranks of the group, in host memory
+  // Links for activations and gradients that cross the cuts. They connect devices if the ranks compute on devices.
   Links& crossings() { return crossings_ ? *crossings_ : *links_; }
-  void poll();  // throws what has gone wrong; to be called while the host waits for a device
+  void poll();  // throws the error of a failed rank; to be called while the host waits for a device
   void abort(const std::string& why);
-  // Every rank updates all that its stage has; norms are of the whole model.
+  // Every rank updates all weights of its stage. Norms are taken over the whole model.
   UpdateShare share();
 
  private:

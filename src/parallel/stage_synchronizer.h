@@ -1,4 +1,4 @@
-// A pipeline's: each stage sums its gradients over the replicas, and all ranks sum the counters.
+// The synchronizer of a pipeline. Each stage sums its gradients over the replicas, and all ranks sum the counters.
 #pragma once
 
 #include "parallel/stage_ranks.h"
@@ -6,7 +6,7 @@
 
 namespace ringtrain {
 
-// `all`: over every rank.
+// `all` connects every rank.
 std::unique_ptr<Synchronizer> make_stage_synchronizer(Communicator& all, StageRanks& stages, std::span<float> gradients,
                                                       std::int64_t bucket_elements, bool on_device);
 

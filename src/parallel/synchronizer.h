@@ -1,4 +1,9 @@
-// What makes one step of all ranks' passes: the gradients are summed and the ranks agree on the step's counters.
+// The interface that combines the passes of all ranks into one step: a Synchronizer sums the gradients and the step's
+// counters over the ranks. Begin reading here. This room (src/parallel) holds the kinds of parallel training. A ring,
+// sharded optimizer state, synchronous servers and pipelines are Synchronizers (make_synchronizer()). pass_order.h
+// orders the forward and backward passes of a step, and stage_ranks.h describes the ranks of a pipeline. Asynchronous
+// servers and servers with backup workers have their own loop: parameter_server.h moves weights and gradients, and
+// update_order.h decides which gradient is applied next.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +20,28 @@ namespace ringtrain {
 
 class StageRanks;
 
-// All ranks make the same calls in the same order. A CPU sums in host memory, and the update waits for the sums; a
-// device is given the sums and the update at once, and the host waits for its counters only. agree() is where both have
-// come to.
+// All ranks make the same calls in the same order. On a CPU, the sums are in host memory and the update waits for them.
+// On a device, the sums and the update are queued at once, and the host waits for the counters only. After agree() the
+// sums are done in both cases.
 class Synchronizer {
  public:
   virtual ~Synchronizer() = default;
-  // A step begins: no gradient is ready. `before`: is shown every bucket while it holds this rank's own values.
+  // Begins a step, in which no gradient is ready yet. `before` is called with every bucket while the bucket still holds
+  // this rank's own values.
   virtual void begin(BeforeBucket before = {}) = 0;
   virtual void ready(std::int64_t watermark) = 0;  // elements [0, watermark) hold this rank's final values
   virtual void poll() = 0;                         // lets the sums advance; cheap, called between kernels
   // Every gradient is ready. Backend::start_update() may be called with the gradients from here on.
   virtual void finish() = 0;
-  // Sums `counters` over the ranks; the same bits on all of them. After finish() it returns when the gradients' sums
-  // are there too, and Backend::finish_update() may be called.
+  // Sums `counters` over the ranks. All ranks get the same bits. After finish(), agree() also waits for the sums of the
+  // gradients. Backend::finish_update() may then be called.
   virtual void agree(std::span<double> counters) = 0;
 
-  // What of the update is this rank's. Where it has a part, its gradients are summed for that part only (statistics
-  // behind the trained elements on all ranks), and share() follows each update.
+  // The elements that this rank updates. A rank that updates a part gets the summed gradients of that part only. The
+  // statistics after the trained elements are summed on all ranks. share() must follow each update.
   virtual UpdateShare update_share() { return {}; }
-  // Collective: `weights`, of which each rank has its own elements, become whole on all. Returns when they are.
+  // Collective. Gathers `weights`, of which each rank has updated its own elements, on all ranks. Returns when
+  // `weights` are complete.
   virtual void share(Vector& weights) { static_cast<void>(weights); }
   // Seconds of the last step in which this rank waited for gradients to reach servers, or for weights from them.
   virtual double server_seconds() const { return 0; }
@@ -45,22 +52,22 @@ class Synchronizer {
 std::unique_ptr<Synchronizer> make_ring_synchronizer(Communicator& communicator, std::span<float> gradients,
                                                      std::int64_t bucket_elements, bool on_device);
 
-// The same with the optimizer's state in parts (parallel.shard_state; ZeRO stage 1, Rajbhandari et al. 2020): each
-// bucket's sums are left on the ranks that own its pieces, and after the update the pieces are gathered. `trained`:
-// elements that are updated; what lies behind them is summed on all ranks.
+// A ring with a sharded optimizer state (parallel.shard_state; ZeRO stage 1, Rajbhandari et al. 2020). A reduce-scatter
+// leaves the sums of each bucket on the ranks that own its pieces. After the update the pieces are gathered. `trained`
+// is the number of elements that are updated. The elements after them are summed on all ranks.
 std::unique_ptr<Synchronizer> make_sharded_synchronizer(Communicator& communicator, std::span<float> gradients,
                                                         std::int64_t trained, std::int64_t bucket_elements,
                                                         const std::vector<OwnedRange>& owners, bool on_device);
 
-// Synchronous parameter servers, which are the ranks that own something; all ranks are workers, too. Buckets are pushed
-// as they fill, and added on their owners (Communicator::start_root_sum()); after the update the owners send the weights to
-// all.
+// Synchronous parameter servers. The servers are the ranks that own elements, and all ranks are workers. Each full
+// bucket is sent to its owners and added there (Communicator::start_root_sum()). After the update the owners send the
+// weights to all ranks.
 std::unique_ptr<Synchronizer> make_server_synchronizer(Communicator& communicator, std::span<float> gradients,
                                                        std::int64_t trained, std::int64_t bucket_elements,
                                                        const std::vector<OwnedRange>& owners, bool on_device);
 
-// The one that the experiment asks for. `stages` not null: of a pipeline; the ring of a stage's gradients over the
-// replicas, and counters are summed over all ranks.
+// The synchronizer that the experiment asks for. `stages` is not null in a pipeline. The gradients of a stage are then
+// summed over its replicas by a ring, and counters are summed over all ranks.
 std::unique_ptr<Synchronizer> make_synchronizer(const ParallelConfig& parallel, Communicator& communicator,
                                                 StageRanks* stages, std::span<float> gradients, std::int64_t trained,
                                                 std::int64_t bucket_elements, bool on_device);

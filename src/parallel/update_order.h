@@ -1,17 +1,17 @@
-// Who computes which update from which weights, and in which order the updates are applied: what server 0 decides. No
-// messages and no clock are in here: the server says what has come and does what next() returns
-// (parallel/parameter_server.h).
+// The decisions of server 0: which worker computes which update from which weights, and in which order the updates are
+// applied. This file has no messages and no clock. The server reports each arrival and carries out the action that
+// next() returns (parallel/parameter_server.h).
 //
-// Update u takes the samples of the run's step u. A worker asks for work, is granted an update together with the
-// weights of now (the pull), delivers its gradient, and thereby asks again. `applied` counts the updates in the
-// weights; the staleness of an update is the number of updates that were applied between its pull and itself.
+// Update u takes the samples of the run's step u. A worker asks for work. The server grants it an update and sends it
+// the current weights (the pull). The worker delivers its gradient and so asks again. `applied` counts the updates in
+// the weights. The staleness of an update is the number of updates that were applied between its pull and itself.
 //
 //   worker 1   asks ──────────► grant 7, version 6 ──► computes ──► delivers ──► grant 10, version 9 ...
 //   applied         6 (update 5)           7 (update 6)     8 (update 8)   9 (update 7: staleness 2)
 //
-// All ranks meet after K updates where something is due that needs all of them (an evaluation, a checkpoint, the end):
-// updates from K on are granted after the meeting only, so that the weights then hold the updates before K and no
-// others: the applied samples are a prefix of the run's order.
+// All ranks meet after K updates if an evaluation, a checkpoint or the end of the run is due, because these need all
+// ranks. Updates from K on are granted only after the meeting. At the meeting the weights hold exactly the updates
+// before K, and the applied samples are a prefix of the run's order.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct ServerAction {
             // unknown
     take,   // the gradient of `worker` for `update`, `staleness` updates old
     drop,   // the same, too late to count
-    apply,  // what was taken since the last time; `dropped` gradients came too late since then
-    meet    // nothing is under way any more, and `update` updates are applied
+    apply,  // the gradients taken since the last apply; `dropped` gradients came too late since then
+    meet    // no gradient is being computed, and `update` updates are applied
   };
   Kind kind = Kind::meet;
   std::int64_t worker = -1;
@@ -52,14 +52,15 @@ class UpdateOrder {
   virtual std::optional<ServerAction> next() = 0;  // nothing: a worker must ask or deliver first
 };
 
-// Whether all ranks meet after so many updates; a function of the number alone. Asked for numbers after the last
-// meeting.
+// Whether all ranks meet after so many updates. The result depends on the number alone. It is only called with numbers
+// after the last meeting.
 using MeetsAfter = std::function<bool(std::int64_t updates)>;
 
-// Updates are applied when they arrive. `max_staleness` s >= 0 (stale synchronous parallel, Ho et al. 2013): no worker
-// starts its step k before all have finished step k - 1 - s, so that the staleness is at most (N - 1) (2 s + 1); below
-// 0: no bound. Workers ask for what they find next, so a slow one takes fewer updates and holds up nobody but at
-// meetings. `begin`: updates that were applied before.
+// Updates are applied when they arrive. With `max_staleness` s >= 0 (stale synchronous parallel, Ho et al. 2013), no
+// worker starts its step k before all workers have finished step k - 1 - s. The staleness is then at most
+// (N - 1) (2 s + 1) for N workers. A negative s means no bound. A worker that asks gets the next update, so a slow
+// worker takes fewer updates. Other workers wait for it only at meetings. `begin` is the number of updates applied
+// before.
 std::unique_ptr<UpdateOrder> make_arrival_order(int workers, std::int64_t begin, std::int64_t max_staleness,
                                                 MeetsAfter meets);
 
@@ -73,13 +74,13 @@ struct Arrival {
   bool operator==(const Arrival&) const = default;
 };
 
-// The order of arrival of an earlier run again. `arrivals`: of the steps after `begin`, in their order. Throws Error
-// where they are no order that `workers` workers can have had, and from next() where they end before the run.
+// Repeats the order of arrival of an earlier run. `arrivals` are those of the steps after `begin`, in order. Throws
+// Error if `workers` workers cannot have made this order. next() throws Error if the arrivals end before the run.
 std::unique_ptr<UpdateOrder> make_replayed_order(int workers, std::int64_t begin, std::vector<Arrival> arrivals,
                                                  MeetsAfter meets);
 
-// Synchronous steps with backup workers (Chen et al. 2016): step k takes the first `workers - backups` gradients of the
-// weights after k updates; the others are dropped when they come, and their workers go on with the newest step.
+// Synchronous steps with backup workers (Chen et al. 2016). Step k takes the first `workers - backups` gradients of the
+// weights after k updates. Later gradients of step k are dropped, and their workers continue with the newest step.
 std::unique_ptr<UpdateOrder> make_backup_order(int workers, std::int64_t begin, int backups, MeetsAfter meets);
 
 }  // namespace ringtrain
