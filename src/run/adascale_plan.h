@@ -1,5 +1,5 @@
-// What AdaScale changes in a run's plan: the learning rate and stop.epochs are measured in steps of base_batch, of
-// which an update takes 1 to S.
+// The changes that AdaScale makes to a run's plan. The learning rate and stop.epochs are measured in steps of
+// base_batch. An update counts as 1 to S such steps.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace ringtrain {
 // base_batch, and stop.epochs counts them; stop.steps counts updates.
 void measure_by_base_batch(RunPlan& plan);
 
-// What the learning rate is measured by.
+// The schedule by which the learning rate is measured.
 const ScheduleContext& rate_schedule(const RunPlan& plan);
 // Where it stands: the position in steps, or the whole ones of AdaScale's `scale_invariant_steps` (Johnson et al. 2020,
 // algorithm 1).
@@ -23,7 +23,7 @@ bool has_all_steps(const RunPlan& plan, const Position& position, double scale_i
 
 // Whether the norms of the small batches are summed over the ranks with the gradients: AdaScale's update needs them.
 bool sums_small_norms(const RunPlan& plan);
-// Of the gradients' vector: the parameters', and behind them a place for that sum.
+// The length of the vector of gradients: the elements of the parameters, and after them a place for the sum of norms.
 std::int64_t gradient_elements(const RunPlan& plan, const ParameterTable& parameters);
 
 // "after 900 scale-invariant steps (10 epochs): 113 to 900 steps"

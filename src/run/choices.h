@@ -1,6 +1,7 @@
-// What a run on GPUs chose at its start and a resumed run takes again: cuDNN's plans, which were proposed or timed for
-// one device type and version, and how NCCL adds. One file of the run's folder (plans are too large for every
-// checkpoint); the table of fusions, with the algorithms of recurrent layers, is in the checkpoints.
+// The choices that a run on GPUs makes at its start. A resumed run takes the same choices, so that it has the same
+// bits. They are cuDNN's plans, for one device type and cuDNN version, and NCCL's algorithms for sums. They are stored
+// in one file of the run's folder, because plans are too large for every checkpoint. The table of fusions, with the
+// algorithms of recurrent layers, is stored in the checkpoints.
 #pragma once
 
 #include <map>
@@ -18,17 +19,17 @@ struct RunChoices {
 
   bool empty() const { return device.empty() && communication.empty(); }
   bool fit(const cuda::DeviceFacts& facts) const { return device == facts.name && cudnn == facts.cudnn_version; }
-  // Without plans, for other ranks: one line of JSON.
+  // The choices without the plans, as one line of JSON for the other ranks.
   std::string head() const;
   static RunChoices of_head(const std::string& line);  // throws Error
 };
 
-// Rank 0. Nothing where no such file is; one that is damaged counts as none, with a warning.
+// For rank 0. Returns empty choices if there is no such file. A damaged file gives a warning and also empty choices.
 RunChoices read_choices(const std::string& run_dir);
-// Written through a temporary file, and only where the file would change.
+// Writes the file through a temporary file, and only if its content would change.
 void write_choices(const std::string& run_dir, const RunChoices& choices);
 
-// Collective: what rank 0 has read, without plans on the others.
+// Collective. Gives all ranks the choices that rank 0 has read. Only rank 0 keeps the plans.
 RunChoices share_choices(RunChoices of_rank_0, Communicator& communicator);
 
 }  // namespace ringtrain

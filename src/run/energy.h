@@ -1,5 +1,5 @@
-// The energy that this node's processors and memory draw while a run trains, by the counters that Linux shows
-// (powercap: RAPL of Intel and AMD). Most systems let root alone read them; then nothing is recorded.
+// Measures the energy that this node's processors and memory use while a run trains. It reads the counters of Linux
+// (powercap: RAPL of Intel and AMD). On most systems only root can read them. For other users nothing is recorded.
 #pragma once
 
 #include <condition_variable>

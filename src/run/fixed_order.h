@@ -1,5 +1,5 @@
-// Gradients that are added in one binary tree over the passes of all ranks (communication.order: fixed), so that the
-// bits of a run do not depend on the number of ranks. train/gradient_passes.h adds them.
+// The fixed order of sums (communication.order: fixed). Gradients are added in one binary tree over the passes of all
+// ranks. The bits of a run then do not depend on the number of ranks. train/gradient_passes.h adds the gradients.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,14 @@ namespace ringtrain {
 inline bool has_fixed_order(const Experiment& experiment) {
   return experiment.communication.order == "fixed";
 }
-// Samples of a pass where the experiment says it: batch.micro, or batch.worker in a fixed order. 0: it is chosen.
+// The samples of a pass, if the experiment sets them: batch.micro, or batch.worker in a fixed order. 0: not set.
 std::int64_t stated_micro_batch(const Experiment& experiment);
 
-// Throws Error where the passes of the ranks are no binary tree.
+// Throws Error if the passes of the ranks do not form a binary tree.
 void check_fixed_order(const RunPlan& plan);
 
-// Vectors of gradients that wait for their neighbours, of a rank: log2(passes of a step). 0: no fixed order.
+// The number of gradient vectors that a rank keeps until their neighbours are ready: log2(passes of a step). 0: no
+// fixed order.
 std::int64_t waiting_nodes(const RunPlan& plan);
 
 // "8 passes of 32 samples in a binary tree, ...", and what it costs a step of one rank, which is measured here: the

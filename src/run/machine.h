@@ -1,4 +1,5 @@
-// Where this rank computes and what sums its gradients: the one place that chooses between CPU and GPU, MPI and NCCL.
+// Chooses the device of this rank and the library that sums its gradients. Only this file chooses between CPU and GPU
+// and between MPI and NCCL.
 #pragma once
 
 #include <functional>
@@ -27,7 +28,7 @@ struct Machine {
   std::string gpu;  // the one that computes; on a CPU what CUDA_VISIBLE_DEVICES says, where that matters
 
   Communicator& communicator() const { return sums ? *sums : *host; }
-  // What sums gradients: communicator(), or a stage's over its replicas.
+  // The communicator that sums gradients. In a pipeline it connects the replicas of this rank's stage.
   Communicator& summing() const { return stages ? stages->over_replicas() : communicator(); }
 
   // Rank 0 runs `compile`, which fills its table of fusions and makes cuDNN's plans; then every rank has those, and
@@ -42,7 +43,7 @@ struct Machine {
   // Collective, before agree_on_fusions(). Plans are taken where they are for this device type and cuDNN; else a line
   // says so.
   void take_choices(const std::string& fusions_of_rank_0, const RunChoices& kept);
-  // What bits depend on besides ranks and threads; "" on a CPU.
+  // Everything besides ranks and threads that the bits of the result depend on. "" on a CPU.
   std::string identity() const;
 };
 

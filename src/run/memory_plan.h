@@ -1,4 +1,4 @@
-// What of a pass is kept and how large it may be, so that a rank's memory stays below a limit:
+// Chooses the micro-batch and the activations that are kept, so that a rank's memory stays below a limit:
 //
 //   limit = model + b x pass + overhead
 //

@@ -1,4 +1,4 @@
-// What a run says about the gradient noise scale at its end, and what follows from it for other batches.
+// The summary of the gradient noise scale at the end of a run, and the prediction for other batches.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace ringtrain {
 
-// Of a part of the model (noise.groups): its share of tr(Sigma) and |G|^2, and their ratio.
+// The noise scale of a group of parameters (noise.groups): its share of tr(Sigma) and |G|^2, and their ratio.
 struct NoiseOfGroup {
   std::string name;
   NoiseEstimate mean;

@@ -1,4 +1,4 @@
-// What of a run's plan concerns the statistics that batch norm is evaluated with (evaluate.norm_statistics).
+// The part of a run's plan for the batch norm statistics of evaluations (evaluate.norm_statistics).
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace ringtrain {
 // Fills in norm_samples and norm_loader. Throws Error when the training set has fewer samples.
 void plan_norms(RunPlan& plan);
 
-// Share of a step's statistics in the running ones.
+// The weight of a step's statistics in the running statistics.
 float norm_momentum(const Experiment& experiment);
 
 // For a table; with running statistics there is nothing to say.

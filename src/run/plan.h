@@ -1,5 +1,8 @@
-// Everything about a run that follows from the experiment, the data set's headers and the number of ranks, before any
-// memory is taken: what `plan` prints and `train` carries out.
+// The plan of a run. Begin reading here. A RunPlan is computed from the experiment, the data set's headers and the
+// number of ranks, before any memory is allocated. `ringtrain plan` prints the plan, and `ringtrain train` carries it
+// out. The other files of this room (src/run) do the rest of a run that is not training: course.h gives the batch and
+// the rate at a position, memory_plan.h keeps a rank below its memory limit, machine.h chooses devices and
+// communicators, folder.h owns the run's folder, and recorder.h and record.h write metrics.jsonl and run.json.
 #pragma once
 
 #include <memory>
@@ -17,13 +20,13 @@
 
 namespace ringtrain {
 
-// Where a branch leaves the run that it goes on from (branch.from).
+// The point at which a branch leaves its source run (branch.from).
 struct BranchPoint {
   Position position;         // an epoch below 0: the checkpoint of an earlier version does not say
   std::uint64_t source = 0;  // a hash of that run's deciding keys, its data and the place; 0: not known
 };
 
-// Of a run whose parameter servers have ranks of their own, the first ones; the other ranks are workers.
+// The ranks of a run whose parameter servers have their own ranks. The first ranks are servers, the others are workers.
 struct ServerPlan {
   int servers = 1;   // ranges of the weights
   int replicas = 1;  // servers that hold each range
@@ -32,7 +35,7 @@ struct ServerPlan {
   bool async = false;  // an update is one worker's share of the batch; else a step takes the workers that come first
 };
 
-// What a rank computes of the model: all of it, or its stage of a pipeline.
+// The part of the model that a rank computes: the whole model, or one stage of a pipeline.
 struct ModelPart {
   Graph graph;
   ParameterTable parameters;
@@ -79,7 +82,7 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
                       int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0,
                       const std::optional<BranchPoint>& branch = std::nullopt);
 
-// The same without what only training needs: the learning rate, and samples enough for a step.
+// Makes a plan for an evaluation. It needs neither a learning rate nor enough samples for a step.
 RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                              int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
 
@@ -110,16 +113,17 @@ LoaderPlan for_rank(LoaderPlan plan, int rank);
 inline int first_worker(const RunPlan& plan) {
   return plan.servers ? plan.servers->ranks() : 0;
 }
-// What a rank reads for training.
+// The loader that a rank uses in training.
 LoaderPlan train_loader_of(const RunPlan& plan, int rank);
-// Of this part: its program for a micro-batch.
+// Compiles the program of this part for a micro-batch.
 std::unique_ptr<Program> compile_part(const RunPlan& plan, const ModelPart& part, Backend& backend, PassMode mode,
                                       std::int64_t micro_batch);
 
-// What makes weights fit a model: every tensor's name and shape, and the vocabulary that its rows stand for.
+// Text that is equal for two models if the weights of one fit the other: every tensor's name and shape, and the
+// vocabulary that its rows stand for.
 std::string model_fingerprint(const RunPlan& plan);
 
-// What one rank takes, item by item, to the byte: vectors, programs, loaders, the data set's own bytes.
+// The exact bytes of memory that one rank needs, item by item: vectors, programs, loaders and the data set.
 std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank = 0);
 
 // Whether the update from `before` to `position` made something due that happens `every_epochs` (a fraction is allowed)

@@ -1,4 +1,4 @@
-// A planned run as tables for people.
+// Prints the plan of a run as tables.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace ringtrain {
 
-// `backend`: Backend::describe(); `memory`: of rank_memory(). The tables that `plan` prints in full and `train` in short.
+// `backend`: Backend::describe(); `memory`: of rank_memory(). The tables that `plan` prints in full and `train` in
+// short.
 std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory);
 std::string describe_parameters(const RunPlan& plan);
 std::string describe_memory(const std::vector<MemoryItem>& memory);

@@ -1,4 +1,4 @@
-// Places in a run that its user names: epochs or steps.
+// Points of a run that the user names by epochs or steps.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,7 @@ std::string describe_kept(const RunPlan& plan);
 
 // branch.*: from where, with which batch and rate.
 std::string describe_branch(const RunPlan& plan);
-// Where it ends, which is not where the run that it leaves does; "": no count is known.
+// The end of a branch, which differs from the end of its source run. "" if no number of steps is known.
 std::string describe_branch_stop(const RunPlan& plan);
 
 }  // namespace ringtrain

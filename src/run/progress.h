@@ -1,4 +1,4 @@
-// What the user sees while a run goes on: a progress bar on a terminal, plain lines in a batch log.
+// Shows the progress of a run: a progress bar on a terminal, plain lines in a batch log.
 #pragma once
 
 #include <cstdint>

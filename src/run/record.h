@@ -1,4 +1,5 @@
-// run.json: what ran, where, with which versions, and how it ended. Every start of a resumed run is kept. Rank 0 only.
+// Writes run.json, which says what ran, where, with which versions, and how it ended. The file keeps every start of a
+// resumed run. Rank 0 only.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace ringtrain {
 
-// Of a branch: the run that it leaves, and where.
+// The source run of a branch, and the point at which the branch leaves it.
 struct BranchRecord {
   std::string from, run;  // branch.from, and the folder of that run
   std::int64_t step = 0, samples = 0;
@@ -24,7 +25,7 @@ struct BranchRecord {
   std::string source;  // BranchPoint::source, 16 hexadecimal digits
 };
 
-// One start of the program. What is empty, or 0 where that says nothing, is left out of the file.
+// One start of the program. Empty members are left out of the file. So are members that are 0, if 0 has no meaning.
 struct RunRecord {
   std::string name;  // of the experiment
   std::string commit, build_flags;
@@ -45,7 +46,7 @@ struct RunRecord {
   std::vector<std::pair<std::string, std::int64_t>> memory_bytes;  // what -> bytes per rank, in table order
 };
 
-// Of a parameter server whose range another one holds too, so that the run goes on.
+// The death of a parameter server. The run continues because another server holds the same range.
 struct ServerDeath {
   int rank = 0;
   std::string host;

@@ -1,4 +1,4 @@
-// What the run leaves behind and what the user sees: metrics.jsonl, the progress bar, the batch log. Rank 0 only.
+// Writes metrics.jsonl and shows the progress bar or the lines of a batch log. Rank 0 only.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where the time of a rank's steps went.
+// The time of a rank's steps, split into input, passes, communication and update.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// What a request to stop waits for: the end of a step, the next one, and a checkpoint.
+// The time that a stop takes. After a request to stop, a run finishes its step and the next one, and writes a
+// checkpoint.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a training step moves through a GPU's memory, for `plan`.
+// Describes the bytes that a training step reads and writes in a GPU's memory, for `plan`.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The maps and values of a study file, strictly: what is wrong is named with file, line and column.
+// Strict reading of the maps and values of a study file. An Error names file, line and column of a mistake.
 #pragma once
 
 #include <yaml-cpp/yaml.h>

@@ -1,4 +1,4 @@
-// How long a trial will take, from what was measured before.
+// Predicts how long a trial will take, from the times of earlier runs.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct MeasuredRun {
   double seconds_per_sample = 0;
 };
 
-// Of every run in the study's folder that has taken a step. Folders that cannot be read are passed over.
+// The times of every run in the study's folder that has finished a step. Folders that cannot be read are ignored.
 std::vector<MeasuredRun> measured_runs(const std::string& study_folder);
 
 struct ExpectedTime {

@@ -1,4 +1,4 @@
-// Points that fill a cube evenly, for keys that a study draws.
+// Quasi-random points, which fill a cube evenly. A study draws the values of keys from them.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What a study's search makes of its trials: which rungs, and what that comes to.
+// Computes the rungs of a study's search from its trials.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace ringtrain {
 // The points of the trials, in their order: trials that differ in nothing but the seed are one.
 std::vector<std::string> points_of(const Trials& trials);
 
-// Of search: halving. Throws Error where the study has no budget, or an experiment without validation data.
+// The rungs of search: halving. Throws Error if the study has no budget, or if an experiment has no validation data.
 std::vector<Rung> rungs_of(const Study& study, const Trials& trials);
 
 // For study.json: {"kind": "halving", "factor": 3, "rungs": [{"rung": 1, "samples": 1000, "trials": 9}, ...]}.

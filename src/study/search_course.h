@@ -1,4 +1,4 @@
-// A search while it runs: which trials may run now, until when, and who goes on.
+// The state of a running search: which trials may run now, until when, and which trials are promoted.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ struct TrialStanding {
   double loss = 0;  // validation loss there; not finite: it has not been evaluated
 };
 
-// Of search: halving. What has been decided lies in the study's folder, <folder>/rung-1.json and so on, one file for
-// each rung, which is written once: a search that goes on after a kill has the same promotions, and so have several
-// jobs that work on it.
+// The course of search: halving. Its decisions are stored in the study's folder, one file for each rung
+// (<folder>/rung-1.json and so on). Each file is written once. A search that continues after a kill therefore has the
+// same promotions, and so have several jobs that work on one search.
 class SearchCourse {
  public:
   // `points`: of each trial. Throws Error where the folder's rungs are of another search.

@@ -1,4 +1,8 @@
-// The study file: an experiment, and what of it is varied (configs/studies/README.md).
+// The study file (configs/studies/README.md). Begin reading here. A study is an experiment and the keys that it varies.
+// This room (src/study) reads the file into a Study, makes the Trials from it (trials.h), and runs or resumes them
+// (study_work.h). Each trial is an experiment with its own folder and trial.json (trial_record.h). expression.h
+// computes keys from other keys, quasi_random.h draws values, and search_course.h runs a search that stops bad trials
+// early.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +25,7 @@ struct Rule {
   bool implied = false;  // batch.global: batch_per_rank * ranks, where nothing else says what the batch is
 };
 
-// When each trial ends. They stand in place of the experiment's stop.epochs and stop.steps, and beside its others.
+// The end of each trial. These limits replace the experiment's stop.epochs and stop.steps. Its other limits stay.
 struct Limits {
   std::vector<Setting> settings;  // stop.epochs, stop.seconds, stop.target_metric, stop.target_value
   std::int64_t samples = 0;       // 0: not given; whole steps, rounded up
