@@ -23,12 +23,15 @@ std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend&
 void mark_named_blocks(const Experiment& experiment, Graph& graph);
 
 // Carries out memory.*: marks the recomputed blocks in the plan's graph and sets the micro-batch.
-// `wanted_micro_batch`: batch.micro, or what a checkpoint has recorded; 0: open, and then it is the largest that fits
-// below memory.limit_gib. With memory.recompute: auto the blocks are those that cost least: by falling bytes per flop
-// until it fits, then without each one that it fits without; without a limit, a GPU's memory is it. An open micro-batch
-// is recomputed only where the smallest does not fit without. With memory.offload what travels is what the passes
-// hide, and only for a micro-batch that does not fit then as much more as it takes. Throws Error, with the largest
-// micro-batch that fits, when it does not; and for keys that this machine cannot follow.
+// `wanted_micro_batch` is batch.micro or the micro-batch of a checkpoint. 0 leaves it open. The largest micro-batch
+// that fits below memory.limit_gib is then chosen. Without a limit, the limit is the memory of the GPU. With
+// memory.recompute: auto, blocks are added in the order of falling bytes per flop until the pass fits. Each block that
+// the pass also fits without is then removed. If the micro-batch is open, blocks are recomputed only if the smallest
+// micro-batch does not fit otherwise.
+// With memory.offload, as many activations are copied as the passes hide. More are copied only if the micro-batch does
+// not fit otherwise.
+// Throws Error, with the largest micro-batch that fits, if the wanted one does not fit. Throws Error also for keys that
+// this machine does not support.
 void plan_memory(RunPlan& plan, Backend& backend, std::int64_t wanted_micro_batch);
 
 // The largest micro-batch that the planned run could have; all rows of a rank without a limit.

@@ -1,4 +1,4 @@
-// A data set as a plan sees it.
+// Finds the index of a data set for a plan, also on a machine without the data set.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 namespace ringtrain {
 
-// What the headers of its shards say; where there are none, what the experiment states (stated_index()), with a
-// warning: a cluster's data set is not on the laptop where its run is planned. Throws Error where it does not state it.
+// Reads the headers of the data set's shards. If there are no shards, the result is the index that the experiment
+// states (stated_index()), with a warning. A run for a cluster can so be planned on a laptop. Throws Error if the
+// experiment does not state the index.
 DatasetIndex planned_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// How a run's ranks and its batch are shared out where parameter servers have ranks of their own.
+// Divides the ranks and the batch of a run whose parameter servers have their own ranks.
 #pragma once
 
 #include <optional>
@@ -8,14 +8,15 @@
 
 namespace ringtrain {
 
-// Of servers with ranks of their own.
+// The number of ranks that are servers and nothing else.
 std::int64_t server_ranks(const ParallelConfig& parallel);
 
-// None where all ranks do the same. Throws Error where there are too few ranks, the workers do not divide the batch, or
-// ranks compute on GPUs.
+// Returns nothing if all ranks do the same. Throws Error if there are too few ranks, if the workers do not divide the
+// batch, or if ranks compute on GPUs.
 std::optional<ServerPlan> server_plan(const Experiment& experiment, int ranks, bool on_device);
 
-// async: the experiment whose step is one update, a worker's share of every batch. Else the same one.
+// With async, returns an experiment in which a step is one update, so its batches are one worker's share. Otherwise
+// returns the same experiment.
 Experiment experiment_of_update(const Experiment& experiment, const ServerPlan& servers);
 
 // "1, and 3 workers; asynchronous: an update is 32 samples of one worker; ..."

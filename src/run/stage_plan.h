@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// Stages that the experiment asks for; 1 where every rank computes the whole model.
+// The number of stages that the experiment asks for. 1 if every rank computes the whole model.
 std::int64_t stages_of(const ParallelConfig& parallel);
 
 // Fills in the cuts. Throws Error where the stages do not divide the ranks, or a layer is not there.

@@ -1,4 +1,4 @@
-// How the commands that work on an experiment begin.
+// The first steps of every command that works on an experiment.
 #pragma once
 
 #include <memory>

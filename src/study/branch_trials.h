@@ -1,5 +1,5 @@
-// branch: of a study file. Trials that go on from checkpoints of a run with multiples of its batch (Merrill et al.
-// 2025, "Critical Batch Size Revisited", arXiv:2505.23971, section 3.1).
+// The key branch: of a study file. Its trials continue from checkpoints of a run, with multiples of that run's batch
+// (Merrill et al. 2025, "Critical Batch Size Revisited", arXiv:2505.23971, section 3.1).
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ namespace ringtrain {
 // branch: {from: RUN, at: [2, 500 steps], batch: [x1, x2, x4], samples: 100000, rate: sqrt}
 class BranchTrials {
  public:
-  // `path`: of the study. Throws Error that names file, line and column: for unknown or missing keys, and values that
-  // are none.
+  // `path` is the path of the study file. Throws Error for unknown or missing keys and for invalid values. The Error
+  // names file, line and column.
   BranchTrials(const Entry& branch, const std::string& path);
 
   void expect_run() const;                     // throws Error where the run is not there

@@ -1,6 +1,6 @@
 // search: halving. Successive halving (Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and
-// Hyperparameter Optimization", arXiv:1502.07943, as SuccessiveHalvingSearchCV of Dask-ML has it): all points begin,
-// and at the end of each rung the best 1 / factor of them go on.
+// Hyperparameter Optimization", arXiv:1502.07943, in the form of Dask-ML's SuccessiveHalvingSearchCV). All points
+// begin. At the end of each rung, the best 1 / factor of the points continue.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Rung {
 //   else:      at first eta^i; the last one, where that is `samples` or more or one point is left, at `samples`.
 std::vector<Rung> halving_rungs(std::int64_t points, const HalvingBudget& budget);
 
-// Samples of all points together.
+// The samples that all points train on together.
 double samples_of(const std::vector<Rung>& rungs);
 
 struct RungLoss {

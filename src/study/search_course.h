@@ -11,7 +11,7 @@
 
 namespace ringtrain {
 
-// How far a trial has come, as its folder says.
+// The progress of a trial, read from its folder.
 struct TrialStanding {
   enum class State { going, finished, ended } state = State::going;  // ended: failed or diverged
   std::int64_t samples = 0;                                          // at its newest checkpoint
@@ -32,8 +32,8 @@ class SearchCourse {
   // Safe in several jobs at once. Throws Error.
   void update(const std::vector<TrialStanding>& standings);
 
-  // What a trial is to do now: train until so many samples, 0: to its end. Nothing: it has come to the end of its rung,
-  // and the others have not, or it was left behind.
+  // The task of a trial now: to train until it has taken so many samples. 0 means until the trial's end. Returns
+  // nothing if the trial waits for others at the end of its rung, or if it was not promoted.
   std::optional<std::int64_t> task(std::size_t trial, const TrialStanding& standing) const;
 
   bool is_over() const { return over_; }                   // nothing is left to do

@@ -1,5 +1,5 @@
-// study.json: all trials of a study in one file. It is made of the trials' own files whenever one of them has changed,
-// so it can be made again at any time, and any process of any job may do it.
+// Writes study.json, which lists all trials of a study in one file. It is made from the trials' own files whenever one
+// of them has changed. It can be made again at any time by any process of any job.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the ranks of a job are to do for a study: its trials, in the order in which they are taken.
+// The work of a job's ranks for a study: the queue of its trials, in the order in which the ranks take them.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct StudyWork {
   std::vector<TrialRecord> trials;  // all of the study, as they stood at the start
   std::vector<QueuedTrial> queue;   // longest first, so that the last ones to end are short
   bool knows_seconds = false;
-  bool asks_for_gpus = false;  // some trial of the queue may run on GPUs
+  bool asks_for_gpus = false;                   // some trial of the queue may run on GPUs
   std::string job;                              // a name that no other job has
   std::uint32_t number = 0;                     // of this job, in the roster's file
   std::map<std::string, DatasetIndex> indices;  // by prefix
@@ -39,7 +39,7 @@ struct StudyWork {
   static StudyWork deserialize(const std::string& text);
 };
 
-// Throws Error where trials have begun and the study is not to be resumed.
+// Throws Error if trials have begun and `resume` is false.
 void check_folder(const std::string& folder, bool resume);
 
 // Throws Error where the trial's folder holds a run whose result keys other than this experiment's have decided.

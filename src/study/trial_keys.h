@@ -1,4 +1,5 @@
-// The keys of one trial while they are worked out: what is varied first, then what rules make of it.
+// The keys of one trial while they are computed. The varied keys are set first. Rules then compute other keys from
+// them.
 #pragma once
 
 #include <cstdint>

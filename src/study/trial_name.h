@@ -1,4 +1,4 @@
-// What a trial is called.
+// Makes the name of a trial.
 #pragma once
 
 #include <string>

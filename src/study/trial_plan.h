@@ -1,4 +1,4 @@
-// What a trial comes to, before it runs.
+// The plan of a trial, before it runs.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// trial.json: what has become of a trial. It lies in the trial's folder and appears whole or not at all; whoever holds
-// the folder's lock writes it.
+// Reads and writes trial.json, the state of a trial. The file is in the trial's folder. It is replaced as a whole, so
+// no reader sees a part of it. Only the process that holds the folder's lock writes it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a study varies: lists, grids and cases, which multiply, and keys that are drawn together.
+// The keys that a study varies: lists, grids and cases, which are all combined, and keys that are drawn together.
 #pragma once
 
 #include <cstdint>
