@@ -1,4 +1,4 @@
-// Sharded state and synchronous servers against the ring, and their collectives by themselves.
+// Compares sharded state and synchronous servers with the ring, and tests their collectives separately.
 #include <gtest/gtest.h>
 
 #include <algorithm>

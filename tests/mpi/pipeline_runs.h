@@ -1,4 +1,5 @@
-// Runs of pipelines, in host memory or on (host) devices, beside the run of one rank: what their tests share.
+// Shared by the tests of pipelines. Compares runs of pipelines, in host memory or on (host) devices, with one rank's
+// run.
 #pragma once
 
 #include <algorithm>
@@ -67,7 +68,7 @@ inline double distance(const Checkpoint& a, const Checkpoint& b) {
 }
 
 inline void expect_same_run(const Experiment& e, int steps, double tolerance, double first_tolerance = 1e-5,
-                     const std::vector<std::string>& schedules = {"gpipe", "1f1b"}, bool on_device = false) {
+                            const std::vector<std::string>& schedules = {"gpipe", "1f1b"}, bool on_device = false) {
   if (possible_stages().empty()) GTEST_SKIP() << "one rank has no stages";
   OneRank one(e, on_device);
   const std::size_t elements = one.weights().size();

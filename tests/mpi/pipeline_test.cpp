@@ -1,5 +1,5 @@
-// A pipeline is the run of one rank: the same gradients, the same curve, checkpoints that either goes on from, and as
-// much memory as was planned.
+// Compares a pipeline with the run of one rank. Both have the same gradients and the same curve, and each can continue
+// from the other's checkpoints. A pipeline uses as much memory as was planned.
 #include <optional>
 
 #include "pipeline_runs.h"

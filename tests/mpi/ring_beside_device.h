@@ -1,4 +1,4 @@
-// The host's side of a device that works while the host waits, as a GPU does.
+// A communicator for the host of a device that computes while the host waits, as a GPU does.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,9 @@ class RingBesideDevice final : public Communicator {
     return std::make_unique<Waiting>(ring_.start_sum(values), device_);
   }
   void broadcast(std::span<std::byte> bytes, int root) override { beside().broadcast(bytes, root); }
-  void gather(std::span<const float> mine, std::span<float> all, int root) override { beside().gather(mine, all, root); }
+  void gather(std::span<const float> mine, std::span<float> all, int root) override {
+    beside().gather(mine, all, root);
+  }
   void scatter(std::span<const float> all, std::span<float> mine, int root) override {
     beside().scatter(all, mine, root);
   }
@@ -41,7 +43,8 @@ class RingBesideDevice final : public Communicator {
     return ring_;
   }
   struct Waiting final : Pending {
-    Waiting(std::unique_ptr<Pending> ring_sum, cuda::HostDevice& its_device) : sum(std::move(ring_sum)), device(its_device) {}
+    Waiting(std::unique_ptr<Pending> ring_sum, cuda::HostDevice& its_device)
+        : sum(std::move(ring_sum)), device(its_device) {}
     bool done() override {
       device.go_on();
       return sum->done();

@@ -1,4 +1,4 @@
-// Values that show in which order a sum was made.
+// Values whose sum shows the order in which they were added.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// A rank that is slow on purpose: the others wait for it, and no number changes.
+// Tests a rank that is slow on purpose. The other ranks wait for it, and no result changes.
 #include "training_rank.h"
 
 namespace ringtrain {

@@ -1,4 +1,4 @@
-// For tests of files that the user may not read: root may read all.
+// For tests of files that the user may not read. Root may read every file, so these tests must not run as root.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 
 namespace ringtrain {
 
-// Where root runs the tests, this process is the user nobody as long as this lives, and owns `folder` with all that is
-// in it; nothing for other users.
+// If root runs the tests, this process is the user nobody during the object's lifetime and owns `folder` with all its
+// files. For other users the object does nothing.
 class AsNobody {
  public:
   explicit AsNobody(const std::filesystem::path& folder) : was_root_(::geteuid() == 0) {

@@ -1,4 +1,4 @@
-// How the batch changes over a run: batch.schedule, what fills no batch at an epoch's end, and what `plan` says.
+// Tests how the batch changes over a run: batch.schedule, the last samples of an epoch, and the text of `plan`.
 #include "config/batch_course.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A copy of some bytes that ends where memory ends: what reads behind it stops with a segmentation fault.
+// A copy of some bytes that ends where memory ends. Code that reads past its end stops with a segmentation fault.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What `ringtrain bench utilisation` and `bench components` count and remove.
+// Tests the counts of `ringtrain bench utilisation` and the removals of `bench components`.
 #include "base/error.h"
 #include "bench/reduced_source.h"
 #include "bench/utilisation.h"

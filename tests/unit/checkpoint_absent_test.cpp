@@ -1,4 +1,4 @@
-// Checkpoints of versions that did not write all that is written now.
+// Tests checkpoints of earlier versions, which lack some of today's data.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

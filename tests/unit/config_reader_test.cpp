@@ -1,4 +1,4 @@
-// The experiment file: what is accepted, what is refused and with which words.
+// Tests the reader of experiment files: which files it accepts, and its error messages for the others.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Keys of earlier versions in what runs have stored.
+// Tests retired keys in experiments that runs have stored.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// What the writer writes, the reader reads.
+// Tests that the reader reads every experiment that the writer writes.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,4 +1,4 @@
-// Which micro-batch a device takes where the experiment leaves it open.
+// Tests which micro-batch a device chooses if the experiment does not set one.
 #include <gtest/gtest.h>
 
 #include "backend/cuda/image/program.h"

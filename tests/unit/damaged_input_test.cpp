@@ -1,4 +1,4 @@
-// Files that are damaged, or say what cannot be: one error of the program's own, whatever a library would make of them.
+// Tests damaged files and files with impossible values. Each must give one Error of the program, not one of a library.
 #include <gtest/gtest.h>
 
 #include <cstring>

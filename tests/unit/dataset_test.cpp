@@ -1,4 +1,4 @@
-// Reading data sets: what good files give, and what each kind of damage is called.
+// Tests reading of data sets: the values from good files, and the error for each kind of damage.
 #include "data/dataset.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// How tests read tests/golden/*.json.
+// Reads tests/golden/*.json for tests.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Changing finished files, which the program itself never does: the damage that readers must name.
+// Changes finished HDF5 files, which the program itself never does. Tests damage files so and read the error messages.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a network for images has to compute, in fp64 loops written from the formulas: the judge of every backend.
+// The reference for image networks: fp64 loops written from the formulas. Tests compare every backend with it.
 #pragma once
 
 #include <cstdint>

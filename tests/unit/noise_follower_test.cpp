@@ -1,4 +1,4 @@
-// When a batch doubles that follows the noise scale.
+// Tests when a batch that follows the noise scale doubles.
 #include "optim/noise_follower.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a run says about its noise scale at the end.
+// Tests the summary of the noise scale at the end of a run.
 #include "run/noise_summary.h"
 
 #include <gtest/gtest.h>

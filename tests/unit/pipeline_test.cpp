@@ -1,4 +1,4 @@
-// Where models are cut, and in which order a stage works.
+// Tests where a model is cut into stages, and the order of a stage's passes.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Where a run stands, in samples.
+// Tests the position of a run, which counts samples.
 #include <gtest/gtest.h>
 
 #include "config/batch_course.h"

@@ -1,4 +1,4 @@
-// Recomputed blocks: the bits of the run without, in less memory.
+// Tests that recomputed blocks give the same bits as a run without recomputation, in less memory.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,4 +1,4 @@
-// A search while it runs: who may run, until when, and that what was decided stays so.
+// Tests a running search: which trials may run and until when, and that decisions never change.
 #include "study/search_course.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The study file: what is accepted, what is refused and with which words.
+// Tests the reader of study files: which files it accepts, and its error messages for the others.
 #include "study/study_file.h"
 
 #include <gtest/gtest.h>

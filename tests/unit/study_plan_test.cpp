@@ -1,4 +1,4 @@
-// What trials come to, and how long they will take.
+// Tests the plans of trials and their expected times.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// One pass by itself: what it reads and what it is told.
+// The input and the options of a single pass.
 #pragma once
 
 #include "backend/backend.h"

@@ -1,4 +1,4 @@
-// What the files of a trial's run say of how it ended.
+// Tests how a trial's end is read from the files of its run.
 #include "study/trial_record.h"
 
 #include <gtest/gtest.h>

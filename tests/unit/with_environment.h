@@ -1,4 +1,4 @@
-// Environment variables for the length of a scope.
+// Sets environment variables until the end of a scope.
 #pragma once
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// A fixture with a temporary folder of its own, and what tests of error messages need.
+// A fixture with its own temporary folder, and helpers for tests of error messages.
 #pragma once
 
 #include <gtest/gtest.h>
