@@ -1,4 +1,4 @@
-// Tells which keys change what a run learns. A resumed run must not change those.
+// Tells which keys change what a run learns. The id of an experiment is made from these keys (run/plan.h).
 #pragma once
 
 #include "config/schema.h"
