@@ -179,6 +179,11 @@ TEST(SumSchedules, StepsInANodeAreThoseWhosePartnersAreThere) {
         EXPECT_EQ(steps_in_node(halving_sum(rank, ranks, 1 << 16, 16), node), 4u);
       }
   }
+  for (const int rank : {0, 1}) {  // of a ring through two nodes: the left or the right neighbour is elsewhere
+    SumSchedule ring = ring_sum(rank, 4, 100, 1);
+    mark_steps_in_node(ring, {0, 1});
+    for (const SumStep& step : ring) EXPECT_FALSE(step.in_node);
+  }
   SumSchedule beyond = halving_sum(4, 5, 100, 1);  // it only sends, then only receives
   mark_steps_in_node(beyond, {0, 4});
   for (const SumStep& step : beyond) EXPECT_TRUE(step.in_node);
