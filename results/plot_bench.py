@@ -156,20 +156,25 @@ def draw_predicted(rows):
     return figure
 
 
+# Of several rows of one setting, the last one.
 def draw_simulated(rows):
     steps = sorted((r for r in rows if r["what"] == "step"), key=lambda r: int(r["ranks"]))
     if not steps:
         fail("no row is a whole step; expected rows of `make simulate WHAT=step ARGS='--csv FILE'`")
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(8, 5))
-    for topology in dict.fromkeys(r["topology"] for r in steps):
-        line = [r for r in steps if r["topology"] == topology]
-        axis.plot([int(r["ranks"]) for r in line], [100 * float(r["efficiency"]) for r in line], "o-",
-                  label=f"simulated, {topology.replace('_', ' ')}")
-    once = {int(r["ranks"]): 100 * float(r["predicted_efficiency"]) for r in steps}
-    axis.plot(list(once), list(once.values()), "s--", color="0.4", label="ringtrain predict")
+    simulated = lambda r: (r["topology"].replace("_", " "), float(r["look_us"]))
+    for topology, look in dict.fromkeys(map(simulated, steps)):
+        line = {int(r["ranks"]): 100 * float(r["efficiency"]) for r in steps if simulated(r) == (topology, look)}
+        looks = f"every {look / 1e3:g} ms" if look > 0 else "at watermarks only"
+        axis.plot(list(line), list(line.values()), "o-", label=f"simulated, {topology}, looks at messages {looks}")
+    for spare_core, words in (("1", "sums beside the computing"), ("0", "sums by the computing core")):
+        once = {int(r["ranks"]): 100 * float(r["predicted_efficiency"]) for r in steps if r["spare_core"] == spare_core}
+        if once:
+            axis.plot(list(once), list(once.values()), "s--", label=f"ringtrain predict, {words}")
     axis.set_xscale("log", base=2)
-    axis.set_xticks(list(once), [str(ranks) for ranks in once])
+    ticks = sorted({int(r["ranks"]) for r in steps})
+    axis.set_xticks(ticks, map(str, ticks))
     axis.minorticks_off()
     axis.set_ylim(0, 105)
     axis.set_xlabel(f"ranks, {steps[0]['ranks_per_node']} a node")
