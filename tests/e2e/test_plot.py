@@ -67,13 +67,13 @@ def test_two_runs_are_drawn_into_one_picture(tmp_path):
 
 
 def test_many_runs_have_colors_of_their_own_and_a_legend_beside_the_curves(plot, tmp_path):
-    pytest.importorskip("matplotlib")
+    to_rgba = pytest.importorskip("matplotlib.colors").to_rgba
     runs = {f"run {i:02}": plot.read_run(write_run(tmp_path / str(i), [5.0, 4.0, 3.0 + i]) / "metrics.jsonl") for i in range(24)}
     for count, beside in (3, False), (24, True):
         few = dict(list(runs.items())[:count])
         figure = plot.draw(few, "step", [["loss", "validation_loss"]], False, 0)
         axis, = figure.axes
-        colors = {str(line.get_color()) for line in axis.lines}
+        colors = {to_rgba(line.get_color()) for line in axis.lines}
         assert len(colors) == count
         figure.canvas.draw()
         curves, legend = axis.get_window_extent(), axis.get_legend().get_window_extent()
