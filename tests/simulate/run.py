@@ -37,8 +37,7 @@ OPTIONS = {
     "network/model": "CM02", "network/crosstraffic": "0", "smpi/simulate-computation": "no", "smpi/test": "0",
     "smpi/wtime": "0", "smpi/iprobe": "0", "smpi/send-is-detached-thresh": "0", "smpi/coll-selector": "ompi",
     "smpi/allgather": "rdb", "smpi/allgatherv": "mpich_rdb", "smpi/bcast": "binomial_tree",
-    # A file in memory: on a disk, most of the time went to pages that the ranks wrote to.
-    "smpi/shared-malloc-blocksize": "33554432", "smpi/tmpdir": "/dev/shm",
+    "smpi/shared-malloc-blocksize": "33554432",
 }
 STATED = ("message_gb_s", "memory_gb_s", "node_us", "network_gb_s", "network_us")
 COLUMNS = ("commit", "what", "topology", "ranks", "ranks_per_node", "algorithm", "bucket_elements", *STATED, "faster",
