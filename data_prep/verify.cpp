@@ -215,6 +215,10 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
   }
   if (!one_of_many) {
     for (std::size_t i = 0; i < facts.names.ids.size(); ++i) {
+      if (facts.names.ids[i].empty()) {
+        result.faults.push_back(cat(prefix, ": name ", i, " is empty, expected one symbol or more"));
+        break;
+      }
       if (facts.names.rows[i] % facts.names.ids[i].size() == 0) continue;
       result.faults.push_back(cat(prefix, ": name ", i, " ('", decode(facts.headers[0], facts.names.ids[i]), "') has ",
                                   facts.names.rows[i], " rows, expected a multiple of its ", facts.names.ids[i].size(),
