@@ -211,9 +211,9 @@ std::string schema_markdown() {
       "other\n"
       "end the program with one message that names file, line and column. Integers are plain digits (`4096`, not "
       "`4e3`\n"
-      "or `4_096`), numbers are finite, switches are `true` or `false`. A key that has an effect only with another "
-      "one\n"
-      "(\"only with\") may be given without it at its default only.\n";
+      "or `4_096`), numbers are finite, switches are `true` or `false`. Some keys have an effect "
+      "only with another key.\n"
+      "Their description says so (\"Only with\"). Without that key they must keep their default value.\n";
   std::string_view section = "-";
   for (const Field& field : schema()) {
     if (section_of(field.key) != section) {

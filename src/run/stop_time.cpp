@@ -28,11 +28,11 @@ int lead_seconds(const StopCost& cost) {
 std::string describe(const StopCost& cost, bool is_trial) {
   const bool knows_steps = cost.step_seconds > 0;
   const int lead = lead_seconds(cost);
-  return cat("a stop waits for two steps", knows_steps ? " of " + seconds_text(cost.step_seconds) : "",
-             " and the checkpoint (", readable_bytes(static_cast<double>(cost.checkpoint.bytes)), " in ",
+  return cat("stopping takes two steps", knows_steps ? " of " + seconds_text(cost.step_seconds) : "",
+             " and a checkpoint (", readable_bytes(static_cast<double>(cost.checkpoint.bytes)), " in ",
              seconds_text(cost.checkpoint.seconds), is_trial ? ", trial write" : ", as recorded",
-             "): under Slurm --signal=USR1@", lead, " or more",
-             knows_steps ? "" : ", and four times a step's seconds on top",
+             "); a Slurm job needs --signal=USR1@", lead, " or more",
+             knows_steps ? "" : ", plus four times the seconds of a step",
              lead > kUsualKillWait ? cat("; the ", kUsualKillWait, " s that SIGTERM usually leaves are too few") : "");
 }
 

@@ -370,9 +370,9 @@ bool Trainer::keeps_reading(const Position& next) {
   return staged_of_step_ < batch_at(position_).accumulation || !(is_over(plan_, next) || may_change_batch(next));
 }
 
-// The next step's first pass needs nothing that this step has yet to find out. Not so where a dynamic loss scale may
-// change, nor where the pass writes the carried state, which a checkpoint after this step holds. A CPU has not updated
-// the weights yet, and a stage's passes come with what crosses its ends.
+// Whether the first pass of the next step may begin before the host knows this step's sums. A dynamic loss scale may
+// still change. A pass with carried state would overwrite the state that this step's checkpoint needs. A CPU has not
+// updated the weights yet. The passes of a pipeline's stage wait for the neighbouring stages.
 bool Trainer::may_run_ahead() const {
   return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state &&
          !optimizer_.is_shared();

@@ -68,7 +68,7 @@ def test_gpus_enough_for_all_or_none_asked_for_are_no_error(workshop, devices, d
 def test_what_a_stop_costs_is_measured_at_the_first_start_and_known_to_the_next(workshop):
     run, job = workshop.start_training("run", stop__steps=3)
     first = job.wait()
-    assert re.search(r"and the checkpoint \(.* in .* s, trial write\): under Slurm --signal=USR1@\d+0 or more", first.out), first
+    assert re.search(r"and a checkpoint \(.* in .* s, trial write\); a Slurm job needs --signal=USR1@\d+0 or more", first.out), first
     cost = starts(run)[0]["stop_cost"]
     assert cost["checkpoint_bytes"] == checkpoints(run)[-1].stat().st_size
     assert cost["checkpoint_seconds"] > 0 and cost["step_seconds"] > 0

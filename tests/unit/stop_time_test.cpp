@@ -22,11 +22,11 @@ TEST(LeadTime, CoversTheCheckpointAndTwoStepsTwice) {
 
 TEST(LeadTime, IsSaidWithWhatItWasMadeOf) {
   EXPECT_EQ(describe({{100 << 20, 1.25}, 0.5}, false),
-            "a stop waits for two steps of 0.5 s and the checkpoint (100 MiB in 1.2 s, as recorded): under Slurm "
+            "stopping takes two steps of 0.5 s and a checkpoint (100 MiB in 1.2 s, as recorded); a Slurm job needs "
             "--signal=USR1@20 or more");
   const std::string first = describe({{100 << 20, 40}, 0}, true);
   expect_contains(first, "40 s, trial write");
-  expect_contains(first, "--signal=USR1@90 or more, and four times a step's seconds on top");
+  expect_contains(first, "--signal=USR1@90 or more, plus four times the seconds of a step");
   expect_contains(first, "the 30 s that SIGTERM usually leaves are too few");
 }
 
