@@ -61,9 +61,12 @@ Command declare_train(Program& program, const std::vector<std::string>& command_
       "exit code 85.");
   const auto a = typed<TrainArguments>();
   add_operands(c, a->words, an_experiment);
-  c.add_flag("--resume", a->resume, "goes on in the run's folder: run.dir, run.id, or the newest run of this name");
+  c.add_flag("--resume", a->resume,
+             "goes on with a run: that of the folder which stands in the experiment's place, that of run.dir or "
+             "run.id, or the "
+             "newest run of the experiment's name");
   return {&c, all_ranks, true, [a, &c, command_line](Session* session) {
-            a->experiment = experiment_of(c, a->words, "an experiment file");
+            a->experiment = experiment_of(c, a->words, "an experiment file or, with --resume, a run's folder");
             a->command_line = command_line;
             return train(*a, *session);
           }};

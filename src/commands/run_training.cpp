@@ -277,9 +277,7 @@ void log_summary(const TrainingRun& run) {
 // What continues a run that was stopped.
 std::string continuation(const TrainingRequest& request, const std::string& run_dir) {
   if (request.folder != nullptr) return "the study that it is a trial of, with --resume";
-  const RunConfig& config = request.experiment.run;
-  return cat("ringtrain train ", run_dir, "/experiment.yaml",
-             config.dir.empty() && config.id.empty() ? " run.dir=" + run_dir : "", " --resume");
+  return cat("ringtrain train ", run_dir, " --resume");
 }
 
 void report(TrainingRun& run, int code, const std::string& run_dir, const TrainingRequest& request, EnergyMeter* energy,

@@ -4,13 +4,16 @@
 #include "cluster/start_guard.h"
 #include "commands/commands.h"
 #include "commands/run_training.h"
+#include "run/folder.h"
 
 namespace ringtrain {
 
 int train(const TrainArguments& arguments, Session& session) {
   std::optional<StartGuard> guard("the ranks did not get the experiment");
   const std::unique_ptr<Communicator> start = make_mpi_communicator(session.job(), 1 << 16);
-  const Experiment experiment = shared_experiment(arguments.experiment, *start);
+  ExperimentArguments source = arguments.experiment;
+  if (session.rank() == 0) source = experiment_of_run(source, arguments.resume);
+  const Experiment experiment = shared_experiment(source, *start);
   guard.reset();  // the watchdog's turn
   return run_training({.session = session,
                        .group = session.job(),

@@ -203,6 +203,26 @@ std::string run_folder_path(const Experiment& experiment, bool resume) {
   }
 }
 
+ExperimentArguments experiment_of_run(ExperimentArguments source, bool resume) {
+  std::error_code ignored;
+  fs::path folder = source.path;
+  const bool is_folder = fs::is_directory(folder, ignored);
+  if (!is_folder) folder = folder.parent_path();
+  const bool is_run = fs::exists(folder / "experiment.yaml", ignored) && fs::exists(folder / "run.json", ignored);
+  if (is_folder && !is_run)
+    throw Error(cat(source.path,
+                    " is a folder without experiment.yaml and run.json, expected a run's folder or an experiment file"),
+                "name the file, for example configs/names.yaml");
+  if (is_folder && !resume)
+    throw Error(cat(source.path, " is the folder of a run, which only --resume goes on with"),
+                cat("add --resume, or train its experiment again: ", (folder / "experiment.yaml").string()));
+  if (!resume || !is_run || (!is_folder && fs::path(source.path).filename() != "experiment.yaml")) return source;
+  const fs::path whole = fs::canonical(folder, ignored);  // results/NAME/latest is a link
+  source.path = (folder / "experiment.yaml").string();
+  source.overrides.insert(source.overrides.begin(), "run.dir=" + (ignored ? folder : whole).string());
+  return source;
+}
+
 RunFolder::RunFolder(const std::string& path, bool resume)
     : RunFolder(path, resume ? Contents::of_a_run : Contents::of_a_new_run) {}
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "config/experiment.h"
+#include "config/reader.h"
 
 namespace ringtrain {
 
@@ -17,6 +18,12 @@ bool is_kept_name(std::string_view name);
 // given, the folder that results/<name>/latest points to. A folder named by the time is made here (-2, -3, ... when
 // another job started in the same second), so that no two runs get the same one. Throws Error where the name is kept.
 std::string run_folder_path(const Experiment& experiment, bool resume);
+
+// The experiment file and overrides of a command line whose source may be a run's folder, or the experiment.yaml in it.
+// With `resume`, such a source means that very run: its experiment.yaml, with run.dir the folder (an override of
+// run.dir by the user counts more). Other sources are returned as they are. Throws Error for a folder that is no run's,
+// and for a run's folder without `resume`.
+ExperimentArguments experiment_of_run(ExperimentArguments source, bool resume);
 
 // Makes the folder, probes that it can be written, and checks: a new run needs an absent or empty folder, `resume` an
 // existing one that a run has made, or an empty one (without a checkpoint it starts at step 0). A lock on

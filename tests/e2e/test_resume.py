@@ -345,3 +345,22 @@ def test_an_earlier_experiment_is_kept_however_often_it_changes_at_a_step(worksh
     assert kept == ["experiment-until-step-4-2.yaml", "experiment-until-step-4.yaml"]
     limits = [yaml.safe_load((run / name).read_text())["stop"]["seconds"] for name in reversed(kept)]
     assert limits == [0, 1000]
+
+
+def test_a_runs_folder_goes_on_and_not_the_newest_run(workshop):
+    """By the folder, by the experiment.yaml in it, and through a link to it."""
+    older = workshop.train("older", ranks=2, stop__steps=4)
+    workshop.train("newer", ranks=2, stop__steps=4)
+    link = workshop.folder / "link"
+    link.symlink_to(older)
+    for step, source in ((6, older), (8, older / "experiment.yaml"), (10, link)):
+        result = workshop.run("train", source, "--resume", f"stop.steps={step}", ranks=2)
+        assert result.code == 0, result
+        assert last_step(older) == step and last_step(workshop.folder / "newer") == 4
+    assert_same_bits(workshop.train("whole", ranks=2, stop__steps=10), older)
+    result = workshop.run("train", older, ranks=2)
+    assert result.code == 1 and "which only --resume goes on with" in result.err, result
+    empty = workshop.folder / "empty"
+    empty.mkdir()
+    result = workshop.run("train", empty, "--resume", ranks=2)
+    assert result.code == 1 and "expected a run's folder or an experiment file" in result.err, result
