@@ -65,7 +65,7 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool res
     const fs::path folder = fs::path(prefix).parent_path();
     const std::string name = fs::path(prefix).filename().string();
     if (name.starts_with("-") || name.starts_with(".-") || name.starts_with("..-"))
-      throw Error(cat("--out ends in a folder, expected the first part of the files' names behind it"),
+      throw Error(cat("--out ends in a folder, expected the beginning of the files' names after it"),
                   "for example --out data_prep/data/names");
     if (folder.empty()) continue;
     std::error_code failed;

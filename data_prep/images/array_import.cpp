@@ -24,7 +24,7 @@ void check(const ImportOptions& options) {
   if (share > 0 && options.validation_rows) throw Error("--validation and --validation-rows contradict each other");
   if (options.rows && options.validation_rows && options.rows->first < options.validation_rows->end &&
       options.validation_rows->first < options.rows->end)
-    throw Error("--rows and --validation-rows overlap", "END is the row behind the last one");
+    throw Error("--rows and --validation-rows overlap", "END is the row after the last one");
 }
 
 std::vector<ImageItem> items_of(const ImportOptions& options, RowRange rows, const std::vector<std::int64_t>& labels,

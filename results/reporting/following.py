@@ -11,6 +11,7 @@ from pathlib import Path
 from .errors import ReportError
 
 FILES = ("run.json", "metrics.jsonl")
+NOT_ENDED = ("not ended", "running")  # in run.json; earlier versions wrote the second
 ENDED = ("finished", "failed", "diverged")  # of a trial in study.json
 
 
@@ -59,7 +60,7 @@ class RunFolder:
     def outcome(self):
         """Empty while it runs, and where there is no run.json."""
         outcome = str(self.record().get("outcome", ""))
-        return "" if outcome == "running" else outcome
+        return "" if outcome in NOT_ENDED else outcome
 
     def identity(self):
         """Path, and time of the first start: a later run in the same folder is another run."""

@@ -1,5 +1,6 @@
 """Run folders, as results/README.md describes them, read into plain objects."""
 
+import fcntl
 import json
 import math
 import re
@@ -12,6 +13,7 @@ import yaml
 
 from . import keys
 from .errors import ReportError
+from .following import NOT_ENDED
 
 LOST = "the folder has no experiment.yaml, so it is not known what ran"
 FILES = ("metrics.jsonl", "run.json", "experiment.yaml")
@@ -76,9 +78,14 @@ class Run:
         if self.ran_away and self.record.get("outcome") == "finished":
             return "finished, with a training loss above that of its first step"
         told = str(self.record.get("outcome", ""))
-        if told in ("", "running", "killed") and self.trial.get("error"):
+        if told in ("", *NOT_ENDED, "killed") and self.trial.get("error"):
             return str(self.trial["error"])
-        return told
+        return "killed" if self.is_dead else told
+
+    @property
+    def is_dead(self):
+        """Whether the run could not say how it ended: run.json says that it has not, and no process holds its lock."""
+        return self.record.get("outcome") in NOT_ENDED and not may_be_locked(self.path / ".lock")
 
     @property
     def ran_away(self):
@@ -98,8 +105,8 @@ class Run:
         told = self.trial.get("state", "")
         if not self.record:
             return told or ("failed" if self.steps else "waiting")
-        state = state_of(str(self.record.get("outcome", "")))
-        if state == "running" and told in ("failed", "diverged", "waiting"):
+        state = "failed" if self.is_dead else state_of(str(self.record.get("outcome", "")))
+        if (state == "running" or self.is_dead) and told in ("failed", "diverged", "waiting"):
             return "stopped" if told == "waiting" else told
         if state == "failed" and told == "diverged" or state == "finished" and self.ran_away:
             return "diverged"
@@ -119,10 +126,20 @@ class Run:
         return self.steps.get(key, numpy.array([]))
 
 
+def may_be_locked(lock):
+    """Whether a process may hold the lock of a run's folder: True where that cannot be told."""
+    try:
+        with open(lock, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except OSError:
+        return True
+
+
 def state_of(outcome):
     if outcome == "finished" or outcome.startswith("target"):
         return "finished"
-    if outcome == "running":
+    if outcome in NOT_ENDED:
         return "running"
     if outcome.startswith("stopped by"):
         return "stopped"

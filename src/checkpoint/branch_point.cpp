@@ -29,10 +29,10 @@ BranchPoint branch_point_at(const Checkpoint& source) {
 
 void store_branch_point(Checkpoint& checkpoint, const BranchPoint& point) {
   checkpoint.texts[source_name] = source_text(point);
-  checkpoint.numbers["branch_step"] = static_cast<double>(point.position.step);
-  checkpoint.numbers["branch_samples"] = static_cast<double>(point.position.samples);
-  checkpoint.numbers["branch_epoch"] = static_cast<double>(point.position.epoch);
-  checkpoint.numbers["branch_offset"] = static_cast<double>(point.position.offset);
+  checkpoint.numbers["branch_step"] = point.position.step;
+  checkpoint.numbers["branch_samples"] = point.position.samples;
+  checkpoint.numbers["branch_epoch"] = point.position.epoch;
+  checkpoint.numbers["branch_offset"] = point.position.offset;
 }
 
 std::optional<BranchPoint> stored_branch_point(const Checkpoint& checkpoint) {

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* schema = "ringtrain-checkpoint";
-constexpr std::int64_t schema_major = 1;
+constexpr std::int64_t schema_major = 1, schema_minor = 1;
 constexpr const char* damaged_hint =
     "--resume takes the newest whole checkpoint of a run by itself; remove this file or restore it from a copy";
 // HDF5 keeps attributes in 64 KiB object headers.
@@ -65,7 +65,9 @@ std::uint32_t header_crc(const Checkpoint& checkpoint, const std::string& conten
   for (const auto& [name, text] : checkpoint.texts) {
     crc = crc_of(name + '\0' + std::to_string(text.size()) + '\0' + text, crc);
   }
-  for (const auto& [name, number] : checkpoint.numbers) crc = crc_of(&number, sizeof number, crc_of(name + '\0', crc));
+  for (const auto& [name, number] : checkpoint.numbers)
+    crc = std::visit([&, &text = name](auto value) { return crc_of(&value, sizeof value, crc_of(text + '\0', crc)); },
+                     number);
   return crc_of(contents, crc);
 }
 
@@ -110,7 +112,7 @@ void write_file(const std::string& path, const Checkpoint& checkpoint, const Pro
     if (progress) progress(std::exchange(waiting, 0));
   };
   file.write_attribute("/", "schema", std::string(schema));
-  file.write_integers("/", "schema_version", {schema_major, 0});
+  file.write_integers("/", "schema_version", {schema_major, schema_minor});
   file.write_attribute("/", "step", checkpoint.step);
   for (const auto& [name, text] : checkpoint.texts) {
     if (text.size() > longest_attribute) {
@@ -119,7 +121,8 @@ void write_file(const std::string& path, const Checkpoint& checkpoint, const Pro
       file.write_attribute("/", name, text);
     }
   }
-  for (const auto& [name, number] : checkpoint.numbers) file.write_attribute("/", name, number);
+  for (const auto& [name, number] : checkpoint.numbers)
+    std::visit([&, &text = name](auto value) { file.write_attribute("/", text, value); }, number);
   for (const NamedArray& array : checkpoint.arrays) {
     file.write<float>(array.name, array.values, array.shape, after_block);
     file.write_attribute(array.name, "crc32c", static_cast<std::int64_t>(crc_of(array)));
@@ -177,11 +180,11 @@ std::vector<std::string> attribute_names(const h5::File& file) {
   return names;
 }
 
-bool is_text(const h5::File& file, const std::string& name) {
+H5T_class_t class_of_attribute(const h5::File& file, const std::string& name) {
   const std::lock_guard lock(h5::library_lock());
   const h5::Handle attribute(H5Aopen(file.id(), name.c_str(), H5P_DEFAULT), H5Aclose);
   const h5::Handle type(H5Aget_type(attribute.get()), H5Tclose);
-  return H5Tget_class(type.get()) == H5T_STRING;
+  return H5Tget_class(type.get());
 }
 
 // Everything but the arrays; returns the contents. Each piece of metadata that has come is progress: on a slow file
@@ -197,11 +200,13 @@ std::string read_header(const h5::File& file, Checkpoint& checkpoint, const Prog
   for (const std::string& name : attribute_names(file)) {
     came();
     if (std::find(std::begin(reserved), std::end(reserved), name) != std::end(reserved)) continue;
-    if (is_text(file, name)) {
+    const H5T_class_t type = class_of_attribute(file, name);
+    if (type == H5T_STRING)
       checkpoint.texts[name] = file.read_string("/", name);
-    } else {
+    else if (type == H5T_INTEGER)
+      checkpoint.numbers[name] = file.read_integer("/", name);
+    else
       checkpoint.numbers[name] = file.read_real("/", name);
-    }
   }
   came();
   if (file.has("texts")) {
@@ -299,11 +304,14 @@ std::string Checkpoint::text_or(const std::string& name, std::string absent) con
 }
 
 double Checkpoint::number_or(const std::string& name, double absent) const {
-  const auto found = numbers.find(name);
-  return found == numbers.end() ? absent : found->second;
+  return numbers.contains(name) ? number(name) : absent;
 }
 
 double Checkpoint::number(const std::string& name) const {
+  return std::visit([](auto value) { return static_cast<double>(value); }, find(name));
+}
+
+const Number& Checkpoint::find(const std::string& name) const {
   const auto found = numbers.find(name);
   if (found == numbers.end())
     throw Error(cat("checkpoint without a number '", name, "': another program has written it, or it is damaged"),
@@ -313,7 +321,9 @@ double Checkpoint::number(const std::string& name) const {
 
 std::int64_t Checkpoint::whole(const std::string& name) const {
   constexpr double bound = 9223372036854775808.0;  // 2^63
-  const double value = number(name);
+  const Number& number = find(name);
+  if (const auto* count = std::get_if<std::int64_t>(&number)) return *count;
+  const double value = std::get<double>(number);
   if (!(value >= -bound && value < bound))
     throw Error(cat("the checkpoint's ", name, " is ", value, ", expected a whole number"), damaged_hint);
   return static_cast<std::int64_t>(value);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "cluster/slow_work.h"
@@ -20,10 +21,13 @@ struct NamedArray {
   std::vector<float> values;
 };
 
+// A count, or a measured quantity. Earlier versions wrote counts as fractions too.
+using Number = std::variant<std::int64_t, double>;
+
 struct Checkpoint {
   std::int64_t step = 0;                     // finished updates
   std::map<std::string, std::string> texts;  // "experiment" (YAML), "model", "dataset_uuid", "execution" (JSON), ...
-  std::map<std::string, double> numbers;     // "best_value", "elapsed_seconds", "samples", ...
+  std::map<std::string, Number> numbers;     // "samples", "best_loss", "elapsed_seconds", ...
   std::vector<NamedArray> arrays;
   const NamedArray& array(const std::string& name) const;  // throws Error naming what is missing
   const std::string& text(const std::string& name) const;  // throws Error naming what is missing
@@ -37,14 +41,17 @@ struct Checkpoint {
   // The same as array(name), and its shape must be the model's: throws Error "checkpoint of another model: ..." with
   // both shapes.
   const NamedArray& array(const std::string& name, const std::vector<std::int64_t>& shape) const;
+
+ private:
+  const Number& find(const std::string& name) const;
 };
 
-// HDF5, self-describing: a group per name prefix, one data set per array with attribute crc32c, texts and numbers as
-// attributes of the root (texts too long for an attribute as u8 data sets in texts/), `contents` (u8: a line with name
-// and shape per array, in order), attributes_crc32c over step, texts, numbers and contents, `complete` last.
-// Written to <path>.tmp, synced, opened again, every checksum compared, then renamed. On any failure (a full disk) the
-// temporary is removed, `path` is as it was before, and Error is thrown. `progress`: of what has reached the disk, and
-// of what has been read back.
+// results/checkpoints.md lists every name. HDF5, self-describing: a group per name prefix, one data set per array with
+// attribute crc32c, texts and numbers as attributes of the root (texts too long for an attribute as u8 data sets in
+// texts/), `contents` (u8: a line with name and shape per array, in order), attributes_crc32c over step, texts, numbers
+// and contents, `complete` last. Written to <path>.tmp, synced, opened again, every checksum compared, then renamed. On
+// any failure (a full disk) the temporary is removed, `path` is as it was before, and Error is thrown. `progress`: of
+// what has reached the disk, and of what has been read back.
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Progress& progress = {});
 
 // Throws Error naming the file and what is wrong: not HDF5, truncated, another schema, not complete, an array missing

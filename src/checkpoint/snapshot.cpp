@@ -256,6 +256,16 @@ std::vector<std::int64_t> state_shape(const RunPlan& plan) {
   return {plan.batch.global, plan.graph.state_size() / (2 * hidden), 2, hidden};
 }
 
+// How pictures become the model's input, as JSON: size in pixels, mean and deviation of each channel in units of 0
+// to 1.
+std::string image_input_of(const RunPlan& plan) {
+  const auto& input = std::get<ImageInput>(plan.graph.nodes().front().operation);
+  const DataConfig& data = plan.experiment.data;
+  return nlohmann::ordered_json(
+             {{"size", input.height}, {"resize", data.resize}, {"mean", input.mean}, {"std", input.std}})
+      .dump();
+}
+
 // What a run's place in it makes: all but the arrays, the machine and the loss scale.
 Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
   Checkpoint c;
@@ -267,33 +277,34 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
                   {"commit", build_commit()},
                   {"machine", ""},
                   {"fusions", ""}});
-  c.numbers = {{"samples", static_cast<double>(progress.position.samples)},
-               {"epoch", static_cast<double>(progress.position.epoch)},
-               {"offset", static_cast<double>(progress.position.offset)},
-               {"epoch_span", static_cast<double>(plan.schedule.samples_per_epoch())},
-               {"before_epoch", static_cast<double>(progress.before.epoch)},
-               {"before_offset", static_cast<double>(progress.before.offset)},
+  c.numbers = {{"samples", progress.position.samples},
+               {"epoch", progress.position.epoch},
+               {"offset", progress.position.offset},
+               {"epoch_span", plan.schedule.samples_per_epoch()},
+               {"before_epoch", progress.before.epoch},
+               {"before_offset", progress.before.offset},
                {"batch", 0},  // 0: the first, or by its schedule
-               {"batch_small_since", static_cast<double>(NoiseFollower::not_small)},
+               {"batch_small_since", NoiseFollower::not_small},
                {"elapsed_seconds", progress.elapsed_seconds},
                {"has_best", progress.has_best ? 1 : 0},
                {"best_loss", progress.best_loss},
-               {"best_step", static_cast<double>(progress.best_step)},
-               {"evaluated_step", static_cast<double>(progress.evaluated_step)},
-               {"norms_step", static_cast<double>(progress.norms_step)},
+               {"best_step", progress.best_step},
+               {"evaluated_step", progress.evaluated_step},
+               {"norms_step", progress.norms_step},
                {"ranks", 0},
                {"threads", 0},
-               {"loss_scale", 0},
+               {"loss_scale", 0.0},
                {"loss_scale_steps", 0},
                {"applied_updates", 0},
-               {"applied_rate", 0},
-               {"largest_rate", 0},
-               {"average_weight", 0},
+               {"applied_rate", 0.0},
+               {"largest_rate", 0.0},
+               {"average_weight", 0.0},
                {"micro_batch", 0},
-               {"context_length", static_cast<double>(plan.train.text.context_length)},  // 0: running text
-               {"pad_id", static_cast<double>(plan.train.text.pad_id)},
-               {"stop_id", static_cast<double>(plan.train.text.stop_id)},
+               {"context_length", plan.train.text.context_length},  // 0: running text
+               {"pad_id", plan.train.text.pad_id},
+               {"stop_id", plan.train.text.stop_id},
                {"lowercase", plan.train.text.lowercase ? 1 : 0}};
+  if (plan.graph.has_images()) c.texts["image_input"] = image_input_of(plan);
   store_noise(c, {});
   if (plan.experiment.optimizer.adascale) store_adascale(c, {});
   if (is_branch(plan.experiment)) store_branch_point(c, plan.branch);
@@ -360,19 +371,19 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgres
   if (!root) return {};
   if (!evaluated_norms.empty()) set_evaluated_norms(c, plan.parameters, evaluated_norms);
   c.numbers["loss_scale"] = trainer.loss_scale().value();
-  c.numbers["loss_scale_steps"] = static_cast<double>(trainer.loss_scale().steps_since_change());
+  c.numbers["loss_scale_steps"] = trainer.loss_scale().steps_since_change();
   const Optimizer::Applied& applied = trainer.optimizer().applied();
-  c.numbers["applied_updates"] = static_cast<double>(applied.updates);
+  c.numbers["applied_updates"] = applied.updates;
   c.numbers["applied_rate"] = applied.rate;
   c.numbers["largest_rate"] = applied.largest_rate;
   c.numbers["average_weight"] = applied.average_weight;
   store_noise(c, trainer.noise_scale().state());
   if (trainer.noise_groups()) store_noise_groups(c, *trainer.noise_groups());
   if (trainer.adascale()) store_adascale(c, trainer.adascale()->state());
-  if (plan.experiment.batch.follow_noise > 0) c.numbers["batch"] = static_cast<double>(trainer.batch());
-  c.numbers["batch_small_since"] = static_cast<double>(trainer.noise_follower().small_since());
+  if (plan.experiment.batch.follow_noise > 0) c.numbers["batch"] = trainer.batch();
+  c.numbers["batch_small_since"] = trainer.noise_follower().small_since();
   c.numbers["ranks"] = communicator.size();
-  c.numbers["micro_batch"] = static_cast<double>(plan.batch.micro_batch);
+  c.numbers["micro_batch"] = plan.batch.micro_batch;
   if (plan.carries_state) c.arrays.push_back({"state/lstm", state_shape(plan), std::move(state)});
   return c;
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_input.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot.h"
 
@@ -113,23 +114,84 @@ std::span<float> place_of(const Parameter& p, std::span<float> flat) {
 
 }  // namespace
 
-void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat) {
-  const SafetensorsFile file(path);
-  std::map<std::string, const SafetensorsEntry*> entries;
-  Shapes shapes;
+namespace {
+
+using Entries = std::map<std::string, const SafetensorsEntry*>;  // plain name -> entry
+
+Entries entries_of(const SafetensorsFile& file) {
+  Entries entries;
   for (const SafetensorsEntry& entry : file.entries()) {
     const std::string name = plain_name(entry.name);
     if (name.ends_with(".num_batches_tracked")) continue;
     if (!entries.emplace(name, &entry).second)
-      throw Error(cat(path, ": tensor '", name, "' is there twice, with and without a prefix"), "remove one of them");
-    shapes[name] = entry.shape;
+      throw Error(cat(file.path(), ": tensor '", name, "' is there twice, with and without a prefix"),
+                  "remove one of them");
   }
-  require_same_tensors(path, shapes, plan);
+  return entries;
+}
+
+Shapes shapes_of(const Entries& entries) {
+  Shapes shapes;
+  for (const auto& [name, entry] : entries) shapes[name] = entry->shape;
+  return shapes;
+}
+
+void read_tensor(const SafetensorsFile& file, const Entries& entries, const Parameter& p, std::span<float> flat) {
+  file.read(*entries.at(p.name), place_of(p, flat));
+  require_sound(file.path(), p.name, place_of(p, flat));
+}
+
+void use_mean_and_deviation(const std::string& path, const nlohmann::json& mean, const nlohmann::json& std,
+                            DataConfig& data) {
+  if (!data.mean.empty() || !data.std.empty()) return;
+  const auto is_triple = [](const nlohmann::json& list) {
+    return list.is_array() && list.size() == 3 &&
+           std::ranges::all_of(list, [](const nlohmann::json& value) { return value.is_number(); });
+  };
+  if (!is_triple(mean) || !is_triple(std))
+    throw Error(cat(path, ": its mean and std are no lists of three numbers"), "state data.mean and data.std");
+  data.mean = mean.get<std::vector<double>>();
+  data.std = std.get<std::vector<double>>();
+}
+
+}  // namespace
+
+void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat) {
+  const SafetensorsFile file(path);
+  const Entries entries = entries_of(file);
+  require_same_tensors(path, shapes_of(entries), plan);
   require_same_symbols(path, file.metadata(), plan);
-  for (const Parameter& p : plan.parameters.all()) {
-    file.read(*entries.at(p.name), place_of(p, flat));
-    require_sound(path, p.name, place_of(p, flat));
-  }
+  for (const Parameter& p : plan.parameters.all()) read_tensor(file, entries, p, flat);
+}
+
+void load_safetensors_without_head(const std::string& path, const RunPlan& plan, std::span<float> flat) {
+  if (!plan.graph.has_images())
+    throw Error("--classes is for pictures, and the experiment's model reads text",
+                "leave --classes out: weights of text fit data with the same symbols only");
+  const SafetensorsFile file(path);
+  const Entries entries = entries_of(file);
+  const Dense& head = classifier(plan.graph);
+  Shapes shapes = shapes_of(entries);
+  for (const std::string& name : {head.weight, head.bias})
+    shapes[name] = plan.parameters.find(name).shape;  // whatever the file has
+  require_same_tensors(path, shapes, plan);
+  initialize(plan.parameters, plan.experiment.seed, flat);
+  for (const Parameter& p : plan.parameters.all())
+    if (p.name != head.weight && p.name != head.bias) read_tensor(file, entries, p, flat);
+}
+
+void use_image_input_of(const SafetensorsFile& file, DataConfig& data) {
+  const auto mean = file.metadata().find("mean"), std = file.metadata().find("std");
+  if (mean == file.metadata().end() || std == file.metadata().end()) return;
+  use_mean_and_deviation(file.path(), parse_json<nlohmann::json>(mean->second), parse_json<nlohmann::json>(std->second),
+                         data);
+}
+
+void use_image_input_of(const Checkpoint& checkpoint, DataConfig& data) {
+  const auto input = parse_json<nlohmann::json>(checkpoint.text_or("image_input", "{}"));
+  if (!input.is_object() || input.empty()) return;
+  use_mean_and_deviation("the checkpoint", input.value("mean", nlohmann::json()), input.value("std", nlohmann::json()),
+                         data);
 }
 
 void load_checkpoint_weights(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan,

@@ -147,6 +147,11 @@ Command declare_import(Program& program) {
   c.add_option("--out", a->out, "writes a checkpoint instead of a run's folder")
       ->type_name("CHECKPOINT.h5")
       ->check(file_that_ends_in(".h5"));
+  c.add_option(
+       "--classes", a->classes,
+       "for fine-tuning on other pictures: the last layer begins anew, with the N classes of the experiment's data")
+      ->type_name("N")
+      ->check(whole_number(1));
   return {&c, one_process, false, [a, &c](Session*) {
             if (a->words.empty())
               throw Error("ringtrain import needs a .safetensors file and an experiment", "ringtrain import --help");

@@ -55,7 +55,8 @@ int export_weights(const ExportArguments& arguments);
 struct ImportArguments {
   std::string weights;
   ExperimentArguments experiment;
-  std::string out;  // a checkpoint; empty: a new run's folder
+  std::string out;           // a checkpoint; empty: a new run's folder
+  std::int64_t classes = 0;  // above 0: the last layer begins anew with this number of classes
 };
 // One process.
 int import_weights(const ImportArguments& arguments);

@@ -34,13 +34,15 @@ struct Source {
   std::int64_t step = 0, micro_batch = 0;
 };
 
-// Of the training set, evaluation needs classes (or symbols), mean and deviation. Weights travel further than data:
-// where it is not, the validation set says them.
+// An evaluation needs the classes (or symbols) of the training set, and its mean and deviation if neither the
+// experiment nor the weights state them. Weights travel further than data: without the training set, the validation set
+// gives them.
 void use_validation_set_alone(DataConfig& data) {
   try {
     find_shards(data.train);
   } catch (const Error& error) {
-    log_warning(error.what(), "; classes, mean and deviation are those of ", data.validation);
+    log_warning(error.what(), "; classes", data.mean.empty() ? ", mean and deviation" : "", " are those of ",
+                data.validation);
     data.train = data.validation;
   }
 }
@@ -65,6 +67,8 @@ Source find_source(const EvaluateArguments& arguments) {
   }
   if (s.experiment.data.validation.empty())
     throw Error(cat(named.path, ": names no validation set"), "say which: data.validation=PREFIX");
+  if (s.checkpoint) use_image_input_of(*s.checkpoint, s.experiment.data);
+  if (!s.checkpoint) use_image_input_of(SafetensorsFile(s.path), s.experiment.data);
   use_validation_set_alone(s.experiment.data);
   return s;
 }

@@ -1,5 +1,8 @@
 // `ringtrain export`: the weights of a checkpoint for other programs.
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
+#include "base/json_input.h"
 #include "base/log.h"
 #include "base/table.h"
 #include "checkpoint/checkpoint.h"
@@ -21,6 +24,8 @@ std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, con
                                                  {"commit", checkpoint.text("commit")}};
   // The tensors are the same in both versions, what they compute is not.
   if (experiment.model.stride_in != ModelConfig().stride_in) metadata["stride_in"] = experiment.model.stride_in;
+  const auto input = parse_json<nlohmann::json>(checkpoint.text_or("image_input", "{}"));
+  for (const auto& [key, value] : input.items()) metadata[key == "size" ? "image_size" : key] = value.dump();
   for (const char* key : {"vocabulary", "class_ids"}) {
     const auto symbols = checkpoint.texts.find(key);
     if (symbols != checkpoint.texts.end() && symbols->second != "[]") metadata[key] = symbols->second;

@@ -28,10 +28,18 @@ int import_weights(const ImportArguments& arguments) {
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
   const RunPlan plan = make_run_plan(alone, read_dataset_index(experiment.data.train), nullptr, 1, *backend);
 
+  if (arguments.classes > 0 && arguments.classes != plan.graph.classes())
+    throw Error(
+        cat("--classes is ", arguments.classes, ", but ", plan.train.prefix, " has ", plan.graph.classes(), " classes"),
+        cat("give --classes ", plan.graph.classes(), ", or another data set in data.train"));
+
   Checkpoint checkpoint;
   {
     std::vector<float> flat(static_cast<std::size_t>(plan.parameters.size()), 0.0f);
-    load_safetensors(arguments.weights, plan, flat);
+    if (arguments.classes > 0)
+      load_safetensors_without_head(arguments.weights, plan, flat);
+    else
+      load_safetensors(arguments.weights, plan, flat);
     checkpoint = fresh_checkpoint(plan, flat);
   }
   const std::string what = cat(arguments.weights, ": ", with_thousands(plan.parameters.count()), " parameters");
@@ -48,8 +56,7 @@ int import_weights(const ImportArguments& arguments) {
   folder.become_latest();
   log_info(what, " -> ", path);
   log_info("evaluate with: ringtrain evaluate ", folder.path());
-  log_info("train with: ringtrain train ", folder.path(), "/experiment.yaml",
-           experiment.run.dir.empty() && experiment.run.id.empty() ? " run.dir=" + folder.path() : "", " --resume");
+  log_info("train with: ringtrain train ", folder.path(), " --resume");
   return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "backend/cuda/program/base.h"
 #include "base/log.h"
@@ -18,8 +19,11 @@
 #include "run/plan_tables.h"
 #include "run/plan_warnings.h"
 #include "run/planned_index.h"
+#include "run/progress.h"
 #include "run/stage_plan.h"
 #include "run/traffic.h"
+#include "study/expected_time.h"
+#include "study/trial_plan.h"
 
 namespace ringtrain {
 
@@ -34,6 +38,27 @@ std::string plan_traffic(const RunPlan& p, const Machine& machine) {
   const auto timed = std::ranges::count_if(choices, [](const cuda::FusionChoice& c) { return c.seconds > 0; });
   return describe_traffic(cuda::traffic_of(dynamic_cast<const cuda::ProgramBase&>(*program).schedule()),
                           p.batch.micro_batch, p.batch.rows_per_rank, std::ssize(choices), timed);
+}
+
+// How long the run will take if it is as fast as the nearest earlier run of this name on as many ranks; "": there is
+// none. A sentence for `warnings` if that is more than a day.
+std::string describe_time(const RunPlan& p, std::int64_t ranks, std::vector<std::string>& warnings) {
+  const RunConfig& run = p.experiment.run;
+  const std::string folder = run.dir.empty()
+                                 ? "results/" + p.experiment.name
+                                 : std::filesystem::absolute(run.dir).lexically_normal().parent_path().string();
+  const TimeExpectation earlier(measured_runs(folder), {});
+  Trial trial;
+  trial.ranks = ranks;
+  trial.experiment = p.experiment;
+  const auto time = earlier.of(trial, trial_plan_of(p));
+  if (!time) return "";
+  constexpr double day = 86400;
+  if (time->seconds > day)
+    warnings.push_back(cat("the run takes about ", readable_duration(time->seconds),
+                           "; a job with a shorter limit ends with a checkpoint, and --resume goes on"));
+  return cat("\nexpected time  about ", readable_duration(time->seconds), ", as fast as ", folder, "/", time->from,
+             "\n");
 }
 
 }  // namespace
@@ -63,8 +88,10 @@ int plan(const PlanArguments& arguments) {
               course.c_str(), course.empty() ? "" : "\n", describe_learning_rate(p).c_str(),
               describe_parameters(p).c_str(), describe_memory(memory).c_str(), order.empty() ? "" : "\n", order.c_str(),
               choices.empty() ? "" : "\n", choices.c_str(), traffic.c_str());
+  std::vector<std::string> warnings = plan_warnings(p);
+  std::printf("%s", describe_time(p, arguments.ranks, warnings).c_str());
   std::fflush(stdout);
-  for (const std::string& warning : plan_warnings(p)) log_warning(warning);
+  for (const std::string& warning : warnings) log_warning(warning);
   return 0;
 }
 

@@ -107,6 +107,24 @@ std::int64_t ranks_per_worker(const BatchConfig& batch, std::int64_t ranks) {
   return 0;
 }
 
+std::int64_t dividing_ranks(const BatchConfig& batch, std::int64_t ranks) {
+  const auto divide = [&](std::int64_t r) {
+    return batch.global / batch.worker % r == 0 && (batch.micro == 0 || batch.global / r % batch.micro == 0);
+  };
+  while (ranks > 1 && !divide(ranks)) --ranks;
+  return ranks;
+}
+
+BatchConfig evaluation_batch(BatchConfig batch, std::int64_t ranks, std::int64_t recorded_micro_batch) {
+  if (dividing_ranks(batch, ranks) == ranks && batch.micro % batch.worker == 0) return batch;
+  const std::int64_t share = (batch.global + ranks - 1) / ranks;
+  if (batch.micro == 0) batch.micro = std::min(recorded_micro_batch > 0 ? recorded_micro_batch : batch.worker, share);
+  const std::int64_t together = ranks * batch.micro;
+  batch.worker = batch.micro;
+  batch.global = (batch.global + together - 1) / together * together;
+  return batch;
+}
+
 std::string nearest_divisors(std::int64_t number, std::int64_t wanted) {
   return nearest_of(divisors(number), wanted);
 }

@@ -49,6 +49,15 @@ std::int64_t ranks_per_worker(const BatchConfig& batch, std::int64_t ranks);
 // micro_batch and small_batch stay the same.
 BatchPlan resized(const BatchPlan& plan, std::int64_t batch);
 
+// The batch with which any number of ranks evaluates. It is `batch` if the ranks divide it. Otherwise it is the next
+// larger one that they divide, in passes of batch.micro samples; if that is 0, in passes of `recorded_micro_batch`
+// (0: batch.worker) or of a rank's share of the batch, whichever is smaller. Every sample must stand for itself, as
+// images, names and windows of text do.
+BatchConfig evaluation_batch(BatchConfig batch, std::int64_t ranks, std::int64_t recorded_micro_batch);
+
+// The largest number of ranks up to `ranks` that divides the batch's virtual workers, in whole passes of batch.micro.
+std::int64_t dividing_ranks(const BatchConfig& batch, std::int64_t ranks);
+
 // Returns 1 and the eight divisors of `number` nearest to `wanted`, in increasing order, for a hint:
 // "1, 192, 256, 384".
 std::string nearest_divisors(std::int64_t number, std::int64_t wanted);

@@ -58,9 +58,10 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
   const double peak = lr.base * (lr.scaling == "none" ? 1 : lr.scaling == "linear" ? k : std::sqrt(k));
 
   if (lr.scaling != "none" && lr.base_batch == 0)
-    return {
-        {{"learning_rate.scaling", "learning_rate.base_batch"},
-         cat(is("scaling"), " but learning_rate.base_batch is not given, expected the batch that base was chosen at")}};
+    return {{{"learning_rate.scaling", "learning_rate.base_batch"},
+             cat(is("scaling"),
+                 " but learning_rate.base_batch is not given, expected the batch for which learning_rate.base was "
+                 "chosen")}};
   if (lr.warmup_epochs > 0 && lr.warmup_steps > 0)
     return {{{"learning_rate.warmup_epochs", "learning_rate.warmup_steps"},
              cat(is("warmup_epochs"), " and ", is("warmup_steps"), ", expected only one of them")}};
@@ -217,7 +218,8 @@ std::optional<Contradiction> adascale_contradiction(const Experiment& e) {
                          cat("optimizer.adascale is true but ", state(key, e), ", expected ", expected)};
   };
   if (e.learning_rate.base_batch == 0 || e.learning_rate.base_batch > e.batch.global)
-    return against("learning_rate.base_batch", "the batch that base was chosen at, at most batch.global");
+    return against("learning_rate.base_batch",
+                   "the batch for which learning_rate.base was chosen, at most batch.global");
   if (e.learning_rate.scaling != "none")
     return against("learning_rate.scaling", "none: the gain takes the place of a scaling");
   if (e.optimizer.momentum_correction) return against("optimizer.momentum_correction", "false");
@@ -352,7 +354,8 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     std::string words;
     for (const std::string_view word : field.only_words_) words += cat(words.empty() ? "" : " or ", word);
     return {{{field.key, field.only_with_},
-             cat(state(field.key, e), " but ", field.only_with_, " is ", other, ", expected it only with ", words)}};
+             cat(state(field.key, e), " but ", field.only_with_, " is ", other, ", expected it only with ", words),
+             cat("Set ", field.key, "=", value_text(field, defaults), ", or choose another ", field.only_with_, ".")}};
   }
   const BatchConfig& batch = e.batch;
   if (batch.global % batch.worker != 0)

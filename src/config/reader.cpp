@@ -12,6 +12,7 @@
 #include "base/utf8.h"
 #include "config/contradictions.h"
 #include "config/draft.h"
+#include "config/path_text.h"
 #include "config/retired_keys.h"
 #include "config/run_point.h"
 #include "config/schema.h"
@@ -148,6 +149,7 @@ void assign(const Field& field, const Value& value, Experiment& experiment) {
   bool good = false;
   if (auto* text = std::get_if<std::string*>(&member)) {
     good = assign_text(field, value, **text);
+    if (good && field.path_) **text = expand_path(**text, cat(value.place.prefix, field.key));
   } else if (value.quoted) {
     good = false;
   } else if (auto* flag = std::get_if<bool*>(&member)) {

@@ -66,9 +66,11 @@ std::vector<Field> make_schema() {
       .means("Initial value of the forget gates' bias b_ih. char-rnn uses 1. The second bias b_hh, which is added to b_ih, starts "
              "like all other biases. 0: b_ih also starts like all other biases."),
 
-    FIELD(data.train).how_it_runs().required().also({"dataset", "train_data"})
-      .means("Prefix of the training shards, <prefix>-00000-of-00002.h5 and so on, or one file that ends in .h5."),
-    FIELD(data.validation).how_it_runs().also({"valid", "val", "test"})
+    FIELD(data.train).how_it_runs().path().required().also({"dataset", "train_data"})
+      .means("Prefix of the training shards, <prefix>-00000-of-00002.h5 and so on, or one file that ends in .h5. A relative path "
+             "begins in the folder where the command runs. In all paths of an experiment, ~/ is the home folder, and $NAME or "
+             "${NAME} is an environment variable."),
+    FIELD(data.validation).how_it_runs().path().also({"valid", "val", "test"})
       .means("Prefix of the validation shards. \"\": no evaluation."),
     FIELD(data.order).words({"windows", "streams"})
       .means("Running text only. windows: the text is cut into samples, which have a new random order every epoch. streams: every "
@@ -288,7 +290,7 @@ std::vector<Field> make_schema() {
              "metrics.jsonl has those of the kinds. The key changes no weight. Where training follows the noise scale, it may "
              "change the rounding."),
 
-    FIELD(branch.from).how_it_runs().also({"init_from", "initial_checkpoint", "pretrained", "load"})
+    FIELD(branch.from).how_it_runs().path().also({"init_from", "initial_checkpoint", "pretrained", "load"})
       .means("A checkpoint of another run, from which this run continues. Write a file, or RUN@POINT: the other run's folder and "
              "a point of its checkpoint.keep_at, as in results/names/parent@2 or results/names/parent@500steps. This run "
              "begins with the weights, the optimizer state and the position in the data of that checkpoint. It writes into its "
@@ -352,7 +354,7 @@ std::vector<Field> make_schema() {
     FIELD(machine.search_seconds).how_it_runs().unit("seconds").from(0, second_limit)
       .means("GPU: the longest time that a start spends on timing fusions (ways to join kernels) that machine.plan_cache does not "
              "have. 0: no timing; the fusion that moves the fewest bytes is used."),
-    FIELD(machine.plan_cache).how_it_runs()
+    FIELD(machine.plan_cache).how_it_runs().path()
       .means("GPU: folder that stores the fusions that were found. \"\": the folder ringtrain in $XDG_CACHE_HOME or ~/.cache."),
 
     FIELD(communication.library).how_it_runs().words({"auto", "nccl", "mpi"}).also({"comm"})
@@ -454,7 +456,7 @@ std::vector<Field> make_schema() {
     FIELD(test.flip_bit_in).how_it_runs()
       .means("The tensor in which the bit flips, named as in checkpoints: weights/fc.weight, optimizer/momentum/fc.weight."),
 
-    FIELD(run.dir).how_it_runs().also({"output", "output_dir", "out", "directory"})
+    FIELD(run.dir).how_it_runs().path().also({"output", "output_dir", "out", "directory"})
       .means("The run's own folder. \"\": results/<name>/<id>."),
     FIELD(run.id).how_it_runs().folder_name()
       .means("The name of the run's folder in results/<name>. It cannot be used together with run.dir. \"\": the time of the "

@@ -33,6 +33,7 @@ struct Field {
   std::vector<std::string_view> words_;       // text, and each text of a list: the allowed words; empty: any
   bool required_ = false;                     // must be given; a required text must not be empty
   bool folder_name_ = false;                  // text: usable as the name of a folder
+  bool path_ = false;                         // text: a path, in which ~ and $VARIABLE are replaced
   std::string_view only_with_;                // another key ...
   std::vector<std::string_view> only_words_;  // ... and the words of it with which this field has an effect
   std::vector<std::string_view> also_;        // names in other programs, for the nearest known key
@@ -49,6 +50,7 @@ struct Field {
   Field& words(std::vector<std::string_view> allowed) { return words_ = std::move(allowed), *this; }
   Field& required() { return required_ = true, *this; }
   Field& folder_name() { return folder_name_ = true, *this; }
+  Field& path() { return path_ = true, *this; }
   Field& only_with(std::string_view other, std::vector<std::string_view> with) {
     return only_with_ = other, only_words_ = std::move(with), *this;
   }

@@ -73,8 +73,8 @@ std::string describe_following(const RunPlan& plan) {
   Table t;
   t.section("course of the batch");
   for (const std::int64_t b : plan.batches) t.row(b == batch.global ? "first" : "doubled", describe_batch(plan, b));
-  t.row("doubles", cat("when it has been below ", with_digits(batch.follow_noise), " x the noise scale's lower bound for ",
-                       with_thousands(plan.patience), " samples"));
+  t.row("doubles", cat("after the batch has been below ", with_digits(batch.follow_noise),
+                       " x the noise scale's lower bound for ", with_thousands(plan.patience), " samples"));
   const auto steps_at = [&](std::int64_t b) {
     return end_of_run(plan, constant_course(b, plan.samples_per_epoch, plan.course.keeps_rest))->step;
   };
@@ -129,7 +129,7 @@ void plan_branch(RunPlan& plan) {
                     ", of the run that it leaves ", "at step ", begin.step, " ends ",
                     std::llround(std::max(0.0, last - plan.schedule.steps(begin)) *
                                  static_cast<double>(plan.schedule.global_batch)),
-                    " samples behind that, expected no more"),
+                    " samples later, expected no more"),
                 "branch from an earlier checkpoint, or for fewer samples");
   if (has_end(plan) && plan.experiment.batch.follow_noise == 0) plan.updates = end_of_run(plan, plan.course)->step;
 }

@@ -169,7 +169,7 @@ RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const
   if (p.graph.has_batch_norm()) p.norm_group = batch.worker;
   // Ranks that share batch norm's workers have no choice.
   const bool shares = p.norm_group > 0 && ranks_per_worker(batch, ranks) > 1;
-  if (!shares) batch.micro = stated_micro_batch(experiment);
+  if (batch.micro == 0 && !shares) batch.micro = stated_micro_batch(experiment);
   if (batch.micro == 0 && !shares && recorded_micro_batch > 0 && rows % recorded_micro_batch == 0 &&
       (p.norm_group == 0 || recorded_micro_batch % p.norm_group == 0))
     batch.micro = recorded_micro_batch;
@@ -198,6 +198,11 @@ RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& t
   BatchConfig batch = experiment.batch;
   batch.schedule.clear();
   batch.follow_noise = 0;
+  batch.micro = stated_micro_batch(experiment);
+  if (text_order(experiment, train) == TextOrder::streams)
+    ranks = static_cast<int>(dividing_ranks(batch, ranks));
+  else
+    batch = evaluation_batch(batch, ranks, recorded_micro_batch);
   return make_plan(experiment, train, validation, ranks, backend, recorded_micro_batch, 0, batch);
 }
 

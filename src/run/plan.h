@@ -82,7 +82,9 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
                       int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0,
                       const std::optional<BranchPoint>& branch = std::nullopt);
 
-// Makes a plan for an evaluation. It needs neither a learning rate nor enough samples for a step.
+// Makes a plan for an evaluation on any number of ranks. It needs neither a learning rate nor enough samples for a
+// step. Each row of a batch of streams is a stream of its own, so that their number must stay: ranks beyond batch.ranks
+// then have no rows.
 RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                              int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
 

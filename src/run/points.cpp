@@ -67,7 +67,7 @@ std::string describe_kept(const RunPlan& plan) {
     else if (!position)
       text += "as the noise has it";
     else if (position->step > plan.branch.position.step && plan.updates > 0 && position->step > plan.updates)
-      text += "behind the end of the run";
+      text += "after the end of the run";
     else
       text += place(plan, *position);
   }

@@ -81,10 +81,11 @@ std::string progress_bar(const StepRecord& record, std::int64_t total_steps, con
   return (left + bar + right).substr(0, columns);
 }
 
-std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate) {
+std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate,
+                          double samples_per_second) {
   return cat(step_text(record, total_steps), format("  epoch %.2f", record.epoch), format("  loss %.4f", record.loss),
              format("  lr %.4g", record.lr), format("  grad norm %.4g", record.grad_norm), "  ",
-             readable_rate(rate.samples_per_second()), " samples/s", eta_text(record, total_steps, rate));
+             readable_rate(samples_per_second), " samples/s", eta_text(record, total_steps, rate));
 }
 
 int terminal_width() {
@@ -120,6 +121,8 @@ void ProgressDisplay::make_room() {
 
 void ProgressDisplay::step(const StepRecord& record, std::int64_t new_samples) {
   rate_.add(new_samples, record.seconds);
+  interval_samples_ += static_cast<double>(new_samples);
+  interval_seconds_ += record.seconds;
   const bool first = !any_step_;
   any_step_ = true;
   last_ = record;
@@ -145,7 +148,9 @@ void ProgressDisplay::draw(const StepRecord& record) {
     bar_shown_ = true;
     drawn_at_ = now_seconds();
   } else {
-    write_log_text(progress_line(record, total_steps_, rate_) + "\n");
+    const double samples_per_second = interval_seconds_ > 0 ? interval_samples_ / interval_seconds_ : 0;
+    write_log_text(progress_line(record, total_steps_, rate_, samples_per_second) + "\n");
+    interval_samples_ = interval_seconds_ = 0;
   }
   last_shown_ = true;
 }

@@ -25,8 +25,10 @@ std::string readable_duration(double seconds);
 // One line of exactly `width` - 1 columns or less: "step 120/400 [=====>      ] 1,234 samples/s loss 1.2345 ETA 0:12";
 // narrow terminals lose the bar first, then the rest from the right. total_steps 0: unknown, no bar and no ETA.
 std::string progress_bar(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate, int width);
-// The same for a batch log, with epoch, learning rate and gradient norm.
-std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate);
+// The same for a batch log, with epoch, learning rate and gradient norm. `samples_per_second` is that of the steps
+// since the line before; `rate` gives the ETA.
+std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate,
+                          double samples_per_second);
 
 // Columns of the terminal behind stdout; 0 when stdout is none, or lines go to a file (set_log_file()). (mpirun gives
 // its ranks pseudo-terminals whatever its own output is; those of no size stand for a file or a pipe.)
@@ -49,6 +51,7 @@ class ProgressDisplay {
 
   std::int64_t total_steps_, log_every_steps_;
   SmoothedRate rate_;
+  double interval_samples_ = 0, interval_seconds_ = 0;  // since the last line
   StepRecord last_;
   bool any_step_ = false, bar_shown_ = false, last_shown_ = true;
   double drawn_at_ = 0;

@@ -164,7 +164,7 @@ void record_start(const std::string& run_dir, const RunRecord& record) {
     starts.back()["outcome"] = "killed";
   }
   starts.push_back(start_to_json(record));
-  write_record(run_dir, {{"name", record.name}, {"outcome", "running"}, {"starts", starts}});
+  write_record(run_dir, {{"name", record.name}, {"outcome", "not ended"}, {"starts", starts}});
 }
 
 void record_stop_cost(const std::string& run_dir, const StopCost& cost) {

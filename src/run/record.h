@@ -71,8 +71,9 @@ struct RunOutcome {
 };
 
 // Adds this start to <run_dir>/run.json ("starts"), with time (UTC), process id and Slurm's SLURM_* ids where set.
-// The file's top level repeats the newest one's outcome: "name", "outcome" ("running" until the end), "starts".
-// A run.json that cannot be read is moved to run.json.damaged with a warning, never a reason not to run.
+// The file's top level repeats the newest one's outcome: "name", "outcome", "starts". The outcome is "not ended" while
+// the run goes on and after it was killed; the lock of the folder tells these apart. A run.json that cannot be read is
+// moved to run.json.damaged with a warning, never a reason not to run.
 void record_start(const std::string& run_dir, const RunRecord& record);
 
 void record_stop_cost(const std::string& run_dir, const StopCost& cost);  // in the last start

@@ -38,6 +38,11 @@ TrialPlan TrialPlanner::plan(const Trial& trial) {
                                   source ? std::optional(branch_point_at(*source)) : std::nullopt);
   if (source) check_source(*source, p);
 
+  return trial_plan_of(p);
+}
+
+TrialPlan trial_plan_of(const RunPlan& p) {
+  const Experiment& e = p.experiment;
   TrialPlan plan;
   plan.batch = p.batch;
   plan.parameters = p.parameters.count();

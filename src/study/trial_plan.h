@@ -9,6 +9,7 @@
 #include "config/batch_plan.h"
 #include "data/dataset.h"
 #include "run/machine.h"
+#include "run/plan.h"
 #include "study/trials.h"
 
 namespace ringtrain {
@@ -22,6 +23,9 @@ struct TrialPlan {
   std::int64_t parameters = 0;
   std::string experiment_id;
 };
+
+// The same for the plan of a run.
+TrialPlan trial_plan_of(const RunPlan& plan);
 
 // Plans as `ringtrain plan` does; data sets' headers are read once for all trials.
 class TrialPlanner {

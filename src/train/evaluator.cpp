@@ -11,8 +11,15 @@
 namespace ringtrain {
 namespace {
 
-// Of an evaluation's totals: the counts of correct answers, correct5 and targets, then the loss of each pass.
+// An evaluation's totals begin with three counts: correct answers, correct answers among the five likeliest, and
+// targets. The loss of each pass follows.
 constexpr std::int64_t first_loss = 3;
+
+// Parameter servers have no rows. In `ringtrain evaluate`, streams of text may have fewer shares than there are ranks.
+bool has_rows(const RunPlan& plan, int rank) {
+  const int worker = rank - first_worker(plan);
+  return worker >= 0 && for_rank(plan, plan.validation_loader, worker).first_row < plan.validation_loader.global_batch;
+}
 
 }  // namespace
 
@@ -24,7 +31,7 @@ Evaluator::Evaluator(const RunPlan& plan, std::shared_ptr<const Dataset> validat
       watchdog_(watchdog),
       program_(compile_part(plan, part_, backend, PassMode::inference, plan.batch.micro_batch)),
       order_(make_pass_order(stages, *program_, plan.experiment.parallel.schedule, 1)),
-      has_rows_(communicator.rank() >= first_worker(plan)),
+      has_rows_(has_rows(plan, communicator.rank())),
       loader_plan_(for_rank(plan, plan.validation_loader, has_rows_ ? communicator.rank() - first_worker(plan) : 0)),
       loader_(std::move(validation), loader_plan_),
       pinned_(backend, loader_.ring()) {

@@ -47,7 +47,7 @@ class Evaluator {
   Watchdog& watchdog_;
   std::unique_ptr<Program> program_;
   std::unique_ptr<PassOrder> order_;
-  bool has_rows_;  // a parameter server has none
+  bool has_rows_;
   LoaderPlan loader_plan_;
   Loader loader_;
   std::vector<float> carried_state_;

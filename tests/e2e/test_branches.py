@@ -56,7 +56,7 @@ def test_a_point_that_a_killed_run_has_reached_is_kept_by_the_next(workshop):
 def test_plan_shows_the_steps_that_are_kept(workshop):
     path = workshop.experiment(checkpoint={"keep_at": [0.5, "12 steps", 9]})
     result = workshop.run("plan", path, ranks=0)
-    assert result.code == 0 and "12 steps: step 12 (epoch" in result.out and "9 epochs: behind the end" in result.out, result
+    assert result.code == 0 and "12 steps: step 12 (epoch" in result.out and "9 epochs: after the end" in result.out, result
 
 
 @pytest.fixture

@@ -1,9 +1,12 @@
 """Which checkpoints a run keeps, and the targets that end it."""
 import json
+import re
 
+import h5py
+import numpy
 import pytest
 
-from conftest import checkpoints, evaluations, last_step
+from conftest import ROOT, checkpoints, evaluations, last_step
 
 
 def saved_steps(run):
@@ -45,3 +48,23 @@ def test_a_target_ends_the_run_at_the_first_evaluation_that_reaches_it(workshop,
     assert last_step(run) == reference[last]["step"]
     assert evaluations(run)[-1][metric] == reference[last][metric]
     assert json.loads((run / "run.json").read_text())["outcome"] == "finished"
+
+
+def test_the_page_of_checkpoints_lists_every_attribute_with_its_type(workshop):
+    """A count is an integer in the file. A name that ends in ... stands for all that begin like it."""
+    kinds = {"text": (str, bytes), "text, JSON": (str, bytes), "integer": numpy.integer, "float": numpy.floating}
+    listed = {}
+    for names, types in re.findall(r"^\| (`[^|]*) \| ([^|]*) \|", (ROOT / "results" / "checkpoints.md").read_text(), re.M):
+        names = re.findall("`([^`]*)`", names)
+        types = [types] * len(names) if types in kinds else types.split(", ")
+        listed.update(zip(names, types, strict=False))
+    run = workshop.train("run", checkpoint__keep_at=["1epochs"], batch={"global": 32, "worker": 8, "micro": 8}, noise__every_steps=1,
+                         stop={"steps": 0, "epochs": 1})
+    with h5py.File(checkpoints(run)[-1]) as file:
+        attributes = dict(file.attrs)
+        assert list(attributes.pop("schema_version")) == [1, 1]
+    assert attributes["samples"] > 0 and attributes["noise_samples"] > 0
+    for name, value in attributes.items():
+        kind = next((kind for one, kind in listed.items() if one == name or one.endswith("...") and name.startswith(one[:-3])), None)
+        assert kind is not None, f"results/checkpoints.md does not list {name}"
+        assert kind not in kinds or isinstance(value, kinds[kind]), (name, value)

@@ -138,6 +138,21 @@ def test_plan_prints_the_arithmetic_for_any_number_of_ranks(workshop):
     assert result.code != 0 and "3 ranks do not divide" in result.err, result
 
 
+def test_plan_expects_the_time_of_the_nearest_earlier_run(workshop):
+    changes = {"run__dir": str(workshop.folder / "next"), "data__validation": ""}
+    plan = ("plan", workshop.experiment(**changes), "stop.steps=400")
+    assert "expected time" not in workshop.run(*plan, ranks=0).out
+    measured = workshop.train("measured", data__validation="")
+    result = workshop.run(*plan, ranks=0)
+    assert re.search(rf"^expected time  about .*, as fast as {re.escape(str(workshop.folder))}/measured$", result.out, re.M), result
+    assert "expected time" not in workshop.run(*plan, "--ranks", 2, ranks=0).out, "measured on one rank"
+    record = json.loads((measured / "run.json").read_text())
+    record["starts"][-1]["elapsed_seconds"] = 20000  # of 20 steps
+    (measured / "run.json").write_text(json.dumps(record))
+    result = workshop.run(*plan, ranks=0)
+    assert "about 4d 15" in result.out and "the run takes about 4d 15" in result.err, result
+
+
 def test_plan_shows_what_the_run_will_be(workshop):
     result = workshop.run("plan", workshop.experiment(), "learning_rate.base=0.02", "--ranks", 2, ranks=0)
     assert result.code == 0, result

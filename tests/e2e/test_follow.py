@@ -181,7 +181,7 @@ def test_tensorboard_reads_every_number_of_a_run_once(packages, run, tmp_path):
 
 def test_restarts_write_no_step_twice_and_a_half_line_waits(packages, run, tmp_path):
     records = records_of(run)
-    say(run, "running")
+    say(run, "not ended")
     for end in (7, 8, 30, len(records)):
         replace_metrics(run, records[:end])
         with open(run / "metrics.jsonl", "a") as file:
@@ -195,7 +195,7 @@ def test_a_resumed_run_replaces_the_steps_that_it_computes_again(packages, run, 
     records = records_of(run)
     again = [{**r, "loss": r["loss"] + 0.01} if "loss" in r else r for r in records]
     begun = json.loads((run / "run.json").read_text())["starts"][0]
-    say(run, "running")
+    say(run, "not ended")
     replace_metrics(run, records[:40])
     folder = tmp_path / "events" / "a"
     with Live(run, "--tensorboard", tmp_path / "events") as live:
@@ -297,7 +297,7 @@ def assert_rows_are(rows, records):
 
 def test_wandb_has_every_number_of_a_run_once(packages, run, tmp_path):
     records = records_of(run)
-    say(run, "running")
+    say(run, "not ended")
     for end in (9, 33, len(records)):
         replace_metrics(run, records[:end])
         if end == len(records):
@@ -448,7 +448,7 @@ def test_mlperfs_checker_accepts_sgd_and_refuses_what_we_say_it_refuses(mlperf, 
 
 
 def test_another_run_gets_what_it_has_and_a_sentence(mlperf, run, tmp_path):
-    say(run, "running")
+    say(run, "not ended")
     words = follow(run, "--mllog", tmp_path / "log.txt", "--once").stdout
     assert "is no log of MLPerf's closed ResNet-50 benchmark" in words and "this is cnn on made-train" in words
     text = (tmp_path / "log.txt").read_text()

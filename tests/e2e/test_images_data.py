@@ -60,7 +60,7 @@ def test_the_number_of_ranks_does_not_change_a_byte(images, tmp_path):
         assert result.returncode == 0, result
         assert result.stdout.count("train       72 images") == 1, result.stdout
         expected = expected or digests(out)
-        assert len(expected) == 8 and digests(out) == expected
+        assert len(expected) == 9 and digests(out) == expected
     assert data("verify", tmp_path / "ranks-3" / "set").returncode == 0
 
 

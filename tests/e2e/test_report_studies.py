@@ -1,5 +1,6 @@
 """What results/report.py makes of branches, of a search, and of what a study says of its trials."""
 
+import fcntl
 import json
 import math
 import shutil
@@ -128,8 +129,8 @@ def study_of(folder, **trials):
 
 
 def test_a_killed_trial_has_the_studys_words(tmp_path):
-    made_runs.write(tmp_path / "s" / "killed", 64, outcome="running")
-    made_runs.write(tmp_path / "s" / "waits", 64, seed=2, outcome="running")
+    made_runs.write(tmp_path / "s" / "killed", 64, outcome="not ended")
+    made_runs.write(tmp_path / "s" / "waits", 64, seed=2, outcome="not ended")
     made_runs.write(tmp_path / "s" / "fine", 64, seed=3)
     study_of(
         tmp_path / "s",
@@ -150,8 +151,17 @@ def test_a_killed_trial_has_the_studys_words(tmp_path):
     assert {row["trial"]: row["also"] for row in tables.trials(made).rows}["fine"] == "same-as-fine"
 
 
+def test_a_run_whose_lock_nobody_holds_is_dead(tmp_path):
+    lock = made_runs.write(tmp_path / "s" / "a", 64, outcome="not ended") / ".lock"
+    lock.touch()
+    with open(lock) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert [(run.state, run.outcome) for run in runs.read_all([tmp_path / "s"])] == [("running", "not ended")]
+    assert [(run.state, run.outcome) for run in runs.read_all([tmp_path / "s"])] == [("failed", "killed")]
+
+
 def test_a_trials_own_file_stands_in_for_the_studys(tmp_path):
-    folder = made_runs.write(tmp_path / "s" / "a", 64, outcome="running")
+    folder = made_runs.write(tmp_path / "s" / "a", 64, outcome="not ended")
     (folder / "trial.json").write_text(json.dumps({"name": "a", "state": "diverged", "error": "the loss is NaN"}))
     (made,) = runs.read_all([tmp_path / "s"])
     assert (made.state, made.outcome) == ("diverged", "the loss is NaN")

@@ -74,7 +74,7 @@ def test_what_a_stop_costs_is_measured_at_the_first_start_and_known_to_the_next(
     assert cost["checkpoint_seconds"] > 0 and cost["step_seconds"] > 0
     assert [path.name for path in (run / "checkpoints").iterdir() if path.name.startswith("trial")] == []
     second = workshop.start_training("run", stop__steps=5, resume=True)[1].wait()
-    assert re.search(r"two steps of .* s and the checkpoint \(.* in .* s, as recorded\)", second.out), second
+    assert re.search(r"two steps of .* s and a checkpoint \(.* in .* s, as recorded\)", second.out), second
 
 
 def test_the_last_words_and_the_record_name_the_signal_and_how_long_ago_it_came(workshop):

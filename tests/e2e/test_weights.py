@@ -2,6 +2,7 @@
 import json
 import subprocess
 
+import h5py
 import numpy
 import pytest
 from PIL import Image
@@ -92,8 +93,18 @@ def test_evaluate_is_the_same_on_any_number_of_ranks_and_any_batch(workshop, wei
     workshop.data = text
     run = workshop.train("run", data__sequence=12)
     one, _ = weights.evaluate(run)
-    for ranks, override in (2, "seed=1"), (4, "batch.global=64"):
+    for ranks, override in (2, "seed=1"), (4, "batch.global=64"), (3, "seed=1"), (3, "batch.micro=8"):
         other, _ = weights.evaluate(run, override, ranks=ranks)
+        assert other["validation_targets"] == one["validation_targets"]
+        assert other["validation_loss"] == pytest.approx(one["validation_loss"], rel=1e-6)
+
+
+def test_streams_of_text_keep_their_number_on_ranks_that_do_not_divide_them(workshop, weights, text):
+    workshop.data = text
+    run = workshop.train("run", data__sequence=12, data__order="streams", batch={"global": 4, "worker": 1})
+    one, _ = weights.evaluate(run)
+    for ranks in 3, 4:
+        other, _ = weights.evaluate(run, ranks=ranks)
         assert other["validation_targets"] == one["validation_targets"]
         assert other["validation_loss"] == pytest.approx(one["validation_loss"], rel=1e-6)
 
@@ -134,9 +145,9 @@ def test_export_takes_the_best_or_the_newest(workshop, weights):
              for option in [(), ("--best",), ("--newest",)]}
     assert steps == {(): str(best), ("--best",): str(best), ("--newest",): "30"}
     (run / "checkpoints" / "best.h5").unlink()
-    result = workshop.run("export", run, "--best", "--out", weights.folder / "none", ranks=0)
+    result = workshop.run("export", run, "--best", "--out", weights.folder / "none.safetensors", ranks=0)
     assert result.code == 1 and "best.h5: no such checkpoint" in result.err, result
-    assert not (weights.folder / "none").exists()
+    assert not (weights.folder / "none.safetensors").exists()
 
 
 def test_train_export_import_evaluate_comes_back_to_the_same_bits(workshop, weights):
@@ -379,6 +390,59 @@ def test_a_resnet_goes_out_with_torchvisions_names_and_comes_back_to_the_same_bi
         weights.bring_in(exported, name, **RESNET)
         runs.append(workshop.train(name, ranks=2, resume=True, **RESNET))
     assert_same_bits(*runs)
+
+
+def test_a_resnet_is_evaluated_on_any_number_of_ranks(workshop, weights, images):
+    workshop.data = images
+    run = workshop.train("run", **{**RESNET, "stop__steps": 2})
+    one, _ = weights.evaluate(run)
+    for ranks, override in (3, "seed=1"), (3, "batch.micro=8"), (4, "batch.worker=16"):
+        other, _ = weights.evaluate(run, override, ranks=ranks)
+        for key in "validation_accuracy", "validation_accuracy5", "validation_targets":
+            assert other[key] == one[key], (ranks, override)
+        assert other["validation_loss"] == pytest.approx(one["validation_loss"], rel=1e-6), (ranks, override)
+
+
+def test_weights_of_pictures_carry_mean_deviation_and_size(workshop, weights, images):
+    """So that they are evaluated with those on other data, whose own mean is another."""
+    workshop.data = images
+    own = {"data__mean": [0.3, 0.5, 0.6], "data__std": [0.2, 0.25, 0.3]}
+    run = workshop.train("run", **{**RESNET, "stop__steps": 2}, **own)
+    said = evaluations(run)[-1]["validation_loss"]
+    with h5py.File(checkpoints(run)[-1]) as file:
+        stored = json.loads(file.attrs["image_input"])
+    assert stored == {"size": 16, "resize": 16, "mean": own["data__mean"], "std": own["data__std"]}
+    exported = weights.export(run, "--newest")
+    _, metadata = read_safetensors(exported)
+    assert json.loads(metadata["mean"]) == stored["mean"] and json.loads(metadata["std"]) == stored["std"]
+    assert metadata["image_size"] == "16"
+    plain = workshop.experiment(**RESNET)
+    for source in [run, "data.mean=[]", "data.std=[]"], [plain, "--weights", exported]:
+        assert weights.evaluate(*source)[0]["validation_loss"] == said
+    other, _ = weights.evaluate(plain, "data.mean=[0.5,0.5,0.5]", "data.std=[0.2,0.2,0.2]", "--weights", exported)
+    assert other["validation_loss"] != said
+
+
+def test_fine_tuning_begins_with_a_new_last_layer(workshop, weights, images, tmp_path):
+    """Everything else is that of the file; the last layer is that of a run of the same seed without it."""
+    workshop.data = images
+    exported = weights.export(workshop.train("run", **{**RESNET, "stop__steps": 2}), "--newest")
+    tensors, _ = read_safetensors(exported)
+    wide = dict(tensors, **{"fc.weight": numpy.ones((1000, 128), numpy.float32), "fc.bias": numpy.ones(1000, numpy.float32)})
+    file = write_safetensors(tmp_path / "wide.safetensors", wide, {"class_ids": json.dumps([str(i) for i in range(1000)])})
+    tuned = workshop.folder / "tuned"
+    experiment = workshop.experiment(run__dir=str(tuned), **RESNET)
+    result = workshop.run("import", file, experiment, "--classes", 1000, ranks=0)
+    assert result.code == 1 and "--classes is 1000, but" in result.err and "has 7 classes" in result.err, result
+    assert workshop.run("import", file, experiment, "--classes", 7, ranks=0).code == 0
+    begun = arrays(checkpoints(tuned)[0])
+    still = workshop.train("still", **{**RESNET, "stop__steps": 1}, learning_rate={"base": 1e-30})
+    fresh = arrays(checkpoints(still)[-1])
+    for name, values in tensors.items():
+        if "num_batches" not in name:
+            wanted = fresh[f"weights/{name}"] if name.startswith("fc.") else values
+            assert numpy.allclose(begun[f"weights/{name}"], wanted, rtol=0, atol=1e-20), name  # an update of 1e-30
+    workshop.train("tuned", resume=True, **RESNET)
 
 
 def test_what_a_resnet_saw_and_said_of_images_adds_up_to_top_1_and_top_5(workshop, weights, images):

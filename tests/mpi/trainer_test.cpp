@@ -109,8 +109,8 @@ TEST_F(TrainerOnDevices, ResumedAfterSkippedUpdatesIsUninterruptedBitForBit) {
   ASSERT_GT(skipped, 0);
   Checkpoint checkpoint = first.snapshot();
   if (session().rank() == 0) {
-    EXPECT_EQ(checkpoint.numbers.at("applied_updates"), 2);
-    EXPECT_EQ(checkpoint.numbers.at("applied_rate"), 0.01);
+    EXPECT_EQ(checkpoint.whole("applied_updates"), 2);
+    EXPECT_EQ(checkpoint.number("applied_rate"), 0.01);
   }
   first.steps(3);
   TrainingRank resumed(e, true, &checkpoint);

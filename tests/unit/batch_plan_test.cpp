@@ -150,6 +150,32 @@ TEST(BatchPlan, WorkersThatRanksCannotShareAreRefused) {
             "of one worker | Set batch.micro=4, or 0.");
 }
 
+TEST(BatchPlan, AnyNumberOfRanksEvaluatesInThePassesOfTheRun) {
+  for (const std::int64_t micro : {0, 4, 8, 32})
+    for (const std::int64_t recorded : {0, 4, 8, 32})
+      for (std::int64_t ranks = 1; ranks <= 40; ++ranks)
+        for (const bool whole_workers : {false, true}) {
+          BatchConfig batch = config(64, 8);
+          batch.micro = micro;
+          const BatchConfig evaluated = evaluation_batch(batch, ranks, recorded);
+          const BatchPlan plan = batch_plan(evaluated, ranks, 8, whole_workers);
+          EXPECT_GE(plan.global, 64);
+          EXPECT_LT(plan.global, 64 + ranks * plan.micro_batch) << "no more padding than a pass of each rank";
+          if (micro > 0) {
+            EXPECT_EQ(plan.micro_batch, micro);
+          }
+          const bool divides = 8 % ranks == 0 && micro == 0;
+          EXPECT_EQ(evaluated.global == 64 && evaluated.worker == 8 && evaluated.micro == 0, divides);
+        }
+  BatchConfig batch = config(64, 8);
+  EXPECT_EQ(evaluation_batch(batch, 3, 16).micro, 16);
+  EXPECT_EQ(evaluation_batch(batch, 3, 64).micro, 22) << "a rank's share, or two ranks would be idle";
+  EXPECT_EQ(dividing_ranks(batch, 7), 4);
+  EXPECT_EQ(dividing_ranks(batch, 9), 8);
+  batch.micro = 32;
+  EXPECT_EQ(dividing_ranks(batch, 7), 2);
+}
+
 TEST(BatchPlan, TheLineShowsTheNumbersAndCountsOneInTheSingular) {
   EXPECT_EQ(to_string(batch_plan(config(4096, 256), 2, 256, false)),
             "4096 = 16 workers x 256 = 2 ranks x 8 micro-steps x 256");

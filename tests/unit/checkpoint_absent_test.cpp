@@ -16,7 +16,7 @@ TEST_F(CheckpointAbsent, WhatWasNotWrittenReadsAsItsAbsenceAndWhatWasAsItself) {
   Checkpoint written;
   written.step = 3;
   written.texts = {{"machine", "one"}};
-  written.numbers = {{"loss_scale", 512}};
+  written.numbers = {{"loss_scale", 512.0}};
   written.arrays = {{"weights/w", {1}, {1.0f}}};
   const std::string file = path("step-000000003.h5");
   write_checkpoint(file, written);
@@ -25,6 +25,15 @@ TEST_F(CheckpointAbsent, WhatWasNotWrittenReadsAsItsAbsenceAndWhatWasAsItself) {
   EXPECT_EQ(read.text_or("fusions", ""), "");
   EXPECT_EQ(read.number_or("loss_scale", 0), 512);
   EXPECT_EQ(read.number_or("loss_scale_steps", 7), 7);
+}
+
+TEST_F(CheckpointAbsent, CountsThatEarlierVersionsWroteAsFractionsAreWhole) {
+  Checkpoint written;
+  written.numbers = {{"samples", 12.0}, {"epoch", 1e300}, {"offset", 5}};
+  EXPECT_EQ(written.whole("samples"), 12);
+  EXPECT_EQ(written.whole("offset"), 5);
+  EXPECT_EQ(written.number("offset"), 5.0);
+  expect_contains(message_of([&] { written.whole("epoch"); }), "expected a whole number");
 }
 
 // It may be whole: a run that passed over it would go on from an older one, and delete it.

@@ -9,6 +9,8 @@
 #include "config/reader.h"
 #include "config/schema.h"
 #include "tests/unit/good_experiment.h"
+#include "tests/unit/with_environment.h"
+#include "tests/unit/with_folder.h"
 
 namespace ringtrain {
 namespace {
@@ -318,6 +320,33 @@ TEST(ConfigReader, ABatchThatCannotChangeAsAskedIsAContradiction) {
   expect({"batch.patience=5"}, "batch.patience is 5 but batch.follow_noise is 0, expected it only with follow_noise");
 }
 
+TEST(ConfigReader, PathsMayNameTheHomeFolderAndVariables) {
+  const WithEnvironment set({{"HOME", "/home/ann"}, {"SCRATCH", "/scratch/ann"}, {"EMPTY", ""}});
+  const auto train = [](const std::string& path) {
+    return parse_experiment(good, "exp.yaml", {"data.train=" + path}).data.train;
+  };
+  EXPECT_EQ(train("~/pets"), "/home/ann/pets");
+  EXPECT_EQ(train("a/~/b~"), "a/~/b~");
+  EXPECT_EQ(train("$SCRATCH/pets"), "/scratch/ann/pets");
+  EXPECT_EQ(train("x/${SCRATCH}_2/$HOME"), "x//scratch/ann_2//home/ann");
+  EXPECT_EQ(train("costs$/5$-${HOME"), "costs$/5$-${HOME");
+  EXPECT_EQ(parse_experiment(replaced(good, "some/train", "$SCRATCH/pets"), "exp.yaml", {"run.dir=~/runs/1"}).run.dir,
+            "/home/ann/runs/1");
+  EXPECT_EQ(parse_experiment(good, "exp.yaml", {"seed=1", "name=pets"}).name, "pets");
+  for (const char* path : {"$NOWHERE_TO_BE_SEEN/pets", "${EMPTY}/pets"})
+    EXPECT_NE(message_of([&] { train(path); }).find("but the environment variable "), std::string::npos) << path;
+  EXPECT_NE(message_of([&] { train("~bob/pets"); }).find("data.train is ~bob/pets, expected ~/"), std::string::npos);
+}
+
+TEST(ConfigReader, AKeyThatMustBeEmptiedForAnotherChoiceSaysHow) {
+  try {
+    parse_experiment(good, "exp.yaml", {"learning_rate.milestones=[3]", "learning_rate.schedule=cosine"});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.hint(), "Set learning_rate.milestones=[], or choose another learning_rate.schedule.");
+  }
+}
+
 TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
   const std::string lr = "learning_rate:\n", adascale = "optimizer:\n  kind: sgd\n  adascale: true\n";
   const std::vector<Bad> cases = {
@@ -365,7 +394,7 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
       {good + adascale,
        {"learning_rate.base_batch=128"},
        "override 'learning_rate.base_batch=128': optimizer.adascale is true but learning_rate.base_batch is 128, "
-       "expected the batch that base was chosen at, at most batch.global"},
+       "expected the batch for which learning_rate.base was chosen, at most batch.global"},
       {good + adascale,
        {"learning_rate.base_batch=16", "learning_rate.scaling=linear"},
        "override 'learning_rate.scaling=linear': optimizer.adascale is true but learning_rate.scaling is linear, "
@@ -466,7 +495,7 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
       {good + lr + "  scaling: linear\n",
        {},
        "exp.yaml:9:3: learning_rate.scaling is linear but learning_rate.base_batch is not given, expected the batch "
-       "that base was chosen at"},
+       "for which learning_rate.base was chosen"},
       {good + lr + "  warmup_from: zero\n  warmup_epochs: 1\n  warmup_steps: 5\n",
        {},
        "exp.yaml:11:3: learning_rate.warmup_epochs is 1 and learning_rate.warmup_steps is 5, expected only one of "

@@ -453,6 +453,20 @@ TEST_F(RecorderTest, OnATerminalNotesAndLogLinesStandAboveTheBar) {
   EXPECT_LT(lines[2].size(), 80u);
 }
 
+TEST_F(RecorderTest, ALineOfABatchLogHasTheRateOfTheStepsSinceTheLineBefore) {
+  Recorder recorder(folder_, 0, 9, 3);
+  for (std::int64_t step = 1; step <= 9; ++step) {
+    StepRecord record = at(step);
+    record.samples = 32 * step;
+    record.seconds = step <= 3 ? 0.5 : step <= 6 ? 0.25 : 0.1;
+    record.samples_per_second = 32 / record.seconds;
+    recorder.step(record);
+  }
+  const std::string text = output();
+  for (const char* rate : {"  64 samples/s", "  128 samples/s", "  320 samples/s"})
+    EXPECT_NE(text.find(rate), std::string::npos) << rate << "\n" << text;
+}
+
 TEST_F(RecorderTest, TheBarIsDrawnAtMostFiveTimesASecond) {
   const std::string text = seen_on_terminal([&] {
     Recorder recorder(folder_, 0, 100000, 1);

@@ -296,7 +296,7 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   record_start(".", example_record());
   ::unsetenv("SLURM_JOB_ID");
   Json json = record_of_run();
-  EXPECT_EQ(json["outcome"], "running");
+  EXPECT_EQ(json["outcome"], "not ended");
   const Json start = json["starts"][0];
   EXPECT_EQ(start["commit"], "abc123");
   EXPECT_EQ(start["command_line"][2], "x y.yaml");

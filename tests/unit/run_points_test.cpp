@@ -88,7 +88,7 @@ TEST(KeptPoints, AreReachedOnceAtTheFirstStepAtOrAfterThem) {
   const std::vector<std::int64_t> said = {0, 8, 15, 31, 100, 150, 180};
   for (std::size_t i = 0; i < said.size(); ++i)
     EXPECT_EQ(position_of(plan.experiment.checkpoint.keep_at[i], plan)->step, said[i]);
-  EXPECT_NE(describe_kept(plan).find("12 epochs: behind the end"), std::string::npos) << describe_kept(plan);
+  EXPECT_NE(describe_kept(plan).find("12 epochs: after the end"), std::string::npos) << describe_kept(plan);
   EXPECT_NE(describe_kept(plan).find("0.5 epochs: step 8 (epoch 0.533333)"), std::string::npos) << describe_kept(plan);
 }
 
@@ -202,12 +202,12 @@ TEST(Branch, RefusesWhatContradictsIt) {
   EXPECT_NE(
       message_of([] {
         plan_of({"branch.from=run@9", "branch.samples=5000", "learning_rate.schedule=cosine"}, point_at_step({}, 135));
-      }).find("ends 960 samples behind that, expected no more"),
+      }).find("ends 960 samples later, expected no more"),
       std::string::npos);
   EXPECT_NE(
       message_of([] {
         plan_of({"branch.from=run@50", "branch.samples=1", "learning_rate.schedule=cosine"}, point_at_step({}, 700));
-      }).find("ends 0 samples behind that, expected no more"),
+      }).find("ends 0 samples later, expected no more"),
       std::string::npos);
 }
 

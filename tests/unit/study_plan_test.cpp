@@ -191,7 +191,7 @@ TEST_F(StudyTime, ARunThatCannotBeReadIsPassedOver) {
   std::ofstream(path("cut") + "/run.json") << "{\"starts\": [{\"ranks\": 2";
   add_run("no-step", 2, 4096, 0);
   std::filesystem::create_directories(path("running"));
-  std::ofstream(path("running") + "/run.json") << "{\"outcome\": \"running\", \"starts\": [{\"ranks\": 2}]}";
+  std::ofstream(path("running") + "/run.json") << "{\"outcome\": \"not ended\", \"starts\": [{\"ranks\": 2}]}";
   EXPECT_EQ(measured_runs(path("")).size(), 1u);
   EXPECT_TRUE(measured_runs(path("nowhere")).empty());
 }

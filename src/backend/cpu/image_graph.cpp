@@ -207,7 +207,7 @@ class Joiner {
   }
   void append(int i, const CrossEntropy& node) {
     if (as<Dense>(input(i)) == nullptr || consumer(input(i)) < 0)
-      throw Error("the CPU backend puts the cross-entropy behind a dense layer");
+      throw Error("the CPU backend computes the cross-entropy of a dense layer's output only");
     result_.loss = keep(std::make_unique<LossOperation>(context_, node, feature(input(i))));
   }
 

@@ -143,7 +143,7 @@ class LstmProgram : public Program {
       }
     }
     if ((classifier_ == nullptr && output_ == nullptr) || (layers.empty() && !input_))
-      throw Error("the CPU backend compiles LSTM layers with one dense layer behind them");
+      throw Error("the CPU backend compiles LSTM layers that are followed by one dense layer");
     for (std::size_t i = 0; i < layers.size(); ++i)
       layers[i]->set_state_place(static_cast<std::int64_t>(i), static_cast<std::int64_t>(layers.size()));
     layers_ = std::move(layers);

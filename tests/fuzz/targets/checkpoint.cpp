@@ -2,6 +2,7 @@
 // lines "name=text" and "name:number" of a checkpoint whose checksums are right; others are damaged files.
 #include "checkpoint/checkpoint.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <sstream>
@@ -35,9 +36,11 @@ Checkpoint good_checkpoint() {
 }
 
 bool same(const Checkpoint& a, const Checkpoint& b) {
-  const auto bits = [](const std::map<std::string, double>& numbers) {
-    std::map<std::string, std::uint64_t> result;
-    for (const auto& [name, number] : numbers) std::memcpy(&result[name], &number, sizeof number);
+  const auto bits = [](const std::map<std::string, Number>& numbers) {
+    std::map<std::string, std::pair<std::size_t, std::uint64_t>> result;
+    for (const auto& [name, number] : numbers)
+      result[name] = {number.index(),
+                      std::visit([](auto value) { return std::bit_cast<std::uint64_t>(value); }, number)};
     return result;
   };
   if (a.step != b.step || a.texts != b.texts || bits(a.numbers) != bits(b.numbers) ||

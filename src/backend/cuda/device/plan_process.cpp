@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/fnv.h"
 
@@ -22,6 +24,7 @@ namespace ringtrain::cuda {
 namespace {
 
 constexpr int answer_limit_seconds = 300;
+constexpr double seconds_between_lines = 5;
 
 std::vector<std::string> split(const std::string& line, char separator) {
   std::vector<std::string> parts(1);
@@ -151,8 +154,19 @@ const std::string& PlanProcess::cudnn_version() {
   return version_;
 }
 
+// Standard error: the plan itself goes to standard output.
+void PlanProcess::tell_progress() {
+  const double now = now_seconds();
+  if (answers_++ == 0) told_at_ = now;
+  if (now - told_at_ < seconds_between_lines) return;
+  told_at_ = now;
+  std::fprintf(stderr, "cuDNN has planned %d operations for %s; the next start finds them in a file\n", answers_,
+               name_.c_str());
+}
+
 PlanAnswer PlanProcess::answer_to(const std::string& verb, const DnnOperation& operation) {
   const std::optional<std::string> line = ask(cat(verb, " ", operation.key()));
+  tell_progress();
   if (line) return parse_answer(*line, '\t');
   PlanAnswer crashed;
   crashed.why = cat("cuDNN ", end_of_child());

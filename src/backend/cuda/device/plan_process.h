@@ -43,12 +43,15 @@ class PlanProcess {
   PlanAnswer answer_to(const std::string& verb, const DnnOperation& operation);
   void start();
   void stop();
+  void tell_progress();
   std::optional<std::string> ask(const std::string& question);  // no value: the child has ended
   bool write_line(const std::string& text);
   std::optional<std::string> read_line();
   std::string end_of_child();
 
   std::string name_, description_, version_, buffer_;
+  int answers_ = 0;     // about plans
+  double told_at_ = 0;  // when a line about progress was written last, or the first question was asked
   pid_t child_ = -1;
   int to_child_ = -1, from_child_ = -1;
 };

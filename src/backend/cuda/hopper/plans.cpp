@@ -105,7 +105,7 @@ Tensors tensors_of(const DnnOperation& o, std::span<void* const> tensors) {
       case DnnRole::sum_other:
       case DnnRole::a:
       case DnnRole::b:
-        throw Error(cat(o.key(), ": tensor ", i, " is of no use for it"));
+        throw Error(cat(o.key(), ": tensor ", i, " is not part of this operation"));
     }
   }
   return t;

@@ -101,8 +101,7 @@ class Joiner {
   void append(int i, const PartOutput&) {
     const Value& x = value(input(i));
     if (x.width != round_up(x.shape.channels, 8))
-      throw Error(cat(x.name, ": maps of ", x.shape.channels, " channels are flattened here, and a stage cannot end ",
-                      "behind that on a GPU"),
+      throw Error(cat(x.name, ": a stage on a GPU cannot end after the flattening of ", x.shape.channels, " channels"),
                   "parallel.cuts: let the stage end before or after the layers between flattening and this cut");
     keep<PartOutputLayer>(value(input(i)));
   }
@@ -212,7 +211,7 @@ class Joiner {
   }
   void append(int i, const CrossEntropy& node) {
     if (as<Dense>(input(i)) == nullptr || consumer(input(i)) < 0)
-      throw Error("the CUDA backend puts the cross-entropy behind a dense layer");
+      throw Error("the CUDA backend computes the cross-entropy of a dense layer's output only");
     result_.loss = keep<LossLayer>(node, value(input(i)));
   }
 

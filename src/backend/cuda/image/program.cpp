@@ -100,7 +100,7 @@ std::unique_ptr<Program> make_image_program(Device& device, const BackendOptions
                                             PassMode mode, int slots) {
   if (group < 1 || (micro_batch % group != 0 && group % micro_batch != 0))
     throw Error(cat("a micro-batch of ", micro_batch, " does not hold whole batch-norm groups of ", group),
-                "batch.micro must be a multiple of batch.worker");
+                "let one of batch.micro and batch.worker be a multiple of the other");
   return std::make_unique<ImageProgram>(device, options, graph, micro_batch, group, precision, mode, slots);
 }
 

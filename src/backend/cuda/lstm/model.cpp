@@ -37,7 +37,7 @@ LstmModel lstm_model(const Graph& graph) {
   }
   const bool has_end = model.dense.output > 0 && model.loss.classes > 0;
   if (!fits || (model.is_first && model.layers.empty()) || has_end != model.is_last)
-    throw Error("the GPU backend compiles LSTM layers on symbols, dropout behind them, and one dense layer");
+    throw Error("the GPU backend compiles LSTM layers on symbols, followed by dropout and one dense layer");
   if (model.is_first) model.hidden = model.layers.front().hidden;
   for (const Lstm& layer : model.layers)
     if (layer.hidden != model.hidden)

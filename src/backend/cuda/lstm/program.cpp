@@ -141,8 +141,8 @@ void LstmProgram::add_state_in() {
   const std::int64_t state_bytes = state_elements(model_.layers.size()) * bytes_of(type_);
   h0_ = schedule_.per_slot("hidden state before", state_bytes);
   c0_ = schedule_.per_slot("cell state before", state_bytes);
-  hn_ = schedule_.buffer("hidden state behind", state_bytes);
-  cn_ = schedule_.buffer("cell state behind", state_bytes);
+  hn_ = schedule_.buffer("hidden state after", state_bytes);
+  cn_ = schedule_.buffer("cell state after", state_bytes);
   packed_ = schedule_.buffer("carried state on its way in", packed_bytes());
   schedule_.add({.name = "carried state in",
                  .uses = {{packed_, true}, {h0_, true}, {c0_, true}},

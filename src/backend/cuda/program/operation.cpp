@@ -19,7 +19,7 @@ std::vector<Operand> in_order(const std::string& name, const DnnOperation& opera
     }
     const auto found = std::find_if(operands.begin(), operands.end(),
                                     [&](const Operand& operand) { return operand.role == tensor.role; });
-    if (found == operands.end()) throw Error(cat(name, ": ", operation.key(), " wants a tensor that is not given"));
+    if (found == operands.end()) throw Error(cat(name, ": ", operation.key(), " needs a tensor that was not given"));
     ordered.push_back(*found);
   }
   return ordered;

@@ -49,7 +49,7 @@ void Schedule::find_lifetimes() {
     for (const Access& use : commands_[i].uses) {
       Item& storage = item(use.storage);
       if (part_of(i) == Part::weights && !storage.lasting)
-        throw Error(cat(commands_[i].name, ": ", storage.what, " must last, for it is filled between passes"));
+        throw Error(cat(commands_[i].name, ": ", storage.what, " is filled between passes, so its memory must last"));
       Life& life = storage.lives[storage.again >= 0 && static_cast<int>(i) >= storage.again ? 1 : 0];
       if (life.first < 0) {
         if (!use.write && !storage.lasting)

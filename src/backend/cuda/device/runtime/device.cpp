@@ -110,7 +110,7 @@ class RuntimeDevice : public Device {
   }
   void release(void* memory) override {
     const auto place = memory_.find(memory);
-    if (place == memory_.end()) throw Error("memory was released that this GPU never gave");
+    if (place == memory_.end()) throw Error("this GPU did not allocate the memory that is released");
     allocated_ -= place->second;
     memory_.erase(place);
     cudaFree(memory);  // destructors call this; the next checked call reports an error

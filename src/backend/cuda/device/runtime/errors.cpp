@@ -28,7 +28,7 @@ std::string advice(cudaError_t status) {
     case cudaErrorDevicesUnavailable:
       return "Another process has the GPU for itself (nvidia-smi shows it): choose another with CUDA_VISIBLE_DEVICES.";
     case cudaErrorMemoryAllocation:
-      return "Lower batch.micro_batch, or choose a GPU that nobody else uses.";
+      return "Lower batch.micro, or choose a GPU that nobody else uses.";
     case cudaErrorIllegalAddress:
     case cudaErrorMisalignedAddress:
     case cudaErrorAssert:
@@ -66,7 +66,7 @@ void throw_out_of_memory(const std::string& what, std::int64_t bytes, std::sourc
   throw Error(
       cat("the GPU has no memory left for ", what, ": ", gibibytes(bytes), " GiB wanted (", bytes, " bytes), ",
           gibibytes(static_cast<std::int64_t>(free)), " of ", gibibytes(static_cast<std::int64_t>(total)), " GiB free"),
-      "Lower batch.micro_batch (auto takes the largest that fits), use 16-bit precision, or end the other "
+      "Lower batch.micro (0 takes the largest that fits), use 16-bit precision, or end the other "
       "programs on this GPU (nvidia-smi lists them).",
       where);
 }
