@@ -11,7 +11,8 @@
 namespace ringtrain {
 namespace {
 
-// Of an evaluation's totals: the counts of correct answers, correct5 and targets, then the loss of each pass.
+// The totals of an evaluation begin with the counts of correct answers, correct5 and targets. The loss of each pass
+// follows from this place on.
 constexpr std::int64_t first_loss = 3;
 
 }  // namespace
@@ -41,7 +42,7 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
   const std::int64_t state_of_pass = plan_.batch.micro_batch * part_.graph.state_size();
   program_->set_weights(weights);
   loader_.seek(0, 0);
-  // The losses of all ranks' passes are added in the order of the samples, so that the sum does not depend on the
+  // The losses of all ranks' passes are added in the order of the samples. So the sum does not depend on the number of
   // ranks.
   std::vector<double> totals(
       static_cast<std::size_t>(first_loss + steps * loader_plan_.global_batch / loader_plan_.micro_batch));

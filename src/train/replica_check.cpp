@@ -15,9 +15,9 @@ namespace ringtrain {
 namespace {
 
 constexpr std::size_t pieces = 4;            // of a checksum, 16 bits each
-constexpr std::size_t sums = 2 * pieces;     // of the pieces, and of their squares
-constexpr std::size_t per_group = 1 + sums;  // and the number of ranks
-constexpr std::size_t most_named = 8;        // ranks in a message
+constexpr std::size_t sums = 2 * pieces;     // the sums of the pieces and of their squares
+constexpr std::size_t per_group = 1 + sums;  // one more counter for the number of ranks
+constexpr std::size_t most_named = 8;        // ranks that a message names
 
 void put(std::uint64_t checksum, std::span<double> to) {
   for (std::size_t i = 0; i < pieces; ++i) {
@@ -48,7 +48,7 @@ std::string host_name() {
   return host;
 }
 
-// The ranks by their checksums; those without a copy have none.
+// The ranks, grouped by their checksums. Ranks without a copy are left out.
 using Copies = std::map<std::pair<double, double>, std::vector<int>>;
 Copies gather_copies(Communicator& communicator, bool has_copy, std::uint64_t checksum) {
   const auto size = static_cast<std::size_t>(communicator.size());
@@ -148,7 +148,8 @@ void ReplicaCheck::run(std::int64_t step) {
   judge(all, step);
 }
 
-// The first tensor whose copies are not the same on all ranks of the group. `leader`: one of them.
+// The name of the first tensor whose copies are not the same on all ranks of the group. `leader` is a rank of the
+// group.
 std::string ReplicaCheck::first_difference(int group, int leader, std::int64_t members) {
   const bool has_copy = groups_.index == group;
   double count = communicator_.rank() == leader ? static_cast<double>(tensors_.size()) : 0;
