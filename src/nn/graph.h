@@ -42,8 +42,8 @@ struct CrossEntropy {
       0;  // of training: targets are (1 - s) one-hot + s / classes (Szegedy et al. 2016, section 7)
 };
 
-// The input of an image model: pixels u8 [height, width, channels] per sample, normalised per channel: (pixel / 255 -
-// mean) / std.
+// The input of an image model: pixels u8 [height, width, channels] per sample, normalised per channel as
+// (pixel / 255 - mean) / std.
 struct ImageInput {
   std::int64_t height = 0, width = 0, channels = 0;
   std::vector<double> mean, std;
@@ -114,8 +114,8 @@ class Graph {
   // The weights start with He initialisation: N(0, 2 / (output x kernel^2)), "fan_out" in torchvision (He et al. 2015).
   int convolution(int input, std::int64_t output, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
                   const std::string& name, bool bias = false);
-  int batch_norm(int input, const std::string& name,
-                 double initial_weight = 1);  // gamma starts at initial_weight, beta at 0
+  // Gamma starts at `initial_weight` and beta at 0.
+  int batch_norm(int input, const std::string& name, double initial_weight = 1);
   int relu(int input);
   int add(int left, int right);
   int max_pool(int input, std::int64_t kernel, std::int64_t stride, std::int64_t padding);
