@@ -14,11 +14,11 @@ void measure_by_base_batch(RunPlan& plan);
 
 // The schedule by which the learning rate is measured.
 const ScheduleContext& rate_schedule(const RunPlan& plan);
-// Where it stands: the position in steps, or the whole ones of AdaScale's `scale_invariant_steps` (Johnson et al. 2020,
-// algorithm 1).
+// The step of the schedule at this point of the run. It is the position in steps or, with AdaScale, the whole part of
+// `scale_invariant_steps` (Johnson et al. 2020, algorithm 1).
 double schedule_steps(const RunPlan& plan, const Position& position, double scale_invariant_steps);
 
-// Whether a run that stands there has all steps that stop.epochs and stop.steps give it.
+// Whether a run at this position has done all steps that stop.epochs and stop.steps ask for.
 bool has_all_steps(const RunPlan& plan, const Position& position, double scale_invariant_steps);
 
 // Whether the norms of the small batches are summed over the ranks with the gradients: AdaScale's update needs them.

@@ -13,7 +13,7 @@
 namespace ringtrain {
 
 struct RunChoices {
-  std::string device, cudnn;                         // which the plans are for; "" where there are none
+  std::string device, cudnn;                         // for which the plans were made; "" without plans
   std::map<std::string, std::string> communication;  // Communicator::record()
   std::string plans;                                 // Device::packed_plans()
 

@@ -25,8 +25,8 @@ void check_fixed_order(const RunPlan& plan);
 // fixed order.
 std::int64_t waiting_nodes(const RunPlan& plan);
 
-// "8 passes of 32 samples in a binary tree, ...", and what it costs a step of one rank, which is measured here: the
-// vectors are made and added. "": no fixed order.
+// "8 passes of 32 samples in a binary tree, ...", with the memory and time that it costs a rank. If `measures` is true,
+// the time is measured here by adding vectors of that size. "" if there is no fixed order.
 std::string describe_fixed_order(const RunPlan& plan, Backend& backend, bool measures);
 
 }  // namespace ringtrain

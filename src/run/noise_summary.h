@@ -19,13 +19,13 @@ struct NoiseOfGroup {
 
 struct NoiseSummary {
   NoiseEstimate mean;                                // averages at the last step
-  NoiseRatio scale;                                  // of them, in samples
-  std::int64_t batch = 0;                            // of the last step
+  NoiseRatio scale;                                  // the ratio of the averages, in samples
+  std::int64_t batch = 0;                            // batch of the last step
   std::int64_t training_samples = 0;                 // D
-  std::optional<double> characters_per_sample = {};  // of text
-  std::vector<NoiseOfGroup> groups = {};             // none: nobody asked
+  std::optional<double> characters_per_sample = {};  // text only
+  std::vector<NoiseOfGroup> groups = {};             // empty: noise.groups is off
 
-  // For the loss over the training set.
+  // The noise scale for the loss over the training set.
   double scale_of_training_set() const;
 };
 
@@ -34,8 +34,8 @@ struct PredictedBatch {
   std::int64_t batch = 0;
   double gain = 0, efficiency = 0;
 };
-// From a quarter of the run's batch to 64 times it, in powers of two. Empty where the noise scale is not above 0: the
-// gradient's average is then lost in its scatter.
+// Predictions from a quarter of the run's batch to 64 times the batch, in powers of two. Empty if the noise scale is
+// not above 0: the noise then hides the average gradient.
 std::vector<PredictedBatch> predicted_batches(const NoiseSummary& summary);
 
 // The table for the log.

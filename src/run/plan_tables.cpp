@@ -26,7 +26,7 @@ std::string describe_data(const DatasetIndex& index, std::int64_t samples) {
       index.is_image() ? cat(index.image.class_ids.size(), " classes") : cat(index.text.vocabulary.size(), " symbols"));
 }
 
-// A resize that was forgotten shows here: 256, the default, leaves 2 % to a model of 32 x 32.
+// The percentage reveals a forgotten data.resize: its default 256 leaves only 2 % of an image to a model of 32 x 32.
 std::string describe_images(const DataConfig& data) {
   const auto size = static_cast<double>(data.image_size), resize = static_cast<double>(data.resize);
   return cat("training ", data.augmentation, data.augmentation == "pad_crop" ? cat(" ", data.pad) : "",
@@ -114,7 +114,7 @@ std::string describe_precision(const Experiment& e) {
                  : cat(", loss scale ", with_digits(s.initial), s.growth_steps > 0 ? ", dynamic" : ", static"));
 }
 
-// With the first batch.
+// The steps of an epoch, with the first batch.
 std::string describe_epoch(const RunPlan& plan) {
   const std::int64_t rest = plan.samples_per_epoch % plan.batch.global;
   const bool last = plan.course.keeps_rest && rest > 0;
