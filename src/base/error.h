@@ -35,7 +35,8 @@ class Error : public std::runtime_error {
   std::source_location where_;
 };
 
-// The place where the error was thrown, for example "src/config/reader.cpp:81". "" for exceptions of other libraries.
+// Returns the place where the error was thrown, for example "src/config/reader.cpp:81". "" for exceptions of other
+// libraries.
 inline std::string thrown_at(const std::exception& error) {
   const auto* own = dynamic_cast<const Error*>(&error);
   return own == nullptr ? "" : cat(own->where().file_name(), ":", own->where().line());

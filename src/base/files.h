@@ -26,8 +26,8 @@ std::string unused_path(const std::string& path);
 void copy_to_disk(const std::string& from, const std::string& to,
                   const std::function<void(std::int64_t bytes)>& progress);
 
-// A hint for the user after a write that failed with this errno, for example "free some space ...". "" if there is no
-// hint.
+// Returns a hint for the user after a write that failed with this errno, for example "free some space ...". "" if there
+// is no hint.
 std::string advice_for_writing(int reason);
 
 }  // namespace ringtrain

@@ -21,7 +21,7 @@ namespace ringtrain {
 
 inline constexpr int deepest_json = 64;
 
-// The deepest level of brackets outside of strings. The text need not be valid JSON.
+// Returns the deepest level of brackets outside of strings. The text need not be valid JSON.
 inline int json_depth(std::string_view text) {
   int depth = 0, deepest = 0;
   bool in_string = false;

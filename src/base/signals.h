@@ -26,12 +26,12 @@ void hold_signals();
 // Acts as if this signal had arrived. A process that learns of the signal in another way calls it.
 void request_stop(int signal_number);
 
-// The first signal received (SIGTERM, SIGUSR1, SIGUSR2, SIGINT or SIGHUP), 0 if none.
+// Returns the first signal received (SIGTERM, SIGUSR1, SIGUSR2, SIGINT or SIGHUP), 0 if none.
 int requested_signal();
-// Seconds since the first signal; 0 if there was none.
+// Returns the seconds since the first signal; 0 if there was none.
 double seconds_since_signal();
 
-// The name of a signal: "SIGTERM", or "signal 9" for a signal that is not listed above.
+// Returns the name of a signal: "SIGTERM", or "signal 9" for a signal that is not listed above.
 std::string signal_name(int signal_number);
 
 }  // namespace ringtrain

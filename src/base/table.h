@@ -22,7 +22,7 @@ class Table {
   std::vector<Row> rows_;
 };
 
-// The number of terminal columns that a UTF-8 text takes, one per character.
+// Returns the number of terminal columns that a UTF-8 text takes, one per character.
 std::size_t display_width(const std::string& text);
 
 // 1234567 -> "1,234,567"; 1536 -> "1.5 KiB".
@@ -32,7 +32,7 @@ std::string readable_bytes(double bytes);
 std::string counted(long long count, const std::string& noun);
 // "a, b, c".
 std::string joined(const std::vector<std::string>& words);
-// The value with so many significant digits: (0.123456, 3) -> "0.123".
+// Returns the value with so many significant digits: (0.123456, 3) -> "0.123".
 std::string with_digits(double value, int digits = 6);
 
 }  // namespace ringtrain

@@ -20,7 +20,7 @@ class TreeSum {
     }
     nodes_.push_back(std::move(value));
   }
-  // The sum of all values, or a default value if there are none.
+  // Returns the sum of all values, or a default value if there are none.
   Value total() const {
     if (nodes_.empty()) return Value{};
     Value sum = nodes_.back();

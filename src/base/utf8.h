@@ -7,18 +7,18 @@
 
 namespace ringtrain {
 
-// The number of bytes of the first symbol of `text`, 1 to 4. It is 0 if they are not valid UTF-8 (overlong forms and
-// surrogates are invalid). `text` must not be empty.
+// Returns the number of bytes of the first symbol of `text`, 1 to 4. It is 0 if they are not valid UTF-8 (overlong
+// forms and surrogates are invalid). `text` must not be empty.
 std::size_t symbol_length(std::string_view text);
 
 // Conversion between a valid symbol and its code point.
 std::uint32_t decode_symbol(std::string_view symbol);
 std::string encode_symbol(std::uint32_t code_point);
 
-// The byte offset of the first invalid byte, or npos.
+// Returns the byte offset of the first invalid byte, or npos.
 std::size_t find_invalid_utf8(std::string_view text);
 
-// The longest prefix of `text` that has at most `most_bytes` bytes and does not end inside a symbol.
+// Returns the longest prefix of `text` that has at most `most_bytes` bytes and does not end inside a symbol.
 std::string_view cut_to(std::string_view text, std::size_t most_bytes);
 
 // Returns `text` without its last symbol if bytes of that symbol are missing.

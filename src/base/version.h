@@ -1,4 +1,5 @@
-// What was built, from which source and with which options. `--version`, run.json and checkpoints contain it.
+// Describes the build: the source, the compiler and the options. `--version`, run.json and checkpoints contain these
+// texts.
 #pragma once
 
 #include <string>

@@ -9,7 +9,7 @@
 
 namespace ringtrain {
 
-// The branch point of a checkpoint that branch.from names. The header of the checkpoint suffices.
+// Returns the branch point of a checkpoint that branch.from names. The header of the checkpoint suffices.
 BranchPoint branch_point_at(const Checkpoint& source);
 
 // Every checkpoint of a branch contains its branch point. stored_branch_point() returns nothing if the checkpoint does

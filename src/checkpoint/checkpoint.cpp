@@ -52,15 +52,15 @@ std::string to_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
-// A line per array. It tells which array is missing and what its shape was.
+// Returns a line per array. It tells which array is missing and what its shape was.
 std::string contents_of(const Checkpoint& checkpoint) {
   std::string text;
   for (const NamedArray& array : checkpoint.arrays) text += array.name + "\t" + to_text(array.shape) + "\n";
   return text;
 }
 
-// The checksum of the root's attributes. HDF5 has no checksum for them, so a flipped bit would change a counter without
-// an error.
+// Returns the checksum of the root's attributes. HDF5 has no checksum for them, so a flipped bit would change a counter
+// without an error.
 std::uint32_t header_crc(const Checkpoint& checkpoint, const std::string& contents) {
   std::uint32_t crc = crc_of(&checkpoint.step, sizeof checkpoint.step);
   for (const auto& [name, text] : checkpoint.texts) {

@@ -66,11 +66,11 @@ inline constexpr std::string_view weights_prefix = "weights/";
 
 // Files in a run's folder: checkpoints/step-000001234.h5, and best.h5 (a copy that `keep` does not delete).
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step);
-// The steps of all checkpoint files in the folder, complete or not, newest first.
+// Returns the steps of all checkpoint files in the folder, complete or not, newest first.
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
-// The path of the newest checkpoint that can be read without error; "" if there is none. best.h5 counts as the oldest,
-// so it is used only if all others are damaged or missing. `warnings` receives a line for each damaged file. Throws
-// Error if a file cannot be read for another reason than damage, for example its permissions.
+// Returns the path of the newest checkpoint that can be read without error; "" if there is none. best.h5 counts as the
+// oldest, so it is used only if all others are damaged or missing. `warnings` receives a line for each damaged file.
+// Throws Error if a file cannot be read for another reason than damage, for example its permissions.
 std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings,
                               const Progress& progress = {});
 

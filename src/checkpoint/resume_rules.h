@@ -1,4 +1,4 @@
-// What may change between a checkpoint and the run that continues from it, and what the user is told about a change.
+// Checks what may change between a checkpoint and the run that continues from it, and tells the user about changes.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace ringtrain {
 
-// The experiment that wrote the checkpoint at `path`. Throws Error if this version does not understand it.
+// Returns the experiment that wrote the checkpoint at `path`. Throws Error if this version does not understand it.
 Experiment experiment_of(const Checkpoint& checkpoint, const std::string& path);
 
 // A key whose values differ between two experiments.
@@ -22,7 +22,7 @@ struct KeyChange {
 // "learning_rate.base: 0.001 -> 0.002"
 std::string to_string(const KeyChange& change);
 
-// Every key that differs, in the order of the schema, except run.dir and run.id, which only name the folder.
+// Returns every key that differs, in the order of the schema, except run.dir and run.id, which only name the folder.
 std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& now);
 
 // Throws Error if the weights, the optimizer's state or the position of the checkpoint would have another meaning in
@@ -33,9 +33,10 @@ void check_belongs(const Checkpoint& checkpoint, const std::string& path, const 
 // The same check for the checkpoint (or its header) with which a branch begins (branch.from).
 void check_source(const Checkpoint& source, const RunPlan& plan);
 
-// A sentence for the user if an update that is already finished would have had another learning rate in this run than
-// in the experiment `before`. It contains the rates before and after the change; steps are counted with the first
-// batch. "" if all rates so far are the same. With AdaScale, `scale_invariant_steps` is the number of steps so far.
+// Returns a sentence for the user if an update that is already finished would have had another learning rate in this
+// run than in the experiment `before`. It contains the rates before and after the change; steps are counted with the
+// first batch. "" if all rates so far are the same. With AdaScale, `scale_invariant_steps` is the number of steps so
+// far.
 std::string changed_rate(const Experiment& before, const RunPlan& plan, const Position& position,
                          double scale_invariant_steps = 0);
 

@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::uint64_t longest_header = 100'000'000;  // the limit of the format's own library
 constexpr const char* damaged_hint = "copy the file again, or write it again";
 
-// The bytes of one element; 0 for a type that the format does not have.
+// Returns the bytes of one element; 0 for a type that the format does not have.
 std::uint64_t bytes_of(const std::string& dtype) {
   static const std::map<std::string, std::uint64_t> sizes = {
       {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},

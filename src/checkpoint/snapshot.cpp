@@ -109,7 +109,7 @@ NameOf state_name(const OptimizerConfig& config, std::size_t index) {
   };
 }
 
-// The optimizer's state vectors of a stage, with their names in files.
+// Returns the optimizer's state vectors of a stage, with their names in files.
 std::vector<std::pair<NameOf, Vector*>> states_of(Trainer& trainer, const RunPlan& plan) {
   std::vector<std::pair<NameOf, Vector*>> all;
   for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i)
@@ -213,7 +213,8 @@ void store_noise_groups(Checkpoint& checkpoint, const NoiseGroups& groups) {
   checkpoint.texts["noise_groups"] = states.dump();
 }
 
-// The states of all groups, one after the other: [group, state]. Groups that the checkpoint does not have are zeros.
+// Returns the states of all groups, one after the other: [group, state]. Groups that the checkpoint does not have are
+// zeros.
 std::vector<double> noise_groups_of(const Checkpoint* checkpoint, const NoiseGroups& groups) {
   constexpr std::size_t each = NoiseScale::state_names.size();
   std::vector<double> all(groups.size() * each, 0.0);
@@ -256,7 +257,8 @@ std::vector<std::int64_t> state_shape(const RunPlan& plan) {
   return {plan.batch.global, plan.graph.state_size() / (2 * hidden), 2, hidden};
 }
 
-// The part of a checkpoint that follows from the plan and the progress. Arrays, machine and loss scale are missing.
+// Returns the part of a checkpoint that follows from the plan and the progress. Arrays, machine and loss scale are
+// missing.
 Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
   Checkpoint c;
   c.step = progress.position.step;
@@ -454,7 +456,7 @@ static Optimizer::Applied applied_by(const Checkpoint& c, const RunPlan& plan) {
   return {.updates = c.step, .rate = learning_rate(then.learning_rate, plan.schedule, static_cast<double>(c.step - 1))};
 }
 
-// The batch that follows the noise scale, and the sample count since which it has been small.
+// Returns the batch that follows the noise scale, and the sample count since which it has been small.
 static std::array<std::int64_t, 2> followed_batch(const Checkpoint& c, const RunPlan& plan) {
   if (plan.experiment.batch.follow_noise == 0) return {0, NoiseFollower::not_small};
   const auto batch = c.whole_or("batch", 0);

@@ -31,23 +31,24 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgres
 // This happens if a signal left no time to compute them.
 void expect_evaluated_norms(const Checkpoint& checkpoint, const std::string& path);
 
-// A checkpoint at step 0 with the weights `weights` [parameters.size()] and zero optimizer state. It records no number
-// of ranks or threads, so a run that resumes from it chooses its own micro-batch.
+// Returns a checkpoint at step 0 with the weights `weights` [parameters.size()] and zero optimizer state. It records no
+// number of ranks or threads, so a run that resumes from it chooses its own micro-batch.
 Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights);
 
-// The meaning of the rows of the first and last layer, as JSON: "vocabulary" for text, "class_ids" for images. A symbol
-// that is a byte but not valid UTF-8 (ringtrain-data text --alphabet bytes) is written as its number: ["a", 195, 169].
+// Returns the meaning of the rows of the first and last layer, as JSON: "vocabulary" for text, "class_ids" for images.
+// A symbol that is a byte but not valid UTF-8 (ringtrain-data text --alphabet bytes) is written as its number: ["a",
+// 195, 169].
 std::map<std::string, std::string> symbols_of(const RunPlan& plan);
-// The symbol of each id, read from the checkpoint of a text model.
+// Returns the symbol of each id, read from the checkpoint of a text model.
 std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint);
 
-// Collective. Loads `checkpoint`, which only rank 0 has, into the trainers of all ranks, and starts the trainer at its
-// position. If it is null on rank 0, the weights are initialised from the seed. The loss scale is loaded only if the
-// checkpoint was trained with fp16.
+// Collective. Loads `checkpoint`, which only rank 0 has, into the trainers of all ranks. The trainers then start at
+// progress.position. If `checkpoint` is null on rank 0, the weights are initialised from the seed. The loss scale is
+// loaded only if the checkpoint was trained with fp16.
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator, StageRanks* stages = nullptr);
 
-// The samples of a device pass, which a resumed run keeps. 0: the checkpoint was not written by a run.
+// Returns the samples of a device pass, which a resumed run keeps. 0: the checkpoint was not written by a run.
 std::int64_t recorded_micro_batch(const Checkpoint& checkpoint);
 
 // Checkpoints of earlier versions lack the place in the epoch and the position of the last update. complete() computes

@@ -5,7 +5,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kParts = 3;  // tag
+constexpr int kParts = 3;  // message tag
 
 std::int64_t elements_of(const ParameterTable& parameters, Elements elements) {
   return elements == Elements::all ? parameters.size() : parameters.trained();

@@ -9,7 +9,7 @@
 
 namespace ringtrain {
 
-// Which elements of a flat vector are meant: with the statistics after the trained tensors, or without them.
+// The elements of a flat vector that a function copies: with the statistics after the trained tensors, or without them.
 enum class Elements { all, trained };
 
 // Collective. `mine` is this rank's part. The result has the layout of plan.parameters. It is empty on all ranks but 0.

@@ -19,7 +19,7 @@ struct SampleShape {
   std::vector<double> mean = {}, std = {};    // per channel, of pixels / 255
 };
 
-// Whether the model takes images. Otherwise it takes text.
+// Returns whether the model takes images. Otherwise it takes text.
 bool takes_images(const ModelConfig& config);
 
 // Throws Error if the model does not fit the kind of data. The hint names the models that do.

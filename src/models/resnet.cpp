@@ -8,7 +8,7 @@ namespace ringtrain {
 
 namespace {
 
-//                          stage   1  2   3  4
+// The number of blocks in each of the four stages, by the depth of the ResNet.
 struct Depth {
   bool bottleneck;
   std::array<std::int64_t, 4> blocks;

@@ -46,7 +46,7 @@ RINGTRAIN_HD AdaScaleAverages with_step(const AdaScaleStep& s, double squared_no
   return a;
 }
 
-// The gain r, from 1 to S. It is 1 before the first step. r / S is the efficiency of the batch (gain() in
+// Returns the gain r, from 1 to S. It is 1 before the first step. r / S is the efficiency of the batch (gain() in
 // optim/noise_scale.h).
 RINGTRAIN_HD double adascale_gain(const AdaScaleAverages& a, double times) {
   if (!(a.steps > 0)) return 1;

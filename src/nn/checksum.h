@@ -11,8 +11,8 @@
 
 namespace ringtrain {
 
-// The finalizer of MurmurHash3 (Appleby 2011). The index of the word is mixed in, so that an exchange of two words is
-// detected.
+// Applies the finalizer of MurmurHash3 (Appleby 2011) to a word. The index of the word is mixed in, so that an exchange
+// of two words is detected.
 RINGTRAIN_HD std::uint64_t checksum_term(std::uint64_t word, std::uint64_t index) {
   std::uint64_t x = word ^ (index * 0x9E3779B97F4A7C15u);
   x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCDu;

@@ -19,7 +19,7 @@ struct ModelLayer {
   std::int64_t input_values = 0;  // that cross a cut before this layer, per sample; 0: first layer
 };
 
-// The layers in order of execution. There is no cut before the first layer.
+// Returns the layers in order of execution. There is no cut before the first layer.
 std::vector<ModelLayer> layers_of(const Graph& graph);
 
 // The speeds from which a stage's time is predicted.
@@ -30,20 +30,20 @@ struct StageRates {
   double value_bytes = 4;
 };
 
-// The seconds per sample of layers [first, last) as one stage. They include the forward pass, twice its time for the
-// backward pass, and the values that cross both ends of the stage in both directions.
+// Returns the seconds per sample of layers [first, last) as one stage. They include the forward pass, twice its time
+// for the backward pass, and the values that cross both ends of the stage in both directions.
 double stage_seconds(const std::vector<ModelLayer>& layers, std::size_t first, std::size_t last,
                      const StageRates& rates = {});
 
-// The first layer of each stage after the first stage, chosen so that the slowest stage is as fast as possible. The
-// method is dynamic programming over (stages, layers), O(stages x layers^2). Throws Error if there are fewer layers
+// Returns the first layer of each stage after the first stage, chosen so that the slowest stage is as fast as possible.
+// The method is dynamic programming over (stages, layers), O(stages x layers^2). Throws Error if there are fewer layers
 // than stages.
 std::vector<std::size_t> fastest_cuts(const std::vector<ModelLayer>& layers, std::int64_t stages,
                                       const StageRates& rates = {});
 
-// The same result from names. A name is that of a layer, of a group of layers ("layer3"), or of a tensor in a layer.
-// Throws Error if a name cannot begin a stage, if the number of names is wrong, or if the names are not in ascending
-// order.
+// Returns the cuts that `names` give. A name is that of a layer, of a group of layers ("layer3"), or of a tensor in a
+// layer. Throws Error if a name cannot begin a stage, if the number of names is wrong, or if the names are not in
+// ascending order.
 std::vector<std::size_t> named_cuts(const std::vector<ModelLayer>& layers, const Graph& graph,
                                     const std::vector<std::string>& names, std::int64_t stages);
 

@@ -39,7 +39,7 @@ struct Dense {
 struct CrossEntropy {
   std::int64_t classes = 0;
   double label_smoothing =
-      0;  // of training: targets are (1 - s) one-hot + s / classes (Szegedy et al. 2016, section 7)
+      0;  // in training the targets are (1 - s) one-hot + s / classes (Szegedy et al. 2016, section 7)
 };
 
 // The input of an image model: pixels u8 [height, width, channels] per sample, normalised per channel as
@@ -61,7 +61,7 @@ struct BatchNorm {
   std::string weight, bias, running_mean, running_var;  // [channels] each
 };
 struct Relu {};
-struct Add {};  // of two inputs
+struct Add {};  // adds two inputs
 // Max pooling. A padded position is never the maximum.
 struct MaxPool {
   std::int64_t kernel = 0, stride = 0, padding = 0;
@@ -154,11 +154,12 @@ class Graph {
   bool has_batch_norm() const { return has_batch_norm_; }           // then a micro-batch has whole virtual workers
   std::int64_t input_bytes() const { return input_bytes_; }         // of one sample: symbol ids or pixels
   std::int64_t forward_flops_per_sample() const { return flops_; }  // multiply and add count as 2, a gather as 0
-  // The number of values that a stream of text carries from one step to the next, per sample: layers x (h, c) x hidden.
+  // Returns the number of values that a stream of text carries from one step to the next, per sample: layers x (h, c) x
+  // hidden.
   std::int64_t state_size() const { return state_size_; }
 
-  // The parameters in the order in which the backward pass finishes them (last node first). The running statistics come
-  // after them.
+  // Returns the parameters in the order in which the backward pass finishes them (last node first). The running
+  // statistics come after them.
   ParameterTable parameters() const;
 
   // Floating-point operations of a node's forward pass, per sample.
@@ -166,18 +167,18 @@ class Graph {
   const std::vector<Parameter>& parameters_of(int node) const {
     return node_parameters_[static_cast<std::size_t>(node)];
   }
-  // Whether the model can be cut before this node. Only one value may cross the cut, and the node must read it and
-  // multiply it by weights.
+  // Returns whether the model can be cut before this node. Only one value may cross the cut, and the node must read it
+  // and multiply it by weights.
   bool can_be_cut(int node) const;
-  // The nodes [first, last) as a graph of their own. A PartInput comes before them if first > 0, and a PartOutput after
-  // them if the model continues. The sequence, the classes and the kind of input are those of the whole model. Throws
-  // Error if the model cannot be cut there.
+  // Returns the nodes [first, last) as a graph of their own. A PartInput comes before them if first > 0, and a
+  // PartOutput after them if the model continues. The sequence, the classes and the kind of input are those of the
+  // whole model. Throws Error if the model cannot be cut there.
   Graph part(int first, int last) const;
 
  private:
   int append(Operation operation, std::vector<int> inputs, std::vector<Parameter> parameters, FeatureShape output,
              std::int64_t flops = 0);
-  // Whether this node is an input of the model.
+  // Returns whether this node is an input of the model.
   bool is_input(int node) const;
   const FeatureShape& shape(int node) const { return nodes_[static_cast<std::size_t>(node)].output; }
   std::vector<Node> nodes_;

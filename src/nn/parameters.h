@@ -23,7 +23,7 @@ struct InitialPart {
 };
 
 struct Parameter {
-  std::string name;                 // as in torch's state_dict: "lstm.weight_ih_l0"
+  std::string name;                 // the name in torch's state_dict: "lstm.weight_ih_l0"
   std::vector<std::int64_t> shape;  // canonical (PyTorch's) layout, row-major
   ParameterKind kind = ParameterKind::weight;
   InitialValues initial = InitialValues::constant;

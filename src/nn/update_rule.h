@@ -62,11 +62,11 @@ struct UpdateRange {
   std::int64_t state() const { return own_state < 0 ? begin : own_state; }
 };
 
-// Whether the optimizer multiplies the rates of tensors by trust ratios.
+// Returns whether the optimizer multiplies the rates of tensors by trust ratios.
 constexpr bool has_trust_ratio(OptimizerKind kind) {
   return kind == OptimizerKind::lars || kind == OptimizerKind::lamb;
 }
-// Whether the optimizer keeps two state values for each weight. The other optimizers keep one.
+// Returns whether the optimizer keeps two state values for each weight. The other optimizers keep one.
 constexpr bool has_second_state(OptimizerKind kind) {
   return kind != OptimizerKind::sgd && kind != OptimizerKind::lars && kind != OptimizerKind::rmsprop &&
          kind != OptimizerKind::schedule_free_sgd && kind != OptimizerKind::muon;
@@ -103,9 +103,9 @@ RINGTRAIN_HD float adam_update(const UpdateRule& r, float w, float g, float& m, 
   return w - r.learning_rate / r.bias_correction1 * m / (__builtin_sqrtf(v) / r.bias_correction2 + r.epsilon);
 }
 
-// The direction of LAMB (You et al. 2020, in the form of apex's FusedLAMB). The step is lr x ratio x direction. The
-// ratio of a tensor needs the norm of the tensor's whole direction, so an update has two passes: first move_moments()
-// for all elements, then the weights.
+// Returns the direction of LAMB (You et al. 2020, in the form of apex's FusedLAMB). The step is lr x ratio x direction.
+// The ratio of a tensor needs the norm of the tensor's whole direction, so an update has two passes: first
+// move_moments() for all elements, then the weights.
 RINGTRAIN_HD float lamb_direction(const UpdateRule& r, float w, float m, float v) {
   return m / r.bias_correction1 / (__builtin_sqrtf(v) / r.bias_correction2 + r.epsilon) + r.weight_decay * w;
 }
@@ -147,13 +147,13 @@ RINGTRAIN_HD float schedule_free_adamw_update(const UpdateRule& r, float y, floa
   v = r.beta2 * v + (1.0f - r.beta2) * g * g;
   return schedule_free_update(r, y, g / (__builtin_sqrtf(v) / r.bias_correction2 + r.epsilon) + r.weight_decay * y, z);
 }
-// The average x of one element.
+// Returns the average x of one element.
 RINGTRAIN_HD float schedule_free_average(float momentum, float y, float z) {
   return y + (1.0f - momentum) / momentum * (y - z);
 }
 
-// The direction of Muon (Jordan 2024, as in torch.optim.Muon) in Nesterov's form. It is orthogonalised as a matrix
-// afterwards (backend/orthogonalizer.h). `momentum` is a running mean.
+// Returns the direction of Muon (Jordan 2024, as in torch.optim.Muon) in Nesterov's form. It is orthogonalised as a
+// matrix afterwards (backend/orthogonalizer.h). `momentum` is a running mean.
 RINGTRAIN_HD float muon_direction(const UpdateRule& r, float g, float& momentum) {
   g = scaled_gradient(r, g);
   momentum += (1.0f - r.momentum) * (g - momentum);
@@ -197,8 +197,8 @@ RINGTRAIN_HD float updated_weight(const UpdateRule& r, float w, float g, float& 
   return w;
 }
 
-// The factor of a tensor's learning rate. `weights` is the squared norm of the tensor. `other` is the squared norm of
-// its gradient before the rule's gradient_scale (lars), or of its lamb_direction() (lamb).
+// Returns the factor of a tensor's learning rate. `weights` is the squared norm of the tensor. `other` is the squared
+// norm of its gradient before the rule's gradient_scale (lars), or of its lamb_direction() (lamb).
 //
 //   lars  coefficient |w| / (|g| + decay |w|)    1 if the weights are zero, which would otherwise never change
 //                                                mlperf: 1 also if the gradient is zero

@@ -16,9 +16,10 @@ class AdaScale {
   AdaScale(double times, double batch, double small_batch) : times_(times), batch_(batch), small_batch_(small_batch) {}
 
   bool measures() const { return times_ > 1; }
-  // The scale-invariant steps so far (tau). Each applied update counts by its gain.
+  // Returns the scale-invariant steps so far (tau). Each applied update counts by its gain.
   double steps() const { return state_[tau]; }
-  // The input for the next update. It is empty if that update has the gain 1. See AdaScaleStep for `small_norms`.
+  // Returns the input for the next update. It is empty if that update has the gain 1. See AdaScaleStep for
+  // `small_norms`.
   std::optional<AdaScaleStep> next(std::int64_t small_norms) const {
     if (!measures()) return std::nullopt;
     return AdaScaleStep{.times = times_,

@@ -34,8 +34,8 @@ bool decays_to_end(const LearningRateConfig& config) {
   return config.schedule == "polynomial" || config.schedule == "cosine";
 }
 
-// The rate between `peak` and `end`. x is the share of the steps between the warm-up and the end of the run that is
-// done.
+// Returns the rate between `peak` and `end`. x is the share of the steps between the warm-up and the end of the run
+// that is done.
 double decayed_to_end(const LearningRateConfig& config, double peak, double x) {
   if (x <= 0) return peak;
   if (x >= 1) return config.end;
@@ -44,8 +44,8 @@ double decayed_to_end(const LearningRateConfig& config, double peak, double x) {
   return config.end + (peak - config.end) * share;
 }
 
-// The factor of `step`. The points are rounded to steps in the same way as milestones. Two points at the same step make
-// a jump, and the second one counts.
+// Returns the factor of `step`. The points are rounded to steps in the same way as milestones. Two points at the same
+// step make a jump, and the second one counts.
 double factor_at(const std::vector<EpochFactor>& points, const ScheduleContext& context, double step) {
   if (points.empty()) throw Error("learning_rate.schedule points needs learning_rate.points");
   const auto at = [&context](const EpochFactor& p) { return static_cast<double>(epochs_to_steps(p.epoch, context)); };

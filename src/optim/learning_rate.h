@@ -20,21 +20,21 @@ struct ScheduleContext {
   std::int64_t whole_epoch = 0;
 
   std::int64_t samples_per_epoch() const { return whole_epoch > 0 ? whole_epoch : steps_per_epoch * global_batch; }
-  // The number of steps before a position, computed from the samples seen. It equals position.step if all batches had
-  // the first batch's size.
+  // Returns the number of steps before a position, computed from the samples seen. It equals position.step if all
+  // batches had the first batch's size.
   double steps(const Position& position) const {
     const auto whole = static_cast<double>(position.epoch * steps_per_epoch);
     const auto offset = static_cast<double>(position.offset);
     if (whole_epoch == 0) return whole + offset / static_cast<double>(global_batch);
     return whole + offset / static_cast<double>(whole_epoch) * static_cast<double>(steps_per_epoch);
   }
-  // The number of epochs before a position, with a fraction within an epoch.
+  // Returns the number of epochs before a position, with a fraction within an epoch.
   double epochs(const Position& position) const { return steps(position) / static_cast<double>(steps_per_epoch); }
 };
 
-// The learning rate of the update that begins after `step` steps (0 is the first update); context.steps() computes
-// `step`. With k = global_batch / base_batch (1 if base_batch is 0), T_w = warmup_steps(), T = total_steps and E =
-// steps_per_epoch:
+// Returns the learning rate of the update that begins after `step` steps (0 is the first update); context.steps()
+// computes `step`. With k = global_batch / base_batch (1 if base_batch is 0), T_w = warmup_steps(), T = total_steps and
+// E = steps_per_epoch:
 //
 //   peak      none: base; linear: base k (Goyal et al. 2017); sqrt: base sqrt k (Krizhevsky 2014);
 //             legw: base sqrt k, with a warm-up of k times the epochs (You et al. 2019)
@@ -58,9 +58,9 @@ struct ScheduleContext {
 // schedule needs one, or points that are empty.
 double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, double step);
 
-// The number of warm-up steps, T_w. It is config.warmup_steps if that is set. Otherwise it is warmup_epochs (legw: k x
-// warmup_epochs) in steps, rounded. LEGW does not multiply warmup_steps by k: a batch k times as large makes 1/k as
-// many steps per epoch, so k times the epochs are the same number of steps.
+// Returns the number of warm-up steps, T_w. It is config.warmup_steps if that is set. Otherwise it is warmup_epochs
+// (legw: k x warmup_epochs) in steps, rounded. LEGW does not multiply warmup_steps by k: a batch k times as large makes
+// 1/k as many steps per epoch, so k times the epochs are the same number of steps.
 std::int64_t warmup_steps(const LearningRateConfig& config, const ScheduleContext& context);
 
 struct LearningRateCorner {
@@ -68,8 +68,8 @@ struct LearningRateCorner {
   double rate;
   std::string what;  // "start of warm-up", "peak", "milestone", "end" ...
 };
-// The steps at which the schedule changes, in order; `ringtrain plan` prints them. Changes after the end of the run are
-// left out. The last two are the last update (step T - 1) and, for decays to `end`, the end (step T).
+// Returns the steps at which the schedule changes, in order; `ringtrain plan` prints them. Changes after the end of the
+// run are left out. The last two are the last update (step T - 1) and, for decays to `end`, the end (step T).
 std::vector<LearningRateCorner> learning_rate_corners(const LearningRateConfig& config, const ScheduleContext& context);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// Which tensors Muon (Jordan 2024) orthogonalises, and which rank orthogonalises each of them.
+// Decides which tensors Muon (Jordan 2024) orthogonalises, and which rank orthogonalises each of them.
 #pragma once
 
 #include <functional>
@@ -12,15 +12,15 @@
 
 namespace ringtrain {
 
-// Whether Muon updates this tensor: a weight with two or more dimensions that is in neither the first nor the last
-// layer.
+// Returns whether Muon updates this tensor: a weight with two or more dimensions that is in neither the first nor the
+// last layer.
 bool is_muons(const Parameter& parameter);
 
-// The tensor as a matrix. Dense layers are [out, in]. Convolutions are [out, in x kernel x kernel]. An LSTM's four
-// gates form one matrix [4 hidden, input], as they are stored; torch.optim.Muon treats torch.nn.LSTM the same way.
+// Returns the tensor as a matrix. Dense layers are [out, in]. Convolutions are [out, in x kernel x kernel]. An LSTM's
+// four gates form one matrix [4 hidden, input], as they are stored; torch.optim.Muon treats torch.nn.LSTM the same way.
 MatrixRange matrix_of(const Parameter& parameter, std::int64_t begin);
 
-// The factor of a matrix's learning rate (optimizer.muon_rate):
+// Returns the factor of a matrix's learning rate (optimizer.muon_rate):
 //   original         sqrt(max(1, rows / columns))
 //   match_rms_adamw  0.2 sqrt(max(rows, columns))
 double muon_rate_factor(const std::string& form, const MatrixRange& matrix);

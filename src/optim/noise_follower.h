@@ -17,8 +17,8 @@ class NoiseFollower {
   NoiseFollower(double multiple, std::int64_t patience, std::int64_t largest)
       : multiple_(multiple), patience_(patience), largest_(largest) {}
 
-  // Whether a step that measures the noise and ends after `samples` samples of the run can double `batch`, for some
-  // result of its measurement.
+  // Returns whether a step that measures the noise and ends after `samples` samples of the run can double `batch`, for
+  // some result of its measurement.
   bool may_double(std::int64_t batch, std::int64_t samples) const;
   // Call this after a step that measured the noise. Returns the new batch, which is `batch` or twice `batch`.
   std::int64_t next(std::int64_t batch, const NoiseRatio& scale, std::int64_t samples);

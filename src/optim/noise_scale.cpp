@@ -6,7 +6,7 @@
 namespace ringtrain {
 namespace {
 
-// The 97.5 % point of Student's t with `freedom` degrees of freedom. The error is at most 1 % from 2 degrees on
+// Returns the 97.5 % point of Student's t with `freedom` degrees of freedom. The error is at most 1 % from 2 degrees on
 // (Abramowitz and Stegun 26.7.5).
 double student_t(double freedom) {
   constexpr double z = 1.959963984540054, z2 = z * z;

@@ -22,8 +22,8 @@ struct NoiseMeasurement {
   double squared_norm = 0;        // |G_B|^2
   double small_squared_norm = 0;  // |G_b|^2, the mean over all small batches of the step
 };
-// The effective b of a batch whose last small batch may be smaller than the others: sum of b_i^2 / B. The mean of
-// G_b|^2, weighted by b_i^2, then has the expectation |G|^2 + tr(Sigma) / b.
+// Returns the effective b of a batch whose last small batch may be smaller than the others: sum of b_i^2 / B. The mean
+// of G_b|^2, weighted by b_i^2, then has the expectation |G|^2 + tr(Sigma) / b.
 double mean_small_batch(std::int64_t batch, std::int64_t small_batch);
 
 // Unbiased estimates. A single estimate is noisy, and `gradient` may be negative. Nothing is clamped.
@@ -64,9 +64,9 @@ class NoiseScale {
   NoiseEstimate mean() const;         // mean(), ratio() and targets_per_sample() need !empty()
   NoiseRatio ratio() const;           // in samples
   double targets_per_sample() const;  // averaged in the same way
-  // The difference between the newest step and the step before it, which still counts in the averages. "batch" is a
-  // change of the global or small batch (not the smaller last batch of an epoch). "rate" is a change of more than a
-  // tenth. "batch and rate" is both. "" is no change.
+  // Returns the difference between the newest step and the step before it, which still counts in the averages. "batch"
+  // is a change of the global or small batch (not the smaller last batch of an epoch). "rate" is a change of more than
+  // a tenth. "batch and rate" is both. "" is no change.
   const std::string& change() const { return change_; }
 
   // For checkpoints.
@@ -110,13 +110,13 @@ class NoiseScale {
   std::string change_;
 };
 
-// The number of steps at `batch` that one step at `times` x `batch` is worth. This is r_S of AdaScale (Johnson et al.
-// 2020) for S = `times`, computed from the noise scale in samples. gain / times is the share of the larger batch's
-// samples that is not wasted (EFFICIENCY of Pollux, Qiao et al. 2021).
+// Returns the number of steps at `batch` that one step at `times` x `batch` is worth. This is r_S of AdaScale (Johnson
+// et al. 2020) for S = `times`, computed from the noise scale in samples. gain / times is the share of the larger
+// batch's samples that is not wasted (EFFICIENCY of Pollux, Qiao et al. 2021).
 double gain(double noise_scale, double batch, double times);
 
-// The same two numbers for the loss over a training set of `samples` samples, which are drawn without replacement. The
-// squared gradient of that loss is larger than the population's: |G|^2 + tr(Sigma) / samples.
+// Returns the two estimates for the loss over a training set of `samples` samples, which are drawn without replacement.
+// The squared gradient of that loss is larger than the population's: |G|^2 + tr(Sigma) / samples.
 NoiseEstimate of_training_set(const NoiseEstimate& population, std::int64_t samples);
 
 }  // namespace ringtrain

@@ -56,13 +56,13 @@ bool has_ratio(const OptimizerConfig& config, ParameterKind kind) {
   return config.kind == "lamb" && (config.trust_undecayed || decays(config, kind));
 }
 
-// The configuration of the optimizer for the tensors that are not matrices of Muon.
+// Returns the configuration of the optimizer for the tensors that are not matrices of Muon.
 OptimizerConfig other_than_muon(OptimizerConfig config) {
   if (config.kind == "muon") config.kind = config.other_kind;
   return config;
 }
 
-// The value of beta in the schedule-free paper.
+// Returns the value of beta in the schedule-free paper.
 double schedule_free_momentum(const OptimizerConfig& config) {
   return config.kind == "sgd" ? config.momentum : config.beta1;
 }

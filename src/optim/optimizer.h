@@ -60,9 +60,9 @@ class Optimizer {
              Program* program);
   UpdateResult finish();
 
-  // What later updates need in addition to state(). Adam's bias correction needs the number of applied updates.
-  // Momentum correction needs the rate of the last update. Schedule-free averaging needs the last two members. Skipped
-  // updates do not count.
+  // The numbers that later updates need in addition to state(). Adam's bias correction needs the number of applied
+  // updates. Momentum correction needs the rate of the last update. Schedule-free averaging needs the last two members.
+  // Skipped updates do not count.
   struct Applied {
     std::int64_t updates = 0;
     double rate = 0;            // of the last update; 0: none yet
@@ -73,12 +73,13 @@ class Optimizer {
   const Applied& applied() const { return applied_; }
   void resume(const Applied& applied) { applied_ = applied; }
 
-  // The names of the state() vectors in checkpoints. They are torch.optim's names if torch.optim has that optimizer.
+  // Returns the names of the state() vectors in checkpoints. They are torch.optim's names if torch.optim has that
+  // optimizer.
   static std::vector<std::string> state_names(const OptimizerConfig& config);
-  // The names of one tensor's state. With Muon, its matrices and the other tensors have different state in the same
-  // vectors. "": the tensor has no state in that vector.
+  // Returns the names of one tensor's state. With Muon, its matrices and the other tensors have different state in the
+  // same vectors. "": the tensor has no state in that vector.
   static std::vector<std::string> state_names(const OptimizerConfig& config, const Parameter& parameter);
-  // The state of the elements that this rank updates. For a whole model each vector has [parameters.trained()]
+  // Returns the state of the elements that this rank updates. For a whole model each vector has [parameters.trained()]
   // elements.
   std::vector<std::unique_ptr<Vector>>& state() { return state_; }
   // Reads or writes elements [begin, begin + size) of state vector `index`, counted in the flat vector. If ranks share
@@ -86,21 +87,22 @@ class Optimizer {
   // elements.
   void read_state(std::size_t index, std::int64_t begin, std::span<float> values);
   void write_state(std::size_t index, std::int64_t begin, std::span<const float> values);
-  // Whether this rank has only the state of its own elements. UpdateShare::gather brings the state of other ranks.
+  // Returns whether this rank has only the state of its own elements. UpdateShare::gather brings the state of other
+  // ranks.
   bool is_shared() const { return share_.gather != nullptr; }
-  // The length of a state vector on a rank that updates the elements `own`.
+  // Returns the length of a state vector on a rank that updates the elements `own`.
   static std::int64_t state_elements(const ParameterTable& parameters,
                                      const std::optional<std::vector<ElementRange>>& own);
-  // Whether the evaluated weights are an average (optimizer.schedule_free). update() is then given y, the point at
-  // which the gradient is computed, and the state "z" starts as a copy of the weights.
+  // Returns whether the evaluated weights are an average (optimizer.schedule_free). update() is then given y, the point
+  // at which the gradient is computed, and the state "z" starts as a copy of the weights.
   static bool averages(const OptimizerConfig& config) { return config.schedule_free; }
   // Call this before the first update. It sets the state that does not start at zero.
   void begin(const Vector& weights);
-  // The weights that are evaluated, exported and compared. They are `weights` itself or, with schedule_free, the
-  // average x that belongs to `weights`. Each call computes the average again and copies the statistics of `weights`.
-  // Waits for a device. Collective if ranks share the elements.
+  // Returns the weights that are evaluated, exported and compared. They are `weights` itself or, with schedule_free,
+  // the average x that belongs to `weights`. Each call computes the average again and copies the statistics of
+  // `weights`. Waits for a device. Collective if ranks share the elements.
   Vector& evaluated(Vector& weights);
-  // The trained tensors in the order of the parameter table.
+  // Returns the trained tensors in the order of the parameter table.
   std::span<const UpdateRange> ranges() const { return tensors_; }
   // Squared norms of the gradient that the newest start() was given, one per range. The gradient is the reduced one,
   // with the loss scale, before clipping and weight decay. Call it after finish(). Before finish(), fetch_norms() may

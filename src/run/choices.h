@@ -19,7 +19,7 @@ struct RunChoices {
 
   bool empty() const { return device.empty() && communication.empty(); }
   bool fit(const cuda::DeviceFacts& facts) const { return device == facts.name && cudnn == facts.cudnn_version; }
-  // The choices without the plans, as one line of JSON for the other ranks.
+  // Returns the choices without the plans, as one line of JSON for the other ranks.
   std::string head() const;
   static RunChoices of_head(const std::string& line);  // throws Error
 };

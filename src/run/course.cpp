@@ -14,7 +14,7 @@
 namespace ringtrain {
 namespace {
 
-// The last step by stop.epochs, in steps of the schedule; 0: stop.epochs is not given.
+// Returns the last step by stop.epochs, in steps of the schedule; 0: stop.epochs is not given.
 std::int64_t last_step_of_epochs(const RunPlan& plan) {
   StopConfig stop = plan.experiment.stop;
   stop.steps = 0;
@@ -25,12 +25,12 @@ bool has_end(const RunPlan& plan) {
   return plan.experiment.stop.epochs > 0 || plan.experiment.stop.steps > 0 || plan.experiment.branch.samples > 0;
 }
 
-// The samples that are left of branch.samples.
+// Returns the samples that are left of branch.samples.
 std::int64_t samples_left(const RunPlan& plan, const Position& p) {
   return plan.branch.position.samples + plan.experiment.branch.samples - p.samples;
 }
 
-// The number of whole epochs with one batch that begin at `p`, before `next` and before the end of the run.
+// Returns the number of whole epochs with one batch that begin at `p`, before `next` and before the end of the run.
 std::int64_t whole_epochs(const RunPlan& plan, const BatchCourse& course, const Position& p, const BatchStage* next) {
   if (p.offset > 0) return 0;
   std::int64_t epochs = INT64_MAX;
@@ -43,7 +43,7 @@ std::int64_t whole_epochs(const RunPlan& plan, const BatchCourse& course, const 
   return std::max<std::int64_t>(0, epochs);
 }
 
-// The position at which the batch of `position` changes or the run ends. Returns nothing if neither is known.
+// Returns the position at which the batch of `position` changes or the run ends. Returns nothing if neither is known.
 std::optional<Position> end_of_batch(const RunPlan& plan, const BatchCourse& course, const Position& position) {
   const BatchStage* stage = &course.stage_at(position);
   const BatchStage* next = stage == &course.stages.back() ? nullptr : stage + 1;
@@ -56,7 +56,7 @@ std::optional<Position> end_of_batch(const RunPlan& plan, const BatchCourse& cou
   return p;
 }
 
-// The position at which the run ends on this course. Returns nothing if it is not known.
+// Returns the position at which the run ends on this course. Returns nothing if it is not known.
 std::optional<Position> end_of_run(const RunPlan& plan, const BatchCourse& course) {
   std::optional<Position> p = course.settled(plan.branch.position);
   while (p && !is_over(plan, *p)) p = end_of_batch(plan, course, *p);

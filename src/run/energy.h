@@ -21,9 +21,9 @@ class EnergyMeter {
   EnergyMeter(const EnergyMeter&) = delete;
   EnergyMeter& operator=(const EnergyMeter&) = delete;
 
-  // The joules of each part: "package-0", and "package-0 dram" if memory is counted separately. Empty if nothing can be
-  // read. Parts that a package contains (cores, graphics) or that contain it (the platform) are left out, so the sum of
-  // the parts counts nothing twice.
+  // Returns the joules of each part: "package-0", and "package-0 dram" if memory is counted separately. Empty if
+  // nothing can be read. Parts that a package contains (cores, graphics) or that contain it (the platform) are left
+  // out, so the sum of the parts counts nothing twice.
   std::map<std::string, double> joules();
 
  private:

@@ -48,8 +48,8 @@ std::string read_lock_text(int lock) {
   return result;
 }
 
-// Whether the folder contains nothing but the lock file, the probe file of a killed process, and files of NFS. NFS
-// keeps a removed file under another name while a process has it open.
+// Returns whether the folder contains nothing but the lock file, the probe file of a killed process, and files of NFS.
+// NFS keeps a removed file under another name while a process has it open.
 bool is_empty(const std::string& path) {
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();

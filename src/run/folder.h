@@ -11,19 +11,19 @@
 
 namespace ringtrain {
 
-// Whether results/<name> is a folder of the program itself. No experiment or study may write into it.
+// Returns whether results/<name> is a folder of the program itself. No experiment or study may write into it.
 bool is_kept_name(std::string_view name);
 
-// The path of the run's folder. It is run.dir, or results/<name>/<run.id>. Without run.dir and run.id, it is
+// Returns the path of the run's folder. It is run.dir, or results/<name>/<run.id>. Without run.dir and run.id, it is
 // results/<name>/<time, as in 20261121-103059>, or with `resume` the folder that results/<name>/latest points to. A
 // folder named by the time is made here, so that two runs never get the same folder. If another job started in the same
 // second, -2, -3, ... is appended. Throws Error if the program uses the name itself.
 std::string run_folder_path(const Experiment& experiment, bool resume);
 
-// The experiment file and overrides of a command line whose source may be a run's folder or the experiment.yaml in it.
-// With `resume`, such a source means that run: its experiment.yaml, and run.dir set to the folder (an override of
-// run.dir by the user takes precedence). Other sources are returned unchanged. Throws Error for a folder without a run,
-// and for a run's folder without `resume`.
+// Returns the experiment file and overrides of a command line whose source may be a run's folder or the experiment.yaml
+// in it. With `resume`, such a source means that run: its experiment.yaml, and run.dir set to the folder (an override
+// of run.dir by the user takes precedence). Other sources are returned unchanged. Throws Error for a folder without a
+// run, and for a run's folder without `resume`.
 ExperimentArguments experiment_of_run(ExperimentArguments source, bool resume);
 
 // Makes the folder, checks that it can be written, and locks it. Throws Error with a hint.
@@ -35,11 +35,11 @@ ExperimentArguments experiment_of_run(ExperimentArguments source, bool resume);
 class RunFolder {
  public:
   RunFolder(const std::string& path, bool resume);
-  // The folder of a study's trial. It is made if it is missing, and an earlier start may have used it. Null if another
-  // process has the lock.
+  // Returns the folder of a study's trial. It is made if it is missing, and an earlier start may have used it. Null if
+  // another process has the lock.
   static std::unique_ptr<RunFolder> claim(const std::string& path);
-  // The same, but only if `look` returns true both before and after the lock is taken, because another process may have
-  // used the folder in between. Null if `look` returns false.
+  // Claims the folder as claim() does, but only if `look` returns true both before and after the lock is taken. Another
+  // process may have used the folder in between. Returns null if `look` returns false.
   static std::unique_ptr<RunFolder> claim_where(const std::string& path, const std::function<bool()>& look);
   ~RunFolder();  // releases the lock
   RunFolder(const RunFolder&) = delete;
@@ -62,9 +62,9 @@ class RunFolder {
 // The file of a trial's folder with the trial's state (study/trial_record.h), beside the files of a run.
 inline constexpr const char* trial_file_name = "trial.json";
 
-// Whether the process that wrote the text of a lock file has ended. The text is "host pid 1234", with "job 4711 restart
-// 0" under Slurm. The process must be on this host, or belong to an earlier start of this requeued job. Processes of
-// other hosts cannot be checked and count as running. An empty text means a released lock.
+// Returns whether the process that wrote the text of a lock file has ended. The text is "host pid 1234", with "job 4711
+// restart 0" under Slurm. The process must be on this host, or belong to an earlier start of this requeued job.
+// Processes of other hosts cannot be checked and count as running. An empty text means a released lock.
 bool lock_owner_is_gone(const std::string& text);
 
 }  // namespace ringtrain

@@ -36,8 +36,8 @@ struct Machine {
   void agree_on_fusions(const std::function<void()>& compile);
   std::string plans;       // rank 0: cuDNN's plans, as the other ranks got them
   std::string plan_cache;  // the folder of plans and measured fusions; "": none
-  // What a resumed run needs to continue bit for bit. The checkpoints contain the table of fusions ("" on a CPU). The
-  // run's folder contains choices().
+  // The choices that a resumed run needs to continue bit for bit. The checkpoints contain the table of fusions ("" on a
+  // CPU). The run's folder contains choices().
   std::string fusion_choices() const { return fusions ? fusions->text() : ""; }
   RunChoices choices() const;
   // Collective. Call it before agree_on_fusions(). The plans are used if they are for this device type and cuDNN
@@ -54,8 +54,8 @@ Machine make_machine(const Experiment& experiment, const RankGroup& group, int t
 // part can still tell the other ranks. `kept` are the choices of the run that is resumed. `node` describes what all
 // ranks of the job on this node see, if the group is only a part of them. null: the group's ranks divide the devices.
 std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group);
-// The host communicator of a run that trains. With parallel.replicas the run continues if a server dies. Throws Error
-// with a hint if MPI has no fault tolerance.
+// Returns the host communicator of a run that trains. With parallel.replicas the run continues if a server dies. Throws
+// Error with a hint if MPI has no fault tolerance.
 std::unique_ptr<Communicator> make_training_communicator(const Experiment& experiment, const RankGroup& group);
 void complete_machine(Machine& machine, const Experiment& experiment, const RankGroup& group, int threads,
                       const RunChoices& kept = {}, const NodeDevices* node = nullptr);
@@ -66,9 +66,9 @@ std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const
 // Collective over the ranks of `host`. The library that the experiment chooses to sum vectors of this device.
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept = {});
-// The machine for `ringtrain plan`. It has a backend that compiles programs and counts memory, but no communicators,
-// because one process plans for all ranks. `device` is the name or description of a GPU, "" for this CPU. `plan_cache`
-// is machine.plan_cache; the measured fusions in it are used, as a run on such a GPU would use them.
+// Returns the machine for `ringtrain plan`. It has a backend that compiles programs and counts memory, but no
+// communicators, because one process plans for all ranks. `device` is the name or description of a GPU, "" for this
+// CPU. `plan_cache` is machine.plan_cache; the measured fusions in it are used, as a run on such a GPU would use them.
 Machine make_planning_machine(int threads, const std::string& device, const std::string& plan_cache = "");
 
 }  // namespace ringtrain

@@ -20,13 +20,14 @@ bool is_auto(const Experiment& e) {
   return e.memory.recompute == Names{"auto"};
 }
 
-// The limit in bytes; 0: no limit. If blocks are chosen automatically without a limit, the GPU's memory is the limit.
+// Returns the limit in bytes; 0: no limit. If blocks are chosen automatically without a limit, the GPU's memory is the
+// limit.
 std::int64_t limit_of(const Experiment& e, const Backend& backend) {
   if (e.memory.limit_gib == 0 && is_auto(e)) return backend.device_bytes();
   return static_cast<std::int64_t>(e.memory.limit_gib * (1 << 30));
 }
 
-// The blocks that the experiment names itself.
+// Returns the blocks that the experiment names itself.
 Names named_blocks(const Experiment& e) {
   return is_auto(e) || e.memory.recompute == Names{"none"} ? Names{} : e.memory.recompute;
 }
@@ -37,7 +38,7 @@ Names all_blocks(const Graph& graph) {
   return names;
 }
 
-// The same plan with another micro-batch. The batch and its course do not change.
+// Returns the same plan with another micro-batch. The batch and its course do not change.
 RunPlan with_passes(RunPlan p, std::int64_t micro_batch, const Names& recomputed) {
   BatchConfig batch = p.experiment.batch;
   batch.micro = micro_batch;
@@ -51,7 +52,7 @@ RunPlan with_passes(RunPlan p, std::int64_t micro_batch, const Names& recomputed
   return p;
 }
 
-// The bytes of the rank that needs most memory. The stages of a pipeline differ.
+// Returns the bytes of the rank that needs most memory. The stages of a pipeline differ.
 std::int64_t bytes_with(const RunPlan& p, Backend& backend, std::int64_t micro_batch, const Names& recomputed) {
   const RunPlan trial = with_passes(p, micro_batch, recomputed);
   std::int64_t most = 0;
@@ -60,7 +61,7 @@ std::int64_t bytes_with(const RunPlan& p, Backend& backend, std::int64_t micro_b
   return most;
 }
 
-// The micro-batches that the rank's rows allow, in increasing order.
+// Returns the micro-batches that the rank's rows allow, in increasing order.
 std::vector<std::int64_t> candidates(const RunPlan& p) {
   std::int64_t rows = p.experiment.noise.small_batch;
   if (rows == 0) {
@@ -98,7 +99,7 @@ std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend, std::int64_
   return sizes[good];
 }
 
-// The number of values that the backward pass reads and that recomputation does not keep.
+// Returns the number of values that the backward pass reads and that recomputation does not keep.
 double kept_elements(const Graph& graph, const Block& block) {
   double elements = 0;
   for (std::size_t i = block.first; i <= block.last; ++i) {
@@ -111,8 +112,8 @@ double kept_elements(const Graph& graph, const Block& block) {
   return elements;
 }
 
-// The cheapest blocks whose recomputation makes the micro-batch fit on the ranks of a stage. `trial` recomputes no
-// block.
+// Returns the cheapest blocks whose recomputation makes the micro-batch fit on the ranks of a stage. `trial` recomputes
+// no block.
 Names cheapest_blocks(const RunPlan& trial, Backend& backend, std::int64_t limit, int stage) {
   ModelPart part = part_of(trial, stage);
   const auto program_bytes = [&](const Names& names) {
@@ -153,7 +154,7 @@ Names cheapest_blocks(const RunPlan& trial, Backend& backend, std::int64_t limit
   return all_blocks(part.graph);
 }
 
-// The same for all stages.
+// Returns the cheapest blocks of all stages.
 Names cheapest_blocks(const RunPlan& p, Backend& backend, std::int64_t limit, std::int64_t micro_batch) {
   const RunPlan trial = with_passes(p, micro_batch, {});
   Names names;
@@ -167,7 +168,7 @@ std::string readable(std::int64_t bytes) {
   return readable_bytes(static_cast<double>(bytes));
 }
 
-// The bytes in GiB, the unit of the key, rounded up.
+// Returns the bytes in GiB, the unit of the key, rounded up.
 std::string gib(std::int64_t bytes) {
   return with_digits(std::ceil(static_cast<double>(bytes) / (1 << 30) * 1e4) / 1e4);
 }
@@ -195,8 +196,9 @@ std::string gib(std::int64_t bytes) {
               hint);
 }
 
-// The share of extra operations, relative to a step without recomputation, whose backward pass costs two forward
-// passes. It is an upper bound, because values of a block that the backward pass does not read are not computed again.
+// Returns the share of extra operations, relative to a step without recomputation, whose backward pass costs two
+// forward passes. It is an upper bound, because values of a block that the backward pass does not read are not computed
+// again.
 double extra_flops(const Graph& graph) {
   std::int64_t again = 0;
   for (const Block& block : graph.blocks())
@@ -212,7 +214,7 @@ std::string milliseconds(double seconds) {
   return cat(with_digits(1000 * seconds, 3), " ms");
 }
 
-// The bytes that a pass copies, and the time of the copies beside the time of the pass.
+// Returns the bytes that a pass copies, and the time of the copies beside the time of the pass.
 std::string describe_offload(const RunPlan& p, Backend& backend) {
   const HostTraffic traffic =
       backend.compile(p.graph, p.batch.micro_batch, p.precision, PassMode::training, p.norm_group)->host_traffic();

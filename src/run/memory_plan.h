@@ -16,7 +16,7 @@
 
 namespace ringtrain {
 
-// The bytes that the limit applies to. On a CPU it is all memory of the rank, on a GPU the memory of the GPU.
+// Returns the bytes that the limit applies to. On a CPU it is all memory of the rank, on a GPU the memory of the GPU.
 std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend& backend);
 
 // Marks the blocks that memory.recompute names, before the size of a pass is chosen. Throws Error for an unknown name.
@@ -34,10 +34,10 @@ void mark_named_blocks(const Experiment& experiment, Graph& graph);
 // this machine does not support.
 void plan_memory(RunPlan& plan, Backend& backend, std::int64_t wanted_micro_batch);
 
-// The largest micro-batch that the planned run could have. Without a limit it is all rows of a rank.
+// Returns the largest micro-batch that the planned run could have. Without a limit it is all rows of a rank.
 std::int64_t largest_micro_batch(const RunPlan& plan, Backend& backend);
 
-// The formula with its numbers and the largest micro-batch of each choice. "" if no key memory.* is used.
+// Returns the formula with its numbers and the largest micro-batch of each choice. "" if no key memory.* is used.
 std::string describe_memory_choices(const RunPlan& plan, Backend& backend);
 
 }  // namespace ringtrain

@@ -25,7 +25,7 @@ struct NoiseSummary {
   std::optional<double> characters_per_sample = {};  // text only
   std::vector<NoiseOfGroup> groups = {};             // empty: noise.groups is off
 
-  // The noise scale for the loss over the training set.
+  // Returns the noise scale for the loss over the training set.
   double scale_of_training_set() const;
 };
 
@@ -38,7 +38,7 @@ struct PredictedBatch {
 // not above 0: the noise then hides the average gradient.
 std::vector<PredictedBatch> predicted_batches(const NoiseSummary& summary);
 
-// The table for the log.
+// Returns the table for the log.
 std::string describe(const NoiseSummary& summary);
 
 }  // namespace ringtrain

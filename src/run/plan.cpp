@@ -109,8 +109,8 @@ void check_stated(const char* key, std::int64_t stated, std::int64_t found, cons
                 cat("give the data set that the experiment means, or correct ", key));
 }
 
-// The bytes of weights, gradients and optimizer state, and of the vector that the noise scale needs when passes are
-// accumulated.
+// Returns the bytes of weights, gradients and optimizer state, and of the vector that the noise scale needs when passes
+// are accumulated.
 std::int64_t vector_bytes(const ParameterTable& parameters, const Experiment& e) {
   const std::int64_t states = std::ssize(Optimizer::state_names(e.optimizer)) + (e.noise.every_steps > 0 ? 1 : 0);
   const std::int64_t full = Optimizer::averages(e.optimizer) ? 3 : 2;
@@ -135,7 +135,7 @@ SampleShape sample_shape(const Experiment& e, const DatasetIndex& train) {
 
 namespace {
 
-// The common part of a plan for training and for evaluation. `small_batch` is noise.small_batch if it matters,
+// Returns the common part of a plan for training and for evaluation. `small_batch` is noise.small_batch if it matters,
 // otherwise 0. `batch` contains the changes of the batch that this run may have. `stages` is the number of stages of a
 // pipeline; 1: every rank computes the whole model.
 RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation, int ranks,

@@ -52,7 +52,7 @@ struct RunPlan {
   Graph graph;
   ParameterTable parameters;
   Precision precision = Precision::fp32;
-  std::vector<int> cuts;  // of a pipeline: the first node of each stage after the first; the ranks of `batch` are then
+  std::vector<int> cuts;  // pipeline: the first node of each stage after the first; the ranks of `batch` are then
                           // replicas, each of stages() ranks
   std::int64_t stages() const { return std::ssize(cuts) + 1; }
   BatchPlan batch;                    // async: the batch of one update, on one rank
@@ -86,50 +86,50 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
 RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                              int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
 
-// The index of a data set of images that is not on this machine, for example a cluster's data set on a laptop. It is
-// made from data.train_samples or data.validation_samples and from data.classes. Throws Error if the experiment does
-// not give them.
+// Returns the index of a data set of images that is not on this machine, for example a cluster's data set on a laptop.
+// It is made from data.train_samples or data.validation_samples and from data.classes. Throws Error if the experiment
+// does not give them.
 DatasetIndex stated_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples);
 
-// A name for the experiment. It depends on everything that decides the result and on nothing else: every key that
-// decides what is learned, and the identity of both data sets (uuid and split, not the path). It has 16 hexadecimal
-// digits and is the same on any machine, with any number of ranks, folder or file name. If a data set is not on this
-// machine and the experiment gives its size (stated_index()), its identity is unknown. The name then differs from the
-// name of the run, and describe_run() says so.
+// Returns a name for the experiment. It depends on everything that decides the result and on nothing else: every key
+// that decides what is learned, and the identity of both data sets (uuid and split, not the path). It has 16
+// hexadecimal digits and is the same on any machine, with any number of ranks, folder or file name. If a data set is
+// not on this machine and the experiment gives its size (stated_index()), its identity is unknown. The name then
+// differs from the name of the run, and describe_run() says so.
 std::string experiment_id(const RunPlan& plan);
 
-// The steps of the whole run by stop.epochs and stop.steps, whichever ends first, if all steps have the first batch. 0:
-// neither is given. Not for AdaScale, whose epochs are those of RunPlan::base_schedule.
+// Returns the steps of the whole run by stop.epochs and stop.steps, whichever ends first, if all steps have the first
+// batch. 0: neither is given. Not for AdaScale, whose epochs are those of RunPlan::base_schedule.
 std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
 
-// The number of values in a bucket of gradients, which is summed over the ranks by itself. If the experiment does not
-// set it, buckets grow with the number of ranks, because every rank sums one piece of a bucket. They do not grow in a
-// fixed order, because the small-batch norms are added bucket by bucket.
+// Returns the number of values in a bucket of gradients, which is summed over the ranks by itself. If the experiment
+// does not set it, buckets grow with the number of ranks, because every rank sums one piece of a bucket. They do not
+// grow in a fixed order, because the small-batch norms are added bucket by bucket.
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device, std::int64_t ranks);
 
-// The part of the model that rank `rank` computes, and its loader. The stages of a pipeline share the rows of their
-// replica, and only the first stage needs pixels.
+// Return the part of the model that rank `rank` computes, and the loader of that rank. The stages of a pipeline share
+// the rows of their replica, and only the first stage needs pixels.
 ModelPart part_of(const RunPlan& plan, int rank);
 LoaderPlan for_rank(const RunPlan& plan, LoaderPlan loader, int rank);
 LoaderPlan for_rank(LoaderPlan plan, int rank);
-// The first rank that computes gradients and evaluates.
+// Returns the first rank that computes gradients and evaluates.
 inline int first_worker(const RunPlan& plan) {
   return plan.servers ? plan.servers->ranks() : 0;
 }
-// The loader that a rank uses in training.
+// Returns the loader that a rank uses in training.
 LoaderPlan train_loader_of(const RunPlan& plan, int rank);
 // Compiles the program of this part for a micro-batch.
 std::unique_ptr<Program> compile_part(const RunPlan& plan, const ModelPart& part, Backend& backend, PassMode mode,
                                       std::int64_t micro_batch);
 
-// A text that is equal for two models if the weights of one fit the other. It contains every tensor's name and shape,
-// and the vocabulary of its rows.
+// Returns a text that is equal for two models if the weights of one fit the other. It contains every tensor's name and
+// shape, and the vocabulary of its rows.
 std::string model_fingerprint(const RunPlan& plan);
 
-// The exact bytes of memory that one rank needs, item by item: vectors, programs, loaders and the data set.
+// Returns the exact bytes of memory that one rank needs, item by item: vectors, programs, loaders and the data set.
 std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank = 0);
 
-// Whether the update from `before` to `position` reaches a multiple of `every_epochs` (may be a fraction) or
+// Returns whether the update from `before` to `position` reaches a multiple of `every_epochs` (may be a fraction) or
 // `every_steps`; 0 = never. If `offset_epochs` is above 0, the first time is after `offset_epochs`, and the next times
 // follow `every_epochs` apart.
 bool due(double every_epochs, std::int64_t every_steps, const RunPlan& plan, const Position& before,

@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// The tables that `plan` prints in full and `train` in short. `backend` is Backend::describe(). `memory` is
+// Returns the tables that `plan` prints in full and `train` in short. `backend` is Backend::describe(). `memory` is
 // rank_memory().
 std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory);
 std::string describe_parameters(const RunPlan& plan);

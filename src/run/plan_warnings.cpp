@@ -12,7 +12,7 @@ namespace {
 
 constexpr double bold_scaling = 8;
 
-// The nearest existing folder at or above the run's folder.
+// Returns the nearest existing folder at or above the run's folder.
 std::filesystem::path existing_folder(const RunPlan& plan) {
   const std::string& dir = plan.experiment.run.dir;
   std::filesystem::path path = std::filesystem::absolute(dir.empty() ? "results" : dir);

@@ -18,7 +18,7 @@ bool has_passed(const RunPoint& point, const RunPlan& plan, const Position& posi
   return plan.schedule.steps(position) + 1e-6 >= point.at * static_cast<double>(plan.schedule.steps_per_epoch);
 }
 
-// The number of whole epochs from `p` on that have one batch and end before the point.
+// Returns the number of whole epochs from `p` on that have one batch and end before the point.
 std::int64_t epochs_before(const RunPoint& point, const RunPlan& plan, const Position& p) {
   if (p.offset > 0) return 0;
   const auto updates = static_cast<double>(plan.course.updates_of_epoch(p));

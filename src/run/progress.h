@@ -26,11 +26,12 @@ std::string readable_duration(double seconds);
 // narrow terminal the bar is dropped first, then the other parts from the right. If total_steps is 0 (unknown), there
 // is no bar and no ETA.
 std::string progress_bar(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate, int width);
-// A line for a batch log, with epoch, learning rate and gradient norm in addition.
+// Returns a line for a batch log, with epoch, learning rate and gradient norm in addition.
 std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate);
 
-// The columns of the terminal at stdout. 0 if stdout is not a terminal, or if lines go to a file (set_log_file()). A
-// terminal without a size counts as a file or a pipe, because mpirun always gives its ranks pseudo-terminals.
+// Returns the columns of the terminal at stdout. 0 if stdout is not a terminal, or if lines go to a file
+// (set_log_file()). A terminal without a size counts as a file or a pipe, because mpirun always gives its ranks
+// pseudo-terminals.
 int terminal_width();
 
 class ProgressDisplay {

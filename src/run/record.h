@@ -76,7 +76,7 @@ struct RunOutcome {
 void record_start(const std::string& run_dir, const RunRecord& record);
 
 void record_stop_cost(const std::string& run_dir, const StopCost& cost);  // stored in the last start
-// The newest stop cost that a start has recorded. Empty if there is none.
+// Returns the newest stop cost that a start has recorded. Empty if there is none.
 std::optional<StopCost> recorded_stop_cost(const std::string& run_dir);
 
 void record_server_death(const std::string& run_dir, const ServerDeath& death);  // stored in the last start
@@ -84,7 +84,7 @@ void record_server_death(const std::string& run_dir, const ServerDeath& death); 
 // Completes the last start. It may be called while an exception is handled. Throws Error if the file cannot be written.
 void record_end(const std::string& run_dir, const RunOutcome& outcome);
 
-// The step of the newest complete step record in <run_dir>/metrics.jsonl; 0: there is none.
+// Returns the step of the newest complete step record in <run_dir>/metrics.jsonl; 0: there is none.
 std::int64_t last_recorded_step(const std::string& run_dir);
 
 // "2026-11-21T10:30:59Z"

@@ -90,7 +90,7 @@ class TemporaryFile {
 void cut_back(const std::string& run_dir, std::int64_t last_step, LaterRecords later) {
   const std::string path = run_dir + "/metrics.jsonl";
   std::ifstream in(path, std::ios::binary);
-  if (!in) return;  // a new run
+  if (!in) return;  // a new run has no records
   TemporaryFile kept(path + ".tmp"), moved(run_dir + "/metrics-steps.jsonl.tmp");
   bool dropped = false;
   std::int64_t first = 0, last = 0;  // the first and last step of the later records

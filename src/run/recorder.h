@@ -67,10 +67,10 @@ struct EvaluationRecord {
   bool best = false;
 };
 
-// What happens to records of steps after the step from which a run continues. `drop`: the same steps are computed again
-// with the same result, so the records are deleted. `keep`: the steps may have another result or may not be reached
-// again, so the old records move to metrics-steps-<first>-to-<last>.jsonl (-2, ... if that name is taken), and a line
-// says so.
+// The treatment of the records of steps after the step from which a run continues. `drop`: the same steps are computed
+// again with the same result, so the records are deleted. `keep`: the steps may have another result or may not be
+// reached again, so the old records move to metrics-steps-<first>-to-<last>.jsonl (-2, ... if that name is taken), and
+// a line says so.
 enum class LaterRecords { drop, keep };
 
 class Recorder {
@@ -86,8 +86,8 @@ class Recorder {
   // Writes a line for the user without damaging the progress bar. log_info and log_warning do not damage it either.
   void note(const std::string& line);
   void finish();  // shows the last step and ends the bar's line; call it before the last lines of a run
-  // The last validation accuracies (up to five) of this folder, oldest first, including those before a resume. Goyal et
-  // al. 2017 (section 5) report the median over the last five epochs.
+  // Returns the last validation accuracies (up to five) of this folder, oldest first, including those before a resume.
+  // Goyal et al. 2017 (section 5) report the median over the last five epochs.
   std::vector<double> last_accuracies() const;
   void flush();  // metrics.jsonl: every step to the operating system, checkpoints to disk
 

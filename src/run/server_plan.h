@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// The number of ranks that are only servers.
+// Returns the number of ranks that are only servers.
 std::int64_t server_ranks(const ParallelConfig& parallel);
 
 // Returns nothing if all ranks do the same. Throws Error if there are too few ranks, if the workers do not divide the

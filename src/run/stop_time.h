@@ -1,4 +1,5 @@
-// How long before its end a job must get a signal so that it can write a checkpoint. It is the N of Slurm's
+// Computes how long before its end a job must get a signal so that it can write a checkpoint. This is the N of Slurm's
+// --signal=USR1@N.
 // --signal=USR1@N.
 #pragma once
 

@@ -9,7 +9,7 @@
 namespace ringtrain {
 namespace {
 
-// The number of tree levels below a node that has `passes` passes. `passes` must be a power of two.
+// Returns the number of tree levels below a node that has `passes` passes. `passes` must be a power of two.
 std::size_t levels_below(std::int64_t passes) {
   return static_cast<std::size_t>(std::countr_zero(static_cast<std::uint64_t>(passes)));
 }

@@ -42,10 +42,10 @@ class GradientPasses {
   // Runs the backward pass of pass `pass` of the step, after its forward pass. `hooks` launch buckets during the last
   // backward pass.
   void backward(Program& program, std::int64_t pass, const BackwardHooks& hooks);
-  // The sums over all passes of the step.
+  // Returns the sums over all passes of the step.
   LossSums take_sums(Program& program);
 
-  // The norms of the steps that measure them. null: the run measures none.
+  // Returns the norms of the steps that measure them. null: the run measures none.
   SmallBatchNorms* small_norms() { return small_norms_ ? &*small_norms_ : nullptr; }
 
  private:

@@ -1,4 +1,4 @@
-// How the ranks agree, between passes, that one of them wants to leave.
+// Lets the ranks agree, between passes, that one of them wants to leave.
 #pragma once
 
 #include <functional>

@@ -148,8 +148,8 @@ void ReplicaCheck::run(std::int64_t step) {
   judge(all, step);
 }
 
-// The name of the first tensor whose copies are not the same on all ranks of the group. `leader` is a rank of the
-// group.
+// Returns the name of the first tensor whose copies are not the same on all ranks of the group. `leader` is a rank of
+// the group.
 std::string ReplicaCheck::first_difference(int group, int leader, std::int64_t members) {
   const bool has_copy = groups_.index == group;
   double count = communicator_.rank() == leader ? static_cast<double>(tensors_.size()) : 0;

@@ -26,8 +26,8 @@ struct ReplicatedTensor {
   ElementRange elements;
 };
 
-// The tensors of a rank that holds `parameters`: all weights, and the optimizer's state if the rank has the whole
-// state.
+// Returns the tensors of a rank that holds `parameters`: all weights, and the optimizer's state if the rank has the
+// whole state.
 std::vector<ReplicatedTensor> replicated_tensors(const ParameterTable& parameters, Vector& weights,
                                                  Optimizer& optimizer, const OptimizerConfig& config);
 
@@ -48,7 +48,7 @@ class ReplicaCheck {
 
   // Starts the checksums. A device computes them before any work that it is given later.
   void start();
-  // The counters of this rank, which must be summed over all ranks. Waits for a device.
+  // Returns the counters of this rank, which must be summed over all ranks. Waits for a device.
   std::vector<double> counters();
   std::int64_t counter_count() const;
   // Collective if copies differ. Throws Error if they differ, with the same text on all ranks; the ranks exchange
@@ -56,7 +56,7 @@ class ReplicaCheck {
   void judge(std::span<const double> sums, std::int64_t step);
   // Does all three steps above: start, sum, judge. Collective.
   void run(std::int64_t step);
-  // Seconds that the host spent in the newest start(). A CPU computes the checksums in start().
+  // Returns the seconds that the host spent in the newest start(). A CPU computes the checksums in start().
   double seconds() const { return seconds_; }
 
  private:

@@ -74,7 +74,7 @@ SmallBatchNorms::Sums& SmallBatchNorms::Sums::operator+=(const Sums& other) {
   return *this;
 }
 
-// The sums of the norms that the buckets hold now.
+// Returns the sums of the norms that the buckets hold now.
 SmallBatchNorms::Sums SmallBatchNorms::measured() {
   Sums sums;
   std::vector<double> of_tensors(tensor_count_);

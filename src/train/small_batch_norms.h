@@ -37,9 +37,9 @@ class SmallBatchNorms {
   // Call this after the step's last small batch, for the bucket that begins at element `begin`, just before `stream`
   // sums the bucket over the ranks (BeforeSum). Every bucket must be measured.
   void measure_bucket(Vector& gradients, std::int64_t begin, std::uintptr_t stream);
-  // The sum over the small batches of the step. It includes the square of the loss scale. Waits for a device.
+  // Returns the sum over the small batches of the step. It includes the square of the loss scale. Waits for a device.
   double sum();
-  // The same sum for each group.
+  // Returns the same sum for each group.
   std::vector<double> sums_of_groups();
 
  private:

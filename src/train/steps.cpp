@@ -48,7 +48,7 @@ class ServedSteps : public Steps {
         share(*state, servers.range_of(range), holders);
     }
   }
-  // The report of a rank that sees only the last update before the meeting.
+  // Returns the report of a rank that sees only the last update before the meeting.
   StepReport meeting(std::int64_t step, const Wishes& wishes) {
     if (holders_) holders_->run(step);
     share_all();

@@ -63,13 +63,13 @@ class StepCounters {
   double correct() const { return values_[1]; }
   double correct5() const { return values_[2]; }
   Requests requests() const { return {values_[3], values_[4], values_[5], values_[6], values_[7]}; }
-  // The mean over `ranks` ranks.
+  // Returns the mean over `ranks` ranks.
   PassTimes passes(int ranks) const { return {values_[8] / ranks, values_[9] / ranks}; }
   double small_norms() const { return values_[10]; }  // squared norms of all small batches; 0: not measured
   std::span<const double> small_norms_of_groups() const {
     return std::span(values_).subspan(11, values_.size() - copies_ - 11);
   }
-  // The counters of ReplicaCheck. They are empty if this step does not compare the copies.
+  // Returns the counters of ReplicaCheck. They are empty if this step does not compare the copies.
   std::span<const double> copies() const { return std::span(values_).last(copies_); }
 
  private:
@@ -85,7 +85,7 @@ Pieces with(Pieces pieces, const PageVector<float>& values) {
   return pieces;
 }
 
-// The text of the error that stops the run. If the loss is not finite, the gradient's norm was never computed.
+// Returns the text of the error that stops the run. If the loss is not finite, the gradient's norm was never computed.
 std::string what_is_not_finite(const StepReport& report) {
   const auto name = [](double value) { return std::isnan(value) ? "NaN" : "infinite"; };
   if (!std::isfinite(report.loss)) return cat("the loss is ", name(report.loss));
@@ -327,8 +327,8 @@ double Trainer::scheduled_rate() const {
          course_.stage_at(position_).rate_factor * rate_factor_;
 }
 
-// The number of counted targets in the global batch. The gradient is divided by it before the backward pass, so that
-// the reduction over the ranks is a plain sum. Without masking every target counts, so the ranks need not exchange
+// Returns the number of counted targets in the global batch. The gradient is divided by it before the backward pass, so
+// that the reduction over the ranks is a plain sum. Without masking every target counts, so the ranks need not exchange
 // anything.
 std::int64_t Trainer::global_targets(const MicroBatch& first, const Position& position) {
   if (alone_) return std::max<std::int64_t>(1, first.step_targets);
@@ -338,8 +338,8 @@ std::int64_t Trainer::global_targets(const MicroBatch& first, const Position& po
   return std::max<std::int64_t>(1, std::llround(count));
 }
 
-// Whether the noise scale of this step may change the batch of the next step. The answer must be known before the noise
-// scale is, so that no pass of a wrong batch begins.
+// Returns whether the noise scale of this step may change the batch of the next step. The answer must be known before
+// the noise scale is, so that no pass of a wrong batch begins.
 bool Trainer::may_change_batch(const Position& next) const {
   return measures_noise(next) && noise_follower_.may_double(course_.batch_at(position_), next.samples);
 }
@@ -368,17 +368,17 @@ void Trainer::forward(StepClock& clock, StepTimes& times, const Position& positi
   staged_.reset();
 }
 
-// Whether there is another micro-batch to read. After the last step there may be none. If this step may change the
-// batch, the next step's first micro-batch is not read early.
+// Returns whether there is another micro-batch to read. After the last step there may be none. If this step may change
+// the batch, the next step's first micro-batch is not read early.
 bool Trainer::keeps_reading(const Position& next) {
   return staged_of_step_ < batch_at(position_).accumulation || !(is_over(plan_, next) || may_change_batch(next));
 }
 
-// Whether the first pass of the next step may begin before the host knows this step's sums. It may not begin if the
-// loss scale is dynamic, because the scale may still change. It may not begin if the model carries state, because the
-// pass would overwrite the state that this step's checkpoint needs. A CPU has not updated the weights yet. The passes
-// of a pipeline stage wait for the neighbouring stages. If ranks share the update, the weights of the other ranks have
-// not arrived yet.
+// Returns whether the first pass of the next step may begin before the host knows this step's sums. It may not begin if
+// the loss scale is dynamic, because the scale may still change. It may not begin if the model carries state, because
+// the pass would overwrite the state that this step's checkpoint needs. A CPU has not updated the weights yet. The
+// passes of a pipeline stage wait for the neighbouring stages. If ranks share the update, the weights of the other
+// ranks have not arrived yet.
 bool Trainer::may_run_ahead() const {
   return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state &&
          !optimizer_.is_shared();

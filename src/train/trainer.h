@@ -41,10 +41,10 @@ namespace ringtrain {
 // step k is read before step k + 1, and all ranks act on it after step k + 1.
 struct Requests {
   double signal = 0;  // this rank was asked to stop
-  double save = 0;    // rank 0's clock says: checkpoint
-  double stop = 0;    // rank 0's clock says: time is up
+  double save = 0;    // a checkpoint is due, by rank 0's clock
+  double stop = 0;    // the run's time is over, by rank 0's clock
   double fail = 0;    // rank 0 could not write its last checkpoint
-  double check = 0;   // rank 0's clock says: compare the copies in the next step
+  double check = 0;   // the next step must compare the copies, by rank 0's clock
 };
 
 // The noise measured in a step whose gradient was finite.
@@ -117,19 +117,19 @@ class Trainer {
   void start_at(const Position& position, std::int64_t batch = 0);
 
   Backend& backend() { return backend_; }
-  // The part of the model that this rank holds in weights(), the optimizer's state and the carried state.
+  // Returns the part of the model that this rank holds in weights(), the optimizer's state and the carried state.
   const ModelPart& part() const { return part_; }
   LossScale& loss_scale() { return loss_scale_; }
   Vector& weights() { return *weights_; }
   Vector& gradients() { return *gradients_; }
-  // The weights that are evaluated and exported; see Optimizer::evaluated().
+  // Returns the weights that are evaluated and exported; see Optimizer::evaluated().
   Vector& evaluated_weights() { return optimizer_.evaluated(*weights_); }
   Optimizer& optimizer() { return optimizer_; }
   NoiseScale& noise_scale() { return noise_scale_; }
   std::optional<NoiseGroups>& noise_groups() { return noise_groups_; }  // empty: noise.groups is off
   std::optional<AdaScale>& adascale() { return adascale_; }             // empty: AdaScale is off
   NoiseFollower& noise_follower() { return noise_follower_; }
-  // The named tensors that other ranks may hold with the same bits.
+  // Returns the named tensors that other ranks may hold with the same bits.
   std::vector<ReplicatedTensor> replicated() {
     return replicated_tensors(part_.parameters, *weights_, optimizer_, plan_.experiment.optimizer);
   }
@@ -140,7 +140,8 @@ class Trainer {
   std::unique_ptr<ReplicaCheck> make_comparison(std::vector<ReplicatedTensor> tensors, ReplicaGroups groups) {
     return std::make_unique<ReplicaCheck>(backend_, communicator_, std::move(tensors), std::move(groups), known_good_);
   }
-  // Whether ranks compare their copies, and the seconds that the host spent on the newest checksum.
+  // compares_copies() returns whether ranks compare their copies. comparison_seconds() returns the seconds that the
+  // host spent on the newest checksum.
   bool compares_copies() const { return replicas_ != nullptr; }
   double comparison_seconds() const { return replicas_ ? replicas_->seconds() : 0; }
   // Throws Error if the copies differ now. Collective.
