@@ -41,7 +41,7 @@ struct PageAllocator {
 template <class T>
 using PageVector = std::vector<T, PageAllocator<T>>;
 
-// All pages of a vector, including the space after its last element.
+// Returns all pages of a vector, including the space after its last element.
 template <class T>
 std::span<const std::byte> pages_of(const PageVector<T>& values) {
   return {reinterpret_cast<const std::byte*>(values.data()), in_whole_pages(values.capacity() * sizeof(T))};

@@ -19,8 +19,8 @@ std::optional<BranchPoint> stored_branch_point(const Checkpoint& checkpoint);
 
 std::string source_text(const BranchPoint& point);  // 16 hexadecimal digits
 
-// For an experiment that is planned but not run: the header of the checkpoint that branch.from names. Returns nothing
-// if the experiment is not a branch, or if branch.from names a point of a run that does not exist yet.
+// Returns the header of the checkpoint that branch.from names, for an experiment that is planned but not run. Returns
+// nothing if the experiment is not a branch, or if branch.from names a point of a run that does not exist yet.
 std::optional<Checkpoint> planned_source(const Experiment& experiment);
 
 }  // namespace ringtrain

@@ -64,7 +64,8 @@ Checkpoint read_checkpoint(const std::string& path, std::string_view prefix = ""
 Checkpoint read_checkpoint_header(const std::string& path);
 inline constexpr std::string_view weights_prefix = "weights/";
 
-// Files in a run's folder: checkpoints/step-000001234.h5, and best.h5 (a copy that `keep` does not delete).
+// Returns the path of a checkpoint in a run's folder: checkpoints/step-000001234.h5. There is also best.h5, a copy that
+// `keep` does not delete.
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step);
 // Returns the steps of all checkpoint files in the folder, complete or not, newest first.
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);

@@ -19,7 +19,7 @@ struct KeyChange {
   bool decides_result = false;  // false: it changes only speed, place or record (decides_what_is_learned())
   bool operator==(const KeyChange&) const = default;
 };
-// "learning_rate.base: 0.001 -> 0.002"
+// Returns a text such as "learning_rate.base: 0.001 -> 0.002".
 std::string to_string(const KeyChange& change);
 
 // Returns every key that differs, in the order of the schema, except run.dir and run.id, which only name the folder.
@@ -30,7 +30,7 @@ std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& 
 // names every such key with both values.
 void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan);
 
-// The same check for the checkpoint (or its header) with which a branch begins (branch.from).
+// Makes the check of check_belongs() for the checkpoint (or its header) with which a branch begins (branch.from).
 void check_source(const Checkpoint& source, const RunPlan& plan);
 
 // Returns a sentence for the user if an update that is already finished would have had another learning rate in this

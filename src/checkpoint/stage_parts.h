@@ -14,12 +14,13 @@ enum class Elements { all, trained };
 
 // Collective. `mine` is this rank's part. The result has the layout of plan.parameters. It is empty on all ranks but 0.
 std::vector<float> gather_parts(const RunPlan& plan, StageRanks& ranks, std::span<const float> mine, Elements elements);
-// The reverse of gather_parts(), for every replica. `whole` is read on rank 0 only.
+// Collective. Sends the parts of `whole`, which is read on rank 0 only, to the ranks of every replica. It is the
+// reverse of gather_parts().
 void scatter_parts(const RunPlan& plan, StageRanks& ranks, std::span<const float> whole, std::span<float> mine,
                    Elements elements);
 
-// The same for the carried state. `mine` is [rows of a replica, layers of the part, (h, c), hidden]. `whole` is [global
-// rows, all layers, ...].
+// Collective. Gather and scatter the carried state in the same way. `mine` is [rows of a replica, layers of the part,
+// (h, c), hidden]. `whole` is [global rows, all layers, (h, c), hidden].
 std::vector<float> gather_state(const RunPlan& plan, StageRanks& ranks, std::span<const float> mine);
 void scatter_state(const RunPlan& plan, StageRanks& ranks, std::span<const float> whole, std::span<float> mine);
 

@@ -16,7 +16,8 @@ namespace ringtrain {
 // names every tensor that is missing, unknown or of another shape, or the first tensor with a value that is not finite.
 void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat);
 
-// The same from a checkpoint. The checkpoint may have been trained with another data set or optimizer.
+// Loads the weights of a checkpoint. The checkpoint may have been trained with another data set or optimizer. Throws
+// the same errors as load_safetensors() if the tensors do not fit.
 void load_checkpoint_weights(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan,
                              std::span<float> flat);
 

@@ -34,7 +34,7 @@ class AdaScale {
     state_ = {state_[tau] + result.gain, result.adascale.variance, result.adascale.gradient, result.adascale.steps};
   }
 
-  // For checkpoints.
+  // The state that checkpoints store.
   static constexpr std::array<std::string_view, 4> state_names = {"scale_invariant_steps", "adascale_variance",
                                                                   "adascale_gradient", "adascale_steps"};
   using State = std::array<double, state_names.size()>;

@@ -46,7 +46,7 @@ struct NoiseRatio {
 // correction.
 class NoiseScale {
  public:
-  // `half_life`: in samples, above 0.
+  // `half_life` is in samples and must be above 0.
   explicit NoiseScale(double half_life) : half_life_(half_life) {}
 
   struct Step {
@@ -69,7 +69,7 @@ class NoiseScale {
   // a tenth. "batch and rate" is both. "" is no change.
   const std::string& change() const { return change_; }
 
-  // For checkpoints.
+  // The state that checkpoints store.
   static constexpr std::array<std::string_view, 12> state_names = {"noise_weight",
                                                                    "noise_squared_weight",
                                                                    "noise_trace",

@@ -54,8 +54,8 @@ class Optimizer {
     start(weights, gradients, step, loss_scale, norm_momentum, program);
     return finish();
   }
-  // The same update in two parts. A device may be given other work between them. Each start() needs its finish() before
-  // the next start(), because only finish() tells whether the update was applied.
+  // start() and finish() do the same as update(), in two parts. A device may be given other work between them. Each
+  // start() needs its finish() before the next start(), because only finish() tells whether the update was applied.
   void start(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale, float norm_momentum,
              Program* program);
   UpdateResult finish();

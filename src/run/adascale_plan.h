@@ -28,7 +28,7 @@ bool sums_small_norms(const RunPlan& plan);
 // norms.
 std::int64_t gradient_elements(const RunPlan& plan, const ParameterTable& parameters);
 
-// "after 900 scale-invariant steps (10 epochs): 113 to 900 steps"
+// Returns a text such as "after 900 scale-invariant steps (10 epochs): 113 to 900 steps".
 std::string describe_adascale_stop(const RunPlan& plan);
 
 }  // namespace ringtrain

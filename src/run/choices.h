@@ -24,7 +24,8 @@ struct RunChoices {
   static RunChoices of_head(const std::string& line);  // throws Error
 };
 
-// For rank 0. Returns empty choices if there is no such file. A damaged file gives a warning and also empty choices.
+// Only rank 0 calls this. Returns empty choices if there is no such file. A damaged file gives a warning and also empty
+// choices.
 RunChoices read_choices(const std::string& run_dir);
 // Writes the file through a temporary file, and only if its content would change.
 void write_choices(const std::string& run_dir, const RunChoices& choices);

@@ -15,7 +15,7 @@ bool is_power_of_two(std::int64_t number) {
   return number > 0 && std::has_single_bit(static_cast<std::uint64_t>(number));
 }
 
-// "1, 2, 4, 8"
+// Returns the powers of two up to `most` as a text: "1, 2, 4, 8".
 std::string powers_of_two(std::int64_t most) {
   std::string text = "1";
   for (std::int64_t power = 2; power <= most; power *= 2) text += cat(", ", power);

@@ -26,8 +26,8 @@ void check_fixed_order(const RunPlan& plan);
 // no fixed order.
 std::int64_t waiting_nodes(const RunPlan& plan);
 
-// "8 passes of 32 samples in a binary tree, ...", with the memory and time that it costs a rank. If `measures` is true,
-// the time is measured here by adding vectors of that size. "" if there is no fixed order.
+// Returns a table with the tree ("8 passes of 32 samples; ...") and the memory and time that it costs a rank. If
+// `measures` is true, the time is measured here by adding vectors of that size. "" if there is no fixed order.
 std::string describe_fixed_order(const RunPlan& plan, Backend& backend, bool measures);
 
 }  // namespace ringtrain

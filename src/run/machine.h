@@ -28,7 +28,7 @@ struct Machine {
   std::string gpu;  // the GPU that computes; on a CPU maybe the value of CUDA_VISIBLE_DEVICES
 
   Communicator& communicator() const { return sums ? *sums : *host; }
-  // The communicator that sums gradients. In a pipeline it connects the replicas of this rank's stage.
+  // Returns the communicator that sums gradients. In a pipeline it connects the replicas of this rank's stage.
   Communicator& summing() const { return stages ? stages->over_replicas() : communicator(); }
 
   // Collective. Rank 0 runs `compile`, which fills the table of fusions and makes cuDNN's plans. Then all ranks get the
@@ -59,11 +59,12 @@ std::unique_ptr<Communicator> make_host_communicator(const Experiment& experimen
 std::unique_ptr<Communicator> make_training_communicator(const Experiment& experiment, const RankGroup& group);
 void complete_machine(Machine& machine, const Experiment& experiment, const RankGroup& group, int threads,
                       const RunChoices& kept = {}, const NodeDevices* node = nullptr);
-// Collective. The stages of the experiment's pipeline, or null if it has none. `device` is this rank's device; null:
-// the CPU computes.
+// Collective. Returns the stages of the experiment's pipeline, or null if it has none. `device` is this rank's device;
+// null: the CPU computes.
 std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group,
                                              cuda::Device* device = nullptr, const RunChoices& kept = {});
-// Collective over the ranks of `host`. The library that the experiment chooses to sum vectors of this device.
+// Collective over the ranks of `host`. Returns the communicator that sums vectors of this device, with the library that
+// the experiment chooses.
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept = {});
 // Returns the machine for `ringtrain plan`. It has a backend that compiles programs and counts memory, but no

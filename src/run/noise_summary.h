@@ -29,7 +29,8 @@ struct NoiseSummary {
   double scale_of_training_set() const;
 };
 
-// One step at `batch` does as much as `gain` steps at the run's own batch, with `efficiency` x its samples.
+// One step at `batch` makes as much progress as `gain` steps at the run's own batch. One sample of that step makes
+// `efficiency` times as much progress as a sample at the run's own batch.
 struct PredictedBatch {
   std::int64_t batch = 0;
   double gain = 0, efficiency = 0;

@@ -55,7 +55,7 @@ std::string describe_model(const RunPlan& plan) {
              with_digits(static_cast<double>(plan.graph.forward_flops_per_sample()) / 2e9), " GMAC forward");
 }
 
-// " but not on norm and bias"
+// Returns a text such as " but not on norm and bias".
 std::string but_not_on(const std::vector<std::string>& kinds) {
   std::string text = kinds.empty() ? " on everything" : " but not on ";
   for (std::size_t i = 0; i < kinds.size(); ++i) text += cat(i == 0 ? "" : " and ", kinds[i]);

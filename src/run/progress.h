@@ -19,7 +19,7 @@ class SmoothedRate {
   double samples_ = 0, seconds_ = 0, steps_ = 0;  // decaying sums
 };
 
-// 59 -> "59s", 192 -> "3:12", 3723 -> "1:02:03", 100000 -> "1d 03:46".
+// Returns seconds as a text: 59 becomes "59s", 192 "3:12", 3723 "1:02:03", and 100000 "1d 03:46".
 std::string readable_duration(double seconds);
 
 // One line of at most `width` - 1 columns: "step 120/400 [=====>      ] 1,234 samples/s loss 1.2345 ETA 0:12". On a

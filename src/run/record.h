@@ -87,7 +87,7 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome);
 // Returns the step of the newest complete step record in <run_dir>/metrics.jsonl; 0: there is none.
 std::int64_t last_recorded_step(const std::string& run_dir);
 
-// "2026-11-21T10:30:59Z"
+// Returns the current time in UTC: "2026-11-21T10:30:59Z".
 std::string utc_time();
 
 }  // namespace ringtrain

@@ -49,8 +49,8 @@ void add_noise(JsonLine& line, const NoiseRecord& noise) {
   if (!noise.groups.empty()) line["noise_groups"] = object_of(noise.groups);
 }
 
-// The number after `key` in a complete record ("{"step": 12, ... }"). Returns nothing for a broken line or another
-// record.
+// Returns the number after `key` in a complete record ("{"step": 12, ... }"). Returns nothing for a broken line or
+// another record.
 template <class Number>
 std::optional<Number> number_of(const std::string& line, std::string_view key) {
   if (line.empty() || line.front() != '{' || line.back() != '}') return std::nullopt;

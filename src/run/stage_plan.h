@@ -18,7 +18,8 @@ void plan_stages(RunPlan& plan, std::int64_t stages, int ranks);
 // section 2.3) advise. 1 for one stage. It is used if batch.micro leaves the number open.
 std::int64_t passes_that_fill(std::int64_t stages);
 
-// "4 ranks", or for a pipeline "4 ranks = 2 replicas of 2 stages". The ranks that share a batch are then the replicas.
+// Returns "4 ranks", or for a pipeline "4 ranks = 2 replicas of 2 stages". The ranks that share a batch are then the
+// replicas.
 std::string describe_ranks(const RunPlan& plan);
 
 // Returns the table of the stages for `plan`: layers, parameters, memory of a rank, bytes per micro-batch that cross

@@ -66,7 +66,7 @@ Copies gather_copies(Communicator& communicator, bool has_copy, std::uint64_t ch
   return copies;
 }
 
-// "rank 2 on a7", "ranks 2 on a7 and 3 on a8". Collective.
+// Collective. Returns a text such as "rank 2 on a7" or "ranks 2 on a7 and 3 on a8".
 std::string describe_ranks(Communicator& communicator, const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   const std::size_t named = std::min(ranks.size(), most_named);
