@@ -89,7 +89,7 @@ class Recorder {
   // Returns the last validation accuracies (up to five) of this folder, oldest first, including those before a resume.
   // Goyal et al. 2017 (section 5) report the median over the last five epochs.
   std::vector<double> last_accuracies() const;
-  void flush();  // metrics.jsonl: every step to the operating system, checkpoints to disk
+  void flush();  // syncs metrics.jsonl to disk; called with each checkpoint
 
  private:
   struct State;

@@ -19,7 +19,7 @@ std::optional<ServerPlan> server_plan(const Experiment& experiment, int ranks, b
 // returns the same experiment.
 Experiment experiment_of_update(const Experiment& experiment, const ServerPlan& servers);
 
-// Returns a text such as "1, and 3 workers; asynchronous: an update is 32 samples of one worker; ...".
+// Returns a text such as "1, and 3 workers; asynchronous, an update is 32 samples of one worker; ...".
 std::string describe_servers(const RunPlan& plan);
 
 }  // namespace ringtrain
