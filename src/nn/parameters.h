@@ -12,8 +12,8 @@ namespace ringtrain {
 enum class ParameterKind { weight, bias, norm, statistic };
 const char* parameter_kind_name(ParameterKind kind);
 
-// uniform: in +-scale. normal: N(0, scale^2). truncated_normal: cut off at 2 deviations, still with the deviation
-// `scale`. constant: `scale` itself.
+// uniform: between -scale and scale. normal: N(0, scale^2). truncated_normal: a normal distribution cut off at 2
+// deviations, whose deviation is still `scale`. constant: `scale` itself.
 enum class InitialValues { uniform, normal, truncated_normal, constant };
 
 // The elements [begin, end) of a tensor, which all start at `value`.

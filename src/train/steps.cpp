@@ -96,7 +96,7 @@ class ServedSteps : public Steps {
       }
   }
 
-  std::unique_ptr<ReplicaCheck> holders_;  // null: a range lies on one server
+  std::unique_ptr<ReplicaCheck> holders_;  // null: each range has only one server
 };
 
 class ServerSteps : public ServedSteps {
