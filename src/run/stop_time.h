@@ -1,6 +1,5 @@
 // Computes how long before its end a job must get a signal so that it can write a checkpoint. This is the N of Slurm's
 // --signal=USR1@N.
-// --signal=USR1@N.
 #pragma once
 
 #include <string>
