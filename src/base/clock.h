@@ -1,12 +1,12 @@
-// Elapsed time. Monotonic, so that differences are right when the wall clock is set; the same origin in all processes
-// of a machine, so that ranks of a node can compare.
+// Elapsed time. The clock is monotonic, so differences stay right when the wall clock is set. All processes of a
+// machine share its origin, so the ranks of a node can compare times.
 #pragma once
 
 #include <time.h>
 
 namespace ringtrain {
 
-// About 20 ns, no system call (vDSO).
+// Takes about 20 ns, without a system call (vDSO).
 inline double now_seconds() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);

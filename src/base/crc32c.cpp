@@ -10,7 +10,7 @@
 namespace ringtrain {
 namespace {
 
-// Reflected polynomial 0x82F63B78.
+// The table for the reflected polynomial 0x82F63B78.
 constexpr std::array<std::uint32_t, 256> make_table() {
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {

@@ -6,8 +6,8 @@
 
 namespace ringtrain {
 
-// `crc` continues an earlier call's result.
+// To continue an earlier call, pass its result as `crc`.
 std::uint32_t crc32c(std::span<const std::uint8_t> bytes, std::uint32_t crc = 0);
-std::uint32_t crc32c_portable(std::span<const std::uint8_t> bytes, std::uint32_t crc = 0);  // without SSE 4.2
+std::uint32_t crc32c_portable(std::span<const std::uint8_t> bytes, std::uint32_t crc = 0);  // works without SSE 4.2
 
 }  // namespace ringtrain

@@ -1,4 +1,5 @@
-// The training itself has failed: its numbers are no longer finite. The program and its machine are well.
+// The error that the training itself has failed: its numbers are no longer finite. The program and the machine are not
+// at fault.
 #pragma once
 
 #include "base/error.h"

@@ -1,4 +1,8 @@
-// Errors carry what went wrong, where in the code, and what the user can do about it.
+// The exception of this program. It says what went wrong, where in the code, and what the user can do.
+//
+// This room has small tools that know nothing of training: errors and log lines, files that are replaced atomically,
+// checksums, random numbers, UTF-8, signals, shared memory and tables for the terminal. Nearly every file of the
+// program uses Error and cat() from this header. Begin reading here, then in random.h and files.h.
 #pragma once
 
 #include <source_location>
@@ -8,7 +12,7 @@
 
 namespace ringtrain {
 
-// Joins its arguments by operator<< into one string.
+// Joins its arguments into one string with operator<<.
 template <class... Parts>
 std::string cat(const Parts&... parts) {
   std::ostringstream out;
@@ -16,8 +20,8 @@ std::string cat(const Parts&... parts) {
   return out.str();
 }
 
-// One clear sentence (file, line or record; what was found; what was expected) and a hint (what to do).
-// Thrown anywhere, caught once in main(), which ends all ranks with a non-zero exit code.
+// `what` is one clear sentence: the file, line or record, what was found, and what was expected. `hint` says what to
+// do. An Error may be thrown anywhere. main() catches it and ends all ranks with a non-zero exit code.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& what, std::string hint = "",
@@ -31,7 +35,8 @@ class Error : public std::runtime_error {
   std::source_location where_;
 };
 
-// "src/config/reader.cpp:81", where the error was thrown; "" for exceptions of other libraries.
+// Returns the place where the error was thrown, for example "src/config/reader.cpp:81". "" for exceptions of other
+// libraries.
 inline std::string thrown_at(const std::exception& error) {
   const auto* own = dynamic_cast<const Error*>(&error);
   return own == nullptr ? "" : cat(own->where().file_name(), ":", own->where().line());

@@ -27,7 +27,7 @@ void sync(const std::string& path, int flags) {
   const int synced = ::fsync(descriptor);
   const int reason = errno;
   ::close(descriptor);
-  // Some network file systems cannot sync a folder and say EINVAL; the rename itself is then as safe as it gets.
+  // Some network file systems cannot sync a folder and return EINVAL. Nothing more can be done to make the rename safe.
   if (synced != 0 && !(reason == EINVAL && (flags & O_DIRECTORY) != 0)) {
     fail(path, "cannot sync to disk", reason);
   }

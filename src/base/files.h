@@ -1,4 +1,4 @@
-// Files that appear whole or not at all.
+// Writes files atomically: a file appears whole or not at all.
 #pragma once
 
 #include <cstdint>
@@ -7,26 +7,27 @@
 
 namespace ringtrain {
 
-// Syncs `temporary` to disk, renames it to `final` and syncs the folder. Throws Error; `final` is then as it was
-// before.
+// Syncs `temporary` to disk, renames it to `final` and syncs the folder. Throws Error; `final` is then unchanged.
 void publish_file(const std::string& temporary, const std::string& final);
 
-// Replaces `path` with `text` through <path>.tmp and publish_file(). Throws Error; `path` is then as it was before.
+// Writes `text` to <path>.tmp and replaces `path` by publish_file(). Throws Error; `path` is then unchanged.
 void write_file_atomically(const std::string& path, const std::string& text);
 
-// The same for a cache, which other processes may replace at the same time: through a name of this process alone, in a
-// folder that is made where it is missing, and not synced. False, and `path` is as it was before, where that fails.
+// Replaces a cache file that other processes may replace at the same time. The temporary file has a name of this
+// process alone, a missing folder is made, and nothing is synced. If this fails, `path` is unchanged and the result is
+// false.
 bool replace_cache_file(const std::string& path, const std::string& text);
 
-// `path` if nothing is there, otherwise the first of the names "a-2.txt", "a-3.txt", ... that is free.
+// Returns `path` if no file has that name. Otherwise returns the first free name of "a-2.txt", "a-3.txt", ...
 std::string unused_path(const std::string& path);
 
-// Copies a file to `to`, which must not exist, and sends it to the disk piece by piece; `progress` is called with the
-// bytes of each. Throws Error.
+// Copies a file to `to`, which must not exist, and syncs it to disk piece by piece. `progress` is called after each
+// piece with its bytes. Throws Error.
 void copy_to_disk(const std::string& from, const std::string& to,
                   const std::function<void(std::int64_t bytes)>& progress);
 
-// What to do when writing failed with this errno: "free some space ..."; "" when there is no advice.
+// Returns a hint for the user after a write that failed with this errno, for example "free some space ...". "" if there
+// is no hint.
 std::string advice_for_writing(int reason);
 
 }  // namespace ringtrain

@@ -1,4 +1,5 @@
-// Fowler, Noll and Vo's hash, 64 bits, variant 1a: names of contents in caches, not a protection against anybody.
+// The hash of Fowler, Noll and Vo, 64 bits, variant 1a. It names contents in caches. It does not protect against
+// attackers.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// JSON that others wrote, or that a disk has damaged. The library parses any depth, but copies and writes by recursion;
-// its get<T>() converts 1e300 to an integer without a word, which is undefined, and cuts off what does not fit.
+// Reads JSON that other programs wrote or that a disk has damaged. nlohmann::json parses any depth, but copies and
+// writes by recursion. Its get<T>() converts 1e300 to an integer without an error, which is undefined behaviour, and
+// truncates values that do not fit.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,7 @@ namespace ringtrain {
 
 inline constexpr int deepest_json = 64;
 
-// The deepest level of brackets outside of strings, whether or not the text is JSON.
+// Returns the deepest level of brackets outside of strings. The text need not be valid JSON.
 inline int json_depth(std::string_view text) {
   int depth = 0, deepest = 0;
   bool in_string = false;
@@ -40,7 +41,8 @@ inline int json_depth(std::string_view text) {
   return deepest;
 }
 
-// A discarded value (is_object() and the like say no) for what is no JSON, or deeper than `deepest_json`.
+// Returns a discarded value (is_object() and similar functions return false) if the text is not JSON or is deeper than
+// `deepest_json`.
 template <class Json>
 Json parse_json(std::string_view text) {
   if (json_depth(text) > deepest_json) return Json(Json::value_t::discarded);
@@ -52,7 +54,7 @@ Json parse_json(std::istream& in) {
   return parse_json<Json>(text);
 }
 
-// Nothing where the value is no number, or outside of Integer. Fractions are cut off, as get<T>() does.
+// Returns nothing if the value is not a number or does not fit Integer. Fractions are cut off, as get<T>() does.
 template <class Integer, class Json>
 std::optional<Integer> integer_in(const Json& json) {
   static_assert(std::is_integral_v<Integer> && !std::is_same_v<Integer, bool>);
@@ -65,7 +67,7 @@ std::optional<Integer> integer_in(const Json& json) {
     return std::in_range<Integer>(value) ? std::optional(static_cast<Integer>(value)) : std::nullopt;
   }
   if (!json.is_number()) return std::nullopt;
-  // Both ends are powers of two (or one less): exact as double, the upper one exclusive.
+  // Both bounds are powers of two, so they are exact as doubles. The upper bound is exclusive.
   const auto value = json.template get<double>();
   constexpr double low = static_cast<double>(std::numeric_limits<Integer>::min());
   constexpr double high = 2.0 * static_cast<double>(std::numeric_limits<Integer>::max() / 2 + 1);
@@ -73,7 +75,7 @@ std::optional<Integer> integer_in(const Json& json) {
   return static_cast<Integer>(value);
 }
 
-// The same; throws Error naming the value.
+// Works as integer_in(), but throws an Error that contains the value.
 template <class Integer, class Json>
 Integer integer_from(const Json& json) {
   if (const auto value = integer_in<Integer>(json)) return *value;

@@ -20,9 +20,9 @@ std::mutex mutex;
 int log_rank = 0;
 std::string log_host;
 std::function<void()> before_line;
-std::atomic<int> log_file{-1};  // a descriptor; -1: none
+std::atomic<int> log_file{-1};  // a file descriptor; -1: no log file
 
-// One write, so that lines of several processes do not mix in a file.
+// The text is written with one write, so that lines of several processes do not mix in a file.
 void write_text(std::FILE* stream, const std::string& text) {
   if (const int file = log_file.load(); file >= 0) {
     [[maybe_unused]] const ssize_t written = ::write(file, text.data(), text.size());

@@ -1,4 +1,4 @@
-// Lines for the user: information from rank 0 only, warnings from every rank with its label.
+// Writes lines for the user. Information comes from rank 0 only. Warnings come from every rank, with the rank's label.
 #pragma once
 
 #include <functional>
@@ -8,15 +8,16 @@
 
 namespace ringtrain {
 
-// Call once MPI is up; before, the process speaks as rank 0. `host` goes into the label of warnings of other ranks.
+// Call this after MPI has started. Before that, the process writes as rank 0. `host` appears in the label of warnings
+// of other ranks.
 void set_log_rank(int rank, const std::string& host = "");
 
-// One write per line, so that lines of several ranks do not mix.
+// Each line is one write, so that lines of several ranks do not mix.
 void write_info_line(const std::string& line);     // stdout, rank 0 only
 void write_warning_line(const std::string& line);  // stderr, "warning: ..." or "warning (rank 2 on node17): ..."
 
-// Called before every line of this process, from the thread that writes it: whoever draws on the terminal (a progress
-// bar) makes room. Empty: nobody.
+// The hook is called before every line of this process, in the thread that writes the line. A progress bar uses it to
+// clear the terminal's line. Empty: no hook.
 void set_before_line(std::function<void()> hook);
 
 template <class... Parts>

@@ -1,15 +1,15 @@
-// Lines for the user in a file of their own, for a process that works on several things one after the other.
+// Sends lines for the user to a file, for a process that does several tasks one after the other.
 #pragma once
 
 #include <string>
 
 namespace ringtrain {
 
-// From now on the lines of this process (base/log.h) go to the end of this file, warnings too; "": to stdout and stderr
-// as before. Several processes may write to one file. Throws Error.
+// After this call, the lines of this process (base/log.h), including warnings, are appended to the file. "" goes back
+// to stdout and stderr. Several processes may write to the same file. Throws Error.
 void set_log_file(const std::string& path);
 bool has_log_file();
-// Where information goes, whatever the rank: for whoever draws there.
+// Writes text to where information goes, on any rank. Used to draw there, for example a progress bar.
 void write_log_text(const std::string& text);
 
 }  // namespace ringtrain

@@ -1,5 +1,5 @@
-// Memory that can be page-locked: it begins at a page and fills whole pages, so that no two pieces share one. A copy
-// that lies partly in page-locked memory is refused by CUDA.
+// Memory that can be page-locked. It begins at a page and fills whole pages, so that no two pieces share a page. CUDA
+// refuses a copy that lies only partly in page-locked memory.
 #pragma once
 
 #include <unistd.h>
@@ -41,13 +41,13 @@ struct PageAllocator {
 template <class T>
 using PageVector = std::vector<T, PageAllocator<T>>;
 
-// All pages that a vector has, what lies behind its last element included.
+// Returns all pages of a vector, including the space after its last element.
 template <class T>
 std::span<const std::byte> pages_of(const PageVector<T>& values) {
   return {reinterpret_cast<const std::byte*>(values.data()), in_whole_pages(values.capacity() * sizeof(T))};
 }
 
-// Throws Error unless the memory is that of whole pages.
+// Throws Error if the memory does not consist of whole pages.
 inline void expect_whole_pages(const void* memory, std::int64_t bytes) {
   if (reinterpret_cast<std::uintptr_t>(memory) % page_bytes() != 0 || bytes <= 0 ||
       static_cast<std::size_t>(bytes) % page_bytes() != 0)

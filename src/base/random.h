@@ -1,4 +1,4 @@
-// Counter-based random numbers: a value is a pure function of a key and a counter, so nothing depends on the rank,
+// Random numbers from counters. A value is a pure function of a key and a counter. So it does not depend on the rank,
 // the thread or the order of calls, and there is no generator state to save.
 #pragma once
 
@@ -13,7 +13,7 @@ struct Random4 {
   std::uint32_t v[4];
 };
 
-// Philox4x32-10. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// The generator Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 RINGTRAIN_HD Random4 philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high) {
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   std::uint32_t c0 = static_cast<std::uint32_t>(counter_low), c1 = static_cast<std::uint32_t>(counter_low >> 32);
@@ -30,7 +30,7 @@ RINGTRAIN_HD Random4 philox(std::uint64_t key, std::uint64_t counter_low, std::u
   return {{c0, c1, c2, c3}};
 }
 
-// What a random number is for; keeps the streams of one seed apart.
+// The use of a random number. Each use has its own stream for the same seed.
 enum class RandomPurpose : std::uint32_t {
   order = 1,
   initial_weights = 2,
@@ -46,14 +46,14 @@ RINGTRAIN_HD std::uint64_t random_key(std::uint64_t seed, RandomPurpose purpose)
   return (std::uint64_t{r.v[0]} << 32) | r.v[1];
 }
 
-// In (0, 1), 53 bits.
+// Uniform in (0, 1), with 53 random bits.
 inline double random_uniform(std::uint64_t key, std::uint64_t index) {
   const Random4 r = philox(key, index, 0);
   const std::uint64_t bits = (std::uint64_t{r.v[0]} << 21) ^ (r.v[1] >> 11);
   return (static_cast<double>(bits) + 0.5) * 0x1.0p-53;
 }
 
-// Standard normal. Box and Muller 1958.
+// Standard normal, after Box and Muller 1958.
 inline double random_normal(std::uint64_t key, std::uint64_t index) {
   const Random4 r = philox(key, index, 1);
   const double u = (static_cast<double>((std::uint64_t{r.v[0]} << 21) ^ (r.v[1] >> 11)) + 0.5) * 0x1.0p-53;
@@ -61,10 +61,10 @@ inline double random_normal(std::uint64_t key, std::uint64_t index) {
   return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * v);
 }
 
-// A normal cut off at two deviations (what lies beyond is drawn again), widened so that its variance is 1: it lies
-// within +-2.2739. For an index below 2^48.
+// Normal, cut off at two deviations (a value beyond them is drawn again) and scaled to the variance 1. The values lie
+// within +-2.2739. `index` must be less than 2^48.
 inline double random_truncated_normal(std::uint64_t key, std::uint64_t index) {
-  constexpr double deviation = 0.87962566103423978;  // of a standard normal that is cut off there
+  constexpr double deviation = 0.87962566103423978;  // of a standard normal that is cut off at two deviations
   for (std::uint64_t attempt = 0;; ++attempt) {
     const double normal = random_normal(key, index + (attempt << 48));
     if (std::abs(normal) <= 2) return normal / deviation;

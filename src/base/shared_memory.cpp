@@ -15,11 +15,12 @@
 namespace ringtrain {
 namespace {
 
-// The locks lie before the bytes.
+// The locks lie before the data.
 constexpr std::size_t first_byte = 4096;
 static_assert(SharedMemory::locks * sizeof(pthread_mutex_t) <= first_byte);
 
-// What the kernel calls the file of a memory, as every process sees it: other processes' descriptors are not ours.
+// The kernel's name for the memory's file. Every process sees it, so a process can recognise the memory of another
+// rank.
 constexpr const char* file_name = "ringtrain-data";
 
 std::uint8_t* map(std::size_t bytes, int flags, int descriptor) {
@@ -63,7 +64,7 @@ std::shared_ptr<SharedMemory> SharedMemory::open(const std::string& name, std::s
   char target[64] = "";
   if (::readlink(name.c_str(), target, sizeof target - 1) < 0)
     throw Error(cat("cannot see ", name, ": ", std::strerror(errno)));
-  // Where processes are numbered anew (containers), the name may belong to something else.
+  // If processes have other numbers here (containers), the name may belong to something else.
   if (!std::string(target).starts_with(cat("/memfd:", file_name)))
     throw Error(cat(name, " is ", target, ", not the memory of another rank"));
   const int descriptor = ::open(name.c_str(), O_RDWR | O_CLOEXEC);

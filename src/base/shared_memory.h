@@ -1,4 +1,4 @@
-// Memory that processes of one machine have in common.
+// Memory that several processes of one machine share.
 #pragma once
 
 #include <cstddef>
@@ -9,26 +9,27 @@
 
 namespace ringtrain {
 
-// Zeros at first; a page costs memory when it is touched. It has no name in any file system: the kernel takes it back
-// with the last process that uses it, however that process ended.
+// The memory starts as zeros. A page uses memory only after it was touched. The memory has no name in any file system.
+// The kernel frees it when the last process that uses it ends, even if that process crashed.
 class SharedMemory {
  public:
-  // Of this process alone. Throws Error.
+  // Memory of this process alone. Throws Error.
   explicit SharedMemory(std::size_t bytes);
-  // For other processes too. Throws Error where the machine does not give it.
+  // Memory that other processes can open. Throws Error if the machine does not provide it.
   static std::shared_ptr<SharedMemory> make(std::size_t bytes);
-  // The memory of another process of the same user and machine, while that process keeps it; `name` and `bytes` are
-  // its own. Throws Error where this process cannot see it.
+  // Opens the memory of another process of the same user and machine, while that process keeps it. `name` and `bytes`
+  // must be those of the other process. Throws Error if this process cannot see the memory.
   static std::shared_ptr<SharedMemory> open(const std::string& name, std::size_t bytes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  const std::string& name() const { return name_; }  // "": of this process alone
+  const std::string& name() const { return name_; }  // "": memory of this process alone
   std::span<std::uint8_t> bytes() const;
 
-  // Locks for whoever uses the memory: threads and processes. One whose holder died goes to the next who asks: what is
-  // written under a lock counts when a mark says so that is set last. Numbers beyond `locks` begin again at 0.
+  // Locks for the threads and processes that use the memory. If the holder of a lock died, the next one who asks gets
+  // the lock. So data written under a lock must be treated as valid only if a mark, which is written last, says so.
+  // Numbers of `locks` and more are taken modulo `locks`.
   static constexpr std::size_t locks = 64;
   class Lock {
    public:

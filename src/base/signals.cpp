@@ -22,7 +22,7 @@ std::atomic<bool> held{false};
 void receive(int signal_number) {
   const double now = now_seconds();
   if (requested.load() == 0) {
-    first_time.store(now);  // before the flag: who sees that finds the time, too
+    first_time.store(now);  // before the flag: a reader of the flag finds the time too
     requested.store(signal_number);
     return;
   }
@@ -44,17 +44,18 @@ void receive(int signal_number) {
 }  // namespace
 
 void catch_signals() {
-  // A reader of the log that goes away (train | head) must not take the run with it.
+  // If a reader of the log ends (train | head), the run must not end with it.
   signal(SIGPIPE, SIG_IGN);
   sigset_t expected;
   sigemptyset(&expected);
   for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) sigaddset(&expected, signal_number);
-  // A terminal that closes stops the run like Ctrl-C, unless it was started with nohup.
+  // A terminal that closes stops the run like Ctrl-C, unless the run was started with nohup.
   struct sigaction before {};
   if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaddset(&expected, SIGHUP);
   if (const int code = pthread_sigmask(SIG_BLOCK, &expected, nullptr); code != 0)
     throw Error(cat("signals cannot be caught: ", std::system_category().message(code)));
-  // What the parent ignored would never come: shells do that with SIGINT for a command behind an &.
+  // A signal that the parent process ignored would never arrive. Shells ignore SIGINT for a command that ends with an
+  // &.
   for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) signal(signal_number, SIG_DFL);
   std::thread(wait_for_signals, expected).detach();
 }

@@ -1,33 +1,37 @@
-// Requests from outside to stop with a checkpoint: SIGTERM (preemption, time limit), SIGUSR1 (Slurm's --signal, also
-// what mpirun forwards) and SIGINT only set a flag, which the training loop reads once a step.
+// Requests from outside to stop with a checkpoint. SIGTERM (preemption, time limit), SIGUSR1 (Slurm's --signal, and
+// forwarded by mpirun) and SIGINT only set a flag. The training loop reads the flag once per step.
 #pragma once
 
 #include <string>
 
 namespace ringtrain {
 
-// SIGHUP too, unless it is ignored (nohup); SIGPIPE is ignored. Call it before MPI_Init and before any other thread is
-// made: a signal that comes during start-up must not kill the rank, and none may ever interrupt a thread that computes.
-// oneDNN's compiled products put the stack pointer into the heap (its issue 4845), where a handler's frame would
-// destroy what lies below; so the signals are blocked in all threads, and one of their own waits for them. What comes
-// after the first changes nothing: Slurm repeats SIGTERM, and sends SIGUSR1 and then SIGTERM, and whoever does not want
-// to wait has SIGKILL. Only a second Ctrl-C (or SIGUSR2, which mpirun forwards, unlike Ctrl-C) kills as usual, until
-// hold_signals(); repeats within a second do not count, since launchers send the same signal along several ways. Throws
-// Error when the system refuses.
+// Catches these signals, and SIGHUP too unless it is ignored (nohup). SIGPIPE is ignored. Throws Error if the system
+// refuses.
+//
+// Call it before MPI_Init and before any other thread is created. A signal during start-up must not kill the rank, and
+// a signal must never interrupt a thread that computes: oneDNN's compiled products put the stack pointer into the heap
+// (its issue 4845), where the frame of a signal handler would overwrite data. So the signals are blocked in all
+// threads, and one extra thread waits for them.
+//
+// Later signals change nothing. Slurm repeats SIGTERM, and sends SIGUSR1 and then SIGTERM; a user who does not want to
+// wait can send SIGKILL. The exception is a second Ctrl-C, or SIGUSR2, which mpirun forwards (it does not forward
+// Ctrl-C). It kills the process as usual until hold_signals() is called. Repeats within a second do not count, because
+// launchers send the same signal in several ways.
 void catch_signals();
 
-// From now on nothing but SIGKILL ends this process early: the checkpoint of the first signal is being written.
+// After this call only SIGKILL can end this process early, because the checkpoint of the first signal is being written.
 void hold_signals();
 
-// As if this signal had come: for a process that hears of it on another way.
+// Acts as if this signal had arrived. A process that learns of the signal in another way calls it.
 void request_stop(int signal_number);
 
-// The first signal received (SIGTERM, SIGUSR1, SIGUSR2, SIGINT or SIGHUP), 0 if none.
+// Returns the first signal received (SIGTERM, SIGUSR1, SIGUSR2, SIGINT or SIGHUP), 0 if none.
 int requested_signal();
-// Since it came; 0 if none has.
+// Returns the seconds since the first signal; 0 if there was none.
 double seconds_since_signal();
 
-// "SIGTERM"; "signal 9" for one that is none of the above.
+// Returns the name of a signal: "SIGTERM", or "signal 9" for a signal that is not listed above.
 std::string signal_name(int signal_number);
 
 }  // namespace ringtrain

@@ -1,4 +1,5 @@
-// The two 16-bit formats as bits, rounded to nearest even; for files, not for arithmetic.
+// Conversions between float and the bits of bf16 and fp16, rounded to nearest even. They are for files, not for
+// arithmetic.
 #pragma once
 
 #include <bit>
@@ -17,7 +18,7 @@ inline std::uint16_t to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// 1 sign, 5 exponent (bias 15), 10 fraction.
+// The format has 1 sign bit, 5 exponent bits (bias 15) and 10 fraction bits.
 inline float from_fp16(std::uint16_t bits) {
   const std::uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, fraction = bits & 0x3ffu;
   if (exponent == 0) return std::copysign(static_cast<float>(fraction) * 0x1p-24f, std::bit_cast<float>(sign));
@@ -25,7 +26,7 @@ inline float from_fp16(std::uint16_t bits) {
   return std::bit_cast<float>(sign | (wide << 23) | (fraction << 13));
 }
 
-// From 65520 on infinity, below 2^-14 in steps of 2^-24.
+// Values from 65520 on become infinity. Values below 2^-14 are rounded to multiples of 2^-24.
 inline std::uint16_t to_fp16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;

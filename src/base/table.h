@@ -1,4 +1,4 @@
-// Aligned tables for the terminal: the summary of a run before step 0, the output of `ringtrain plan`.
+// Aligned tables for the terminal, for the summary of a run before step 0 and the output of `ringtrain plan`.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace ringtrain {
 
-// Sections of "key   value" rows; all values start in the same column. A value of several lines is indented to it.
+// A table has sections with rows of "key   value". All values start in the same column. Further lines of a value are
+// indented to that column.
 class Table {
  public:
   void section(const std::string& title);
@@ -21,17 +22,17 @@ class Table {
   std::vector<Row> rows_;
 };
 
-// Columns of the terminal that a UTF-8 text takes, one per character.
+// Returns the number of terminal columns that a UTF-8 text takes, one per character.
 std::size_t display_width(const std::string& text);
 
-// 1234567 -> "1,234,567"; 1536 -> "1.5 KiB".
+// Formats numbers for readers: 1234567 becomes "1,234,567", and 1536 bytes become "1.5 KiB".
 std::string with_thousands(long long value);
 std::string readable_bytes(double bytes);
-// (1, "trial") -> "1 trial"; (1200, "trial") -> "1,200 trials".
+// Writes a number with a noun: (1, "trial") becomes "1 trial", and (1200, "trial") becomes "1,200 trials".
 std::string counted(long long count, const std::string& noun);
-// "a, b, c".
+// Joins the words with commas: "a, b, c".
 std::string joined(const std::vector<std::string>& words);
-// Significant digits: (0.123456, 3) -> "0.123".
+// Writes the value with so many significant digits: (0.123456, 3) becomes "0.123".
 std::string with_digits(double value, int digits = 6);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// Sums whose bits do not depend on how the values are shared out.
+// Sums whose bits do not depend on how the values are divided between ranks.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace ringtrain {
 
-// Adds values in a binary tree of their order: ((v0 + v1) + (v2 + v3)) + ... Values that are missing at the end count
-// as zeros. Where neighbouring ranks have 2^k values each, their totals are nodes of the tree over all values, so a sum
-// of the totals in a binary tree over the ranks has the bits of one rank's sum.
+// Adds values in a binary tree, in their order: ((v0 + v1) + (v2 + v3)) + ... Values that are missing at the end count
+// as zeros. If neighbouring ranks have 2^k values each, their totals are nodes of the tree over all values. A sum of
+// the totals in a binary tree over the ranks then has the same bits as the sum on one rank.
 template <class Value>
 class TreeSum {
  public:
@@ -20,7 +20,7 @@ class TreeSum {
     }
     nodes_.push_back(std::move(value));
   }
-  // A default value where there is none.
+  // Returns the sum of all values, or a default value if there are none.
   Value total() const {
     if (nodes_.empty()) return Value{};
     Value sum = nodes_.back();
@@ -29,7 +29,7 @@ class TreeSum {
   }
 
  private:
-  std::vector<Value> nodes_;  // whole subtrees, the largest first: one for each bit of count_
+  std::vector<Value> nodes_;  // totals of complete subtrees, the largest first: one for each 1 bit of count_
   std::int64_t count_ = 0;
 };
 

@@ -109,7 +109,7 @@ std::string_view trim(std::string_view text) {
 }
 
 std::string_view without_cut_symbol(std::string_view text) {
-  // A symbol has at most three bytes after its first one.
+  // A symbol has at most three bytes after its first byte.
   std::size_t tail = 0;
   while (tail < 3 && tail < text.size() && is_continuation(text, text.size() - 1 - tail)) ++tail;
   if (tail == text.size()) return text;

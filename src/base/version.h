@@ -1,4 +1,5 @@
-// What was built, from what and how: for `--version`, run.json and checkpoints.
+// Describes the build: the source, the compiler and the options. `--version`, run.json and checkpoints contain these
+// texts.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@ std::string build_commit();            // `git describe --always --dirty`; "unkn
 std::string build_compiler();          // "GCC 12.2.0"
 std::string build_flags();             // the compiler's command line, without include paths
 std::string build_instruction_sets();  // of the CPU kernels: "baseline avx2 avx512 avx512_bf16"
-std::string build_cuda();              // "CUDA 13.0, cuDNN 9.19.0 (front end 1.32), NCCL 2.28.9, sm_80"; "" without
-std::string build_cuda_home();         // where CUDA was then; "" without
+std::string build_cuda();       // "CUDA 13.0, cuDNN 9.19.0 (front end 1.32), NCCL 2.28.9, sm_80"; "" without CUDA
+std::string build_cuda_home();  // where CUDA was at build time; "" without CUDA
 
 }  // namespace ringtrain

@@ -54,7 +54,7 @@ std::string source_text(const BranchPoint& point) {
 std::optional<Checkpoint> planned_source(const Experiment& experiment) {
   if (!is_branch(experiment)) return std::nullopt;
   const auto point = parse_run_and_point(experiment.branch.from);
-  std::error_code too_long;  // for a file's name: as if it were not there
+  std::error_code too_long;  // a name too long for a file counts as missing
   if (point && !std::filesystem::exists(point->run, too_long)) return std::nullopt;
   return read_checkpoint_header(source_checkpoint(experiment.branch.from));
 }

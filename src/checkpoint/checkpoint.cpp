@@ -52,14 +52,15 @@ std::string to_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
-// A line per array; tells which one is missing, and what its shape was.
+// Returns a line per array. It tells which array is missing and what its shape was.
 std::string contents_of(const Checkpoint& checkpoint) {
   std::string text;
   for (const NamedArray& array : checkpoint.arrays) text += array.name + "\t" + to_text(array.shape) + "\n";
   return text;
 }
 
-// The root's attributes carry counters that a flipped bit would change unnoticed: HDF5 does not checksum them.
+// Returns the checksum of the root's attributes. HDF5 has no checksum for them, so a flipped bit would change a counter
+// without an error.
 std::uint32_t header_crc(const Checkpoint& checkpoint, const std::string& contents) {
   std::uint32_t crc = crc_of(&checkpoint.step, sizeof checkpoint.step);
   for (const auto& [name, text] : checkpoint.texts) {
@@ -101,7 +102,7 @@ void check_names(const Checkpoint& checkpoint) {
   }
 }
 
-// What lies in the page cache is no progress yet: it is sent to the disk piece by piece.
+// Data in the page cache does not count as progress. So the file is flushed to the disk piece by piece.
 void write_file(const std::string& path, const Checkpoint& checkpoint, const Progress& progress) {
   h5::File file = h5::File::create(path);
   std::int64_t waiting = 0;
@@ -142,7 +143,7 @@ void check_header(const h5::File& file) {
   bool has_schema = false;
   try {
     has_schema = file.has_attribute("/", "schema");
-  } catch (const Error& error) {  // HDF5's own checksum of them
+  } catch (const Error& error) {  // HDF5's own checksum of the attributes failed
     throw Error(cat(path, ": the attributes or the list of contents are damaged (", error.what(), ")"), damaged_hint,
                 error.where());
   }
@@ -187,8 +188,8 @@ H5T_class_t class_of_attribute(const h5::File& file, const std::string& name) {
   return H5Tget_class(type.get());
 }
 
-// Everything but the arrays; returns the contents. Each piece of metadata that has come is progress: on a slow file
-// server there are many small reads before the first array.
+// Reads everything but the arrays and returns `contents`. Every piece of metadata counts as progress, because a slow
+// file server has many small reads before the first array.
 std::string read_header(const h5::File& file, Checkpoint& checkpoint, const Progress& progress) {
   const auto came = [&] {
     if (progress) progress(1);
@@ -242,7 +243,7 @@ NamedArray read_array(const h5::File& file, const std::string& name, const std::
   return array;
 }
 
-// Hands out one array at a time, so that checking a file takes the memory of its largest array only.
+// Passes one array at a time to `take`, so that checking a file needs only the memory of its largest array.
 Checkpoint read_through(const std::string& path, const Progress& progress,
                         const std::function<void(NamedArray&&)>& take) {
   const h5::File file = h5::File::open(path);
@@ -260,8 +261,8 @@ void verify(const std::string& path, const Progress& progress) {
   read_through(path, progress, [](NamedArray&&) {});
 }
 
-// Throws Error where the operating system cannot read the file through: its bytes may be whole, so that passing over it
-// would lose it to a run that goes on from an older one.
+// Throws Error if the operating system cannot read the whole file. Its bytes may still be intact. If the file were
+// skipped, the run would continue from an older checkpoint and lose it.
 void require_readable(const std::string& path, const Progress& progress) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   int reason = file < 0 ? errno : 0;
@@ -355,7 +356,7 @@ const NamedArray& Checkpoint::array(const std::string& name, const std::vector<s
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Progress& progress) {
   check_names(checkpoint);
   const std::string temporary = path + ".tmp";
-  ::unlink(temporary.c_str());  // what a killed job left; the run folder's lock keeps others out
+  ::unlink(temporary.c_str());  // left by a killed job; the run folder's lock keeps other jobs out
   try {
     write_file(temporary, checkpoint, progress);
     verify(temporary, progress);
@@ -410,7 +411,7 @@ std::string newest_checkpoint(const std::string& run_dir, std::vector<std::strin
   const std::string best = run_dir + "/checkpoints/best.h5";
   if (fs::exists(best)) candidates.push_back(best);
   for (const std::string& path : candidates) {
-    // It may be whole: passing over it would lose it to a run that goes on from an older one.
+    // The file may be intact. If it were skipped, the run would continue from an older checkpoint and lose it.
     if (::access(path.c_str(), R_OK) != 0)
       throw Error(cat(path, ": cannot read: ", std::strerror(errno)),
                   "make it readable for you, or move it away to go on from an older one");
@@ -426,7 +427,7 @@ std::string newest_checkpoint(const std::string& run_dir, std::vector<std::strin
     };
     if (is_whole()) return path;
     require_readable(path, progress);
-    if (is_whole()) return path;  // the disk had failed once
+    if (is_whole()) return path;  // the first read error was temporary
     if (warnings != nullptr) warnings->push_back(cat("checkpoint passed over: ", damage));
   }
   return "";

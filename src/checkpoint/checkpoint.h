@@ -1,4 +1,11 @@
-// Everything that a run needs to go on, by name, in canonical layout; nothing in it knows the number of ranks.
+// A checkpoint: everything that a run needs to continue, by name and in PyTorch's layout. It does not depend on the
+// number of ranks.
+//
+// This room saves and restores runs. take_snapshot() and load_trainer() (snapshot.h) copy between a Trainer and a
+// Checkpoint. write_checkpoint() and read_checkpoint() below copy between a Checkpoint and an HDF5 file.
+// shared_resume_point() (resume_point.h) finds where a resumed run continues, and resume_rules.h says what may change
+// before it does. safetensors.h reads and writes the weights of other programs. Begin reading with the struct
+// Checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -29,66 +36,71 @@ struct Checkpoint {
   std::map<std::string, std::string> texts;  // "experiment" (YAML), "model", "dataset_uuid", "execution" (JSON), ...
   std::map<std::string, Number> numbers;     // "samples", "best_loss", "elapsed_seconds", ...
   std::vector<NamedArray> arrays;
-  const NamedArray& array(const std::string& name) const;  // throws Error naming what is missing
-  const std::string& text(const std::string& name) const;  // throws Error naming what is missing
-  // What earlier versions did not write has a value that means the same as its absence.
+  const NamedArray& array(const std::string& name) const;  // throws Error with the missing name
+  const std::string& text(const std::string& name) const;  // throws Error with the missing name
+  // For values that earlier versions did not write. `absent` is the value that means the same as a missing one.
   std::string text_or(const std::string& name, std::string absent) const;
   double number_or(const std::string& name, double absent) const;
-  // Throw Error where there is none, or (whole) it is no whole number of 64 bits.
+  // Throw Error if the number is missing. whole() and whole_or() also throw if it is not a whole number of 64 bits.
   double number(const std::string& name) const;
   std::int64_t whole(const std::string& name) const;
   std::int64_t whole_or(const std::string& name, std::int64_t absent) const;
-  // The same as array(name), and its shape must be the model's: throws Error "checkpoint of another model: ..." with
-  // both shapes.
+  // Returns array(name) and checks its shape. Throws Error "checkpoint of another model: ..." with both shapes if the
+  // shape is not the model's.
   const NamedArray& array(const std::string& name, const std::vector<std::int64_t>& shape) const;
 
  private:
   const Number& find(const std::string& name) const;
 };
 
-// results/checkpoints.md lists every name. HDF5, self-describing: a group per name prefix, one data set per array with
-// attribute crc32c, texts and numbers as attributes of the root (texts too long for an attribute as u8 data sets in
-// texts/), `contents` (u8: a line with name and shape per array, in order), attributes_crc32c over step, texts, numbers
-// and contents, `complete` last. Written to <path>.tmp, synced, opened again, every checksum compared, then renamed. On
-// any failure (a full disk) the temporary is removed, `path` is as it was before, and Error is thrown. `progress`: of
-// what has reached the disk, and of what has been read back.
+// Writes a self-describing HDF5 file; results/checkpoints.md lists every name. It has a group per name prefix and one data set per array with the attribute
+// crc32c. Texts and numbers are attributes of the root; texts that are too long for an attribute are u8 data sets in
+// texts/. `contents` (u8) has a line with name and shape for each array, in order. attributes_crc32c covers step,
+// texts, numbers and contents. `complete` is written last.
+//
+// The file is written to <path>.tmp, synced and opened again. All checksums are compared, and then the file is renamed.
+// On any failure, for example a full disk, the temporary file is removed, `path` is unchanged, and Error is thrown.
+// `progress` is called with the bytes that have reached the disk, and then with the bytes that have been read back.
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Progress& progress = {});
 
-// Throws Error naming the file and what is wrong: not HDF5, truncated, another schema, not complete, an array missing
-// or with a wrong checksum. Arrays without this prefix are checked all the same, but not kept in memory.
+// Throws Error with the file's name and the problem: the file is not HDF5, is truncated, has another schema or is not
+// complete, or an array is missing or has a wrong checksum. Arrays whose names do not begin with `prefix` are checked
+// too, but not kept in memory.
 Checkpoint read_checkpoint(const std::string& path, std::string_view prefix = "", const Progress& progress = {});
-// The same without the arrays, which are not looked at.
+// Reads everything but the arrays. The arrays are not checked.
 Checkpoint read_checkpoint_header(const std::string& path);
 inline constexpr std::string_view weights_prefix = "weights/";
 
-// Files of a run folder: checkpoints/step-000001234.h5, and best.h5 (a copy that `keep` does not delete).
+// Returns the path of a checkpoint in a run's folder: checkpoints/step-000001234.h5. There is also best.h5, a copy that
+// `keep` does not delete.
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step);
-// Steps of the checkpoints that lie there, whole or not, newest first.
+// Returns the steps of all checkpoint files in the folder, complete or not, newest first.
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
-// Newest checkpoint that reads without error; "" when there is none. best.h5 counts as the oldest: the last resort when
-// all others are damaged or gone. Damaged ones are reported through `warnings`. Throws Error when a file may not be
-// read.
+// Returns the path of the newest checkpoint that can be read without error; "" if there is none. best.h5 counts as the
+// oldest, so it is used only if all others are damaged or missing. `warnings` receives a line for each damaged file.
+// Throws Error if a file cannot be read for another reason than damage, for example its permissions.
 std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings,
                               const Progress& progress = {});
 
-// Writes a checkpoint into the folder of checkpoints, and removes it again.
+// Writes a checkpoint into the folder of checkpoints, measures its cost, and removes it again.
 CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint, const Progress& progress = {});
 
-// Writes in a background thread while training goes on; rank 0 owns one. The thread calls no MPI.
+// Writes checkpoints in a background thread while training continues. Only rank 0 has one. The thread calls no MPI.
 class CheckpointWriter {
  public:
   CheckpointWriter(std::string run_dir, std::int64_t keep);
-  ~CheckpointWriter();  // waits for the writing to end
-  // Waits for the one before, throws what that one threw, then starts writing. A checkpoint with a value that is not
-  // finite counts as a failed write. After success the older ones are deleted
-  // down to `keep` (best.h5 and kept_steps() apart), and those of later steps, which a resumed run has passed over as
-  // damaged.
-  // `best`: write best.h5 as well.
+  ~CheckpointWriter();  // waits for the write to end
+  // Waits for the previous write and throws its error, if any. Then starts writing. A checkpoint with a value that is
+  // not finite counts as a failed write.
+  //
+  // After success, old checkpoints are deleted until `keep` are left. best.h5 and kept_steps() are not deleted.
+  // Checkpoints of later steps are also deleted: a resumed run did not use them, because they were damaged. `best`:
+  // also write best.h5.
   void start(Checkpoint checkpoint, bool best);
-  void finish();                   // waits; throws what the writing threw
-  SlowWork& work();                // the writing under way: for wait_together()
-  CheckpointCost slowest() const;  // of all that have been written; after finish()
-  bool failed() const;             // the last write failed; the next start() or finish() will say how. Never blocks.
+  void finish();                   // waits; throws the error of the write
+  SlowWork& work();                // the current write, for wait_together()
+  CheckpointCost slowest() const;  // the slowest of all writes; valid after finish()
+  bool failed() const;             // the last write failed; never blocks. start() and finish() throw its error.
 
  private:
   struct State;

@@ -16,11 +16,11 @@ constexpr const char* kept_text = "kept_steps";
 
 struct Place {
   std::int64_t step = 0;
-  double epochs = -1;         // below 0: an earlier version wrote it
-  double epochs_before = -1;  // of the last update
+  double epochs = -1;         // less than 0: written by an earlier version
+  double epochs_before = -1;  // at the beginning of the last update
 };
 
-// Epochs as RunPlan::schedule counts them.
+// Counts epochs as RunPlan::schedule does.
 Place place_of(const Checkpoint& c) {
   Place place{c.step};
   const double span = c.number_or("epoch_span", 0);
@@ -82,7 +82,7 @@ std::string checkpoint_at(const std::string& run_dir, const RunPoint& point) {
 
 std::string source_checkpoint(const std::string& from) {
   constexpr const char* what_to_do = "train that run first, with checkpoint.keep_at";
-  std::error_code too_long;  // for a file's name: as if it were not there
+  std::error_code too_long;  // a name too long for a file counts as missing
   if (const auto source = parse_run_and_point(from)) {
     if (!std::filesystem::is_directory(source->run, too_long))
       throw Error(cat("branch.from is ", from, ", but there is no run ", source->run), what_to_do);

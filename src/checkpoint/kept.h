@@ -1,4 +1,4 @@
-// The checkpoints that a run keeps for ever (checkpoint.keep_at), and how they are found again.
+// The checkpoints that a run keeps forever (checkpoint.keep_at), and how to find them.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace ringtrain {
 
-// Every checkpoint knows the steps of those that its run has kept so far, itself included.
+// Every checkpoint contains the steps of the checkpoints that its run has kept so far, including its own.
 std::vector<std::int64_t> kept_steps(const Checkpoint& checkpoint);
 void set_kept_steps(Checkpoint& checkpoint, const std::vector<std::int64_t>& steps);
 
-// The checkpoint in `run_dir` at the first step at or after the point. Throws Error where there is none; it names those
-// that there are, and checkpoint.keep_at.
+// Returns the checkpoint in `run_dir` at the first step at or after the point. Throws Error if there is none. The
+// message names the checkpoints that exist, and checkpoint.keep_at.
 std::string checkpoint_at(const std::string& run_dir, const RunPoint& point);
 
-// The checkpoint that branch.from names. Throws Error where there is none.
+// Returns the checkpoint that branch.from names. Throws Error if it does not exist.
 std::string source_checkpoint(const std::string& from);
 
 }  // namespace ringtrain

@@ -22,7 +22,7 @@ void read_own(const std::string& run_dir, ResumePoint& point, const Progress& pr
   point.branch = stored_branch_point(*point.checkpoint);
 }
 
-// Best loss, time and evaluations are the branch's own.
+// The best loss, the time and the evaluations of a branch start from zero.
 void read_source(const std::string& from, ResumePoint& point, const Progress& progress) {
   const std::string path = source_checkpoint(from);
   point.path = path;

@@ -1,4 +1,4 @@
-// Where a resumed run goes on: what rank 0 reads in the folder of the run, and what all ranks need of it.
+// The point at which a resumed run continues. Rank 0 reads it from the run's folder and shares it with all ranks.
 #pragma once
 
 #include <memory>
@@ -14,25 +14,25 @@
 
 namespace ringtrain {
 
-// A new run begins with a default one: step 0, nothing known.
+// A new run begins with a default-constructed one: step 0, and nothing is known.
 struct ResumePoint {
-  // On all ranks.
-  enum class Kind { beginning, source, own } kind = Kind::beginning;  // where from: fresh weights, branch.from, its own
+  // The following members are valid on all ranks.
+  enum class Kind { beginning, source, own } kind = Kind::beginning;  // new, branch.from, or this run's checkpoint
   RunProgress progress;
-  std::optional<BranchPoint> branch;  // of a branch
+  std::optional<BranchPoint> branch;  // if the run is a branch
   std::int64_t micro_batch = 0;       // 0: not known
   bool knows_stop_cost = false;
-  RunChoices choices;  // the plans are rank 0's
-  // On rank 0.
+  RunChoices choices;  // the plans are valid on rank 0 only
+  // The following members are valid on rank 0 only.
   std::unique_ptr<Checkpoint> checkpoint;  // null: the folder has none
-  std::string path;                        // of the checkpoint
-  std::optional<StopCost> stop_cost;       // as an earlier start measured it
+  std::string path;                        // path of the checkpoint
+  std::optional<StopCost> stop_cost;       // measured by an earlier start of this run
 };
 
-// Collective. `resume`: rank 0 reads the newest whole checkpoint in `run_dir` (which matters there only), with a
-// warning for every damaged one that it passes over; the caller holds the folder's lock, so that no other job writes
-// there meanwhile. A branch that has none of its own begins with the checkpoint that branch.from names. Throws Error
-// where that cannot be read.
+// Collective. If `resume` is true, rank 0 reads the newest complete checkpoint in `run_dir` (only rank 0 uses
+// `run_dir`). It warns about every damaged checkpoint that it skips. The caller must hold the folder's lock, so that no
+// other job writes there. A branch without a checkpoint of its own begins with the checkpoint that branch.from names.
+// Throws Error if that checkpoint cannot be read.
 ResumePoint shared_resume_point(const Experiment& experiment, bool resume, const std::string& run_dir,
                                 Communicator& communicator, Watchdog& watchdog);
 

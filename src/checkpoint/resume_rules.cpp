@@ -17,16 +17,16 @@ namespace ringtrain {
 namespace {
 
 constexpr std::string_view fixed_keys[] = {
-    // The random numbers and the order of samples follow from these.
+    // These keys decide the random numbers and the order of samples.
     "seed", "batch.global", "batch.worker", "data.order", "data.sequence", "data.blanks", "data.augmentation",
-    // The weights are this model's.
+    // These keys decide the shapes of the weights.
     "model.kind", "model.hidden", "model.layers", "model.depth", "model.width", "model.stem", "model.stride_in",
     "model.norm",
-    // The optimizer's state: which vectors there are; whether momentum holds gradients or gradients times the rate; and
-    // Adam's corrections 1 - beta^t, which suppose the same beta in all t steps.
+    // These keys decide the optimizer's state: which vectors exist, whether the momentum holds gradients or gradients
+    // times the rate, and Adam's corrections 1 - beta^t, which need the same beta in all t steps.
     "optimizer.kind", "optimizer.rate_in_momentum", "optimizer.beta1", "optimizer.beta2", "optimizer.schedule_free",
     "optimizer.other_kind",
-    // What the run's steps are counted in.
+    // These keys decide the unit in which the run counts its steps.
     "optimizer.adascale", "branch.batch_factor"};
 
 constexpr const char* hint =
@@ -41,14 +41,14 @@ bool is_fixed(std::string_view key) {
   return std::find(std::begin(fixed_keys), std::end(fixed_keys), key) != std::end(fixed_keys);
 }
 
-// "model.hidden is 24, was 16; seed is 2, was 1"
+// Returns a text such as "model.hidden is 24, was 16; seed is 2, was 1".
 std::string list(const std::vector<KeyChange>& changes) {
   std::string text;
   for (const KeyChange& c : changes) text += cat(text.empty() ? "" : "; ", c.key, " is ", c.is, ", was ", c.was);
   return text;
 }
 
-// [] stands for the data set's own values.
+// An empty list stands for the data set's own values.
 const std::vector<double>& stated_or(const std::vector<double>& stated, const std::vector<double>& own) {
   return stated.empty() ? own : stated;
 }
@@ -80,7 +80,8 @@ std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& 
   return changes;
 }
 
-// Both factors count from the run that began by itself, whose schedule a branch of a branch has, too.
+// Both factors are relative to the first run of the chain, which is not a branch. A branch of a branch uses that run's
+// schedule too.
 static void check_multiple(const Experiment& source, const Experiment& branch, const std::string& path) {
   const std::int64_t batch = source.batch.global, own = branch.batch.global;
   const double factor = branch.branch.batch_factor / source.branch.batch_factor;
@@ -90,7 +91,7 @@ static void check_multiple(const Experiment& source, const Experiment& branch, c
                 "give both: batch.global, and branch.batch_factor, how many times the batch of that run it is");
 }
 
-// `of_branch`: the checkpoint is of the run that the branch leaves.
+// `of_branch` is true if the checkpoint belongs to the run that the branch leaves.
 static void check_same(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan, bool of_branch) {
   const Experiment before = experiment_of(checkpoint, path);
   const Experiment& now = plan.experiment;
@@ -121,14 +122,14 @@ static void check_same(const Checkpoint& checkpoint, const std::string& path, co
                     plan.train.dataset_uuid, ", was ", uuid, ")"),
                 "put the old data set back, or start a new run in another run.dir");
   if (checkpoint.text("model") == model_fingerprint(plan)) return;
-  // Some keys change a model's tensors only sometimes, as data.image_size does those of AlexNet.
+  // Some keys change a model's tensors only in some cases, for example data.image_size for AlexNet.
   std::erase_if(changes, [](const KeyChange& c) { return !c.decides_result; });
   throw Error(cat(path, ": the checkpoint is of another model: its tensors have other names or shapes",
                   changes.empty() ? "" : cat("; ", list(changes))),
               what_to_do);
 }
 
-// An asynchronous update is a worker's share of the batch.
+// An asynchronous update is made from one worker's share of the batch. So the number of workers must stay the same.
 static void check_same_workers(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
   const Experiment before = experiment_of(checkpoint, path);
   const auto ranks = checkpoint.whole_or("ranks", 0);

@@ -19,10 +19,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::uint64_t longest_header = 100'000'000;  // as the format's own library
+constexpr std::uint64_t longest_header = 100'000'000;  // the limit of the format's own library
 constexpr const char* damaged_hint = "copy the file again, or write it again";
 
-// Of one element; 0 for a type that the format does not have.
+// Returns the bytes of one element; 0 for a type that the format does not have.
 std::uint64_t bytes_of(const std::string& dtype) {
   static const std::map<std::string, std::uint64_t> sizes = {
       {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
@@ -31,7 +31,7 @@ std::uint64_t bytes_of(const std::string& dtype) {
   return found == sizes.end() ? 0 : found->second;
 }
 
-// What people have instead of a safetensors file.
+// Recognises other files that users pass by mistake, and says how to convert them.
 void refuse_other_formats(const std::string& path, const std::string& start) {
   if (start.starts_with("\x89HDF"))
     throw Error(cat(path, ": is an HDF5 file, not safetensors"),
@@ -47,9 +47,9 @@ void refuse_other_formats(const std::string& path, const std::string& start) {
                   "w.get('state_dict', w).items()}, '", stem, ".safetensors')"));
 }
 
-// Throws on a name that comes twice: nlohmann::json alone would keep the last one.
+// Throws Error if a name occurs twice; nlohmann::json alone would keep the last one.
 Json parse_header(const std::string& path, const std::string& text) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // of the open objects
   const auto watch = [&](int, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
@@ -84,7 +84,7 @@ bool is_list_of_counts(const Json& value) {
          });
 }
 
-// `data_begin`: where in the file the offsets count from.
+// `data_begin` is the place in the file at which the offsets begin.
 SafetensorsEntry entry_of(const std::string& path, const std::string& name, const Json& value, std::uint64_t data_begin,
                           std::uint64_t file_bytes) {
   const std::string who = cat(path, ": tensor ", shown(name));
@@ -121,7 +121,7 @@ SafetensorsEntry entry_of(const std::string& path, const std::string& name, cons
   return entry;
 }
 
-// As the format demands: the tensors cover all bytes, each byte once.
+// The format demands that the tensors cover all bytes, each byte once.
 void check_coverage(const std::string& path, const std::vector<SafetensorsEntry>& entries, std::uint64_t data_begin,
                     std::uint64_t file_bytes) {
   std::uint64_t end = data_begin;
@@ -152,7 +152,7 @@ void convert_block(const std::vector<std::uint8_t>& from, std::span<float> to, c
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // no waiting at a named pipe
+  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // does not wait at a named pipe
   if (file_ < 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
   try {
     struct stat status {};

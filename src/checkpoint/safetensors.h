@@ -1,6 +1,6 @@
-// The safetensors format: 8 bytes with the header's length (little-endian), a JSON header with name, dtype, shape and
-// offsets, then the tensors one behind another, row-major. PyTorch, JAX and others read it; nothing in it can run.
-// https://github.com/huggingface/safetensors
+// The safetensors format. A file has 8 bytes with the length of the header (little-endian), a JSON header with name,
+// dtype, shape and offsets, and then the tensors one after the other, row-major. PyTorch, JAX and others read it. It
+// contains no code that could run. https://github.com/huggingface/safetensors
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct SafetensorsEntry {
   std::string dtype;  // "F32", "BF16", "I64", ...
   std::vector<std::int64_t> shape;
   std::int64_t count = 0;              // elements
-  std::uint64_t begin = 0, bytes = 0;  // in the file
+  std::uint64_t begin = 0, bytes = 0;  // place in the file
 };
 
 class SafetensorsFile {
  public:
-  // Reads and checks the header: every tensor's bytes lie in the file, without gap or overlap, and are shape x dtype.
-  // Throws Error naming file and tensor.
+  // Reads and checks the header. Every tensor's bytes must lie in the file without gap or overlap, and their number
+  // must fit shape and dtype. Throws Error with the names of the file and the tensor.
   explicit SafetensorsFile(const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
@@ -32,7 +32,8 @@ class SafetensorsFile {
   const std::string& path() const { return path_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of their bytes
-  // From F32, F16, BF16 or F64 into `values` [entry.count], block by block: no second copy of a tensor is made.
+  // Reads F32, F16, BF16 or F64 values into `values` [entry.count], block by block, so that no second copy of the
+  // tensor is in memory.
   void read(const SafetensorsEntry& entry, std::span<float> values) const;
 
  private:
@@ -45,13 +46,14 @@ class SafetensorsFile {
 
 struct TensorToWrite {
   std::string name;
-  std::string dtype;  // F32, F16 or BF16 of floats; I64 and U8 of their own kind
+  std::string dtype;  // F32, F16 or BF16 for floats; I64 and U8 for integers
   std::vector<std::int64_t> shape;
   std::variant<std::span<const float>, std::span<const std::int64_t>, std::span<const std::uint8_t>> values;
 };
 
-// Through a temporary file, sync and rename; byte for byte what the format's own library writes: wide types first, then
-// by name. Throws Error, and leaves `path` as it was, when the disk is full or a finite value does not fit F16.
+// Writes to a temporary file, syncs and renames it. The file has exactly the bytes that the format's own library
+// writes: wide types first, then by name. Throws Error, and leaves `path` unchanged, if the disk is full or if a finite
+// value does not fit F16.
 void write_safetensors(const std::string& path, const std::map<std::string, std::string>& metadata,
                        std::vector<TensorToWrite> tensors);
 

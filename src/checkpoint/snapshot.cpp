@@ -21,13 +21,13 @@ namespace ringtrain {
 namespace {
 
 constexpr std::int64_t unknown_epoch = -1;
-constexpr std::int64_t piece_elements = 1 << 20;  // that ranks exchange at a time
+constexpr std::int64_t piece_elements = 1 << 20;  // the elements that ranks exchange at a time
 constexpr std::string_view running_prefix = "running/";
 
-// The name of a tensor's array in files; "": a vector has nothing of this tensor.
+// The name of a tensor's array in files. "" if the vector has nothing of this tensor.
 using NameOf = std::function<std::string(const Parameter&)>;
 
-// One array per tensor: padding and order of the flat vector stay inside the program.
+// One array per tensor. The padding and the order of the flat vector are not stored.
 using CopyTensor = std::function<void(const Parameter&, std::span<float>)>;
 void store_tensors(Checkpoint& checkpoint, const NameOf& name_of, const ParameterTable& parameters,
                    const CopyTensor& copy) {
@@ -40,7 +40,7 @@ void store_tensors(Checkpoint& checkpoint, const NameOf& name_of, const Paramete
   }
 }
 
-// Collective over a pipeline's `stages`; else rank 0 has the whole vector.
+// Collective over a pipeline's `stages`. Without stages, rank 0 has the whole vector.
 void store_vector(Checkpoint& checkpoint, const NameOf& name_of, Vector& flat, Elements elements, const RunPlan& plan,
                   Backend& backend, StageRanks* stages, bool root) {
   if (stages == nullptr) {
@@ -76,7 +76,7 @@ void restore_vector(const Checkpoint& checkpoint, const NameOf& name_of, const P
   }
 }
 
-// Batch norm's statistics in weights/ become the evaluated ones; the run's own go to running/.
+// Puts the evaluated batch norm statistics into weights/ and the run's own statistics into running/.
 void set_evaluated_norms(Checkpoint& checkpoint, const ParameterTable& parameters, std::span<const float> norms) {
   for (const Parameter& p : parameters.all()) {
     if (p.kind != ParameterKind::statistic) continue;
@@ -87,7 +87,7 @@ void set_evaluated_norms(Checkpoint& checkpoint, const ParameterTable& parameter
   }
 }
 
-// The run's own, where the checkpoint has others in weights/.
+// Restores the run's own statistics if the checkpoint has evaluated ones in weights/.
 void restore_running_norms(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat) {
   for (const NamedArray& array : checkpoint.arrays)
     if (array.name.starts_with(running_prefix))
@@ -97,11 +97,11 @@ void restore_running_norms(const Checkpoint& checkpoint, const ParameterTable& p
 std::string weight_name(const Parameter& p) {
   return std::string(weights_prefix) + p.name;
 }
-// Where the weights that are evaluated are an average, these are the ones that train.
+// If the evaluated weights are an average, the weights that are trained have this name.
 std::string trained_name(const Parameter& p) {
   return p.kind == ParameterKind::statistic ? "" : "optimizer/y/" + p.name;
 }
-// Of the optimizer's vector number `index`.
+// The names for the optimizer's vector number `index`.
 NameOf state_name(const OptimizerConfig& config, std::size_t index) {
   return [&config, index](const Parameter& p) {
     const std::string name = Optimizer::state_names(config, p)[index];
@@ -109,7 +109,7 @@ NameOf state_name(const OptimizerConfig& config, std::size_t index) {
   };
 }
 
-// A stage's whole vectors of state, with the names they have in files.
+// Returns the optimizer's state vectors of a stage, with their names in files.
 std::vector<std::pair<NameOf, Vector*>> states_of(Trainer& trainer, const RunPlan& plan) {
   std::vector<std::pair<NameOf, Vector*>> all;
   for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i)
@@ -117,11 +117,11 @@ std::vector<std::pair<NameOf, Vector*>> states_of(Trainer& trainer, const RunPla
   return all;
 }
 
-// Of the optimizer's state: all ranks take the same pieces in the same order.
+// Called for each piece of the optimizer's state. All ranks take the same pieces in the same order.
 using OfPiece = std::function<void(std::size_t index, std::int64_t begin, std::span<float> values)>;
 using OfArray = std::function<std::span<float>(const std::string& name, const Parameter& parameter)>;
 
-// `array_of`: on rank 0 the whole array of a tensor, elsewhere empty.
+// `array_of` returns the whole array of a tensor on rank 0 and an empty span on other ranks.
 void for_state_pieces(Trainer& trainer, const RunPlan& plan, const OfArray& array_of, const OfPiece& action) {
   std::vector<float> own;
   for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i) {
@@ -139,7 +139,7 @@ void for_state_pieces(Trainer& trainer, const RunPlan& plan, const OfArray& arra
   }
 }
 
-// Collective where ranks share the state. `checkpoint`: null but on rank 0.
+// Collective if ranks share the state. `checkpoint` is null on all ranks but 0.
 void store_states(Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan) {
   const auto array_of = [&](const std::string& name, const Parameter& p) -> std::span<float> {
     if (checkpoint == nullptr) return {};
@@ -152,7 +152,7 @@ void store_states(Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan)
   });
 }
 
-// Collective. `checkpoint`: null but on rank 0.
+// Collective. `checkpoint` is null on all ranks but 0.
 void load_states(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, Communicator& communicator) {
   std::vector<float> whole;
   const auto array_of = [&](const std::string& name, const Parameter& p) -> std::span<float> {
@@ -174,7 +174,7 @@ std::vector<float> weights_of(const Checkpoint& checkpoint, const RunPlan& plan)
   return flat;
 }
 
-// Collective: from the checkpoint on rank 0, or as a run begins.
+// Collective. Loads the vectors from the checkpoint on rank 0, or initialises them if a run begins.
 void load_vectors(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, Communicator& communicator) {
   std::uint8_t begins = checkpoint == nullptr;
   if (communicator.rank() == 0) {
@@ -189,7 +189,7 @@ void load_vectors(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
   communicator.broadcast_vector({weights.data(), static_cast<std::size_t>(weights.size())}, 0);
   communicator.broadcast(std::as_writable_bytes(std::span(&begins, 1)), 0);
   if (begins != 0)
-    trainer.optimizer().begin(weights);  // the rest of its state is zero
+    trainer.optimizer().begin(weights);  // the other state vectors start at zero
   else
     load_states(checkpoint, trainer, plan, communicator);
 }
@@ -198,7 +198,7 @@ void store_noise(Checkpoint& checkpoint, const NoiseScale::State& state) {
   for (std::size_t i = 0; i < state.size(); ++i) checkpoint.numbers[std::string(NoiseScale::state_names[i])] = state[i];
 }
 
-// Zeros where an earlier version did not measure it.
+// The state is zeros if an earlier version did not measure the noise.
 NoiseScale::State noise_of(const Checkpoint& checkpoint) {
   NoiseScale::State state;
   for (std::size_t i = 0; i < state.size(); ++i)
@@ -206,14 +206,15 @@ NoiseScale::State noise_of(const Checkpoint& checkpoint) {
   return state;
 }
 
-// As text: a number for each of hundreds of tensors, twelve times, is too much for attributes.
+// Stored as text, because twelve numbers for each of hundreds of tensors are too many for attributes.
 void store_noise_groups(Checkpoint& checkpoint, const NoiseGroups& groups) {
   nlohmann::json states = nlohmann::json::object();
   for (std::size_t i = 0; i < groups.size(); ++i) states[groups.name(i)] = groups.scale(i).state();
   checkpoint.texts["noise_groups"] = states.dump();
 }
 
-// [group, state], one after the other. Zeros for groups that the checkpoint has nothing about.
+// Returns the states of all groups, one after the other: [group, state]. Groups that the checkpoint does not have are
+// zeros.
 std::vector<double> noise_groups_of(const Checkpoint* checkpoint, const NoiseGroups& groups) {
   constexpr std::size_t each = NoiseScale::state_names.size();
   std::vector<double> all(groups.size() * each, 0.0);
@@ -256,8 +257,8 @@ std::vector<std::int64_t> state_shape(const RunPlan& plan) {
   return {plan.batch.global, plan.graph.state_size() / (2 * hidden), 2, hidden};
 }
 
-// How pictures become the model's input, as JSON: size in pixels, mean and deviation of each channel in units of 0
-// to 1.
+// Returns how pictures become the model's input, as JSON: the size in pixels, and the mean and deviation of each
+// channel, whose values are 0 to 1.
 std::string image_input_of(const RunPlan& plan) {
   const auto& input = std::get<ImageInput>(plan.graph.nodes().front().operation);
   const DataConfig& data = plan.experiment.data;
@@ -266,7 +267,8 @@ std::string image_input_of(const RunPlan& plan) {
       .dump();
 }
 
-// What a run's place in it makes: all but the arrays, the machine and the loss scale.
+// Returns the part of a checkpoint that follows from the plan and the progress. Arrays, machine and loss scale are
+// missing.
 Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
   Checkpoint c;
   c.step = progress.position.step;
@@ -283,7 +285,7 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
                {"epoch_span", plan.schedule.samples_per_epoch()},
                {"before_epoch", progress.before.epoch},
                {"before_offset", progress.before.offset},
-               {"batch", 0},  // 0: the first, or by its schedule
+               {"batch", 0},  // 0: the first batch, or a batch of the schedule
                {"batch_small_since", NoiseFollower::not_small},
                {"elapsed_seconds", progress.elapsed_seconds},
                {"has_best", progress.has_best ? 1 : 0},
@@ -311,7 +313,7 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
   return c;
 }
 
-// Other precisions than fp16 have a loss scale of 1, which is no measure of what fp16 can bear.
+// Other precisions have a loss scale of 1. That says nothing about the loss scale that fp16 needs.
 bool scales_loss(const Checkpoint& checkpoint) {
   return experiment_of(checkpoint, "the checkpoint").precision == "fp16";
 }
@@ -319,7 +321,7 @@ bool scales_loss(const Checkpoint& checkpoint) {
 }  // namespace
 
 std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
-  // Folders, whose names are the classes, may be called by bytes that are no UTF-8.
+  // Class names are names of folders, which may contain bytes that are not valid UTF-8.
   const auto text_of = [](const nlohmann::json& list) {
     return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
@@ -426,7 +428,7 @@ std::int64_t recorded_micro_batch(const Checkpoint& checkpoint) {
   return checkpoint.whole("micro_batch");
 }
 
-// Earlier versions had one batch over the whole run.
+// Earlier versions had the same batch in the whole run.
 void complete(RunProgress& progress, const RunPlan& plan) {
   const auto at = [&](std::int64_t step) {
     return position_at(step, plan.schedule.global_batch, plan.samples_per_epoch);
@@ -452,8 +454,8 @@ void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters
   restore_vector(checkpoint, weight_name, parameters, flat);
 }
 
-// Earlier versions did not write it: they took every step for applied, at the rate that the checkpoint's experiment
-// gives to it.
+// Earlier versions did not store these numbers. For them, every step counts as applied, with the learning rate of the
+// checkpoint's experiment.
 static Optimizer::Applied applied_by(const Checkpoint& c, const RunPlan& plan) {
   if (c.numbers.contains("applied_rate"))
     return {.updates = c.whole("applied_updates"),
@@ -465,7 +467,7 @@ static Optimizer::Applied applied_by(const Checkpoint& c, const RunPlan& plan) {
   return {.updates = c.step, .rate = learning_rate(then.learning_rate, plan.schedule, static_cast<double>(c.step - 1))};
 }
 
-// The batch that follows the noise scale, and since when it has been small.
+// Returns the batch that follows the noise scale, and the sample count since which it has been small.
 static std::array<std::int64_t, 2> followed_batch(const Checkpoint& c, const RunPlan& plan) {
   if (plan.experiment.batch.follow_noise == 0) return {0, NoiseFollower::not_small};
   const auto batch = c.whole_or("batch", 0);
@@ -476,7 +478,7 @@ static std::array<std::int64_t, 2> followed_batch(const Checkpoint& c, const Run
   return {batch, static_cast<std::int64_t>(c.number_or("batch_small_since", NoiseFollower::not_small))};
 }
 
-// Collective. Of a pipeline: every rank gets its part.
+// Collective. Gives every rank of a pipeline its part.
 static void share_parts(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, Communicator& communicator,
                         StageRanks& stages) {
   const bool root = communicator.rank() == 0;
@@ -524,7 +526,7 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
     else
       communicator.scatter(all, trainer.carried_state(), 0);
   }
-  std::array<double, 2> numbers = {};  // a loss scale of 0: none, it starts at loss_scale.initial
+  std::array<double, 2> numbers = {};  // a loss scale of 0 means none: it starts at loss_scale.initial
   Optimizer::Applied applied;
   if (root && checkpoint != nullptr) {
     applied = applied_by(*checkpoint, plan);

@@ -1,4 +1,4 @@
-// Between a trainer and a checkpoint: what is stored, under which name, and how it comes back.
+// Copies the state of a trainer into a checkpoint and back, and defines the names in the checkpoint.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -7,54 +7,56 @@
 
 namespace ringtrain {
 
-// What a run knows beside weights and states; kept in the checkpoint, the same on all ranks.
+// The state of a run beside weights and optimizer. It is stored in the checkpoint and is the same on all ranks.
 struct RunProgress {
   Position position;
-  Position before;             // the last update; step and samples are not kept
-  double elapsed_seconds = 0;  // of training, over all parts of the run
+  Position before;             // where the last update began; its step and samples are not kept
+  double elapsed_seconds = 0;  // time spent on training, over all parts of the run
   double best_loss = 0;        // validation loss; has_best says whether there is one
   std::int64_t best_step = 0;
   bool has_best = false;
   std::int64_t evaluated_step = 0;   // of the last evaluation
-  double scale_invariant_steps = 0;  // AdaScale's
-  std::int64_t norms_step = -1;      // of batch norm's recomputed statistics in the newest checkpoint; -1: it has none
+  double scale_invariant_steps = 0;  // AdaScale's steps
+  std::int64_t norms_step = -1;      // step of the recomputed batch norm statistics in the newest checkpoint; -1: none
 };
 
-// Collective (gathers the carried state, the `stages` of a pipeline, and the optimizer's state where ranks share it). The
-// result is whole on rank 0 and empty elsewhere. weights/ is what whoever evaluates it takes: with `evaluated_norms`
-// [size - trained of the parameters], batch norm's statistics are those, and the run's own, from which it goes on, lie
-// in running/.
+// Collective. It gathers the carried state, the `stages` of a pipeline, and the optimizer's state if ranks share it.
+// The result is complete on rank 0 and empty on other ranks. weights/ holds the weights for evaluation. If
+// `evaluated_norms` [size - trained of the parameters] is given, weights/ holds these batch norm statistics, and
+// running/ holds the run's own statistics, with which training continues.
 Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgress& progress, Communicator& communicator,
                          std::span<const float> evaluated_norms = {}, StageRanks* stages = nullptr);
 
-// Throws Error when its experiment evaluates recomputed statistics of batch norm and the checkpoint has none: a signal
-// left no time for them.
+// Throws Error if the checkpoint's experiment evaluates recomputed batch norm statistics but the checkpoint has none.
+// This happens if a signal left no time to compute them.
 void expect_evaluated_norms(const Checkpoint& checkpoint, const std::string& path);
 
-// A checkpoint at step 0 with these weights [parameters.size()] and zero optimizer state; no number of ranks or threads
-// is in it, so that whoever resumes from it chooses a micro-batch anew.
+// Returns a checkpoint at step 0 with the weights `weights` [parameters.size()] and zero optimizer state. It records no
+// number of ranks or threads, so a run that resumes from it chooses its own micro-batch.
 Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights);
 
-// What the rows of the first and last layer stand for, as JSON: "vocabulary" of text, "class_ids" of images. A symbol
-// that is a byte and no UTF-8 (ringtrain-data text --alphabet bytes) is its number: ["a", 195, 169].
+// Returns the meaning of the rows of the first and last layer, as JSON: "vocabulary" for text, "class_ids" for images.
+// A symbol that is a byte but not valid UTF-8 (ringtrain-data text --alphabet bytes) is written as its number: ["a",
+// 195, 169].
 std::map<std::string, std::string> symbols_of(const RunPlan& plan);
-// The symbol of each id, from the checkpoint of a text model.
+// Returns the symbol of each id, read from the checkpoint of a text model.
 std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint);
 
-// Collective: from `checkpoint` on rank 0 (null: fresh weights from the seed) to all ranks; starts the trainer there.
-// The loss scale goes on only where the checkpoint was trained with fp16, too.
+// Collective. Loads `checkpoint`, which only rank 0 has, into the trainers of all ranks. The trainers then start at
+// progress.position. If `checkpoint` is null on rank 0, the weights are initialised from the seed. The loss scale is
+// loaded only if the checkpoint was trained with fp16.
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator, StageRanks* stages = nullptr);
 
-// Samples of a device pass, which a run keeps; 0: no run has written the checkpoint.
+// Returns the samples of a device pass, which a resumed run keeps. 0: the checkpoint was not written by a run.
 std::int64_t recorded_micro_batch(const Checkpoint& checkpoint);
 
-// Checkpoints of earlier versions do not say where they stand in their epoch, or where their last update began;
-// complete() does, from the plan. It also begins a new epoch where this plan's batch is too large for what is left.
+// Checkpoints of earlier versions lack the place in the epoch and the position of the last update. complete() computes
+// them from the plan. It also begins a new epoch if the rest of the epoch is too small for this plan's batch.
 RunProgress progress_of(const Checkpoint& checkpoint);
 void complete(RunProgress& progress, const RunPlan& plan);
 
-// Only the weights, for evaluation and sampling.
+// Loads only the weights, for evaluation and sampling.
 void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// What a user may name to mean a checkpoint.
+// Finds the checkpoint that a user means by a name.
 #pragma once
 
 #include <string>
@@ -8,12 +8,11 @@ namespace ringtrain {
 
 enum class WhichCheckpoint { best_or_newest, best, newest };
 
-// `source`: a checkpoint file, a run's folder, or an experiment file (the newest run of its name, or its run.dir);
-// `overrides` are keys of the last.
-// Throws Error when there is none.
+// `source` is a checkpoint file, a run's folder, or an experiment file. An experiment file stands for the newest run of
+// its name, or for its run.dir. `overrides` are keys of the experiment file. Throws Error if there is no checkpoint.
 std::string checkpoint_of(const std::string& source, const std::vector<std::string>& overrides = {},
                           WhichCheckpoint which = WhichCheckpoint::best_or_newest);
 
-bool is_experiment_file(const std::string& source);  // by its name's end
+bool is_experiment_file(const std::string& source);  // tested by the end of the name
 
 }  // namespace ringtrain

@@ -5,13 +5,13 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kParts = 3;  // tag
+constexpr int kParts = 3;  // message tag
 
 std::int64_t elements_of(const ParameterTable& parameters, Elements elements) {
   return elements == Elements::all ? parameters.size() : parameters.trained();
 }
 
-// Copies every tensor between its places: body(whole, part, count).
+// Calls body(whole, part, count) for every tensor, with its offset in the whole model and in the part.
 template <class Body>
 void for_each_tensor(const RunPlan& plan, const ModelPart& part, Elements elements, const Body& body) {
   for (const Parameter& p : part.parameters.all())
@@ -31,7 +31,7 @@ bool is_root(const StageRanks& ranks) {
 }
 
 struct StatePlace {
-  std::int64_t begin = 0, size = 0;  // of a row of all layers
+  std::int64_t begin = 0, size = 0;  // in a row with all layers
 };
 StatePlace state_place(const RunPlan& plan, int stage) {
   StatePlace place;

@@ -1,4 +1,4 @@
-// A pipeline's parts of a vector put together on rank 0, and taken apart: checkpoints hold whole models.
+// Joins the parts of a vector that the stages of a pipeline hold, and splits it again. Checkpoints hold whole models.
 #pragma once
 
 #include <span>
@@ -9,16 +9,18 @@
 
 namespace ringtrain {
 
-// Elements of a flat vector: with the statistics behind the trained tensors, or without.
+// The elements of a flat vector that a function copies: with the statistics after the trained tensors, or without them.
 enum class Elements { all, trained };
 
-// Collective. `mine`: of this rank's part. The result is laid out as plan.parameters; empty on other ranks than 0.
+// Collective. `mine` is this rank's part. The result has the layout of plan.parameters. It is empty on all ranks but 0.
 std::vector<float> gather_parts(const RunPlan& plan, StageRanks& ranks, std::span<const float> mine, Elements elements);
-// The reverse, for every replica: `whole` on rank 0.
+// Collective. Sends the parts of `whole`, which is read on rank 0 only, to the ranks of every replica. It is the
+// reverse of gather_parts().
 void scatter_parts(const RunPlan& plan, StageRanks& ranks, std::span<const float> whole, std::span<float> mine,
                    Elements elements);
 
-// Carried state: `mine` [rows of a replica, layers of the part, (h, c), hidden]; whole [global rows, all layers, ...].
+// Collective. Gather and scatter the carried state in the same way. `mine` is [rows of a replica, layers of the part,
+// (h, c), hidden]. `whole` is [global rows, all layers, (h, c), hidden].
 std::vector<float> gather_state(const RunPlan& plan, StageRanks& ranks, std::span<const float> mine);
 void scatter_state(const RunPlan& plan, StageRanks& ranks, std::span<const float> whole, std::span<float> mine);
 

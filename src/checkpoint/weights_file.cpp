@@ -45,7 +45,7 @@ void require_same_tensors(const std::string& path, const Shapes& found, const Ru
   Shapes wanted;
   for (const Parameter& p : plan.parameters.all()) wanted[p.name] = p.shape;
   const Dense& last = classifier(plan.graph);
-  bool only_classes = true;  // differ
+  bool only_classes = true;  // only the number of classes differs
   std::int64_t classes = 0;
   for (const auto& [name, shape] : wanted) {
     const auto has = found.find(name);
@@ -70,13 +70,13 @@ void require_same_tensors(const std::string& path, const Shapes& found, const Ru
               hint);
 }
 
-// Earlier versions wrote U+FFFD for every symbol that is no UTF-8.
+// Earlier versions wrote U+FFFD for every symbol that is not valid UTF-8.
 bool is_vocabulary_of_earlier_version(const std::string& text, const RunPlan& plan) {
   return text ==
          nlohmann::json(plan.train.text.vocabulary).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// The same shapes with other symbols would load without a word and predict nonsense.
+// Weights with the same shapes but other symbols would load without an error and predict nonsense.
 void require_same_symbols(const std::string& path, const std::map<std::string, std::string>& found,
                           const RunPlan& plan) {
   for (const auto& [key, symbols] : symbols_of(plan)) {

@@ -1,4 +1,4 @@
-// Whether tensors from outside are the weights of a model, and reading them from a safetensors file.
+// Checks whether tensors from outside fit a model, and reads them from a safetensors file or a checkpoint.
 #pragma once
 
 #include <map>
@@ -12,9 +12,9 @@
 
 namespace ringtrain {
 
-// From F32, F16, BF16 or F64 tensors with PyTorch's names ("module." of DDP and "_orig_mod." of torch.compile in front
-// are dropped, num_batches_tracked is passed over) into the flat vector [plan.parameters.size()]. Throws Error naming
-// every tensor that is missing, unknown or of another shape, or the first with a value that is not finite.
+// Reads F32, F16, BF16 or F64 tensors with PyTorch's names into the flat vector [plan.parameters.size()]. The prefixes
+// "module." (DDP) and "_orig_mod." (torch.compile) are removed, and num_batches_tracked is ignored. Throws Error that
+// names every tensor that is missing, unknown or of another shape, or the first tensor with a value that is not finite.
 void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat);
 
 // The same for fine-tuning on other classes: the tensors of the last layer are not read. They begin as the experiment's
@@ -26,7 +26,8 @@ void load_safetensors_without_head(const std::string& path, const RunPlan& plan,
 void use_image_input_of(const SafetensorsFile& file, DataConfig& data);
 void use_image_input_of(const Checkpoint& checkpoint, DataConfig& data);
 
-// The same from a checkpoint, whatever data set or optimizer it was trained with.
+// Loads the weights of a checkpoint. The checkpoint may have been trained with another data set or optimizer. Throws
+// the same errors as load_safetensors() if the tensors do not fit.
 void load_checkpoint_weights(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan,
                              std::span<float> flat);
 

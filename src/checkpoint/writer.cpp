@@ -20,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A second name for the same bytes where the file system can, else a copy. The other name may then be deleted.
+// Gives the file a second name with a hard link if the file system supports it. Otherwise copies the file. The first
+// name may be deleted afterwards.
 void publish_copy(const std::string& from, const std::string& to, const Progress& progress) {
   const std::string temporary = to + ".tmp";
   ::unlink(temporary.c_str());
@@ -47,7 +48,7 @@ void remove_old(const std::string& run_dir, const Checkpoint& newest, std::int64
   }
 }
 
-// An update can overflow though loss and gradient were finite; nobody could resume from such weights.
+// An update can overflow even if loss and gradient were finite. Nobody could resume from such weights.
 void require_finite(const Checkpoint& checkpoint) {
   for (const NamedArray& array : checkpoint.arrays) {
     if (std::all_of(array.values.begin(), array.values.end(), [](float value) { return std::isfinite(value); }))
@@ -101,13 +102,13 @@ CheckpointWriter::CheckpointWriter(std::string run_dir, std::int64_t keep) : sta
 CheckpointWriter::~CheckpointWriter() {
   try {
     state_->work.finish();
-  } catch (const std::exception& error) {  // another error is already on its way, or finish() was forgotten
+  } catch (const std::exception& error) {  // another error is already being thrown, or finish() was not called
     log_warning(error.what());
   }
 }
 
 void CheckpointWriter::start(Checkpoint checkpoint, bool best) {
-  // A std::function must be copyable, and the checkpoint is large.
+  // A std::function must be copyable, but the checkpoint is large. So it is shared.
   const auto shared = std::make_shared<const Checkpoint>(std::move(checkpoint));
   state_->work.start([state = state_.get(), best, shared](const Progress& progress) {
     const CheckpointCost cost = write_all(state->run_dir, state->keep, *shared, best, progress);

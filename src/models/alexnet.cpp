@@ -5,7 +5,7 @@ namespace ringtrain {
 
 Graph alexnet(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {
   Graph g;
-  int place = 0;  // in torchvision's list of layers
+  int place = 0;  // the place in torchvision's list of layers
   const auto feature = [&] { return cat("features.", place++); };
   const auto layer = [&](int x, std::int64_t channels, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
     const std::string name = feature();

@@ -1,4 +1,8 @@
-// The models as descriptions; each file reads like its paper's table.
+// Descriptions of the models. Each file reads like the table in the model's paper.
+//
+// build_model() makes the Graph (nn/graph.h) of the model that model.kind names. A model is a function that adds nodes
+// to a Graph; it contains no code for a device. To add a model, write such a function in its own file, declare it here,
+// and add it in models.cpp. cnn.cpp is the shortest example.
 #pragma once
 
 #include <cstdint>
@@ -8,39 +12,40 @@
 
 namespace ringtrain {
 
-// What the data decides.
+// The shapes that follow from the data set.
 struct SampleShape {
   std::int64_t sequence = 0, vocabulary = 0;  // text: positions per sample, symbols
   std::int64_t image_size = 0, classes = 0;   // images: u8 [image_size, image_size, mean.size()]
   std::vector<double> mean = {}, std = {};    // per channel, of pixels / 255
 };
 
-// Whether the model sees images; else text.
+// Returns whether the model takes images. Otherwise it takes text.
 bool takes_images(const ModelConfig& config);
 
-// Throws Error, with the models that do, when the model does not fit the kind of data.
+// Throws Error if the model does not fit the kind of data. The hint names the models that do.
 void check_model_fits(const ModelConfig& config, bool images);
 
-// The same check first. Gives the weights the initial values that model.initial names; the functions below give those
-// of model.initial: he.
+// Makes the graph after check_model_fits(), and gives the weights the initial values that model.initial names. The
+// functions below give the initial values of model.initial: he.
 Graph build_model(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss = {});
 
-// One-hot symbols -> L x LSTM, dropout between -> dense at every position -> cross-entropy.
-// Karpathy's char-rnn and the pet-name study (Nolis 2021): 31 symbols, 4 x 128, dropout 0.1: 482,719 parameters.
+// One-hot symbols -> L x LSTM with dropout between them -> dense at every position -> cross-entropy. This is Karpathy's
+// char-rnn and the model of the pet-name study (Nolis 2021): 31 symbols, 4 x 128, dropout 0.1, 482,719 parameters.
 Graph char_lstm(const ModelConfig& config, const SampleShape& sample);
 
-// He et al. 2015, table 1. Depths 18, 34 (basic blocks), 50, 101, 152 (bottlenecks); tensors are named as torchvision
-// names them. ResNet-50: 25,557,032 parameters. The stride of a bottleneck is in its 3 x 3 convolution (version 1.5, as
-// torchvision), or in its first 1 x 1 (version 1, as the paper's own models) with stride_in: 1x1.
+// He et al. 2015, table 1. The depths are 18 and 34 (basic blocks) and 50, 101 and 152 (bottlenecks). Tensors have
+// torchvision's names. ResNet-50 has 25,557,032 parameters. The stride of a bottleneck is in its 3 x 3 convolution
+// (version 1.5, as in torchvision). With stride_in: 1x1 the stride is in its first 1 x 1 convolution (version 1, as in
+// the paper's models).
 Graph resnet(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
 
-// Krizhevsky 2014 ("one weird trick"), as torchvision has it: 61,100,840 parameters with 1000 classes of 224 x 224.
-// With norm: batch norm behind every convolution, which has no bias then, and dropout before the dense layers still, as
-// in the AlexNet-BN that LARS was tried on (You et al. 2017; B. Ginsburg, nvcaffe, models/alexnet_bn). Tensors are then
-// named as torchvision's vgg16_bn names them.
+// Krizhevsky 2014 ("one weird trick"), as in torchvision: 61,100,840 parameters for 1000 classes and images of 224 x
+// 224. With model.norm, batch norm comes after every convolution, and convolutions have no bias. Dropout stays before
+// the dense layers. This is the AlexNet-BN on which LARS was tested (You et al. 2017; B. Ginsburg, nvcaffe,
+// models/alexnet_bn). Its tensors follow torchvision's names for vgg16_bn.
 Graph alexnet(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
 
-// Three 3 x 3 convolutions with max pooling between and a dense layer: the small network of CIFAR-size studies.
+// Three 3 x 3 convolutions with max pooling after each, and a dense layer: a small network for images of CIFAR's size.
 Graph cnn(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
 
 }  // namespace ringtrain

@@ -8,7 +8,7 @@ namespace ringtrain {
 
 namespace {
 
-//                          stage   1  2   3  4
+// The number of blocks in each of the four stages, by the depth of the ResNet.
 struct Depth {
   bool bottleneck;
   std::array<std::int64_t, 4> blocks;
@@ -21,20 +21,20 @@ const std::map<std::int64_t, Depth> depths = {
 struct Builder {
   Graph& g;
   double last_gamma;
-  bool stride_in_first;  // of a bottleneck's convolutions; else in the second
+  bool stride_in_first;  // the stride is in a bottleneck's first convolution, else in its second
 
   int conv_norm(int x, std::int64_t channels, std::int64_t kernel, std::int64_t stride, const std::string& conv,
                 const std::string& norm, double gamma = 1) {
     return g.batch_norm(g.convolution(x, channels, kernel, stride, kernel / 2, conv), norm, gamma);
   }
 
-  // Two 3 x 3.
+  // Two 3 x 3 convolutions.
   int basic(int x, std::int64_t channels, std::int64_t stride, const std::string& name) {
     x = g.relu(conv_norm(x, channels, 3, stride, name + ".conv1", name + ".bn1"));
     return conv_norm(x, channels, 3, 1, name + ".conv2", name + ".bn2", last_gamma);
   }
 
-  // 1 x 1, 3 x 3, 1 x 1 to four times the channels.
+  // 1 x 1, 3 x 3 and 1 x 1 convolutions. The last one makes four times the channels.
   int bottleneck(int x, std::int64_t channels, std::int64_t stride, const std::string& name) {
     const std::int64_t first = stride_in_first ? stride : 1, second = stride_in_first ? 1 : stride;
     x = g.relu(conv_norm(x, channels, 1, first, name + ".conv1", name + ".bn1"));

@@ -1,5 +1,6 @@
-// AdaScale SGD (Johnson et al. 2020, arXiv:2007.05105, algorithm 1): a step at S times the base batch moves by r times
-// the rate that the schedule gives to the base batch, and counts as r steps of it. CPU and GPU share the formulas.
+// The formulas of AdaScale SGD (Johnson et al. 2020, arXiv:2007.05105, algorithm 1). A step at S times the base batch
+// uses r times the learning rate that the schedule gives to the base batch. It counts as r steps at the base batch. CPU
+// and GPU share the formulas.
 #pragma once
 
 #include <cstdint>
@@ -8,26 +9,27 @@
 
 namespace ringtrain {
 
-// Of the squared norms that the gain is made of, over the steps so far.
+// Averages over the steps so far. The gain is computed from these squared norms.
 struct AdaScaleAverages {
   double variance = 0;  // sigma^2: tr(Sigma) of a base batch's mean gradient
   double gradient = 0;  // mu^2: |G|^2
-  double steps = 0;     // applied, with a finite measurement
+  double steps = 0;     // applied steps with a finite measurement
 };
 
-// What an update needs to find its gain, beside the gradient's norm.
+// The inputs of the gain beside the gradient's norm.
 struct AdaScaleStep {
   double times = 1;               // S = batch / base batch, above 1
   double batch = 0;               // samples of the step
-  double small_batch = 0;         // of each small batch, less than that
-  AdaScaleAverages averages;      // of the steps before
-  std::int64_t small_norms = -1;  // element of the gradients that holds, loss scale included, the sum over all small
-                                  // batches of the squared norms of what they have added to the gradient
+  double small_batch = 0;         // samples of each small batch, less than `batch`
+  AdaScaleAverages averages;      // averages over the earlier steps
+  std::int64_t small_norms = -1;  // element of the gradients with the sum, over all small batches, of the squared
+                                  // norms of what each small batch has added to the gradient, loss scale included
 };
 
-// The averages with this step in them. `squared_norm`: of the step's gradient. `small_norms`: the sum above; both with
-// the loss scale removed. Unbiased estimates as in optim/noise_scale.h, each at least 1e-6 and 0; the mean of the first
-// 1000 / S steps, then moving averages with the decay max(1 - S / 1000, 0).
+// Returns the averages including this step. `squared_norm` is that of the step's gradient. `small_norms` is the sum
+// above. Both have the loss scale removed. The estimates are unbiased, as in optim/noise_scale.h. The variance is at
+// least 1e-6 and the gradient at least 0. The averages are plain means over the first 1000 / S steps. After that they
+// are moving averages with the decay max(1 - S / 1000, 0).
 RINGTRAIN_HD AdaScaleAverages with_step(const AdaScaleStep& s, double squared_norm, double small_norms) {
   AdaScaleAverages a = s.averages;
   // Each small batch adds 1 / count of its mean gradient.
@@ -44,7 +46,8 @@ RINGTRAIN_HD AdaScaleAverages with_step(const AdaScaleStep& s, double squared_no
   return a;
 }
 
-// r, from 1 to S; 1 where there is no step yet. r / S is the efficiency of the batch (gain() in optim/noise_scale.h).
+// Returns the gain r, from 1 to S. It is 1 before the first step. r / S is the efficiency of the batch (gain() in
+// optim/noise_scale.h).
 RINGTRAIN_HD double adascale_gain(const AdaScaleAverages& a, double times) {
   if (!(a.steps > 0)) return 1;
   const double r = (a.variance + a.gradient) / (a.variance / times + a.gradient);

@@ -20,7 +20,8 @@ void ArenaPlan::place() {
   place(0, 1);
 }
 
-// Slots lie first; all that waits lives at `turn`, so nothing in a slot can share a place.
+// The slots lie at the beginning. All waiting buffers are alive at moment `turn`, so no two buffers of a slot can share
+// memory.
 void ArenaPlan::place(int turn, int slots) {
   slot_bytes_ = 0;
   if (slots > 1)
@@ -33,7 +34,7 @@ void ArenaPlan::place(int turn, int slots) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return items_[a].bytes > items_[b].bytes; });
-  std::vector<const Item*> placed;  // by offset
+  std::vector<const Item*> placed;  // ordered by offset
   bytes_ = begin;
   for (std::size_t i : order) {
     Item& item = items_[i];

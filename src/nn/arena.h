@@ -1,5 +1,5 @@
-// Plans one block of memory for buffers whose lifetimes are known, so that a program's size is exact before it is
-// taken.
+// Plans one block of memory for buffers with known lifetimes. So the exact size of a program is known before memory is
+// allocated.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +19,26 @@ class ArenaPlan {
   static constexpr std::int64_t alignment = 64;  // bytes: a cache line, an AVX-512 register
   explicit ArenaPlan(std::int64_t alignment_bytes = alignment) : alignment_(alignment_bytes) {}
 
-  // Lives from moment `first` to moment `last`, both included; moments are the program's own counting.
+  // Adds a buffer that lives from moment `first` to moment `last`, both included. The program numbers its own moments.
   Buffer add(std::string what, std::int64_t bytes, int first, int last);
-  // Lives for the whole run: weights' copies, scratch.
+  // Adds a buffer that lives for the whole run, for example copies of weights or scratch memory.
   Buffer add(std::string what, std::int64_t bytes);
 
-  // Assigns offsets: largest first, each at the lowest place that no buffer alive at the same time holds.
+  // Assigns offsets. The largest buffer comes first. Each buffer gets the lowest place that no buffer alive at the same
+  // time uses.
   void place();
-  // The same for a program with `slots` micro-batches in flight: what lives from before moment `turn` until it or later
-  // waits for its backward pass, and exists once per slot.
+  // Assigns offsets for a program with `slots` micro-batches in flight. A buffer that lives from before moment `turn`
+  // until `turn` or later waits for its backward pass. Such a buffer exists once per slot.
   void place(int turn, int slots);
   std::int64_t offset(Buffer buffer, int slot = 0) const;
-  std::int64_t bytes() const { return bytes_; }  // after place()
+  std::int64_t bytes() const { return bytes_; }  // known after place()
 
   struct Item {
     std::string what;
     std::int64_t bytes = 0;
     int first = 0, last = 0;
     std::int64_t offset = -1;
-    bool waits = false;  // for the backward pass: once per slot
+    bool waits = false;  // it waits for the backward pass: one copy per slot
   };
   const std::vector<Item>& items() const { return items_; }
 

@@ -8,7 +8,8 @@
 namespace ringtrain {
 namespace {
 
-// "layer2.0.conv1.weight" and "layer2.0.bn1.bias" have "layer2.0" in common; "" where they have no whole word.
+// Returns the leading words that both names share. "layer2.0.conv1.weight" and "layer2.0.bn1.bias" share "layer2.0". ""
+// if the names share no whole word.
 std::string common_words(const std::string& a, const std::string& b) {
   std::size_t end = 0;
   for (std::size_t i = 0; i <= std::min(a.size(), b.size()); ++i) {
@@ -19,14 +20,15 @@ std::string common_words(const std::string& a, const std::string& b) {
   return a.substr(0, end);
 }
 
-// Of a tensor: "fc" of "fc.weight".
+// Returns the name of the module that owns a tensor: "fc" of "fc.weight".
 std::string owner(const Parameter& p) {
   return p.name.substr(0, p.name.rfind('.'));
 }
 
-// What all of its tensors' names have in common, where no other layer's have; else its first tensor's.
+// Returns the name that all tensors of the layer share, if no other layer shares it. Otherwise the name of its first
+// tensor's module.
 std::string name_of(const Graph& graph, const ModelLayer& layer) {
-  int begin = layer.first;  // symbols and pixels have no name
+  int begin = layer.first;  // inputs (symbols, pixels) have no name
   while (graph.parameters_of(begin).empty()) ++begin;
   if (const auto* lstm = std::get_if<Lstm>(&graph.nodes()[static_cast<std::size_t>(begin)].operation))
     return cat(lstm->weight_ih.substr(0, lstm->weight_ih.find('.')), ".l", lstm->layer);
@@ -90,7 +92,8 @@ std::vector<std::size_t> fastest_cuts(const std::vector<ModelLayer>& layers, std
                                       const StageRates& rates) {
   expect_layers(layers, stages);
   const std::size_t n = layers.size(), k = static_cast<std::size_t>(stages);
-  // slowest[s][j]: of the best way to make s + 1 stages of the first j layers; begin[s][j]: where its last one begins.
+  // slowest[s][j] is the time of the slowest stage in the best division of the first j layers into s + 1 stages.
+  // begin[s][j] is where the last of these stages begins.
   std::vector slowest(k, std::vector(n + 1, std::numeric_limits<double>::infinity()));
   std::vector begin(k, std::vector<std::size_t>(n + 1, 0));
   for (std::size_t j = 1; j <= n; ++j) slowest[0][j] = stage_seconds(layers, 0, j, rates);

@@ -25,7 +25,7 @@ struct LstmGradient {
   float dc_previous;
 };
 
-// dh: gradient of h; dc_next: gradient of c that comes from the following time step.
+// `dh` is the gradient of h. `dc_next` is the gradient of c that comes from the next time step.
 RINGTRAIN_HD LstmGradient lstm_gradient(const LstmGates& a, float c, float c_previous, float dh, float dc_next) {
   const float t = fast_tanh(c);
   const float dc = dc_next + dh * a.o * (1.0f - t * t);
@@ -38,15 +38,16 @@ RINGTRAIN_HD LstmGradient lstm_gradient(const LstmGates& a, float c, float c_pre
   return r;
 }
 
-// Dropout (Srivastava et al. 2014) keyed by place, never by rank or thread. A Philox block serves eight units, 16 bits
-// each, so the drop probability is a multiple of 1/65536. Of 128 neighbouring units, unit u takes half u / 64 of word
-// (u / 16) % 4 of block u % 16: neighbours lie in neighbouring lanes of a vector register.
+// Dropout (Srivastava et al. 2014). The random bits depend on the place in the data, never on the rank or thread. One
+// Philox block gives 16 bits to each of eight units, so the drop probability is a multiple of 1/65536. Among 128
+// neighbouring units, unit u takes half u / 64 of word (u / 16) % 4 of block u % 16. So neighbouring units lie in
+// neighbouring lanes of a vector register.
 RINGTRAIN_HD std::uint32_t dropout_threshold(double probability) {
   return static_cast<std::uint32_t>(probability * 65536.0 + 0.5);
 }
-// Philox's counter. Bits of `low`: 32 of the global row, the lower 16 of the time step, 16 of the block; of `high`: the
-// next 8 of the time step, 40 of the training step, 16 of the layer. A time step of 2^24 or more would repeat the bits
-// of an earlier one; data.sequence allows 10^6.
+// Philox's counter. `low` has 32 bits of the global row, the lower 16 bits of the time step, and 16 bits of the block.
+// `high` has the next 8 bits of the time step, 40 bits of the training step, and 16 bits of the layer. A time step of
+// 2^24 or more would repeat the bits of an earlier time step; data.sequence allows at most 10^6.
 struct DropoutCounter {
   std::uint64_t low, high;
 };

@@ -1,4 +1,5 @@
-// Branch-free elementary functions that vectorise: the standard library's would cost as much as the matrix products.
+// Elementary functions without branches, which the compiler can vectorise. The functions of the standard library would
+// take as much time as the matrix products.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +18,11 @@ RINGTRAIN_HD float bits_float(std::uint32_t x) {
   return __builtin_bit_cast(float, x);
 }
 
-// e^x within 2 ulp for x in [-87, 88]; 0 below (flushed), the value at 88 above, NaN stays NaN. Polynomial of Cephes'
-// expf.
+// Computes e^x within 2 ulp for x in [-87, 88]. Below that range the result is 0. Above it, the result is the value at
+// 88. NaN stays NaN. The polynomial is that of Cephes' expf.
 RINGTRAIN_HD float fast_exp(float x) {
   const float bounded = x > 88.0f ? 88.0f : (x < -87.3f ? -87.3f : x);
-  // Adding 1.5 x 2^23 rounds to the nearest integer, which then stands in the low mantissa bits.
+  // Adding 1.5 x 2^23 rounds to the nearest integer. The integer is then in the low bits of the mantissa.
   const float shifted = bounded * 1.44269504f + 12582912.0f;
   const float n = shifted - 12582912.0f;
   const float r = (bounded - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -36,8 +37,8 @@ RINGTRAIN_HD float fast_exp(float x) {
   return x < -87.3f ? 0.0f : value;
 }
 
-// tanh within 6 ulp: the odd rational minimax approximation of degree 13 over 6 that Eigen uses, clamped where it
-// rounds to +-1. NaN stays NaN.
+// Computes tanh within 6 ulp, with Eigen's odd rational minimax approximation of degree 13 over 6. The input is clamped
+// at the point where the result rounds to +-1. NaN stays NaN.
 RINGTRAIN_HD float fast_tanh(float x) {
   const float c = 7.90531110763549805f;
   const float bounded = x > c ? c : (x < -c ? -c : x);
@@ -60,7 +61,7 @@ RINGTRAIN_HD float fast_sigmoid(float x) {
   return 0.5f * fast_tanh(0.5f * x) + 0.5f;
 }
 
-// 16-bit brain floating point, rounded to nearest even.
+// The bf16 format (brain floating point): 16 bits, rounded to nearest even.
 struct BFloat16 {
   std::uint16_t bits;
 };

@@ -1,5 +1,5 @@
-// The optimizers' formulas, for one element of a tensor, and the trust ratio of a whole tensor. CPU and GPU share them.
-// sgd (without dampening), adam, adamw and rmsprop are torch.optim's; the others name their paper.
+// The optimizers' formulas for one element of a tensor, and the trust ratio of a whole tensor. CPU and GPU share them.
+// sgd (without dampening), adam, adamw and rmsprop follow torch.optim. The others cite their paper.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,19 @@ enum class OptimizerKind {
   rmsprop_to_sgd,
   schedule_free_sgd,
   schedule_free_adamw,
-  muon  // its matrices; what it leaves to another optimizer has that one's rule
+  muon  // for Muon's matrices; other tensors use another optimizer's rule
 };
 constexpr int optimizer_kinds = 10;
 
-// Everything that an update needs beside the vectors. Two members differ between tensors: weight_decay, and
-// learning_rate where the optimizer has a trust ratio, which multiplies it.
+// The inputs of an update beside the vectors. Two members differ between tensors: weight_decay, and learning_rate if
+// the optimizer has a trust ratio. The trust ratio multiplies learning_rate.
 struct UpdateRule {
   OptimizerKind kind = OptimizerKind::sgd;
   float learning_rate = 0;
   float gradient_scale = 1;  // 1 / loss scale, times the clipping by global norm
   float clip_value = 0;      // elements of the scaled gradient are cut to +-clip_value; 0: off
   float momentum = 0;     // sgd: u = momentum u + g; w -= lr u (the rate stays outside: Goyal et al. 2017, remark 2);
-                          // schedule_free: how much of the average the gradient is taken at, the paper's beta
+                          // schedule_free: the weight of the average in y, the paper's beta
   bool nesterov = false;  // sgd: w -= lr (g + momentum u)
   bool rate_inside = false;  // sgd: v = momentum correction v + lr g; w -= v (nesterov: w -= lr g + momentum v)
   float correction = 1;      // the rate / the rate of the last applied update, or 1
@@ -40,32 +40,33 @@ struct UpdateRule {
   float bias_correction2 = 1;               // sqrt(1 - beta2^t)
   float weight_decay = 0;                   // g += decay w; adamw: w *= 1 - lr decay first (Loshchilov and Hutter 2019)
   float trust_coefficient = 0;              // lars
-  bool mlperf = false;                      // lars: MLPerf's rule where a gradient is zero
+  bool mlperf = false;                      // lars: MLPerf's rule for a gradient of zero
   float sgd_share = 0;                      // rmsprop_to_sgd: from 0 (RMSprop) to 1 (SGD)
-  float average_share = 0;                  // schedule_free: of z in the new average, c of the paper
-  float matrix_rate = 0;                    // muon: the rate of its matrices, before the factor of each
+  float average_share = 0;                  // schedule_free: the weight of z in the new average, the paper's c
+  float matrix_rate = 0;                    // muon: the rate of its matrices, before each matrix's factor
 };
 
-// A trained tensor's elements [begin, end) of the flat vector, without padding, or this rank's part of them.
+// The elements [begin, end) of the flat vector that belong to a trained tensor, or the part of them that this rank
+// updates. Padding is not included.
 struct UpdateRange {
   std::int64_t begin = 0, end = 0;
   float weight_decay = 0;
   ParameterKind kind = ParameterKind::weight;
-  bool has_trust_ratio = false;  // false: its rate is the rule's
-  // Of a matrix of Muon's: where its direction begins in Update::directions, and by what its rate is multiplied.
-  std::int64_t direction = -1;  // -1: it is none
-  float matrix_factor = 0;      // 0: it is none
-  // The element of the optimizer's state vectors where the range's state begins. -1: at `begin`, as on a rank that
+  bool has_trust_ratio = false;  // false: its rate is the rule's rate
+  // For one of Muon's matrices: where its direction begins in Update::directions, and the factor of its rate.
+  std::int64_t direction = -1;  // -1: not a matrix of Muon
+  float matrix_factor = 0;      // 0: not a matrix of Muon
+  // The place in the optimizer's state vectors where the range's state begins. -1: at `begin`, as on a rank that
   // updates the whole model.
   std::int64_t own_state = -1;
   std::int64_t state() const { return own_state < 0 ? begin : own_state; }
 };
 
-// Whether such an optimizer scales the rates of tensors by trust ratios.
+// Returns whether the optimizer multiplies the rates of tensors by trust ratios.
 constexpr bool has_trust_ratio(OptimizerKind kind) {
   return kind == OptimizerKind::lars || kind == OptimizerKind::lamb;
 }
-// Whether it keeps two numbers for each weight; the others keep one.
+// Returns whether the optimizer keeps two state values for each weight. The other optimizers keep one.
 constexpr bool has_second_state(OptimizerKind kind) {
   return kind != OptimizerKind::sgd && kind != OptimizerKind::lars && kind != OptimizerKind::rmsprop &&
          kind != OptimizerKind::schedule_free_sgd && kind != OptimizerKind::muon;
@@ -77,8 +78,8 @@ RINGTRAIN_HD float scaled_gradient(const UpdateRule& r, float g) {
   return g;
 }
 
-// `momentum` is the optimizer's state of this element. LARS (You et al. 2017, algorithm 1) is the form with the rate
-// inside the buffer: v = momentum v + lr ratio (g + decay w); w -= v.
+// `momentum` is the optimizer's state of this element. LARS (You et al. 2017, algorithm 1) has the learning rate inside
+// the momentum buffer: v = momentum v + lr ratio (g + decay w); w -= v.
 RINGTRAIN_HD float sgd_update(const UpdateRule& r, float w, float g, float& momentum) {
   g = scaled_gradient(r, g) + r.weight_decay * w;
   if (r.rate_inside) {
@@ -89,7 +90,7 @@ RINGTRAIN_HD float sgd_update(const UpdateRule& r, float w, float g, float& mome
   return w - r.learning_rate * (r.nesterov ? g + r.momentum * momentum : momentum);
 }
 
-// `m`, `v`: running means of the gradient and of its square.
+// `m` and `v` are the running means of the gradient and of its square.
 RINGTRAIN_HD void move_moments(const UpdateRule& r, float g, float& m, float& v) {
   m = r.beta1 * m + (1.0f - r.beta1) * g;
   v = r.beta2 * v + (1.0f - r.beta2) * g * g;
@@ -102,20 +103,21 @@ RINGTRAIN_HD float adam_update(const UpdateRule& r, float w, float g, float& m, 
   return w - r.learning_rate / r.bias_correction1 * m / (__builtin_sqrtf(v) / r.bias_correction2 + r.epsilon);
 }
 
-// LAMB (You et al. 2020, in the form of apex's FusedLAMB) moves in this direction, by lr x ratio. A tensor's ratio
-// needs the norm of its whole direction, so an update has two passes: move_moments() everywhere, then the weights.
+// Returns the direction of LAMB (You et al. 2020, in the form of apex's FusedLAMB). The step is lr x ratio x direction.
+// The ratio of a tensor needs the norm of the tensor's whole direction, so an update has two passes: first
+// move_moments() for all elements, then the weights.
 RINGTRAIN_HD float lamb_direction(const UpdateRule& r, float w, float m, float v) {
   return m / r.bias_correction1 / (__builtin_sqrtf(v) / r.bias_correction2 + r.epsilon) + r.weight_decay * w;
 }
 
-// `v`: running mean of the squared gradient, without bias correction.
+// `v` is the running mean of the squared gradient, without bias correction.
 RINGTRAIN_HD float rmsprop_update(const UpdateRule& r, float w, float g, float& v) {
   g = scaled_gradient(r, g) + r.weight_decay * w;
   v = r.beta2 * v + (1.0f - r.beta2) * g * g;
   return w - r.learning_rate * g / (__builtin_sqrtf(v) + r.epsilon);
 }
 
-// Akiba et al. 2017: RMSprop at the start of training turns into SGD with momentum.
+// Akiba et al. 2017: training starts with RMSprop, which gradually becomes SGD with momentum.
 RINGTRAIN_HD float rmsprop_to_sgd_update(const UpdateRule& r, float w, float g, float& momentum, float& v) {
   g = scaled_gradient(r, g) + r.weight_decay * w;
   v = r.beta2 * v + (1.0f - r.beta2) * g * g;
@@ -123,12 +125,12 @@ RINGTRAIN_HD float rmsprop_to_sgd_update(const UpdateRule& r, float w, float g, 
   return w - r.learning_rate * momentum;
 }
 
-// Schedule-free learning (Defazio et al. 2024, equations 1 to 3): the gradient is taken at y = (1 - momentum) z +
-// momentum x, where x is the average of all z; `z` is the state. For a step u,
+// Schedule-free learning (Defazio et al. 2024, equations 1 to 3). The gradient is taken at y = (1 - momentum) z +
+// momentum x, where x is the average of all z. The state is z. For a step u,
 //
 //   z' = z - lr u,    x' = (1 - c) x + c z',    y' = (1 - momentum) z' + momentum x'
 //
-// which is written in y and z alone. The authors' programs do the same.
+// The code below uses only y and z, as the authors' programs do.
 RINGTRAIN_HD float schedule_free_update(const UpdateRule& r, float y, float u, float& z) {
   const float c = r.average_share;
   const float moved = y + c * (z - y) - r.learning_rate * (1.0f - r.momentum * (1.0f - c)) * u;
@@ -138,38 +140,39 @@ RINGTRAIN_HD float schedule_free_update(const UpdateRule& r, float y, float u, f
 RINGTRAIN_HD float schedule_free_sgd_update(const UpdateRule& r, float y, float g, float& z) {
   return schedule_free_update(r, y, scaled_gradient(r, g) + r.weight_decay * y, z);
 }
-// `v`: running mean of the squared gradient. Its bias is corrected as Adam's, which the authors' program has done since
-// version 1.4; the paper's has sqrt(1 - beta2^t) in the rate, which is less stable.
+// `v` is the running mean of the squared gradient. Its bias is corrected as in Adam, as in the authors' program since
+// version 1.4. The paper instead has sqrt(1 - beta2^t) in the rate, which is less stable.
 RINGTRAIN_HD float schedule_free_adamw_update(const UpdateRule& r, float y, float g, float& z, float& v) {
   g = scaled_gradient(r, g);
   v = r.beta2 * v + (1.0f - r.beta2) * g * g;
   return schedule_free_update(r, y, g / (__builtin_sqrtf(v) / r.bias_correction2 + r.epsilon) + r.weight_decay * y, z);
 }
-// x of one element.
+// Returns the average x of one element.
 RINGTRAIN_HD float schedule_free_average(float momentum, float y, float z) {
   return y + (1.0f - momentum) / momentum * (y - z);
 }
 
-// Muon (Jordan 2024, as torch.optim.Muon has it): the direction that is then orthogonalised as a matrix
-// (backend/orthogonalizer.h). Nesterov's form; `momentum` is a running mean.
+// Returns the direction of Muon (Jordan 2024, as in torch.optim.Muon) in Nesterov's form. It is orthogonalised as a
+// matrix afterwards (backend/orthogonalizer.h). `momentum` is a running mean.
 RINGTRAIN_HD float muon_direction(const UpdateRule& r, float g, float& momentum) {
   g = scaled_gradient(r, g);
   momentum += (1.0f - r.momentum) * (g - momentum);
   return g + r.momentum * (momentum - g);
 }
-// `o`: of the orthogonalised direction. The decay is decoupled, and not multiplied by the matrix's factor.
+// `o` is an element of the orthogonalised direction. The weight decay is decoupled, and the matrix's factor does not
+// multiply it.
 RINGTRAIN_HD float muon_update(const UpdateRule& r, float w, float o) {
   return w - r.matrix_rate * r.weight_decay * w - r.learning_rate * o;
 }
-// Makes the rule of the other tensors that of a matrix of Muon's.
+// Changes the rule of the other tensors into the rule of one of Muon's matrices.
 RINGTRAIN_HD void make_muons(UpdateRule& r, float matrix_factor) {
   r.kind = OptimizerKind::muon;
   r.learning_rate = r.matrix_rate * matrix_factor;
 }
 
-// The new weight of one element. `first` and `second` are its state; kinds without a second leave that alone, and so
-// does lamb with both, which move_moments() has moved before. For muon `g` is of the orthogonalised direction, and its
-// state has been moved, too.
+// Returns the new weight of one element. `first` and `second` are its state. Optimizers without a second state do not
+// touch `second`. lamb touches neither, because move_moments() has updated both before. For muon, `g` is an element of
+// the orthogonalised direction, and its state was updated before too.
 RINGTRAIN_HD float updated_weight(const UpdateRule& r, float w, float g, float& first, float& second) {
   switch (r.kind) {
     case OptimizerKind::sgd:
@@ -194,12 +197,12 @@ RINGTRAIN_HD float updated_weight(const UpdateRule& r, float w, float g, float& 
   return w;
 }
 
-// By what a tensor's rate is multiplied. `weights`: the squared norm of the tensor. `other`: that of its gradient as it
-// came, before the rule's gradient_scale (lars), or of its lamb_direction() (lamb).
+// Returns the factor of a tensor's learning rate. `weights` is the squared norm of the tensor. `other` is the squared
+// norm of its gradient before the rule's gradient_scale (lars), or of its lamb_direction() (lamb).
 //
-//   lars  coefficient |w| / (|g| + decay |w|)    1 for weights of zero, which would never move otherwise
-//         mlperf: 1 for a gradient of zero, too
-//   lamb  |w| / |u|                              1 where either is zero
+//   lars  coefficient |w| / (|g| + decay |w|)    1 if the weights are zero, which would otherwise never change
+//                                                mlperf: 1 also if the gradient is zero
+//   lamb  |w| / |u|                              1 if either is zero
 RINGTRAIN_HD float trust_ratio(const UpdateRule& r, float weight_decay, double weights, double other) {
   const double w = __builtin_sqrt(weights);
   if (r.kind == OptimizerKind::lamb) {

@@ -1,4 +1,4 @@
-// What AdaScale SGD knows between steps: its averages, and how far the schedule has advanced.
+// The state that AdaScale SGD keeps between steps: its averages, and how far the schedule has advanced.
 #pragma once
 
 #include <array>
@@ -11,13 +11,15 @@ namespace ringtrain {
 
 class AdaScale {
  public:
-  // `times`: S = batch / base batch, at least 1. `batch`, `small_batch`: samples. At S = 1 nothing is measured.
+  // `times` is S = batch / base batch, at least 1. `batch` and `small_batch` are numbers of samples. At S = 1 nothing
+  // is measured.
   AdaScale(double times, double batch, double small_batch) : times_(times), batch_(batch), small_batch_(small_batch) {}
 
   bool measures() const { return times_ > 1; }
-  // Scale-invariant steps so far, tau: each applied update counts by its gain.
+  // Returns the scale-invariant steps so far (tau). Each applied update counts by its gain.
   double steps() const { return state_[tau]; }
-  // For the next update; none where it has the gain 1. `small_norms`: see AdaScaleStep.
+  // Returns the input for the next update. It is empty if that update has the gain 1. See AdaScaleStep for
+  // `small_norms`.
   std::optional<AdaScaleStep> next(std::int64_t small_norms) const {
     if (!measures()) return std::nullopt;
     return AdaScaleStep{.times = times_,
@@ -26,13 +28,13 @@ class AdaScale {
                         .averages = {state_[variance], state_[gradient], state_[count]},
                         .small_norms = small_norms};
   }
-  // That update has ended. A skipped one changes nothing.
+  // Call this after the update. A skipped update changes nothing.
   void add(const UpdateResult& result) {
     if (!result.applied) return;
     state_ = {state_[tau] + result.gain, result.adascale.variance, result.adascale.gradient, result.adascale.steps};
   }
 
-  // For checkpoints.
+  // The state that checkpoints store.
   static constexpr std::array<std::string_view, 4> state_names = {"scale_invariant_steps", "adascale_variance",
                                                                   "adascale_gradient", "adascale_steps"};
   using State = std::array<double, state_names.size()>;

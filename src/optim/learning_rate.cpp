@@ -9,7 +9,7 @@
 namespace ringtrain {
 namespace {
 
-// k: how many times larger the batch is than the one that the base rate was chosen at.
+// Computes k, the ratio of the batch to the batch for which the base rate was chosen.
 double batch_ratio(const LearningRateConfig& config, const ScheduleContext& context) {
   if (config.base_batch == 0) return 1;
   return static_cast<double>(context.global_batch) / static_cast<double>(config.base_batch);
@@ -34,7 +34,8 @@ bool decays_to_end(const LearningRateConfig& config) {
   return config.schedule == "polynomial" || config.schedule == "cosine";
 }
 
-// peak .. end over the steps between warm-up and the end of the run; x is the share of them that is done.
+// Returns the rate between `peak` and `end`. x is the share of the steps between the warm-up and the end of the run
+// that is done.
 double decayed_to_end(const LearningRateConfig& config, double peak, double x) {
   if (x <= 0) return peak;
   if (x >= 1) return config.end;
@@ -43,7 +44,8 @@ double decayed_to_end(const LearningRateConfig& config, double peak, double x) {
   return config.end + (peak - config.end) * share;
 }
 
-// peak x the factor of `step`. Points count in steps, rounded as milestones are; the second of two at a step is a jump.
+// Returns the factor of `step`. The points are rounded to steps in the same way as milestones. Two points at the same
+// step make a jump, and the second one counts.
 double factor_at(const std::vector<EpochFactor>& points, const ScheduleContext& context, double step) {
   if (points.empty()) throw Error("learning_rate.schedule points needs learning_rate.points");
   const auto at = [&context](const EpochFactor& p) { return static_cast<double>(epochs_to_steps(p.epoch, context)); };
@@ -54,7 +56,7 @@ double factor_at(const std::vector<EpochFactor>& points, const ScheduleContext& 
   return last.factor + (next->factor - last.factor) * (step - at(last)) / (at(*next) - at(last));
 }
 
-// Where the rate of `step` is taken, and where that of a step in the warm-up is.
+// The step at which the rate is taken, and the step at which it is taken during the warm-up.
 struct Places {
   double step, in_warmup;
 };

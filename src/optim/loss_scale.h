@@ -1,5 +1,5 @@
-// Loss scaling of fp16 (Micikevicius et al. 2018, section 3.2): the backward pass computes gradients that are `value`
-// times too large, so that small ones do not vanish; the update divides them again.
+// Loss scaling for fp16 (Micikevicius et al. 2018, section 3.2). The backward pass computes gradients that are `value`
+// times too large, so that small gradients do not become zero. The update divides them by `value` again.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@ namespace ringtrain {
 
 class LossScale {
  public:
-  LossScale() = default;  // 1, and every overflow is an error: fp32, bf16
+  LossScale() = default;  // the scale is 1, and every overflow is an error: fp32, bf16
   explicit LossScale(const LossScaleConfig& config);
 
   float value() const { return value_; }
-  bool fixed() const { return !dynamic_; }  // the same in every step
+  bool fixed() const { return !dynamic_; }  // the scale is the same in every step
   std::int64_t steps_since_change() const { return steps_; }
 
-  // After a step: `applied` says whether its gradient was finite. A dynamic scale is halved when it was not and doubled
-  // after growth_steps updates in a row. Returns false when there is nothing left to try: the training has diverged.
+  // Call this after a step. `applied` says whether its gradient was finite. A dynamic scale is halved after a gradient
+  // that was not finite. It is doubled after growth_steps updates in a row. Returns false if the scale cannot be
+  // lowered any further (a fixed scale: at once); the training has then diverged.
   bool advance(bool applied);
   void resume(float value, std::int64_t steps_since_change);
 

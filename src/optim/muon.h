@@ -1,4 +1,4 @@
-// Which tensors Muon (Jordan 2024) orthogonalises, and which rank does it.
+// Decides which tensors Muon (Jordan 2024) orthogonalises, and which rank orthogonalises each of them.
 #pragma once
 
 #include <functional>
@@ -12,34 +12,37 @@
 
 namespace ringtrain {
 
-// Weights between the first and the last layer, with two dimensions or more.
+// Returns whether Muon updates this tensor: a weight with two or more dimensions that is in neither the first nor the
+// last layer.
 bool is_muons(const Parameter& parameter);
 
-// As a matrix: [out, in] of dense layers, [out, in x kernel x kernel] of convolutions, and of an LSTM the four gates'
-// weights as they are stored, [4 hidden, input] in one, which is what torch.optim.Muon does with torch.nn.LSTM's.
+// Returns the tensor as a matrix. Dense layers are [out, in]. Convolutions are [out, in x kernel x kernel]. An LSTM's
+// four gates form one matrix [4 hidden, input], as they are stored; torch.optim.Muon treats torch.nn.LSTM the same way.
 MatrixRange matrix_of(const Parameter& parameter, std::int64_t begin);
 
-// By what a matrix's rate is multiplied (optimizer.muon_rate):
+// Returns the factor of a matrix's learning rate (optimizer.muon_rate):
 //   original         sqrt(max(1, rows / columns))
 //   match_rms_adamw  0.2 sqrt(max(rows, columns))
 double muon_rate_factor(const std::string& form, const MatrixRange& matrix);
 
-// A flat vector of nothing but Muon's matrices. Each rank's lie together, so that one broadcast shares them.
+// The layout of a flat vector that contains only Muon's matrices. The matrices of each rank lie together, so that one
+// broadcast shares them.
 struct MuonLayout {
   std::vector<MatrixRange> matrices;  // in the order of the parameter table
-  std::vector<int> owners;            // the rank that orthogonalises each
-  std::vector<ElementRange> shares;   // of each rank; begin = end: it has none
+  std::vector<int> owners;            // the rank that orthogonalises each matrix
+  std::vector<ElementRange> shares;   // the elements of each rank; begin = end: it has no matrix
   std::int64_t size = 0;              // elements
   std::vector<MatrixRange> of(int rank) const;
 };
 
-// The costliest matrix first, each to the rank that has least to do; a matrix costs smaller side^2 x larger side.
+// Assigns the matrices to the ranks. The costliest matrix comes first, and each matrix goes to the rank with the least
+// work so far. A matrix costs smaller side^2 x larger side.
 MuonLayout muon_layout(const ParameterTable& parameters, int ranks);
 
 // How the ranks of a run share the work of an update.
 struct UpdateRanks {
   int rank = 0, size = 1;
-  // Collective: values of a vector of the backend, from rank `root` to all.
+  // Collective. Sends values of a backend vector from rank `root` to all ranks.
   std::function<void(std::span<float> values, int root)> broadcast = {};
 };
 

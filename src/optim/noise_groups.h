@@ -1,5 +1,5 @@
-// The noise scale of parts of a model: of each kind of parameter, or of each tensor (noise.groups). tr(Sigma) and
-// |G|^2 are sums over elements, so those of the groups add up to the whole's.
+// The noise scales of the parts of a model. A part is a kind of parameter or a single tensor (noise.groups). tr(Sigma)
+// and |G|^2 are sums over elements, so the values of the groups add up to the values of the whole model.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace ringtrain {
 
 class NoiseGroups {
  public:
-  // `by`: kind or tensor; of the trained tensors. `half_life`: as NoiseScale's.
+  // `by` is kind or tensor; the trained tensors are grouped by it. `half_life` is the half-life of NoiseScale.
   NoiseGroups(const ParameterTable& parameters, const std::string& by, double half_life);
 
   std::size_t size() const { return names_.size(); }
@@ -21,16 +21,17 @@ class NoiseGroups {
   const NoiseScale& scale(std::size_t group) const { return scales_[group]; }
   NoiseScale& scale(std::size_t group) { return scales_[group]; }
 
-  // Sums over each group's tensors: [size()] from one value per trained tensor, in the order of the table.
+  // Sums the values of each group's tensors. `by_tensor` has one value per trained tensor, in the order of the table.
+  // Returns [size()] sums.
   std::vector<double> by_group(std::span<const double> by_tensor) const;
-  // A step: `whole` says what it was; the two squared norms, per group, take the place of its estimate. `small_batch`
-  // and the norms: as in NoiseMeasurement, without the loss scale.
+  // Adds a step. `whole` describes the step; its estimate is replaced for each group by an estimate from the group's
+  // two squared norms. `small_batch` and the norms are as in NoiseMeasurement, with the loss scale removed.
   void add(const NoiseScale::Step& whole, double small_batch, std::span<const double> squared_norms,
            std::span<const double> small_squared_norms);
 
  private:
   std::vector<std::string> names_;
-  std::vector<std::size_t> group_of_;  // of each trained tensor
+  std::vector<std::size_t> group_of_;  // the group of each trained tensor
   std::vector<NoiseScale> scales_;
 };
 

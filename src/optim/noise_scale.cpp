@@ -6,7 +6,8 @@
 namespace ringtrain {
 namespace {
 
-// The 97.5 % point of Student's t with `freedom` degrees of freedom, to 1 % from 2 on (Abramowitz and Stegun 26.7.5).
+// Returns the 97.5 % point of Student's t with `freedom` degrees of freedom. The error is at most 1 % from 2 degrees on
+// (Abramowitz and Stegun 26.7.5).
 double student_t(double freedom) {
   constexpr double z = 1.959963984540054, z2 = z * z;
   const double n = 1 / freedom;
@@ -16,15 +17,15 @@ double student_t(double freedom) {
   return z * (1 + n * (g1 + n * (g2 + n * (g3 + n * g4))));
 }
 
-// Fieller 1954: the ratios x with (trace - x gradient)^2 <= t^2 Var(trace - x gradient), the solutions of
-// a x^2 - 2 b x + c <= 0.
+// Fieller's interval (Fieller 1954) contains the ratios x with (trace - x gradient)^2 <= t^2 Var(trace - x gradient).
+// These are the solutions of a x^2 - 2 b x + c <= 0.
 void set_interval(NoiseRatio& ratio, double a, double b, double c, bool trace_is_positive) {
   const double root = std::sqrt(std::max(0.0, b * b - a * c));
   if (a > 0) {
     const double q = b + std::copysign(root, b);  // without cancellation
     ratio.low = std::min(c / q, q / a);
     ratio.high = std::max(c / q, q / a);
-  } else if (c > 0 && trace_is_positive) {  // the gradient may be 0, the trace may not
+  } else if (c > 0 && trace_is_positive) {  // the gradient may be 0, but the trace may not
     ratio.low = c / (b + root);
   }
 }
@@ -82,8 +83,8 @@ double NoiseScale::targets_per_sample() const {
 }
 
 // The variance of a weighted mean of n equally good values is their variance / n, with n = (sum of weights)^2 / (sum of
-// squared weights). Values that drift within the half-life look like scatter: the interval is then too wide, not too
-// narrow.
+// squared weights). If the values drift within the half-life, the drift counts as scatter. The interval is then too
+// wide, but never too narrow.
 NoiseRatio NoiseScale::ratio() const {
   const auto [s, g] = mean();
   NoiseRatio ratio{.value = s / g, .low = std::nullopt, .high = std::nullopt};

@@ -45,7 +45,7 @@ bool lists(const std::vector<std::string>& kinds, ParameterKind kind) {
   return std::ranges::count(kinds, parameter_kind_name(kind)) > 0;
 }
 
-// MLPerf's LARS leaves what has no trust ratio without decay, too.
+// In MLPerf's LARS, tensors without a trust ratio have no weight decay either.
 bool decays(const OptimizerConfig& config, ParameterKind kind) {
   const bool left_alone = config.kind == "lars" && config.lars_form == "mlperf" && lists(config.no_trust, kind);
   return config.weight_decay > 0 && !lists(config.no_decay, kind) && !left_alone;
@@ -56,18 +56,18 @@ bool has_ratio(const OptimizerConfig& config, ParameterKind kind) {
   return config.kind == "lamb" && (config.trust_undecayed || decays(config, kind));
 }
 
-// What trains the tensors that are no matrices of Muon's.
+// Returns the configuration of the optimizer for the tensors that are not matrices of Muon.
 OptimizerConfig other_than_muon(OptimizerConfig config) {
   if (config.kind == "muon") config.kind = config.other_kind;
   return config;
 }
 
-// The paper's beta.
+// Returns the value of beta in the schedule-free paper.
 double schedule_free_momentum(const OptimizerConfig& config) {
   return config.kind == "sgd" ? config.momentum : config.beta1;
 }
 
-constexpr std::int64_t piece_elements = 1 << 20;  // that the host has of a vector at a time
+constexpr std::int64_t piece_elements = 1 << 20;  // elements of a vector that the host holds at a time
 
 std::vector<ElementRange> parts_within(const std::vector<ElementRange>& own, std::int64_t begin, std::int64_t end) {
   std::vector<ElementRange> parts;
@@ -125,7 +125,8 @@ std::int64_t Optimizer::state_elements(const ParameterTable& parameters,
   return elements;
 }
 
-// Where a rank has only some elements, a tensor's range is cut to each of them, and their state lies close together.
+// If a rank has only some of the elements, a tensor's range is cut to each part, and the states of the parts lie next
+// to each other.
 void Optimizer::make_ranges(const ParameterTable& parameters) {
   std::int64_t state = 0;
   for (const Parameter& p : parameters.all()) {
@@ -150,7 +151,8 @@ void Optimizer::make_ranges(const ParameterTable& parameters) {
   }
 }
 
-// `action` takes the first element, their number, and where their state begins, of each part that lies in the elements.
+// Calls `action` for each part of this rank in [begin, end). Its arguments are the first element, the number of
+// elements, and the place where their state begins.
 template <class Action>
 void Optimizer::for_own_parts(std::int64_t begin, std::int64_t end, const Action& action) const {
   auto part = std::ranges::upper_bound(parts_, begin, {}, &UpdateRange::end);
@@ -181,9 +183,9 @@ std::vector<double> Optimizer::gradient_norms() {
   return {norms.begin(), norms.end()};
 }
 
-// Update::complete_norms of this share.
+// Implements Update::complete_norms for this share.
 double Optimizer::complete_norms(std::span<double> norms) {
-  if (!share_.own) {  // whole tensors: the other ranks have other ones
+  if (!share_.own) {  // whole tensors: the other ranks have other tensors
     double sum = std::accumulate(norms.begin(), norms.end(), 0.0);
     share_.sum({&sum, 1});
     return sum;
@@ -192,11 +194,11 @@ double Optimizer::complete_norms(std::span<double> norms) {
   for (std::size_t i = 0; i < norms.size(); ++i) of_tensors[tensor_of_[i]] += norms[i];
   share_.sum(of_tensors);
   for (std::size_t i = 0; i < norms.size(); ++i) norms[i] = of_tensors[tensor_of_[i]];
-  if (tensor_norms_.empty()) tensor_norms_ = of_tensors;  // the gradient's come first
+  if (tensor_norms_.empty()) tensor_norms_ = of_tensors;  // the gradient's norms come first
   return std::accumulate(of_tensors.begin(), of_tensors.end(), 0.0);
 }
 
-// The rank that has a tensor's first element says its ratio.
+// The rank that has the first element of a tensor supplies its ratio.
 std::vector<float> Optimizer::ratios_of_tensors(const std::vector<float>& of_parts) const {
   std::vector<double> ratios(tensors_.size());
   for (std::size_t i = 0; i < parts_.size(); ++i)
@@ -224,7 +226,7 @@ void Optimizer::make_muon(const ParameterTable& parameters) {
   orthogonalizer_->allocate();
 }
 
-// From every rank its share.
+// Broadcasts the share of every rank.
 void Optimizer::gather_directions() {
   for (int rank = 0; rank < ranks_.size; ++rank) {
     const ElementRange share = layout_.shares[static_cast<std::size_t>(rank)];
@@ -233,7 +235,7 @@ void Optimizer::gather_directions() {
   }
 }
 
-// In pieces, so that the host needs little memory.
+// Copies the weights to z in pieces, so that the host needs little memory.
 void Optimizer::begin(const Vector& weights) {
   if (!average_) return;
   std::vector<float> piece;
@@ -244,7 +246,7 @@ void Optimizer::begin(const Vector& weights) {
   }
 }
 
-// Evaluations are rare: the host makes the average, for every backend.
+// Evaluations are rare, so the host computes the average, for every backend.
 Vector& Optimizer::evaluated(Vector& weights) {
   if (!average_) return weights;
   const auto momentum = static_cast<float>(schedule_free_momentum(config_));
@@ -263,7 +265,8 @@ Vector& Optimizer::evaluated(Vector& weights) {
   return *average_;
 }
 
-// During warm-up a later z weighs more in the average, by the square of the rate.
+// During the warm-up, a later z has a larger weight in the average. The weight is the square of the largest rate so
+// far.
 void Optimizer::set_schedule_free(UpdateRule& rule, double rate) {
   started_.largest_rate = std::max(applied_.largest_rate, rate);
   const double weight = started_.largest_rate * started_.largest_rate;

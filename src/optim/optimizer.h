@@ -1,4 +1,9 @@
-// The optimizer: its state as flat vectors, its rule per parameter kind, and what it has applied so far.
+// The optimizer: its state as flat vectors, its update rule for each tensor, and the updates applied so far.
+//
+// This room decides how a gradient changes the weights. Optimizer prepares an update; the backend executes it with the
+// formulas of nn/update_rule.h. learning_rate() gives the rate of a step, and LossScale the loss scale of fp16.
+// NoiseScale estimates the gradient noise scale; NoiseFollower and AdaScale use noise to choose the batch and the rate.
+// muon.h has the matrices of Muon. Begin reading with the class Optimizer below.
 #pragma once
 
 #include <cstdint>
@@ -16,50 +21,51 @@
 
 namespace ringtrain {
 
-// What an update depends on besides the gradient: a pure function of the run's position, but for AdaScale's averages.
+// The inputs of an update beside the gradient. They depend only on the run's position, except for AdaScale's averages.
 struct UpdateStep {
   double rate = 0;                                      // the learning rate
-  double epochs = 0;                                    // finished ones, a fraction within an epoch; for rmsprop_to_sgd
-  bool reports_trust = false;                           // UpdateResult shall have the trust ratios
-  std::optional<AdaScaleStep> adascale = std::nullopt;  // the rate is multiplied by the gain
+  double epochs = 0;                                    // epochs so far, with a fraction; for rmsprop_to_sgd
+  bool reports_trust = false;                           // UpdateResult must contain the trust ratios
+  std::optional<AdaScaleStep> adascale = std::nullopt;  // the gain multiplies the rate
 };
 
-// alpha_SGD of Akiba et al. 2017, which RMSprop gives way to; e, center and length in epochs:
+// alpha_SGD of Akiba et al. 2017, the share of SGD after RMSprop. e, center and length are in epochs:
 //
 //   e < center                 exp(2 (e - center) / length) / 2
 //   e < center + length / 2    1/2 + (e - center) / length
 //   else                       1
 //
-// One curve without a jump, of slope 1 / length on both sides of the center.
+// The curve has no jump. Its slope is 1 / length on both sides of the center.
 double sgd_share(double e, double center, double length);
 
 class Optimizer {
  public:
-  // `ranks`: of Muon, whose work they share; all of them make the same calls. `share`: of the elements of `parameters`,
-  // what this rank updates.
+  // `ranks` are the ranks that share Muon's work. All of them must make the same calls. `share` is the part of the
+  // elements of `parameters` that this rank updates.
   Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend, UpdateRanks ranks = {},
             UpdateShare share = {});
 
-  // One update. The gradient is `loss_scale` x the mean over the global batch; behind the
-  // trained elements it holds this step's statistics, of which the running ones take `norm_momentum`. Where the
-  // gradient is not finite the update is skipped: nothing changes, the optimizer's memory included. The copies of the
-  // weights that `program` has follow them.
+  // Does one update. The gradient is `loss_scale` x the mean over the global batch. The elements after the trained ones
+  // hold this step's batch norm statistics. `norm_momentum` is their weight in the running statistics. If the gradient
+  // is not finite, the update is skipped and nothing changes, including the optimizer's state. The copies of the
+  // weights in `program` are updated too.
   UpdateResult update(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale,
                       float norm_momentum, Program* program = nullptr) {
     start(weights, gradients, step, loss_scale, norm_momentum, program);
     return finish();
   }
-  // The same in two parts; a device may be given other work between them. Each start() needs its finish() before the
-  // next one: only then is it known whether the update was applied.
+  // start() and finish() do the same as update(), in two parts. A device may be given other work between them. Each
+  // start() needs its finish() before the next start(), because only finish() tells whether the update was applied.
   void start(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale, float norm_momentum,
              Program* program);
   UpdateResult finish();
 
-  // What later updates need besides state(). Adam's bias correction needs the number of applied updates, momentum
-  // correction needs the rate of the last one, schedule-free averaging the last two. Skipped updates do not count.
+  // The numbers that later updates need in addition to state(). Adam's bias correction needs the number of applied
+  // updates. Momentum correction needs the rate of the last update. Schedule-free averaging needs the last two members.
+  // Skipped updates do not count.
   struct Applied {
     std::int64_t updates = 0;
-    double rate = 0;            // 0: there was none
+    double rate = 0;            // of the last update; 0: none yet
     double largest_rate = 0;    // of all updates
     double average_weight = 0;  // sum over the updates of largest_rate^2
     bool operator==(const Applied&) const = default;
@@ -67,36 +73,40 @@ class Optimizer {
   const Applied& applied() const { return applied_; }
   void resume(const Applied& applied) { applied_ = applied; }
 
-  // Of state(), as checkpoints have them: torch.optim's, where it has that optimizer.
+  // Returns the names of the state() vectors in checkpoints. They are torch.optim's names if torch.optim has that
+  // optimizer.
   static std::vector<std::string> state_names(const OptimizerConfig& config);
-  // The same for one tensor: Muon's matrices and what it leaves to another optimizer have other state in the same
-  // vectors. "": the tensor has none there.
+  // Returns the names of one tensor's state. With Muon, its matrices and the other tensors have different state in the
+  // same vectors. "": the tensor has no state in that vector.
   static std::vector<std::string> state_names(const OptimizerConfig& config, const Parameter& parameter);
-  // Of the elements that this rank updates: of a whole model [parameters.trained()].
+  // Returns the state of the elements that this rank updates. For a whole model each vector has [parameters.trained()]
+  // elements.
   std::vector<std::unique_ptr<Vector>>& state() { return state_; }
-  // Elements [begin, begin + size) of the flat vector, of state vector `index`. read_state() is collective where ranks
-  // share the elements, and all of them get the values; write_state() takes what is this rank's.
+  // Reads or writes elements [begin, begin + size) of state vector `index`, counted in the flat vector. If ranks share
+  // the elements, read_state() is collective and gives all values to every rank; write_state() keeps only this rank's
+  // elements.
   void read_state(std::size_t index, std::int64_t begin, std::span<float> values);
   void write_state(std::size_t index, std::int64_t begin, std::span<const float> values);
-  // This rank has state of its own elements only; those of others come by UpdateShare::gather.
+  // Returns whether this rank has only the state of its own elements. UpdateShare::gather brings the state of other
+  // ranks.
   bool is_shared() const { return share_.gather != nullptr; }
-  // The length of a state vector on a rank that updates `own`.
+  // Returns the length of a state vector on a rank that updates the elements `own`.
   static std::int64_t state_elements(const ParameterTable& parameters,
                                      const std::optional<std::vector<ElementRange>>& own);
-  // Whether the weights that are evaluated are an average (optimizer.schedule_free): update() is then given y, the
-  // gradient's place, and the state "z" starts as the weights.
+  // Returns whether the evaluated weights are an average (optimizer.schedule_free). update() is then given y, the point
+  // at which the gradient is computed, and the state "z" starts as a copy of the weights.
   static bool averages(const OptimizerConfig& config) { return config.schedule_free; }
-  // Before the first update: sets the state that does not start at zero.
+  // Call this before the first update. It sets the state that does not start at zero.
   void begin(const Vector& weights);
-  // The weights that are evaluated, exported and compared: `weights` itself or, with schedule_free, the average x that
-  // belongs to it, made anew by each call, with the statistics of `weights`. Waits for a device. Collective where ranks
-  // share the elements.
+  // Returns the weights that are evaluated, exported and compared. They are `weights` itself or, with schedule_free,
+  // the average x that belongs to `weights`. Each call computes the average again and copies the statistics of
+  // `weights`. Waits for a device. Collective if ranks share the elements.
   Vector& evaluated(Vector& weights);
-  // The trained tensors in the order of the parameter table.
+  // Returns the trained tensors in the order of the parameter table.
   std::span<const UpdateRange> ranges() const { return tensors_; }
-  // Squared norms of the gradient that the newest start() was given, one per range: of the reduced gradient as it came,
-  // loss scale included, before clipping and decay. After finish(); fetch_norms() before it begins their way to the
-  // host.
+  // Squared norms of the gradient that the newest start() was given, one per range. The gradient is the reduced one,
+  // with the loss scale, before clipping and weight decay. Call it after finish(). Before finish(), fetch_norms() may
+  // start the copy to the host.
   std::vector<double> gradient_norms();
   void fetch_norms() {
     if (gradient_norms_) gradient_norms_->fetch();
@@ -115,20 +125,20 @@ class Optimizer {
   OptimizerConfig config_;
   Backend& backend_;
   UpdateShare share_;
-  std::vector<UpdateRange> tensors_;            // that are trained, in the order of the parameter table
-  std::vector<UpdateRange> parts_;              // of them, that this rank updates
-  std::vector<std::size_t> tensor_of_;          // of each part: the number of its tensor
-  std::unique_ptr<RangeNorms> gradient_norms_;  // of the parts; null: there is none
-  std::vector<double> tensor_norms_;            // squared, of the newest update, where ranks share the elements
+  std::vector<UpdateRange> tensors_;            // the trained tensors, in the order of the parameter table
+  std::vector<UpdateRange> parts_;              // the parts of them that this rank updates
+  std::vector<std::size_t> tensor_of_;          // the index of each part's tensor
+  std::unique_ptr<RangeNorms> gradient_norms_;  // of the parts; null: this rank has no part
+  std::vector<double> tensor_norms_;            // squared norms of the newest update, if ranks share the elements
   std::int64_t trained_;
   std::vector<std::unique_ptr<Vector>> state_;
   UpdateRanks ranks_;
   MuonLayout layout_;
-  std::unique_ptr<Vector> directions_;  // null: there is no matrix of Muon's
+  std::unique_ptr<Vector> directions_;  // null: Muon has no matrix
   std::unique_ptr<Orthogonalizer> orthogonalizer_;
   std::unique_ptr<Vector> average_;  // [parameters.size()]; null: schedule_free is off
-  bool reports_trust_ = false;       // the newest start()
-  Applied applied_, started_;        // started_: what applied_ becomes where the newest start() is applied
+  bool reports_trust_ = false;       // in the newest start()
+  Applied applied_, started_;        // started_: the next applied_, if the newest update is applied
 };
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// Which part of an update is this rank's, where several ranks hold the model between them.
+// The part of an update that one rank does, if several ranks divide the model between them.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 namespace ringtrain {
 
 struct UpdateShare {
-  // The elements of the flat vector that this rank updates, ascending, without overlap; the optimizer keeps state for
-  // these only. None: all trained elements.
+  // The elements of the flat vector that this rank updates, ascending and without overlap. The optimizer keeps state
+  // for these elements only. Empty: all trained elements.
   std::optional<std::vector<ElementRange>> own = std::nullopt;
-  // Sums over the ranks that hold the other parts; the same bits on all of them. Collective. Null: there are none.
+  // Collective. Sums over the ranks that hold the other parts. All of them get the same bits. Null: no other ranks.
   std::function<void(std::span<double>)> sum = {};
-  // The state vectors have places for all trained elements, whatever `own` is, as the weights' vector has.
+  // Whether the state vectors have places for all trained elements, like the weights' vector, whatever `own` is.
   bool whole_state = false;
-  // `values`: elements [begin, begin + size) of a flat vector, of which this rank has its own. Brings the others'.
-  // Collective. Null: there are none.
+  // Collective. `values` are the elements [begin, begin + size) of a flat vector. This rank has filled in its own
+  // elements; the call fills in the others. Null: no other ranks.
   std::function<void(std::span<float> values, std::int64_t begin)> gather = {};
 };
 

@@ -12,21 +12,23 @@ namespace ringtrain {
 // base_batch, and stop.epochs counts them; stop.steps counts updates.
 void measure_by_base_batch(RunPlan& plan);
 
-// The schedule by which the learning rate is measured.
+// Returns the schedule by which the learning rate is measured.
 const ScheduleContext& rate_schedule(const RunPlan& plan);
-// Where it stands: the position in steps, or the whole ones of AdaScale's `scale_invariant_steps` (Johnson et al. 2020,
-// algorithm 1).
+// Returns the step of the schedule at this point of the run. It is the position in steps or, with AdaScale, the whole
+// part of `scale_invariant_steps` (Johnson et al. 2020, algorithm 1).
 double schedule_steps(const RunPlan& plan, const Position& position, double scale_invariant_steps);
 
-// Whether a run that stands there has all steps that stop.epochs and stop.steps give it.
+// Returns whether a run at this position has done all steps that stop.epochs and stop.steps ask for.
 bool has_all_steps(const RunPlan& plan, const Position& position, double scale_invariant_steps);
 
-// Whether the norms of the small batches are summed over the ranks with the gradients: AdaScale's update needs them.
+// Returns whether the norms of the small batches are summed over the ranks with the gradients: AdaScale's update needs
+// them.
 bool sums_small_norms(const RunPlan& plan);
-// The length of the vector of gradients: the elements of the parameters, and after them a place for the sum of norms.
+// Returns the length of the vector of gradients: the elements of the parameters, and after them a place for the sum of
+// norms.
 std::int64_t gradient_elements(const RunPlan& plan, const ParameterTable& parameters);
 
-// "after 900 scale-invariant steps (10 epochs): 113 to 900 steps"
+// Returns a text such as "after 900 scale-invariant steps (10 epochs): 113 to 900 steps".
 std::string describe_adascale_stop(const RunPlan& plan);
 
 }  // namespace ringtrain

@@ -26,7 +26,7 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The head, a line with the hash of everything else, the plans.
+// The file has the head, a line with the hash of head and plans, and the plans.
 std::string text_of(const RunChoices& choices) {
   const std::string head = choices.head();
   return cat(head, '\n', fnv1a(head + choices.plans), '\n', choices.plans);

@@ -13,18 +13,19 @@
 namespace ringtrain {
 
 struct RunChoices {
-  std::string device, cudnn;                         // which the plans are for; "" where there are none
+  std::string device, cudnn;                         // for which the plans were made; "" without plans
   std::map<std::string, std::string> communication;  // Communicator::record()
   std::string plans;                                 // Device::packed_plans()
 
   bool empty() const { return device.empty() && communication.empty(); }
   bool fit(const cuda::DeviceFacts& facts) const { return device == facts.name && cudnn == facts.cudnn_version; }
-  // The choices without the plans, as one line of JSON for the other ranks.
+  // Returns the choices without the plans, as one line of JSON for the other ranks.
   std::string head() const;
   static RunChoices of_head(const std::string& line);  // throws Error
 };
 
-// For rank 0. Returns empty choices if there is no such file. A damaged file gives a warning and also empty choices.
+// Only rank 0 calls this. Returns empty choices if there is no such file. A damaged file gives a warning and also empty
+// choices.
 RunChoices read_choices(const std::string& run_dir);
 // Writes the file through a temporary file, and only if its content would change.
 void write_choices(const std::string& run_dir, const RunChoices& choices);

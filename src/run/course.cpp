@@ -14,7 +14,7 @@
 namespace ringtrain {
 namespace {
 
-// Of stop.epochs, in the steps that schedules are measured in; 0: not given.
+// Returns the last step by stop.epochs, in steps of the schedule; 0: stop.epochs is not given.
 std::int64_t last_step_of_epochs(const RunPlan& plan) {
   StopConfig stop = plan.experiment.stop;
   stop.steps = 0;
@@ -25,12 +25,12 @@ bool has_end(const RunPlan& plan) {
   return plan.experiment.stop.epochs > 0 || plan.experiment.stop.steps > 0 || plan.experiment.branch.samples > 0;
 }
 
-// Of a branch that ends by samples of its own.
+// Returns the samples that are left of branch.samples.
 std::int64_t samples_left(const RunPlan& plan, const Position& p) {
   return plan.branch.position.samples + plan.experiment.branch.samples - p.samples;
 }
 
-// Whole epochs with one batch that begin at `p`, before `next` and the end of the run.
+// Returns the number of whole epochs with one batch that begin at `p`, before `next` and before the end of the run.
 std::int64_t whole_epochs(const RunPlan& plan, const BatchCourse& course, const Position& p, const BatchStage* next) {
   if (p.offset > 0) return 0;
   std::int64_t epochs = INT64_MAX;
@@ -43,7 +43,7 @@ std::int64_t whole_epochs(const RunPlan& plan, const BatchCourse& course, const 
   return std::max<std::int64_t>(0, epochs);
 }
 
-// Where the batch of `position` changes or the run ends; nothing: it goes on and no end is known.
+// Returns the position at which the batch of `position` changes or the run ends. Returns nothing if neither is known.
 std::optional<Position> end_of_batch(const RunPlan& plan, const BatchCourse& course, const Position& position) {
   const BatchStage* stage = &course.stage_at(position);
   const BatchStage* next = stage == &course.stages.back() ? nullptr : stage + 1;
@@ -56,7 +56,7 @@ std::optional<Position> end_of_batch(const RunPlan& plan, const BatchCourse& cou
   return p;
 }
 
-// Where the run ends on this course; nothing: not known.
+// Returns the position at which the run ends on this course. Returns nothing if it is not known.
 std::optional<Position> end_of_run(const RunPlan& plan, const BatchCourse& course) {
   std::optional<Position> p = course.settled(plan.branch.position);
   while (p && !is_over(plan, *p)) p = end_of_batch(plan, course, *p);
@@ -84,7 +84,7 @@ std::string describe_following(const RunPlan& plan) {
   return t.str();
 }
 
-// Of a run that begins by itself.
+// The course of a run that is not a branch.
 void plan_own_course(RunPlan& plan) {
   const Experiment& e = plan.experiment;
   const bool keeps_rest = plan.course.keeps_rest;
@@ -99,13 +99,14 @@ void plan_own_course(RunPlan& plan) {
   }
 }
 
-// The schedule is that of the run which the branch leaves, measured by its batch; batches and rate are multiplied.
+// A branch uses the schedule of the run that it leaves, with that run's batch. The branch's own batches and rate are
+// multiplied by its factors.
 void plan_branch(RunPlan& plan) {
   RunPlan source = plan;
   source.experiment = source_experiment(plan.experiment);
   source.branch = {};
   source.batch = resized(plan.batch, source.experiment.batch.global);
-  LoaderPlan& loader = source.train_loader;  // only the steps of an epoch are asked for, on one rank
+  LoaderPlan& loader = source.train_loader;  // only the steps of an epoch are needed, on one rank
   loader.global_batch = loader.rows = loader.micro_batch = source.batch.global;
   source.batches = batches_on_course(source.experiment.batch);
   plan_course(source);
@@ -114,7 +115,7 @@ void plan_branch(RunPlan& plan) {
       course_of(plan.experiment, plan.samples_per_epoch, source.course.keeps_rest, plan.schedule.samples_per_epoch());
   plan.train_loader.course = plan.course;
   Position& begin = plan.branch.position;
-  // The run is not there yet.
+  // The source run does not exist yet.
   if (const auto from = parse_run_and_point(plan.experiment.branch.from); from && plan.branch.source == 0)
     begin = position_of(from->point, source).value_or(Position{});
   if (begin.epoch < 0) begin = position_at(begin.step, source.batch.global, plan.samples_per_epoch);
@@ -169,7 +170,7 @@ bool is_over(const RunPlan& plan, const Position& position) {
   const StopConfig& stop = plan.experiment.stop;
   const BranchConfig& branch = plan.experiment.branch;
   if (branch.samples > 0) return samples_left(plan, position) <= 0;
-  // Where the run that it leaves ends: updates of another batch are another count.
+  // The branch ends where the run that it leaves ends. Updates with another batch cannot be compared by their number.
   if (is_branch(plan.experiment) && branch.batch_factor != 1)
     return plan.schedule.total_steps > 0 &&
            plan.schedule.steps(position) >= static_cast<double>(plan.schedule.total_steps) - 1e-9;
@@ -199,7 +200,7 @@ std::string describe_learning_rate(const RunPlan& plan) {
   const ScheduleContext& schedule = rate_schedule(plan);
   t.section(plan.adascale_times > 0 ? "learning rate without AdaScale's gain, by scale-invariant steps"
                                     : "learning rate");
-  double begin = -1, end = 1e300;  // of a branch: what it does not see is left out
+  double begin = -1, end = 1e300;  // a branch shows only its own steps
   if (is_branch(plan.experiment)) {
     begin = plan.schedule.steps(plan.branch.position);
     t.row(cat("step ", plan.branch.position.step, " (epoch ", with_digits(plan.schedule.epochs(plan.branch.position)), ")"),

@@ -25,7 +25,7 @@ std::string line_of(const std::string& path) {
   return line;
 }
 
-// intel-rapl:0 is a package, intel-rapl:0:2 one of its parts; intel-rapl-mmio counts the same packages once more.
+// intel-rapl:0 is a package and intel-rapl:0:2 is a part of it. intel-rapl-mmio counts the same packages again.
 bool is_zone(const std::string& name, std::ptrdiff_t colons) {
   return name.starts_with("intel-rapl:") && std::count(name.begin(), name.end(), ':') == colons;
 }

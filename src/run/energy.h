@@ -12,8 +12,8 @@
 
 namespace ringtrain {
 
-// Counts from its construction on. The counters begin again at 0 after some minutes of full load, so a thread reads
-// them twice a minute; without readable counters there is no thread.
+// Counts from its construction on. The hardware counters wrap around to 0 after some minutes of full load, so a thread
+// reads them every 30 seconds. Without readable counters there is no thread.
 class EnergyMeter {
  public:
   explicit EnergyMeter(const std::string& folder = "/sys/class/powercap");
@@ -21,14 +21,15 @@ class EnergyMeter {
   EnergyMeter(const EnergyMeter&) = delete;
   EnergyMeter& operator=(const EnergyMeter&) = delete;
 
-  // Part -> joules: "package-0", and "package-0 dram" where memory is counted apart. Empty: nothing can be read. What a
-  // package contains (cores, graphics) or is contained in (the platform) is left out, so the parts may be added up.
+  // Returns the joules of each part: "package-0", and "package-0 dram" if memory is counted separately. Empty if
+  // nothing can be read. Parts that a package contains (cores, graphics) or that contain it (the platform) are left
+  // out, so the sum of the parts counts nothing twice.
   std::map<std::string, double> joules();
 
  private:
   struct Counter {
     std::string part, path;
-    std::int64_t range = 0;  // microjoules at which it begins again
+    std::int64_t range = 0;  // microjoules at which the counter wraps around to 0
     std::int64_t last = 0;
     double total = 0;  // microjoules
   };

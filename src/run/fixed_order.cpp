@@ -15,7 +15,7 @@ bool is_power_of_two(std::int64_t number) {
   return number > 0 && std::has_single_bit(static_cast<std::uint64_t>(number));
 }
 
-// "1, 2, 4, 8"
+// Returns the powers of two up to `most` as a text: "1, 2, 4, 8".
 std::string powers_of_two(std::int64_t most) {
   std::string text = "1";
   for (std::int64_t power = 2; power <= most; power *= 2) text += cat(", ", power);
@@ -26,7 +26,7 @@ std::int64_t most_passes(const RunPlan& plan) {
   return resized(plan.batch, plan.batches.back()).accumulation;
 }
 
-// The rank copies the gradients of every pass but the last one, and adds two nodes as often.
+// The rank copies the gradients of every pass but the last. For each copy it also adds two nodes.
 double seconds_of_step(const RunPlan& plan, Backend& backend) {
   const std::int64_t elements = gradient_elements(plan, plan.parameters);
   const auto node = backend.make_vector(elements), gradients = backend.make_vector(elements);

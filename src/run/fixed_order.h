@@ -15,18 +15,19 @@ namespace ringtrain {
 inline bool has_fixed_order(const Experiment& experiment) {
   return experiment.communication.order == "fixed";
 }
-// The samples of a pass, if the experiment sets them: batch.micro, or batch.worker in a fixed order. 0: not set.
+// Returns the samples of a pass, if the experiment sets them: batch.micro, or batch.worker in a fixed order. 0: not
+// set.
 std::int64_t stated_micro_batch(const Experiment& experiment);
 
 // Throws Error if the passes of the ranks do not form a binary tree.
 void check_fixed_order(const RunPlan& plan);
 
-// The number of gradient vectors that a rank keeps until their neighbours are ready: log2(passes of a step). 0: no
-// fixed order.
+// Returns the number of gradient vectors that a rank keeps until their neighbours are ready: log2(passes of a step). 0:
+// no fixed order.
 std::int64_t waiting_nodes(const RunPlan& plan);
 
-// "8 passes of 32 samples in a binary tree, ...", and what it costs a step of one rank, which is measured here: the
-// vectors are made and added. "": no fixed order.
+// Returns a table with the tree ("8 passes of 32 samples; ...") and the memory and time that it costs a rank. If
+// `measures` is true, the time is measured here by adding vectors of that size. "" if there is no fixed order.
 std::string describe_fixed_order(const RunPlan& plan, Backend& backend, bool measures);
 
 }  // namespace ringtrain

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* lock_name = ".lock";
 constexpr const char* probe_name = ".probe";
-// Lustre and NFS give up the locks of a node that they have lost after one and a half minutes or so.
+// Lustre and NFS release the locks of a lost node after about one and a half minutes.
 constexpr int kLockWaitSeconds = 150;
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, int reason,
@@ -48,8 +48,8 @@ std::string read_lock_text(int lock) {
   return result;
 }
 
-// What is in the folder, apart from the lock file, a probe that was killed, and what NFS calls a file that was removed
-// while a process had it open.
+// Returns whether the folder contains nothing but the lock file, the probe file of a killed process, and files of NFS.
+// NFS keeps a removed file under another name while a process has it open.
 bool is_empty(const std::string& path) {
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();
@@ -107,7 +107,7 @@ class FolderInUse : public Error {
                     cat("wait for its end or stop it; if it is surely gone, remove ", path, "/", lock_name));
 }
 
-// Slurm has seen the end of an earlier life of this job before it started this one.
+// Slurm starts a requeued job only after it has seen the end of the job's earlier start.
 bool is_of_an_earlier_life(const std::string& owner) {
   std::istringstream words(owner);
   std::string skipped, id;
@@ -117,7 +117,8 @@ bool is_of_an_earlier_life(const std::string& owner) {
   return words >> restarts && id == job.id && restarts < job.restarts;
 }
 
-// 0, or why there is no lock. Waits for one that only a node that died with an earlier life of this job can still hold.
+// Returns 0, or the reason why there is no lock. If only an earlier start of this job can hold the lock, on a node that
+// failed, the function waits for the lock.
 int lock_file(int lock, const std::string& owner) {
   for (int waited = 0;; ++waited) {
     if (::flock(lock, LOCK_EX | LOCK_NB) == 0) return 0;
@@ -133,7 +134,7 @@ int take_lock(const std::string& path) {
   if (lock < 0) fail(path, "cannot write in the run folder", errno);
   const std::string owner = read_lock_text(lock);
   const int lacking = lock_file(lock, owner);
-  // File systems without locks (some Lustre and NFS mounts) say ENOSYS, ENOLCK or EOPNOTSUPP: then the text decides.
+  // File systems without locks (some Lustre and NFS mounts) return ENOSYS, ENOLCK or EOPNOTSUPP. Then the text decides.
   if (lacking != 0 && (lacking == EWOULDBLOCK || !lock_owner_is_gone(owner))) {
     ::close(lock);
     refuse(path, owner);
@@ -149,14 +150,14 @@ int take_lock(const std::string& path) {
   return lock;
 }
 
-// Better an error before step 0 than at the first checkpoint.
+// Finds a folder that cannot be written before step 0, not at the first checkpoint.
 void probe(const std::string& path) {
   const std::string file = cat(path, "/", probe_name);
   write_file_atomically(file, std::string(65536, 'x'));
   ::unlink(file.c_str());
 }
 
-// A new run's folder that cannot be used, and holds nothing but the lock of this process.
+// Removes the folder of a new run that failed, if it contains only the lock of this process.
 void remove_unless_used(const std::string& path) {
   std::error_code ignored;
   if (!is_empty(path)) return;
@@ -243,7 +244,7 @@ std::unique_ptr<RunFolder> RunFolder::claim_where(const std::string& path, const
 RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   const bool resume = contents != Contents::of_a_new_run;
-  // Of a trial nothing is said here: another process of the study may be writing its first files.
+  // Nothing is checked for a trial, because another process of the study may be writing its first files.
   const auto check = [&] {
     if (contents != Contents::of_either) check_contents(path_, resume);
   };
@@ -251,7 +252,7 @@ RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
   make_folder(path_);
   lock_ = take_lock(path_);
   try {
-    check();  // again: another job may have come and gone before the lock was ours
+    check();  // again: another job may have used the folder before this process got the lock
     probe(path_);
   } catch (...) {
     if (!resume) remove_unless_used(path_);
@@ -262,7 +263,7 @@ RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
 
 void RunFolder::keep_lock() const {
   struct stat now {}, own {};
-  if (::fstat(lock_, &own) != 0) return;  // a file system that cannot say
+  if (::fstat(lock_, &own) != 0) return;  // the file system cannot tell
   if (::stat(cat(path_, "/", lock_name).c_str(), &now) == 0) {
     if (now.st_ino == own.st_ino && now.st_dev == own.st_dev) return;
   } else if (errno != ENOENT) {
@@ -288,7 +289,8 @@ void RunFolder::become_latest() const {
 }
 
 RunFolder::~RunFolder() {
-  // The file stays: removing it would let a third process lock a new file while a second one waits with the old.
+  // The file is not removed. Otherwise a third process could lock a new file while a second process waits for the old
+  // one.
   [[maybe_unused]] const int truncated = ::ftruncate(lock_, 0);
   ::close(lock_);
 }
@@ -298,7 +300,7 @@ bool lock_owner_is_gone(const std::string& text) {
   std::istringstream words(text);
   std::string host, word;
   pid_t pid = 0;
-  if (!(words >> host >> word >> pid) || pid <= 0) return true;  // cut off while being written: its writer died
+  if (!(words >> host >> word >> pid) || pid <= 0) return true;  // cut off in a write: the writer died
   if (is_of_an_earlier_life(text)) return true;
   return host == this_host() && ::kill(pid, 0) != 0 && errno == ESRCH;
 }

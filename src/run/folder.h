@@ -1,4 +1,4 @@
-// The run's own folder: results/<name>/<id>/ or run.dir. Rank 0 only.
+// The folder of a run: results/<name>/<id>/ or run.dir. Only rank 0 uses it.
 #pragma once
 
 #include <functional>
@@ -11,43 +11,45 @@
 
 namespace ringtrain {
 
-// Whether results/<name> is a folder of the program, which no experiment or study may write into.
+// Returns whether results/<name> is a folder of the program itself. No experiment or study may write into it.
 bool is_kept_name(std::string_view name);
 
-// Where the run lives: run.dir, or results/<name>/<run.id or the time as 20261121-103059>; with `resume` and neither
-// given, the folder that results/<name>/latest points to. A folder named by the time is made here (-2, -3, ... when
-// another job started in the same second), so that no two runs get the same one. Throws Error where the name is kept.
+// Returns the path of the run's folder. It is run.dir, or results/<name>/<run.id>. Without run.dir and run.id, it is
+// results/<name>/<time, as in 20261121-103059>, or with `resume` the folder that results/<name>/latest points to. A
+// folder named by the time is made here, so that two runs never get the same folder. If another job started in the same
+// second, -2, -3, ... is appended. Throws Error if the program uses the name itself.
 std::string run_folder_path(const Experiment& experiment, bool resume);
 
-// The experiment file and overrides of a command line whose source may be a run's folder, or the experiment.yaml in it.
-// With `resume`, such a source means that very run: its experiment.yaml, with run.dir the folder (an override of
-// run.dir by the user counts more). Other sources are returned as they are. Throws Error for a folder that is no run's,
-// and for a run's folder without `resume`.
+// Returns the experiment file and overrides of a command line whose source may be a run's folder or the experiment.yaml
+// in it. With `resume`, such a source means that run: its experiment.yaml, and run.dir set to the folder (an override
+// of run.dir by the user takes precedence). Other sources are returned unchanged. Throws Error for a folder without a
+// run, and for a run's folder without `resume`.
 ExperimentArguments experiment_of_run(ExperimentArguments source, bool resume);
 
-// Makes the folder, probes that it can be written, and checks: a new run needs an absent or empty folder, `resume` an
-// existing one that a run has made, or an empty one (without a checkpoint it starts at step 0). A lock on
-// <folder>/.lock guards against two jobs in one folder; the kernel drops it with the process, and where the file system
-// has no locks the host and pid written in it decide: a lock of this host whose process is gone is taken over. Throws
-// Error with what to do.
+// Makes the folder, checks that it can be written, and locks it. Throws Error with a hint.
+//
+// A new run needs a missing or empty folder. `resume` needs the folder of an earlier run, or an empty folder, in which
+// it starts at step 0. A lock on <folder>/.lock prevents two jobs in one folder. The kernel releases the lock when the
+// process ends. If the file system has no locks, the host and process id in the file decide: a lock of this host whose
+// process has ended is taken over.
 class RunFolder {
  public:
   RunFolder(const std::string& path, bool resume);
-  // A study's trial: its folder is made where it is missing, and may hold an earlier start. Null: another process has
-  // the lock.
+  // Returns the folder of a study's trial. It is made if it is missing, and an earlier start may have used it. Null if
+  // another process has the lock.
   static std::unique_ptr<RunFolder> claim(const std::string& path);
-  // The same where `look` says yes, before and after the lock was taken: another process may have had it in between.
-  // Null where it says no.
+  // Claims the folder as claim() does, but only if `look` returns true both before and after the lock is taken. Another
+  // process may have used the folder in between. Returns null if `look` returns false.
   static std::unique_ptr<RunFolder> claim_where(const std::string& path, const std::function<bool()>& look);
   ~RunFolder();  // releases the lock
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
   const std::string& path() const { return path_; }
-  // Before something is written that another job's work could be lost to: where the lock file was removed meanwhile, it
-  // is made and locked again, with a warning. Throws Error where another process has taken the folder since.
+  // Call this before writing anything that could destroy another job's work. If the lock file was removed, it is made
+  // and locked again, with a warning. Throws Error if another process has taken the folder since.
   void keep_lock() const;
-  // Points results/<name>/latest, a relative link, to this folder when its path is results/<name>/<id>. To be called
-  // once the run has really started: a start that fails must leave the link at the run before.
+  // Points the relative link results/<name>/latest to this folder, if the folder's path is results/<name>/<id>. Call it
+  // only after the run has really started. If a start fails, the link must still point to the previous run.
   void become_latest() const;
 
  private:
@@ -57,12 +59,12 @@ class RunFolder {
   mutable int lock_ = -1;  // keep_lock() may have to open it again
 };
 
-// What a trial's folder holds beside the files of a run: its state (study/trial_record.h).
+// The file of a trial's folder with the trial's state (study/trial_record.h), beside the files of a run.
 inline constexpr const char* trial_file_name = "trial.json";
 
-// Whether the text of a lock file ("host pid 1234", under Slurm with "job 4711 restart 0") names a process of this
-// host, or an earlier life of this requeued job, that is gone. Other hosts' processes cannot be seen and count as
-// alive; an empty text is a released lock.
+// Returns whether the process that wrote the text of a lock file has ended. The text is "host pid 1234", with "job 4711
+// restart 0" under Slurm. The process must be on this host, or belong to an earlier start of this requeued job.
+// Processes of other hosts cannot be checked and count as running. An empty text means a released lock.
 bool lock_owner_is_gone(const std::string& text);
 
 }  // namespace ringtrain

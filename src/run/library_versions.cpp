@@ -14,7 +14,8 @@
 namespace ringtrain {
 namespace {
 
-// The first line of MPI's own description, allowed before MPI_Init; Open MPI's goes on after a comma.
+// Returns the first line of MPI's description of itself, up to a comma (Open MPI continues after a comma). The call is
+// allowed before MPI_Init.
 std::string mpi_library() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;

@@ -9,6 +9,6 @@ namespace ringtrain {
 // Library -> version as found at run time: "MPI", "HDF5", "oneDNN", "yaml-cpp", "nlohmann-json".
 std::map<std::string, std::string> library_versions();
 
-std::string version_text();  // of `ringtrain --version`: the program, how it was built, and its libraries
+std::string version_text();  // for `ringtrain --version`: the program, its build and its libraries
 
 }  // namespace ringtrain

@@ -34,7 +34,7 @@ std::string default_plan_cache() {
   return cache.empty() ? below("HOME", "/.cache/ringtrain") : cache;
 }
 
-// The same answer on all ranks.
+// The result is the same on all ranks.
 bool takes_gpu(const MachineConfig& config, std::size_t visible, Communicator& communicator) {
   if (config.device != "auto") return config.device == "cuda";
   double with_gpu = visible > 0 ? 1 : 0;
@@ -118,7 +118,7 @@ SumChoice sum_choice(const CommunicationConfig& c) {
                     .network_bandwidth = c.network_gb_s * 1e9}};
 }
 
-// Whether MPI sums is known only when the ranks have looked for GPUs.
+// The program knows only after the ranks have looked for GPUs whether MPI sums.
 void check_no_tree(const CommunicationConfig& c) {
   if (c.algorithm == "tree")
     throw Error("communication.algorithm is 'tree', which is NCCL's, and the sums of this run go through MPI",
@@ -146,7 +146,7 @@ std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda
 std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group,
                                              cuda::Device* device, const RunChoices& kept) {
   const std::int64_t stages = stages_of(experiment.parallel);
-  if (stages == 1 || group.size() % stages != 0) return nullptr;  // the plan refuses what does not divide
+  if (stages == 1 || group.size() % stages != 0) return nullptr;  // make_run_plan() throws in the second case
   StageDevices devices;
   if (device != nullptr) {
     devices.sums = [&](Communicator& host) { return make_sums(experiment, *device, host, kept); };
@@ -193,7 +193,7 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
   const bool may_share = c.library == "mpi" || nccl_may_share_devices();
   if (!takes_gpu(experiment.machine, visible.size(), *m.host)) {
     if (experiment.machine.device != "cpu") {
-      // GPUs were given, and this program cannot see them: if they were shared, that is still the launcher's mistake.
+      // The job has GPUs that this program cannot see. If the ranks share them, the launcher is still wrong.
       if (!may_share) check_visible_devices(group);
       if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
     }
@@ -221,7 +221,7 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
   if (m.stages) {
     if (m.stages->device_sums() != nullptr) sum_with(m.stages->device_sums());
     options.poll = [stages = m.stages.get()] { stages->poll(); };
-  } else if (group.size() > 1 || c.library != "auto") {  // one rank has nothing to sum, and needs no NCCL
+  } else if (group.size() > 1 || c.library != "auto") {  // one rank has nothing to sum and does not need NCCL
     std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host, kept);
     sum_with(sums.get());
     options.poll = [s = sums.get()] { s->poll(); };

@@ -1,5 +1,5 @@
-// Chooses the device of this rank and the library that sums its gradients. Only this file chooses between CPU and GPU
-// and between MPI and NCCL.
+// Chooses the device of this rank and the library that sums its gradients. No other file chooses between CPU and GPU or
+// between MPI and NCCL.
 #pragma once
 
 #include <functional>
@@ -22,52 +22,54 @@ struct Machine {
   std::unique_ptr<cuda::Device> device;  // null: the CPU computes
   std::unique_ptr<cuda::FusionTable> fusions;
   std::unique_ptr<Communicator> host;  // MPI
-  std::unique_ptr<Communicator> sums;  // of a device's vectors; null: the CPU computes, or `stages` does it
-  std::unique_ptr<StageRanks> stages;  // of a pipeline; null: every rank computes the whole model
+  std::unique_ptr<Communicator> sums;  // sums a device's vectors; null: the CPU computes, or `stages` sums
+  std::unique_ptr<StageRanks> stages;  // the stages of a pipeline; null: every rank computes the whole model
   std::unique_ptr<Backend> backend;
-  std::string gpu;  // the one that computes; on a CPU what CUDA_VISIBLE_DEVICES says, where that matters
+  std::string gpu;  // the GPU that computes; on a CPU maybe the value of CUDA_VISIBLE_DEVICES
 
   Communicator& communicator() const { return sums ? *sums : *host; }
-  // The communicator that sums gradients. In a pipeline it connects the replicas of this rank's stage.
+  // Returns the communicator that sums gradients. In a pipeline it connects the replicas of this rank's stage.
   Communicator& summing() const { return stages ? stages->over_replicas() : communicator(); }
 
-  // Rank 0 runs `compile`, which fills its table of fusions and makes cuDNN's plans; then every rank has those, and
-  // what was timed is kept in plan_cache. Collective.
+  // Collective. Rank 0 runs `compile`, which fills the table of fusions and makes cuDNN's plans. Then all ranks get the
+  // table and the plans, and the measured choices are stored in plan_cache.
   void agree_on_fusions(const std::function<void()>& compile);
-  std::string plans;       // rank 0: cuDNN's, as the others were given them
-  std::string plan_cache;  // folder of plans and timed fusions; "": none
-  // What a resumed run finds again to continue bit for bit: the table of fusions, "" on a CPU, for its checkpoints, and
-  // what lies beside them.
+  std::string plans;       // rank 0: cuDNN's plans, as the other ranks got them
+  std::string plan_cache;  // the folder of plans and measured fusions; "": none
+  // The choices that a resumed run needs to continue bit for bit. The checkpoints contain the table of fusions ("" on a
+  // CPU). The run's folder contains choices().
   std::string fusion_choices() const { return fusions ? fusions->text() : ""; }
   RunChoices choices() const;
-  // Collective, before agree_on_fusions(). Plans are taken where they are for this device type and cuDNN; else a line
-  // says so.
+  // Collective. Call it before agree_on_fusions(). The plans are used if they are for this device type and cuDNN
+  // version. Otherwise a line in the log says that new plans are made.
   void take_choices(const std::string& fusions_of_rank_0, const RunChoices& kept);
-  // Everything besides ranks and threads that the bits of the result depend on. "" on a CPU.
+  // Everything beside ranks and threads on which the bits of the result depend. "" on a CPU.
   std::string identity() const;
 };
 
-// Collective over the group. Throws Error with advice where a GPU is asked for and is not there, or there are more
-// ranks than GPUs.
+// Collective over the group. Throws Error with a hint if the experiment needs a GPU and there is none, or if there are
+// more ranks than GPUs.
 Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads);
-// The same in two parts, for a group that may fail alone: whatever goes wrong in the second, the communicator of the
-// first is still there to tell the other ranks. `kept`: of the run that is resumed. `node`: what all ranks of the job
-// on this node see, where the group is a part of them; null: the group's ranks share out the devices.
+// make_machine() in two parts, for a group that may fail alone. If the second part fails, the communicator of the first
+// part can still tell the other ranks. `kept` are the choices of the run that is resumed. `node` describes what all
+// ranks of the job on this node see, if the group is only a part of them. null: the group's ranks divide the devices.
 std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group);
-// The same for a run that trains: with parallel.replicas it goes on where a server dies. Throws Error, with advice,
-// where MPI has no fault tolerance.
+// Returns the host communicator of a run that trains. With parallel.replicas the run continues if a server dies. Throws
+// Error with a hint if MPI has no fault tolerance.
 std::unique_ptr<Communicator> make_training_communicator(const Experiment& experiment, const RankGroup& group);
 void complete_machine(Machine& machine, const Experiment& experiment, const RankGroup& group, int threads,
                       const RunChoices& kept = {}, const NodeDevices* node = nullptr);
-// Of the experiment's pipeline; null: it has none. `device`: this rank's; null: the CPU computes. Collective.
+// Collective. Returns the stages of the experiment's pipeline, or null if it has none. `device` is this rank's device;
+// null: the CPU computes.
 std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group,
                                              cuda::Device* device = nullptr, const RunChoices& kept = {});
-// What sums vectors of this device over the ranks of `host`, as the experiment chooses. Collective over those.
+// Collective over the ranks of `host`. Returns the communicator that sums vectors of this device, with the library that
+// the experiment chooses.
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept = {});
-// For `plan`: a backend that compiles and counts memory, and no communicators: one process plans for all ranks.
-// `device`: a GPU's name or description, "" for this CPU. `plan_cache`: as machine.plan_cache: what a search on such a
-// GPU has timed is chosen as a run there would choose it.
+// Returns the machine for `ringtrain plan`. It has a backend that compiles programs and counts memory, but no
+// communicators, because one process plans for all ranks. `device` is the name or description of a GPU, "" for this
+// CPU. `plan_cache` is machine.plan_cache; the measured fusions in it are used, as a run on such a GPU would use them.
 Machine make_planning_machine(int threads, const std::string& device, const std::string& plan_cache = "");
 
 }  // namespace ringtrain

@@ -20,13 +20,14 @@ bool is_auto(const Experiment& e) {
   return e.memory.recompute == Names{"auto"};
 }
 
-// 0: none. A GPU's memory is one where blocks are to be chosen by it.
+// Returns the limit in bytes; 0: no limit. If blocks are chosen automatically without a limit, the GPU's memory is the
+// limit.
 std::int64_t limit_of(const Experiment& e, const Backend& backend) {
   if (e.memory.limit_gib == 0 && is_auto(e)) return backend.device_bytes();
   return static_cast<std::int64_t>(e.memory.limit_gib * (1 << 30));
 }
 
-// That the experiment names itself.
+// Returns the blocks that the experiment names itself.
 Names named_blocks(const Experiment& e) {
   return is_auto(e) || e.memory.recompute == Names{"none"} ? Names{} : e.memory.recompute;
 }
@@ -37,7 +38,7 @@ Names all_blocks(const Graph& graph) {
   return names;
 }
 
-// The plan with passes of another size. The batch and its course stay.
+// Returns the same plan with another micro-batch. The batch and its course do not change.
 RunPlan with_passes(RunPlan p, std::int64_t micro_batch, const Names& recomputed) {
   BatchConfig batch = p.experiment.batch;
   batch.micro = micro_batch;
@@ -51,7 +52,7 @@ RunPlan with_passes(RunPlan p, std::int64_t micro_batch, const Names& recomputed
   return p;
 }
 
-// What the rank takes that takes most: the stages of a pipeline differ.
+// Returns the bytes of the rank that needs most memory. The stages of a pipeline differ.
 std::int64_t bytes_with(const RunPlan& p, Backend& backend, std::int64_t micro_batch, const Names& recomputed) {
   const RunPlan trial = with_passes(p, micro_batch, recomputed);
   std::int64_t most = 0;
@@ -60,7 +61,7 @@ std::int64_t bytes_with(const RunPlan& p, Backend& backend, std::int64_t micro_b
   return most;
 }
 
-// Micro-batches that the rank's rows allow, in increasing order.
+// Returns the micro-batches that the rank's rows allow, in increasing order.
 std::vector<std::int64_t> candidates(const RunPlan& p) {
   std::int64_t rows = p.experiment.noise.small_batch;
   if (rows == 0) {
@@ -79,7 +80,8 @@ std::vector<std::int64_t> candidates(const RunPlan& p) {
   return sizes;
 }
 
-// 0: not even the smallest fits. Memory grows with the micro-batch, so little that does not fit is compiled.
+// Returns 0 if not even the smallest micro-batch fits. Memory grows with the micro-batch, so the search compiles few
+// programs that do not fit.
 std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend, std::int64_t limit, const Names& recomputed) {
   const std::vector<std::int64_t> sizes = candidates(p);
   const auto fits = [&](std::size_t i) { return bytes_with(p, backend, sizes[i], recomputed) <= limit; };
@@ -97,20 +99,21 @@ std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend, std::int64_
   return sizes[good];
 }
 
-// Of the values that the backward pass reads again and recomputation does not keep.
+// Returns the number of values that the backward pass reads and that recomputation does not keep.
 double kept_elements(const Graph& graph, const Block& block) {
   double elements = 0;
   for (std::size_t i = block.first; i <= block.last; ++i) {
     const Node& node = graph.nodes()[i];
     if (std::holds_alternative<Convolution>(node.operation) && i != block.last)
       elements += static_cast<double>(node.output.size());
-    if (std::holds_alternative<Lstm>(node.operation))  // gates, cell, mask
+    if (std::holds_alternative<Lstm>(node.operation))  // gates, cell state, dropout mask
       elements += 5.5 * static_cast<double>(graph.sequence() * node.output.size());
   }
   return elements;
 }
 
-// The cheapest blocks whose recomputation makes the micro-batch fit on the ranks of a stage. `trial`: without any.
+// Returns the cheapest blocks whose recomputation makes the micro-batch fit on the ranks of a stage. `trial` recomputes
+// no block.
 Names cheapest_blocks(const RunPlan& trial, Backend& backend, std::int64_t limit, int stage) {
   ModelPart part = part_of(trial, stage);
   const auto program_bytes = [&](const Names& names) {
@@ -143,7 +146,7 @@ Names cheapest_blocks(const RunPlan& trial, Backend& backend, std::int64_t limit
         chosen.erase(chosen.begin() + static_cast<std::ptrdiff_t>(i));
       else
         ++i;
-    Names names;  // in the model's order
+    Names names;  // in the order of the model
     for (const Block& b : part.graph.blocks())
       if (std::ranges::any_of(chosen, [&](const Block& c) { return c.name == b.name; })) names.push_back(b.name);
     return names;
@@ -151,7 +154,7 @@ Names cheapest_blocks(const RunPlan& trial, Backend& backend, std::int64_t limit
   return all_blocks(part.graph);
 }
 
-// Of all stages.
+// Returns the cheapest blocks of all stages.
 Names cheapest_blocks(const RunPlan& p, Backend& backend, std::int64_t limit, std::int64_t micro_batch) {
   const RunPlan trial = with_passes(p, micro_batch, {});
   Names names;
@@ -165,7 +168,7 @@ std::string readable(std::int64_t bytes) {
   return readable_bytes(static_cast<double>(bytes));
 }
 
-// In the key's unit, rounded up.
+// Returns the bytes in GiB, the unit of the key, rounded up.
 std::string gib(std::int64_t bytes) {
   return with_digits(std::ceil(static_cast<double>(bytes) / (1 << 30) * 1e4) / 1e4);
 }
@@ -193,8 +196,9 @@ std::string gib(std::int64_t bytes) {
               hint);
 }
 
-// Of a step without recomputation, whose backward pass costs two forward passes. At most: steps of a block whose values
-// nobody reads again do not run again.
+// Returns the share of extra operations, relative to a step without recomputation, whose backward pass costs two
+// forward passes. It is an upper bound, because values of a block that the backward pass does not read are not computed
+// again.
 double extra_flops(const Graph& graph) {
   std::int64_t again = 0;
   for (const Block& block : graph.blocks())
@@ -210,7 +214,7 @@ std::string milliseconds(double seconds) {
   return cat(with_digits(1000 * seconds, 3), " ms");
 }
 
-// What travels in a pass, and the time of the copies beside that of the pass.
+// Returns the bytes that a pass copies, and the time of the copies beside the time of the pass.
 std::string describe_offload(const RunPlan& p, Backend& backend) {
   const HostTraffic traffic =
       backend.compile(p.graph, p.batch.micro_batch, p.precision, PassMode::training, p.norm_group)->host_traffic();
@@ -255,11 +259,11 @@ void plan_memory(RunPlan& p, Backend& backend, std::int64_t wanted) {
   const std::int64_t limit = limit_of(e, backend);
   if (limit == 0) return;
   std::int64_t micro_batch = wanted > 0 ? wanted : largest_micro_batch(p, backend, limit, blocks);
-  // Larger ones leave a pipeline too few micro-batches to fill it.
+  // A larger micro-batch would leave a pipeline too few micro-batches to fill it.
   if (wanted == 0 && p.stages() > 1) micro_batch = std::min(micro_batch, p.batch.micro_batch);
   if (micro_batch == 0) micro_batch = candidates(p).front();
   if (is_auto(e)) blocks = cheapest_blocks(p, backend, limit, micro_batch);
-  // More travels than the passes hide where that is what it takes.
+  // If the pass does not fit otherwise, more is copied than the passes can hide.
   for (double stretch = 1.5; e.memory.offload && stretch <= 64; stretch *= 1.5) {
     if (bytes_with(p, backend, micro_batch, blocks) <= limit) break;
     p.graph.offload(stretch);
@@ -297,7 +301,7 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
     t.row(what, text);
   };
   const auto line = [&](const std::string& what, const Names& names) { line_of(p, what, names); };
-  // Two plans give the line through their bytes.
+  // The bytes of two plans give a line.
   const auto formula = [&](const Names& names) {
     const std::vector<std::int64_t> sizes = candidates(p);
     const std::int64_t other = sizes.front() != micro ? sizes.front() : sizes.back();

@@ -2,9 +2,10 @@
 //
 //   limit = model + b x pass + overhead
 //
-// model: weights, gradients, optimizer state, a program's copies of the weights. pass: what a sample of a micro-batch
-// of b takes, less where blocks are recomputed (Chen et al. 2016). overhead: data set, loaders' fixed part, checkpoint.
-// Nothing is estimated: each candidate is planned and its bytes are counted as the run will take them.
+// model: weights, gradients, optimizer state, and a program's copies of the weights. pass: the bytes per sample of a
+// micro-batch of b samples; it is smaller if blocks are recomputed (Chen et al. 2016). overhead: the data set, the
+// fixed part of the loaders, the checkpoint. Nothing is estimated. Each candidate is planned, and its bytes are counted
+// as the run will allocate them.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,10 @@
 
 namespace ringtrain {
 
-// Of a CPU rank: all that it takes. Of a GPU: what lies in the GPU's memory.
+// Returns the bytes that the limit applies to. On a CPU it is all memory of the rank, on a GPU the memory of the GPU.
 std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend& backend);
 
-// The blocks that memory.recompute names, for the first look at how large a pass may be. Throws Error for an unknown
-// name.
+// Marks the blocks that memory.recompute names, before the size of a pass is chosen. Throws Error for an unknown name.
 void mark_named_blocks(const Experiment& experiment, Graph& graph);
 
 // Carries out memory.*: marks the recomputed blocks in the plan's graph and sets the micro-batch.
@@ -34,10 +34,10 @@ void mark_named_blocks(const Experiment& experiment, Graph& graph);
 // this machine does not support.
 void plan_memory(RunPlan& plan, Backend& backend, std::int64_t wanted_micro_batch);
 
-// The largest micro-batch that the planned run could have; all rows of a rank without a limit.
+// Returns the largest micro-batch that the planned run could have. Without a limit it is all rows of a rank.
 std::int64_t largest_micro_batch(const RunPlan& plan, Backend& backend);
 
-// The formula with its numbers and the largest micro-batch of each choice; "" where memory.* is not used.
+// Returns the formula with its numbers and the largest micro-batch of each choice. "" if no key memory.* is used.
 std::string describe_memory_choices(const RunPlan& plan, Backend& backend);
 
 }  // namespace ringtrain

@@ -19,26 +19,27 @@ struct NoiseOfGroup {
 
 struct NoiseSummary {
   NoiseEstimate mean;                                // averages at the last step
-  NoiseRatio scale;                                  // of them, in samples
-  std::int64_t batch = 0;                            // of the last step
+  NoiseRatio scale;                                  // the ratio of the averages, in samples
+  std::int64_t batch = 0;                            // batch of the last step
   std::int64_t training_samples = 0;                 // D
-  std::optional<double> characters_per_sample = {};  // of text
-  std::vector<NoiseOfGroup> groups = {};             // none: nobody asked
+  std::optional<double> characters_per_sample = {};  // text only
+  std::vector<NoiseOfGroup> groups = {};             // empty: noise.groups is off
 
-  // For the loss over the training set.
+  // Returns the noise scale for the loss over the training set.
   double scale_of_training_set() const;
 };
 
-// One step at `batch` does as much as `gain` steps at the run's own batch, with `efficiency` x its samples.
+// One step at `batch` makes as much progress as `gain` steps at the run's own batch. One sample of that step makes
+// `efficiency` times as much progress as a sample at the run's own batch.
 struct PredictedBatch {
   std::int64_t batch = 0;
   double gain = 0, efficiency = 0;
 };
-// From a quarter of the run's batch to 64 times it, in powers of two. Empty where the noise scale is not above 0: the
-// gradient's average is then lost in its scatter.
+// Predictions from a quarter of the run's batch to 64 times the batch, in powers of two. Empty if the noise scale is
+// not above 0: the noise then hides the average gradient.
 std::vector<PredictedBatch> predicted_batches(const NoiseSummary& summary);
 
-// The table for the log.
+// Returns the table for the log.
 std::string describe(const NoiseSummary& summary);
 
 }  // namespace ringtrain

@@ -7,8 +7,9 @@
 
 namespace ringtrain {
 
-// Passes of whole groups, also where ranks share a group in training, that together take exactly evaluate.norm_samples,
-// as large as a micro-batch allows. Which samples are normalised together does not depend on their size.
+// Chooses passes of whole groups that together have exactly evaluate.norm_samples samples. A pass is as large as a
+// micro-batch allows. Its size does not change which samples are normalised together. Groups are whole even if ranks
+// share a group in training.
 void plan_norms(RunPlan& p) {
   p.norm_samples = p.experiment.evaluate.norm_samples;
   if (p.norm_samples == 0) return;
@@ -25,7 +26,7 @@ void plan_norms(RunPlan& p) {
   p.norm_loader.global_batch = p.norm_loader.rows = p.norm_loader.micro_batch = groups_of_pass * p.norm_group;
 }
 
-// By the last step's alone, the running statistics are that step's.
+// With a momentum of 1 the running statistics are those of the last step.
 float norm_momentum(const Experiment& experiment) {
   if (experiment.evaluate.norm_statistics == "last") return 1;
   return static_cast<float>(experiment.model.norm_momentum);

@@ -7,13 +7,13 @@
 
 namespace ringtrain {
 
-// Fills in norm_samples and norm_loader. Throws Error when the training set has fewer samples.
+// Computes norm_samples and norm_loader. Throws Error if the training set has fewer samples.
 void plan_norms(RunPlan& plan);
 
-// The weight of a step's statistics in the running statistics.
+// Returns the weight of a step's statistics in the running statistics.
 float norm_momentum(const Experiment& experiment);
 
-// For a table; with running statistics there is nothing to say.
+// Returns a row for a table. The table has no such row if the run uses running statistics.
 std::string describe_norm_statistics(const Experiment& experiment);
 
 }  // namespace ringtrain

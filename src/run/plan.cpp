@@ -84,7 +84,7 @@ void check_same_kind(const DatasetIndex& train, const DatasetIndex& validation) 
                 "convert both in one run of ringtrain-data");
 }
 
-// Keys that say nothing about this kind of data, and would be ignored.
+// Throws Error for keys that have no effect for this kind of data.
 void check_keys_apply(const Experiment& e, const DatasetIndex& index) {
   const Experiment plain;
   const auto only_for = [&](std::initializer_list<const char*> keys, const char* held) {
@@ -109,7 +109,8 @@ void check_stated(const char* key, std::int64_t stated, std::int64_t found, cons
                 cat("give the data set that the experiment means, or correct ", key));
 }
 
-// Of weights, gradients and optimizer state, and of what the noise scale needs where passes are accumulated.
+// Returns the bytes of weights, gradients and optimizer state, and of the vector that the noise scale needs when passes
+// are accumulated.
 std::int64_t vector_bytes(const ParameterTable& parameters, const Experiment& e) {
   const std::int64_t states = std::ssize(Optimizer::state_names(e.optimizer)) + (e.noise.every_steps > 0 ? 1 : 0);
   const std::int64_t full = Optimizer::averages(e.optimizer) ? 3 : 2;
@@ -134,13 +135,13 @@ SampleShape sample_shape(const Experiment& e, const DatasetIndex& train) {
 
 namespace {
 
-// What training and evaluation share. `small_batch`: noise.small_batch where it matters, 0 elsewhere. `batch`: with the
-// changes that this run may have.
-// `stages`: of a pipeline; 1: every rank computes the whole model.
+// Returns the common part of a plan for training and for evaluation. `small_batch` is noise.small_batch if it matters,
+// otherwise 0. `batch` contains the changes of the batch that this run may have. `stages` is the number of stages of a
+// pipeline; 1: every rank computes the whole model.
 RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation, int ranks,
                   Backend& backend, std::int64_t recorded_micro_batch, std::int64_t small_batch, BatchConfig batch,
                   std::int64_t stages = 1) {
-  // Before the keys: with the wrong model or data, most of them would have to go.
+  // This check comes before the keys are checked, because with the wrong model or data most keys would be wrong.
   check_model_fits(experiment.model, train.is_image());
   RunPlan p;
   p.experiment = experiment;
@@ -167,7 +168,7 @@ RunPlan make_plan(const Experiment& experiment, const DatasetIndex& train, const
   for (const std::int64_t b : p.batches) common = std::gcd(common, b);
   const std::int64_t rows = small_batch > 0 ? small_batch : std::max<std::int64_t>(1, common / std::max(1, ranks));
   if (p.graph.has_batch_norm()) p.norm_group = batch.worker;
-  // Ranks that share batch norm's workers have no choice.
+  // If ranks share batch norm's workers, the micro-batch cannot be chosen.
   const bool shares = p.norm_group > 0 && ranks_per_worker(batch, ranks) > 1;
   if (batch.micro == 0 && !shares) batch.micro = stated_micro_batch(experiment);
   if (batch.micro == 0 && !shares && recorded_micro_batch > 0 && rows % recorded_micro_batch == 0 &&
@@ -223,7 +224,7 @@ RunPlan make_equal_plan(const Experiment& experiment, const DatasetIndex& train,
   p.patience = experiment.batch.patience > 0 ? experiment.batch.patience : std::llround(p.noise_half_life);
   plan_course(p);
   if (experiment.optimizer.adascale) measure_by_base_batch(p);
-  learning_rate(experiment.learning_rate, rate_schedule(p), 0);  // throws what the schedule lacks, before step 0
+  learning_rate(experiment.learning_rate, rate_schedule(p), 0);  // an incomplete schedule throws Error here
   const bool recorded = recorded_micro_batch > 0 && p.batch.micro_batch == recorded_micro_batch;
   const std::int64_t stated = stated_micro_batch(experiment);
   plan_memory(p, backend, stated > 0 ? stated : recorded ? recorded_micro_batch : 0);
@@ -289,7 +290,7 @@ std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch) {
 }
 
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device, std::int64_t ranks) {
-  // MiB; a message of less waits longer than it travels.
+  // The value is in MiB. Smaller messages spend more time waiting than travelling.
   const double own_share = communication.order == "fixed" ? 0 : static_cast<double>(ranks) * 4 / 1024;
   const double mib =
       communication.bucket_mib > 0 ? communication.bucket_mib : std::max(on_device ? 16.0 : 1.0, own_share);

@@ -26,7 +26,7 @@ std::string describe_data(const DatasetIndex& index, std::int64_t samples) {
       index.is_image() ? cat(index.image.class_ids.size(), " classes") : cat(index.text.vocabulary.size(), " symbols"));
 }
 
-// A resize that was forgotten shows here: 256, the default, leaves 2 % to a model of 32 x 32.
+// The percentage reveals a forgotten data.resize: its default 256 leaves only 2 % of an image to a model of 32 x 32.
 std::string describe_images(const DataConfig& data) {
   const auto size = static_cast<double>(data.image_size), resize = static_cast<double>(data.resize);
   return cat("training ", data.augmentation, data.augmentation == "pad_crop" ? cat(" ", data.pad) : "",
@@ -55,7 +55,7 @@ std::string describe_model(const RunPlan& plan) {
              with_digits(static_cast<double>(plan.graph.forward_flops_per_sample()) / 2e9), " GMAC forward");
 }
 
-// " but not on norm and bias"
+// Returns a text such as " but not on norm and bias".
 std::string but_not_on(const std::vector<std::string>& kinds) {
   std::string text = kinds.empty() ? " on everything" : " but not on ";
   for (std::size_t i = 0; i < kinds.size(); ++i) text += cat(i == 0 ? "" : " and ", kinds[i]);
@@ -114,7 +114,7 @@ std::string describe_precision(const Experiment& e) {
                  : cat(", loss scale ", with_digits(s.initial), s.growth_steps > 0 ? ", dynamic" : ", static"));
 }
 
-// With the first batch.
+// Returns the steps of an epoch, with the first batch.
 std::string describe_epoch(const RunPlan& plan) {
   const std::int64_t rest = plan.samples_per_epoch % plan.batch.global;
   const bool last = plan.course.keeps_rest && rest > 0;

@@ -8,8 +8,8 @@
 
 namespace ringtrain {
 
-// `backend`: Backend::describe(); `memory`: of rank_memory(). The tables that `plan` prints in full and `train` in
-// short.
+// Returns the tables that `plan` prints in full and `train` in short. `backend` is Backend::describe(). `memory` is
+// rank_memory().
 std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory);
 std::string describe_parameters(const RunPlan& plan);
 std::string describe_memory(const std::vector<MemoryItem>& memory);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double bold_scaling = 8;
 
-// The nearest folder above the run's own that exists already.
+// Returns the nearest existing folder at or above the run's folder.
 std::filesystem::path existing_folder(const RunPlan& plan) {
   const std::string& dir = plan.experiment.run.dir;
   std::filesystem::path path = std::filesystem::absolute(dir.empty() ? "results" : dir);
@@ -45,7 +45,8 @@ void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
   const CheckpointConfig& checkpoint = plan.experiment.checkpoint;
   const auto states = std::ssize(Optimizer::state_names(plan.experiment.optimizer));
   const double bytes = 4 * static_cast<double>(plan.parameters.size() + states * plan.parameters.trained());
-  // A new checkpoint is written before an old one goes; the best one may be older than those that are kept.
+  // A new checkpoint is written before an old one is deleted. The best checkpoint may be older than the last `keep`
+  // ones.
   const std::int64_t most = checkpoint.keep + 1 + (checkpoint.best && plan.has_validation ? 1 : 0);
   const std::filesystem::path folder = existing_folder(plan);
   std::error_code failed;

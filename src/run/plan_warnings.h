@@ -1,4 +1,4 @@
-// What `ringtrain plan` warns about: experiments that are legal, and most likely not what their author wants.
+// The warnings of `ringtrain plan` about experiments that are allowed but probably not what the user wants.
 #pragma once
 
 #include <string>
@@ -8,11 +8,10 @@
 
 namespace ringtrain {
 
-// A sentence for each, with the keys and what to do:
+// Returns one sentence for each of these problems, with the keys and what to do:
 // - a warm-up that lasts as long as the run, or that ends at the rate it began with;
-// - a rate that is scaled linearly to 8 times the base batch or more and has no warm-up (Goyal et al. 2017,
-// section 2.2:
-//   the loss of ResNet-50 then rises or diverges early);
+// - a rate that is scaled linearly to 8 times the base batch or more and has no warm-up, which often diverges early
+//   (Goyal et al. 2017, section 2.2, for ResNet-50);
 // - checkpoints (weights, statistics and optimizer state, 4 bytes each) that do not fit the disk of the run's folder.
 std::vector<std::string> plan_warnings(const RunPlan& plan);
 

@@ -12,13 +12,13 @@
 namespace ringtrain {
 namespace {
 
-// Epochs such as 0.3 are not exact: what is meant is the step, not the one after it.
+// Epochs such as 0.3 are not exact in binary. The tolerance avoids choosing the step after the one that is meant.
 bool has_passed(const RunPoint& point, const RunPlan& plan, const Position& position) {
   if (point.in_steps) return static_cast<double>(position.step) >= point.at;
   return plan.schedule.steps(position) + 1e-6 >= point.at * static_cast<double>(plan.schedule.steps_per_epoch);
 }
 
-// Whole epochs from `p` on that have one batch and end before the point.
+// Returns the number of whole epochs from `p` on that have one batch and end before the point.
 std::int64_t epochs_before(const RunPoint& point, const RunPlan& plan, const Position& p) {
   if (p.offset > 0) return 0;
   const auto updates = static_cast<double>(plan.course.updates_of_epoch(p));
@@ -36,7 +36,8 @@ std::string place(const RunPlan& plan, const Position& position) {
 }  // namespace
 
 bool reaches(const RunPoint& point, const RunPlan& plan, const Position& before, const Position& position) {
-  if (point.in_steps) return static_cast<double>(position.step) == point.at;  // a checkpoint keeps no step of `before`
+  // Checkpoints do not store the step of `before`, so only `position` is compared.
+  if (point.in_steps) return static_cast<double>(position.step) == point.at;
   return has_passed(point, plan, position) && !has_passed(point, plan, before);
 }
 

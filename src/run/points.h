@@ -9,23 +9,24 @@
 
 namespace ringtrain {
 
-// Whether the update from `before` to `position` is the first one that ends at the point or after it. The same on any
-// number of ranks: both are counted in updates and samples of the whole batch.
+// Returns whether the update from `before` to `position` is the first update that ends at the point or after it. The
+// answer does not depend on the number of ranks, because both are counted in updates and samples of the global batch.
 bool reaches(const RunPoint& point, const RunPlan& plan, const Position& before, const Position& position);
 
-// Whether that update reaches a point of checkpoint.keep_at; before the first update, whether one of them is 0.
+// Returns whether that update reaches a point of checkpoint.keep_at. Before the first update: whether one of the points
+// is 0.
 bool reaches_kept_point(const RunPlan& plan, const Position& before, const Position& position);
 
-// Where it will be reached, whether or not the run ends before. Nothing where the batch follows the noise and the point
-// is after the beginning.
+// Returns the position of the point, even if the run ends before it. Returns nothing if the batch follows the noise and
+// the point is after the beginning.
 std::optional<Position> position_of(const RunPoint& point, const RunPlan& plan);
 
-// checkpoint.keep_at, each with its step.
+// Returns the points of checkpoint.keep_at, each with its step.
 std::string describe_kept(const RunPlan& plan);
 
-// branch.*: from where, with which batch and rate.
+// Returns the keys branch.*: from which run and point, with which batch and rate.
 std::string describe_branch(const RunPlan& plan);
-// The end of a branch, which differs from the end of its source run. "" if no number of steps is known.
+// Returns the end of a branch, which differs from the end of its source run. "" if no number of steps is known.
 std::string describe_branch_stop(const RunPlan& plan);
 
 }  // namespace ringtrain

@@ -67,7 +67,7 @@ std::string progress_bar(const StepRecord& record, std::int64_t total_steps, con
   const std::string right = cat("  ", readable_rate(rate.samples_per_second()), " samples/s  loss ",
                                 format("%.4f", record.loss), eta_text(record, total_steps, rate));
   const auto columns =
-      static_cast<std::size_t>(std::max(width - 1, 1));             // the last column would wrap on some terminals
+      static_cast<std::size_t>(std::max(width - 1, 1));  // a text in the last column would wrap on some terminals
   const std::size_t text_columns = left.size() + right.size() + 3;  // " [" and "]"
   std::string bar;
   if (total_steps > 0 && columns >= text_columns + 5) {

@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// Rates over about the last five seconds, so that neither one slow step nor an old phase of the run shows.
+// Rates over about the last five seconds. A single slow step or an earlier phase of the run does not dominate them.
 class SmoothedRate {
  public:
   void add(std::int64_t samples, double seconds);
@@ -19,32 +19,34 @@ class SmoothedRate {
   double samples_ = 0, seconds_ = 0, steps_ = 0;  // decaying sums
 };
 
-// 59 -> "59s", 192 -> "3:12", 3723 -> "1:02:03", 100000 -> "1d 03:46".
+// Returns seconds as a text: 59 becomes "59s", 192 "3:12", 3723 "1:02:03", and 100000 "1d 03:46".
 std::string readable_duration(double seconds);
 
-// One line of exactly `width` - 1 columns or less: "step 120/400 [=====>      ] 1,234 samples/s loss 1.2345 ETA 0:12";
-// narrow terminals lose the bar first, then the rest from the right. total_steps 0: unknown, no bar and no ETA.
+// One line of at most `width` - 1 columns: "step 120/400 [=====>      ] 1,234 samples/s loss 1.2345 ETA 0:12". On a
+// narrow terminal the bar is dropped first, then the other parts from the right. If total_steps is 0 (unknown), there
+// is no bar and no ETA.
 std::string progress_bar(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate, int width);
-// The same for a batch log, with epoch, learning rate and gradient norm. `samples_per_second` is that of the steps
-// since the line before; `rate` gives the ETA.
+// Returns a line for a batch log, with epoch, learning rate and gradient norm in addition. `samples_per_second` is the
+// rate of the steps since the line before. `rate` gives the ETA.
 std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate,
                           double samples_per_second);
 
-// Columns of the terminal behind stdout; 0 when stdout is none, or lines go to a file (set_log_file()). (mpirun gives
-// its ranks pseudo-terminals whatever its own output is; those of no size stand for a file or a pipe.)
+// Returns the columns of the terminal at stdout. 0 if stdout is not a terminal, or if lines go to a file
+// (set_log_file()). A terminal without a size counts as a file or a pipe, because mpirun always gives its ranks
+// pseudo-terminals.
 int terminal_width();
 
 class ProgressDisplay {
  public:
-  // log_every_steps 0: about twenty lines over the run.
+  // log_every_steps 0 means about twenty lines over the whole run.
   ProgressDisplay(std::int64_t total_steps, std::int64_t log_every_steps);
-  ~ProgressDisplay();  // as finish()
+  ~ProgressDisplay();  // calls finish()
   ProgressDisplay(const ProgressDisplay&) = delete;
   ProgressDisplay& operator=(const ProgressDisplay&) = delete;
   void step(const StepRecord& record, std::int64_t new_samples);
   void line(const std::string& text);
-  void make_room();  // wipes the bar for a line that another writes; the next step draws it again
-  void finish();     // shows the last step, if it has not been, and leaves the bar on its line
+  void make_room();  // clears the bar for a line of other code; the next step draws it again
+  void finish();     // shows the last step if it was not shown, and ends the bar's line
 
  private:
   void draw(const StepRecord& record);

@@ -6,8 +6,8 @@
 
 namespace ringtrain {
 
-// Throws Error where ranks would share workers of batch norm beside servers with ranks of their own or in a
-// pipeline, or where the rank that is slow, or whose bit flips, is none of the job's `ranks`.
+// Throws Error if ranks would share the workers of batch norm although there are servers with ranks of their own or a
+// pipeline. Throws Error also if test.slow_rank or test.flip_bit_rank is not one of the job's `ranks`.
 void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks, bool has_servers,
                  std::int64_t stages);
 

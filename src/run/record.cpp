@@ -48,7 +48,7 @@ Json read_record(const std::string& run_dir) {
 }
 
 void write_record(const std::string& run_dir, const Json& json) {
-  // Bytes that are not UTF-8 (a strange path on the command line) become U+FFFD.
+  // Bytes that are not valid UTF-8 (for example in a path on the command line) become U+FFFD.
   write_file_atomically(path_of(run_dir), json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
@@ -128,7 +128,7 @@ Json start_to_json(const RunRecord& record) {
   return json;
 }
 
-// Samples are the unit of every scale and batch. null: unbounded.
+// All scales and batches are in samples. null means unbounded.
 Json noise_to_json(const NoiseSummary& s) {
   const auto end = [](std::optional<double> value) { return value ? Json(*value) : Json(); };
   Json json = {{"scale", s.scale.value},
@@ -159,7 +159,7 @@ Json noise_to_json(const NoiseSummary& s) {
 void record_start(const std::string& run_dir, const RunRecord& record) {
   const Json before = read_record(run_dir);
   Json starts = before.contains("starts") ? before["starts"] : Json::array();
-  // A start without an outcome was killed: nothing could be written any more.
+  // A start without an outcome was killed before it could write one.
   if (!starts.empty() && starts.back().is_object() && !starts.back().contains("outcome")) {
     starts.back()["outcome"] = "killed";
   }
@@ -217,7 +217,7 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   end["final_step"] = outcome.step;
   end["elapsed_seconds"] = outcome.elapsed_seconds;
   if (!outcome.best_metric.empty()) {
-    // A value that is not finite would become null.
+    // JSON would store a value that is not finite as null.
     const Json value = std::isfinite(outcome.best_value) ? Json(outcome.best_value) : Json(cat(outcome.best_value));
     end["best"] = {{"metric", outcome.best_metric}, {"value", value}, {"step", outcome.best_step}};
   }

@@ -50,45 +50,45 @@ struct RunRecord {
 struct ServerDeath {
   int rank = 0;
   std::string host;
-  int range = 0;          // of the weights, from 0
-  std::int64_t step = 0;  // after which rank 0 has seen it
-  int successor = 0;      // the rank that serves the range since
+  int range = 0;          // range of the weights, from 0
+  std::int64_t step = 0;  // step after which rank 0 noticed the death
+  int successor = 0;      // the rank that serves the range now
 };
 
 struct RunOutcome {
   std::string outcome = "finished";  // or "stopped by SIGTERM after 1.2 s", or the text of the error
   std::int64_t step = 0;
-  double elapsed_seconds = 0;    // of the run, earlier parts included
-  std::string best_metric = "";  // empty when there is none
+  double elapsed_seconds = 0;    // of the run, earlier starts included
+  std::string best_metric = "";  // empty: there is none
   double best_value = 0;
   std::int64_t best_step = 0;
-  std::string thrown_at = "";  // of an error: the place in the code; "": none
+  std::string thrown_at = "";  // for an error: the place in the code; "": no error
   std::optional<NoiseSummary> noise = std::nullopt;
-  std::map<std::string, double> energy_joules = {};     // of rank 0's node during this start, by part; see EnergyMeter
-  std::map<std::int64_t, std::int64_t> staleness = {};  // asynchronous: updates by staleness
-  std::int64_t dropped = 0;                             // backup workers: gradients that came too late
-  std::vector<StepTimes> rank_times = {};               // of this start's steps, in rank order
+  std::map<std::string, double> energy_joules = {};     // of rank 0's node in this start, by part; see EnergyMeter
+  std::map<std::int64_t, std::int64_t> staleness = {};  // asynchronous runs: updates by staleness
+  std::int64_t dropped = 0;                             // backup workers: the gradients that came too late
+  std::vector<StepTimes> rank_times = {};               // times of this start's steps, in rank order
 };
 
-// Adds this start to <run_dir>/run.json ("starts"), with time (UTC), process id and Slurm's SLURM_* ids where set.
-// The file's top level repeats the newest one's outcome: "name", "outcome", "starts". The outcome is "not ended" while
-// the run goes on and after it was killed; the lock of the folder tells these apart. A run.json that cannot be read is
-// moved to run.json.damaged with a warning, never a reason not to run.
+// Adds this start to "starts" in <run_dir>/run.json, with the time (UTC), the process id, and Slurm's SLURM_* ids if
+// they are set. The top level of the file repeats the newest start: "name" and "outcome". The outcome is "not ended"
+// while the run goes on, and after it was killed; the lock of the folder tells which. A run.json that cannot be read is
+// moved to run.json.damaged with a warning; the run still starts.
 void record_start(const std::string& run_dir, const RunRecord& record);
 
-void record_stop_cost(const std::string& run_dir, const StopCost& cost);  // in the last start
-// As the newest start that has it says; nothing when there is none.
+void record_stop_cost(const std::string& run_dir, const StopCost& cost);  // stored in the last start
+// Returns the newest stop cost that a start has recorded. Empty if there is none.
 std::optional<StopCost> recorded_stop_cost(const std::string& run_dir);
 
-void record_server_death(const std::string& run_dir, const ServerDeath& death);  // in the last start
+void record_server_death(const std::string& run_dir, const ServerDeath& death);  // stored in the last start
 
-// Completes the last start. Safe to call while an exception is handled; throws Error when the file cannot be written.
+// Completes the last start. It may be called while an exception is handled. Throws Error if the file cannot be written.
 void record_end(const std::string& run_dir, const RunOutcome& outcome);
 
-// Of the newest whole record of a step in <run_dir>/metrics.jsonl; 0: there is none.
+// Returns the step of the newest complete step record in <run_dir>/metrics.jsonl; 0: there is none.
 std::int64_t last_recorded_step(const std::string& run_dir);
 
-// "2026-11-21T10:30:59Z"
+// Returns the current time in UTC: "2026-11-21T10:30:59Z".
 std::string utc_time();
 
 }  // namespace ringtrain

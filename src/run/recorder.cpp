@@ -23,8 +23,8 @@
 namespace ringtrain {
 namespace {
 
-// One line of metrics.jsonl: keys in this order, doubles with the fewest digits that read back as the same bits, null for
-// numbers that are not finite.
+// One line of metrics.jsonl. The keys have a fixed order. Doubles have the fewest digits that read back as the same
+// bits. Numbers that are not finite become null.
 using JsonLine = nlohmann::ordered_json;
 
 template <class Number>
@@ -49,7 +49,8 @@ void add_noise(JsonLine& line, const NoiseRecord& noise) {
   if (!noise.groups.empty()) line["noise_groups"] = object_of(noise.groups);
 }
 
-// The number behind `key` in a whole record ("{"step": 12, ... }"); nothing for a broken line or another record.
+// Returns the number after `key` in a complete record ("{"step": 12, ... }"). Returns nothing for a broken line or
+// another record.
 template <class Number>
 std::optional<Number> number_of(const std::string& line, std::string_view key) {
   if (line.empty() || line.front() != '{' || line.back() != '}') return std::nullopt;
@@ -63,8 +64,8 @@ std::optional<Number> number_of(const std::string& line, std::string_view key) {
   return value;
 }
 
-// A file that is written beside the one that it will replace, or under a name that is known only at its end. Removed
-// when it is not published.
+// A temporary file. It is written next to the file that it will replace, or its final name is known only at the end. It
+// is removed if it is not published.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string path) : path_(std::move(path)), out_(path_, std::ios::binary | std::ios::trunc) {}
@@ -83,18 +84,19 @@ class TemporaryFile {
   std::ofstream out_;
 };
 
-// Leaves the whole records up to `last_step` in run_dir's metrics.jsonl. Line by line: the file of a long run may be
-// larger than memory. The later records get their own file before they leave the old one, so none is ever lost.
+// Keeps the complete records up to `last_step` in run_dir's metrics.jsonl. It works line by line, because the file of a
+// long run may be larger than memory. The later records get a file of their own before they leave the old one, so no
+// record is ever lost.
 void cut_back(const std::string& run_dir, std::int64_t last_step, LaterRecords later) {
   const std::string path = run_dir + "/metrics.jsonl";
   std::ifstream in(path, std::ios::binary);
-  if (!in) return;  // a new run
+  if (!in) return;  // a new run has no records
   TemporaryFile kept(path + ".tmp"), moved(run_dir + "/metrics-steps.jsonl.tmp");
   bool dropped = false;
-  std::int64_t first = 0, last = 0;  // of the later records
+  std::int64_t first = 0, last = 0;  // the first and last step of the later records
   std::string line;
   while (std::getline(in, line)) {
-    const bool ends_here = in.eof();  // no newline: the write was cut off, even if the record looks whole
+    const bool ends_here = in.eof();  // no newline: the write was cut off, even if the record looks complete
     const auto step = number_of<std::int64_t>(line, "step");
     if (step.has_value() && !ends_here && *step <= last_step) {
       kept.add(line);
@@ -132,7 +134,8 @@ struct Recorder::State {
     if (file >= 0) ::close(file);
   }
 
-  // One call of write() per record: a kill can cut off the last line, but never mix or lose lines before it.
+  // Each record is one call of write(). So a killed process can cut off the last line, but cannot mix or lose earlier
+  // lines.
   void append(const std::string& line) {
     std::size_t done = 0;
     while (done < line.size()) {
@@ -207,7 +210,7 @@ void Recorder::step(const StepRecord& record) {
     line["skipped"] = record.skipped;
   }
   state_->append(line.dump() + "\n");
-  // The first record of a resumed run does not tell what its own step had.
+  // The samples of the first step after a resume do not follow from the record before it.
   const std::int64_t new_samples = state_->last_samples >= 0 ? record.samples - state_->last_samples
                                                              : std::llround(record.samples_per_second * record.seconds);
   state_->last_samples = record.samples;

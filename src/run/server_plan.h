@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// The number of ranks that are servers and nothing else.
+// Returns the number of ranks that are only servers.
 std::int64_t server_ranks(const ParallelConfig& parallel);
 
 // Returns nothing if all ranks do the same. Throws Error if there are too few ranks, if the workers do not divide the
@@ -19,7 +19,7 @@ std::optional<ServerPlan> server_plan(const Experiment& experiment, int ranks, b
 // returns the same experiment.
 Experiment experiment_of_update(const Experiment& experiment, const ServerPlan& servers);
 
-// "1, and 3 workers; asynchronous: an update is 32 samples of one worker; ..."
+// Returns a text such as "1, and 3 workers; asynchronous, an update is 32 samples of one worker; ...".
 std::string describe_servers(const RunPlan& plan);
 
 }  // namespace ringtrain

@@ -11,8 +11,8 @@
 
 namespace ringtrain {
 
-// Rank 0 reads files; the others get what it read, so that all ranks see the same thing and file servers one reader.
-// All are collective; `path` and `prefix` matter on rank 0, and for messages.
+// Rank 0 reads the files and sends their contents to the other ranks. So all ranks see the same contents, and a file
+// server has only one reader. All functions are collective. `path` and `prefix` matter on rank 0, and in messages.
 Experiment shared_experiment(const ExperimentArguments& arguments, Communicator& communicator);
 Experiment shared_experiment(const Experiment& of_rank_0, const std::string& path, Communicator& communicator);
 DatasetIndex shared_index(const std::string& prefix, Communicator& communicator);
@@ -20,19 +20,19 @@ DatasetIndex shared_index(const std::string& prefix, Communicator& communicator)
 // The data sets that an experiment trains on.
 struct TrainingData {
   DatasetIndex train;
-  std::optional<DatasetIndex> validation;  // none where data.validation is ""
+  std::optional<DatasetIndex> validation;  // empty if data.validation is ""
 };
 TrainingData shared_data(const Experiment& experiment, Communicator& communicator);
 
-// The data set of an index that all ranks have, in one copy for the ranks of each node (cluster/node_memory.h).
-// Collective over the group.
+// Collective over the group. The data set of an index that all ranks have. The ranks of a node share one copy
+// (cluster/node_memory.h).
 std::shared_ptr<const Dataset> shared_dataset(const DatasetIndex& index, const RankGroup& group);
 
-// run.threads, or what the rank's affinity mask allows; warns when it is more.
+// run.threads, or the number of cores in the rank's affinity mask. Warns if run.threads is larger.
 int thread_count(const Experiment& experiment, const Session& session);
 
-// Says on rank 0 which job this is and where the group's ranks are, and warns where they share cores. Collective over
-// the group. `gpu`: of this rank.
+// Collective over the group. Rank 0 writes which job this is and where the group's ranks are. Warns if ranks share
+// cores. `gpu` is the GPU of this rank.
 void log_job(const RankGroup& group, const std::string& launcher, const std::string& gpu);
 
 }  // namespace ringtrain

@@ -6,13 +6,13 @@
 
 namespace ringtrain {
 
-// What a checkpoint takes, and how long its writing (with the reading back) has taken.
+// The size of a checkpoint, and the seconds for writing it and reading it back.
 struct CheckpointCost {
   std::int64_t bytes = 0;
   double seconds = 0;
 };
 
-// Measured at a start by a trial write, at its end by what has been written.
+// It is measured by a trial write when a run starts, and from the checkpoints written when it ends.
 struct StopCost {
   CheckpointCost checkpoint;
   double step_seconds = 0;  // 0: not measured yet

@@ -9,7 +9,8 @@
 namespace ringtrain {
 namespace {
 
-// KillWait's default: between SIGTERM at the time limit, or at a preemption without grace time, and SIGKILL.
+// The default of Slurm's KillWait: the time between SIGTERM (at the time limit, or at a preemption without grace time)
+// and SIGKILL.
 constexpr int kUsualKillWait = 30;
 
 std::string seconds_text(double seconds) {

@@ -1,4 +1,5 @@
-// How long before its end a job has to be told, so that it ends with a checkpoint: the N of Slurm's --signal=USR1@N.
+// Computes how long before its end a job must get a signal so that it can write a checkpoint. This is the N of Slurm's
+// --signal=USR1@N.
 #pragma once
 
 #include <string>
@@ -7,11 +8,13 @@
 
 namespace ringtrain {
 
-// Twice (file systems have bad moments) a checkpoint and the two steps that may pass before it: the one that the signal
-// falls into and the one whose sums carry it to all ranks. 10 s more for launcher and scheduler, in whole tens.
+// Returns twice the time of a checkpoint and two steps, plus 10 s for launcher and scheduler, rounded up to a multiple
+// of 10 s. The two steps are the one in which the signal arrives and the one whose sums tell all ranks. The time is
+// doubled because a file system may be slow at times.
 int lead_seconds(const StopCost& cost);
 
-// "a stop takes 1.3 s for the checkpoint (98 MiB, trial write) and up to two steps of 0.2 s: ..."
+// Returns a text such as "stopping takes two steps of 0.2 s and a checkpoint (98 MiB in 1.3 s, trial write); a Slurm
+// job needs --signal=USR1@20 or more".
 std::string describe(const StopCost& cost, bool is_trial);
 
 }  // namespace ringtrain

@@ -11,8 +11,8 @@
 namespace ringtrain {
 namespace {
 
-// An evaluation's totals begin with three counts: correct answers, correct answers among the five likeliest, and
-// targets. The loss of each pass follows.
+// The totals of an evaluation begin with the counts of correct answers, correct5 and targets. The loss of each pass
+// follows from this place on.
 constexpr std::int64_t first_loss = 3;
 
 // Parameter servers have no rows. In `ringtrain evaluate`, streams of text may have fewer shares than there are ranks.
@@ -48,7 +48,7 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
   const std::int64_t state_of_pass = plan_.batch.micro_batch * part_.graph.state_size();
   program_->set_weights(weights);
   loader_.seek(0, 0);
-  // The losses of all ranks' passes are added in the order of the samples, so that the sum does not depend on the
+  // The losses of all ranks' passes are added in the order of the samples. So the sum does not depend on the number of
   // ranks.
   std::vector<double> totals(
       static_cast<std::size_t>(first_loss + steps * loader_plan_.global_batch / loader_plan_.micro_batch));

@@ -1,4 +1,5 @@
-// Validation: every sample exactly once, integer counts and double sums, divided once.
+// Validation. An evaluation counts every validation sample exactly once. It adds integer counts and double losses, and
+// divides them once at the end.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +20,25 @@
 namespace ringtrain {
 
 struct Evaluation {
-  double loss = 0;                  // mean over the counted targets, natural logarithm
-  double accuracy = 0;              // share of them predicted right
-  std::optional<double> accuracy5;  // share of them among the five likeliest; of images
+  double loss = 0;                  // the mean over the counted targets, natural logarithm
+  double accuracy = 0;              // the share of counted targets that were predicted right
+  std::optional<double> accuracy5;  // the share among the five likeliest classes; images only
   std::int64_t targets = 0;
   double seconds = 0;
 };
 
 class Evaluator {
  public:
-  // Takes the memory of the inference program; reads no sample before the first evaluation. `validation`: of
-  // plan.validation.
+  // Allocates the memory of the inference program. No sample is read before the first evaluation. `validation` is the
+  // data set of plan.validation.
   Evaluator(const RunPlan& plan, std::shared_ptr<const Dataset> validation, Backend& backend,
             Communicator& communicator, Watchdog& watchdog, StageRanks* stages = nullptr);
   using AfterPass = std::function<void(const MicroBatch&, const Program&)>;
-  // Whether this rank would rather leave; asked before each pass (train/leaving.h). Empty (on all ranks): to the end.
+  // Whether this rank wants to leave. The evaluator asks before each pass (train/leaving.h). If the function is empty
+  // (on all ranks), every evaluation runs to its end.
   using WantsToLeave = Leaving::Wish;
-  // Collective. Batch norm normalises by the statistics that stand in `weights`. The result has the same bits on all
-  // ranks; nothing when a rank wanted to leave. `after_pass` sees this rank's passes in order.
+  // Collective. Batch norm normalises with the statistics in `weights`. The result has the same bits on all ranks. It
+  // is empty if a rank wanted to leave. `after_pass` is called after each pass of this rank, in order.
   std::optional<Evaluation> run(const Vector& weights, std::int64_t step, const AfterPass& after_pass,
                                 const WantsToLeave& wants_to_leave);
 

@@ -9,7 +9,7 @@
 namespace ringtrain {
 namespace {
 
-// Levels of the tree below a node of so many passes, a power of two.
+// Returns the number of tree levels below a node that has `passes` passes. `passes` must be a power of two.
 std::size_t levels_below(std::int64_t passes) {
   return static_cast<std::size_t>(std::countr_zero(static_cast<std::uint64_t>(passes)));
 }
@@ -61,7 +61,8 @@ LossSums GradientPasses::take_sums(Program& program) {
   return all.total();
 }
 
-// The pass ends as many nodes as its number has ones at the end; the largest of them waits.
+// The binary number of the pass ends with `level` ones. So the pass completes a node on every level up to `level`, and
+// the largest of these nodes waits for its neighbour.
 void GradientPasses::keep_node(std::int64_t pass) {
   const auto level = static_cast<std::size_t>(std::countr_one(static_cast<std::uint64_t>(pass)));
   const ElementRange all{0, gradients_.size()};
@@ -72,7 +73,7 @@ void GradientPasses::keep_node(std::int64_t pass) {
   backend_.copy(gradients_, *levels_[level]);
 }
 
-// After the last pass of a step all nodes that wait are its neighbours.
+// After the last pass of a step, every waiting node is the left neighbour of the node that has just been completed.
 void GradientPasses::complete(std::int64_t begin, std::uintptr_t stream) {
   const ElementRange bucket{begin, std::min(begin + bucket_elements_, gradients_.size())};
   const std::size_t root = levels_below(batch_.accumulation);
@@ -81,7 +82,7 @@ void GradientPasses::complete(std::int64_t begin, std::uintptr_t stream) {
   fold(std::min(root, small_level_), root, bucket, stream);
 }
 
-// Adds the waiting nodes of levels [from, to) to the gradients.
+// Adds the waiting nodes of levels [from_level, to_level) to the gradients.
 void GradientPasses::fold(std::size_t from_level, std::size_t to_level, ElementRange range, std::uintptr_t stream) {
   std::vector<const Vector*> nodes;
   for (std::size_t level = from_level; level < to_level; ++level) nodes.push_back(levels_[level].get());

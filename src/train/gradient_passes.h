@@ -1,17 +1,17 @@
-// How the gradients and losses of a rank's passes become those of its part of a step.
+// Adds the gradients and losses of a rank's passes, which gives this rank's part of a step.
 //
-// As a rule each pass adds to one vector. In a fixed order (communication.order: fixed) passes are the leaves of a
-// binary tree, so that the sum has the same bits wherever the tree is cut between ranks:
+// Normally every pass adds to one gradient vector. In a fixed order (communication.order: fixed) the passes are the
+// leaves of a binary tree. The sum then has the same bits for any number of ranks that share the tree:
 //
 //   pass     0   1   2   3   4   5   6   7
 //            '-+-'   '-+-'   '-+-'   '-+-'     level 1
 //              '---+---'       '---+---'       level 2
 //                  '-------+-------'           level 3
 //
-// A rank has 2^k neighbouring passes of the global batch, whose sum is a node of the tree. halving_sum()
-// (cluster/sum_schedule.h) adds the nodes of the ranks in the same tree. One vector for each level keeps a node that
-// waits for its neighbour. After the last pass the rank's nodes are added bucket by bucket, each before its sum over
-// the ranks.
+// A rank has 2^k neighbouring passes of the global batch. Their sum is one node of the tree. halving_sum()
+// (cluster/sum_schedule.h) adds the nodes of the ranks in the same tree. Each level has one vector, for a node that
+// waits for its neighbour. After the last pass, the nodes of the rank are added bucket by bucket. Each bucket is added
+// just before it is summed over the ranks.
 #pragma once
 
 #include <cstdint>
@@ -30,20 +30,22 @@ namespace ringtrain {
 
 class GradientPasses {
  public:
-  // `gradients`: of the parameters `part`, and what else travels with them. `groups` of `tensors`, whose small batches'
-  // norms are told apart (noise.groups); null: none.
+  // `gradients` holds the gradients of the parameters `part` and the other values that are summed with them. `groups`
+  // are the groups of `tensors` whose small-batch norms are measured separately (noise.groups). null: no groups.
   GradientPasses(const RunPlan& plan, Backend& backend, const ParameterTable& part, Vector& gradients,
                  const NoiseGroups* groups, std::span<const ElementRange> tensors);
 
-  // A step of batch.accumulation passes. `measures`: the norms of its small batches. Returns what shall see each bucket
-  // of gradients before its sum over the ranks.
+  // Begins a step of batch.accumulation passes. If `measures` is true, the norms of the step's small batches are
+  // measured. Returns a function that must be called for each bucket of gradients before the bucket is summed over the
+  // ranks.
   BeforeBucket begin(const BatchPlan& batch, bool measures);
-  // Pass `pass` of the step, after its forward pass. `hooks`: launch buckets during the last one.
+  // Runs the backward pass of pass `pass` of the step, after its forward pass. `hooks` launch buckets during the last
+  // backward pass.
   void backward(Program& program, std::int64_t pass, const BackwardHooks& hooks);
-  // Of all passes of the step.
+  // Returns the sums over all passes of the step.
   LossSums take_sums(Program& program);
 
-  // Of the steps that measure them; null: the run measures none.
+  // Returns the norms of the steps that measure them. null: the run measures none.
   SmallBatchNorms* small_norms() { return small_norms_ ? &*small_norms_ : nullptr; }
 
  private:
@@ -55,8 +57,8 @@ class GradientPasses {
   Vector& gradients_;
   bool fixed_order_;
   std::int64_t bucket_elements_;
-  std::size_t small_level_ = 0;                  // of the nodes that are small batches
-  std::vector<std::unique_ptr<Vector>> levels_;  // the node of each level that waits; fixed order only
+  std::size_t small_level_ = 0;                  // the level of the nodes that are small batches
+  std::vector<std::unique_ptr<Vector>> levels_;  // the waiting node of each level; fixed order only
   TreeSum<LossSums> losses_;                     // of the passes before the last one; fixed order only
   std::optional<SmallBatchNorms> small_norms_;
   BatchPlan batch_;

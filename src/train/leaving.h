@@ -1,4 +1,4 @@
-// How the ranks agree, between passes, that one of them wants to leave.
+// Lets the ranks agree, between passes, that one of them wants to leave.
 #pragma once
 
 #include <functional>
@@ -9,15 +9,15 @@
 
 namespace ringtrain {
 
-// The ranks agree by a sum that is started before one pass and acted on before the next: nobody waits for it, and all
-// leave at the same pass. All ranks ask equally often.
+// The ranks agree by a sum over all ranks. The sum is started before one pass, and its result is used before the next
+// pass. So no rank waits for the sum, and all ranks leave at the same pass. All ranks must ask equally often.
 class Leaving {
  public:
-  // Whether this rank would rather leave. Empty (on all ranks): nobody is asked.
+  // Whether this rank wants to leave. If it is empty (on all ranks), no rank is asked.
   using Wish = std::function<bool()>;
   Leaving(Communicator& communicator, const Wish& wish) : communicator_(communicator), wish_(wish) {}
 
-  // Before each pass: whether a rank wanted to leave before the pass before.
+  // Call this before each pass. Returns whether a rank wanted to leave before the previous pass.
   bool agreed() {
     if (!wish_) return false;
     finish();
@@ -26,7 +26,7 @@ class Leaving {
     agreement_ = communicator_.start_sum(std::span<double>(&leavers_, 1));
     return false;
   }
-  // After the last pass.
+  // Call this after the last pass.
   void finish() {
     if (agreement_) wait(*agreement_);
     agreement_.reset();

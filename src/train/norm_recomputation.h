@@ -1,13 +1,14 @@
-// Batch norm's statistics measured anew on training samples, for an evaluation.
+// Computes batch norm's statistics again from training samples, for an evaluation.
 //
-// Running averages lag behind the weights, the more the fewer and larger the steps are (Goyal et al. 2017), and belong
-// to other weights where averaged ones are evaluated. Here the weights that are evaluated run over N training samples
-// in training's groups (batch.worker), and mean and variance over all of them follow from the groups' moments, as in
-// Wu and Johnson 2021, "Rethinking 'Batch' in BatchNorm", section 3:
+// Running averages lag behind the weights. The lag is larger if a run has few and large steps (Goyal et al. 2017).
+// Running averages also do not fit averaged weights, because they belong to other weights. Here the weights that are
+// evaluated run over N training samples, in the groups that training uses (batch.worker). The mean and the variance
+// over all N samples follow from the moments of the groups (Wu and Johnson 2021, "Rethinking 'Batch' in BatchNorm",
+// section 3):
 //
 //   mean = average of the groups' means        variance = average of their mean squares - mean^2
 //
-// The variance is that of the N samples (divided by their number): the groups' means differ, and that counts, too.
+// The variance is divided by N. It includes the differences between the means of the groups.
 #pragma once
 
 #include <cstdint>
@@ -26,21 +27,23 @@ namespace ringtrain {
 
 class NormRecomputation {
  public:
-  // Takes the memory of the program that measures; reads no sample before the first measurement. `train`: of
-  // plan.train.
+  // Allocates the memory of the program that measures. No sample is read before the first measurement. `train` is the
+  // data set of plan.train.
   NormRecomputation(const RunPlan& plan, std::shared_ptr<const Dataset> train, Backend& backend,
                     Communicator& communicator, Watchdog& watchdog);
 
-  // Collective. Measures what these weights [parameters.size()] make of the samples; their own statistics do not
-  // matter and stay. The ranks share the passes out; the values are the same bits on all of them, and on other numbers
-  // of ranks the same but for roundings (communication.order: fixed: the same bits). `wants_to_leave` as in
-  // Evaluator::run(). False: a rank wanted to leave, and values() are as before.
+  // Collective. Measures the statistics that `weights` [parameters.size()] produce on the samples. The statistics
+  // inside `weights` are neither used nor changed. The ranks share the passes. The values have the same bits on all
+  // ranks. On another number of ranks they differ only by rounding (not at all with communication.order: fixed).
+  // `wants_to_leave` works as in Evaluator::run(). Returns false if a rank wanted to leave; values() then stay as
+  // before.
   using WantsToLeave = Leaving::Wish;
   bool measure(const Vector& weights, std::int64_t step, const WantsToLeave& wants_to_leave);
 
-  // Of the newest measurement, in the places of the statistics behind the trained elements; zeros before the first.
+  // Returns the statistics of the newest measurement, in the order in which they lie after the trained elements. They
+  // are zeros before the first measurement.
   std::span<const float> values() const { return values_; }
-  // Swaps them with those that stand in `weights`. The second call puts everything back as it was.
+  // Swaps values() with the statistics in `weights`. A second call undoes the first.
   void exchange(Vector& weights);
 
  private:

@@ -15,9 +15,9 @@ namespace ringtrain {
 namespace {
 
 constexpr std::size_t pieces = 4;            // of a checksum, 16 bits each
-constexpr std::size_t sums = 2 * pieces;     // of the pieces, and of their squares
-constexpr std::size_t per_group = 1 + sums;  // and the number of ranks
-constexpr std::size_t most_named = 8;        // ranks in a message
+constexpr std::size_t sums = 2 * pieces;     // the sums of the pieces and of their squares
+constexpr std::size_t per_group = 1 + sums;  // one more counter for the number of ranks
+constexpr std::size_t most_named = 8;        // ranks that a message names
 
 void put(std::uint64_t checksum, std::span<double> to) {
   for (std::size_t i = 0; i < pieces; ++i) {
@@ -48,7 +48,7 @@ std::string host_name() {
   return host;
 }
 
-// The ranks by their checksums; those without a copy have none.
+// The ranks, grouped by their checksums. Ranks without a copy are left out.
 using Copies = std::map<std::pair<double, double>, std::vector<int>>;
 Copies gather_copies(Communicator& communicator, bool has_copy, std::uint64_t checksum) {
   const auto size = static_cast<std::size_t>(communicator.size());
@@ -66,7 +66,7 @@ Copies gather_copies(Communicator& communicator, bool has_copy, std::uint64_t ch
   return copies;
 }
 
-// "rank 2 on a7", "ranks 2 on a7 and 3 on a8". Collective.
+// Collective. Returns a text such as "rank 2 on a7" or "ranks 2 on a7 and 3 on a8".
 std::string describe_ranks(Communicator& communicator, const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   const std::size_t named = std::min(ranks.size(), most_named);
@@ -148,7 +148,8 @@ void ReplicaCheck::run(std::int64_t step) {
   judge(all, step);
 }
 
-// The first tensor whose copies are not the same on all ranks of the group. `leader`: one of them.
+// Returns the name of the first tensor whose copies are not the same on all ranks of the group. `leader` is a rank of
+// the group.
 std::string ReplicaCheck::first_difference(int group, int leader, std::int64_t members) {
   const bool has_copy = groups_.index == group;
   double count = communicator_.rank() == leader ? static_cast<double>(tensors_.size()) : 0;

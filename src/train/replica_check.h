@@ -1,10 +1,10 @@
-// Whether the copies of the model that ranks keep are still the same bits. Every rank takes a checksum of its copy;
-// sums over the ranks tell whether all are equal, and only where they are not do the ranks find out who differs, and
-// where.
+// Checks whether the copies of the model on the ranks still have the same bits. Every rank takes a checksum of its
+// copy. Sums over the ranks tell whether all checksums are equal. Only if they are not equal do the ranks find out
+// which ranks and which tensor differ.
 //
-// A checksum is four numbers of 16 bits, x. Over the n ranks of a group, n sum(x^2) = (sum x)^2 holds only if all x are
-// equal (Cauchy and Schwarz). These sums are whole numbers below 2^53 for up to 2^21 ranks, so doubles hold them
-// exactly: a group needs nine counters, whatever the number of its ranks.
+// A checksum consists of four numbers x of 16 bits. For the n ranks of a group, n sum(x^2) = (sum x)^2 holds only if
+// all x are equal (Cauchy and Schwarz). The sums are whole numbers below 2^53 for up to 2^21 ranks, so doubles hold
+// them exactly. A group needs nine counters for any number of ranks.
 #pragma once
 
 #include <functional>
@@ -19,19 +19,20 @@
 
 namespace ringtrain {
 
-// A tensor of weights, running statistics or the optimizer's state, with the padding after it.
+// A tensor of weights, running statistics or optimizer state, with the padding after it.
 struct ReplicatedTensor {
   std::string name;  // as in checkpoints: "weights/conv1.weight", "optimizer/exp_avg/conv1.weight"
   Vector* vector = nullptr;
   ElementRange elements;
 };
 
-// Those of a rank with `parameters`: all weights, and the optimizer's state where the rank has all of it.
+// Returns the tensors of a rank that holds `parameters`: all weights, and the optimizer's state if the rank has the
+// whole state.
 std::vector<ReplicatedTensor> replicated_tensors(const ParameterTable& parameters, Vector& weights,
                                                  Optimizer& optimizer, const OptimizerConfig& config);
 
-// Ranks are compared within groups. `index`: of this rank's group, -1: it has no copy. `what`: of errors, "stage" of a
-// pipeline; empty: there is one group.
+// Ranks are compared within groups. `index` is the group of this rank; -1 means that the rank has no copy. `what` names
+// a group in errors, for example "stage" for a pipeline. It is empty if there is one group.
 struct ReplicaGroups {
   int index = 0, count = 1;
   std::string what = {};
@@ -39,23 +40,23 @@ struct ReplicaGroups {
 
 class ReplicaCheck {
  public:
-  // `tensors`: the same on all ranks of a group, and neighbours of one vector lie side by side. Their vectors outlive
-  // this. `known_good`: asked on rank 0 where copies differ: the newest checkpoint that was written of equal copies, as
-  // an error names it; "": there is none.
+  // `tensors` must be the same on all ranks of a group. Tensors of one vector must be neighbours in memory. Their
+  // vectors must outlive this object. `known_good` is called on rank 0 if copies differ. It returns the name of the
+  // newest checkpoint that was written from equal copies, for the error message, or "" if there is none.
   ReplicaCheck(Backend& backend, Communicator& communicator, std::vector<ReplicatedTensor> tensors,
                ReplicaGroups groups, std::function<std::string()> known_good);
 
-  // Takes the checksums; a device does it before what it is given next.
+  // Starts the checksums. A device computes them before any work that it is given later.
   void start();
-  // Of this rank, to be summed over all ranks. Waits for a device.
+  // Returns the counters of this rank, which must be summed over all ranks. Waits for a device.
   std::vector<double> counters();
   std::int64_t counter_count() const;
-  // Throws Error where the copies differ, with the same text on all ranks, which then exchange what it says:
-  // collective. `sums`: of counters(). `step`: updates in the copies.
+  // Collective if copies differ. Throws Error if they differ, with the same text on all ranks; the ranks exchange
+  // messages to write that text. `sums` are the summed counters(). `step` is the number of updates in the copies.
   void judge(std::span<const double> sums, std::int64_t step);
-  // All of this. Collective.
+  // Does all three steps above: start, sum, judge. Collective.
   void run(std::int64_t step);
-  // That the host has spent on the newest checksums.
+  // Returns the seconds that the host spent in the newest start(). A CPU computes the checksums in start().
   double seconds() const { return seconds_; }
 
  private:

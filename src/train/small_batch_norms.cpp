@@ -20,7 +20,7 @@ SmallBatchNorms::SmallBatchNorms(Backend& backend, std::int64_t trained, std::in
   if (per_step > 1 && !apart) before_ = backend.make_vector(trained);
 }
 
-// The parts of the tensors that lie in the bucket; a tiny bucket may hold nothing but padding.
+// Adds the parts of the tensors that lie in the bucket. A tiny bucket may contain nothing but padding.
 void SmallBatchNorms::add_bucket(Backend& backend, ElementRange bucket, std::span<const ElementRange> tensors) {
   std::vector<ElementRange> ranges;
   tensors_.emplace_back();
@@ -50,7 +50,7 @@ void SmallBatchNorms::measure(Vector& gradients) {
   ++batches_;
 }
 
-// The last buckets may hold nothing but statistics.
+// The last buckets may contain nothing but statistics. They have no norm.
 void SmallBatchNorms::measure_bucket(Vector& gradients, std::int64_t begin, std::uintptr_t stream) {
   const auto index = static_cast<std::size_t>(begin / bucket_elements_);
   if (index < buckets_.size() && buckets_[index]) {
@@ -74,7 +74,7 @@ SmallBatchNorms::Sums& SmallBatchNorms::Sums::operator+=(const Sums& other) {
   return *this;
 }
 
-// What the buckets hold now.
+// Returns the sums of the norms that the buckets hold now.
 SmallBatchNorms::Sums SmallBatchNorms::measured() {
   Sums sums;
   std::vector<double> of_tensors(tensor_count_);

@@ -1,4 +1,4 @@
-// Where the run's coming steps begin, for ranks that do them in another order.
+// The positions at which the run's coming steps begin. Ranks that do not do the steps in order need them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@ namespace ringtrain {
 class StepPositions {
  public:
   StepPositions(const BatchCourse& course, const Position& first) : course_(course), known_{course.settled(first)} {}
-  // Where step `step` begins, which is after as many updates: not before the first position that is kept.
+  // Returns the position at which step `step` begins, after `step` updates. `step` must not be before the first
+  // position that is kept.
   const Position& at(std::int64_t step) {
     while (known_.back().step < step) known_.push_back(course_.after(known_.back()));
     return known_[static_cast<std::size_t>(step - known_.front().step)];

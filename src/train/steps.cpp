@@ -28,7 +28,8 @@ class EqualSteps : public Steps {
   Trainer& trainer_;
 };
 
-// What servers and workers share: after a meeting every rank has all weights and the whole state, as in a ring.
+// The common part of servers and workers. After a meeting, every rank has all weights and the whole optimizer state, as
+// in a ring.
 class ServedSteps : public Steps {
  public:
   explicit ServedSteps(const StepParts& parts)
@@ -47,7 +48,7 @@ class ServedSteps : public Steps {
         share(*state, servers.range_of(range), holders);
     }
   }
-  // Of a rank that sees no update but the last one before the meeting.
+  // Returns the report of a rank that sees only the last update before the meeting.
   StepReport meeting(std::int64_t step, const Wishes& wishes) {
     if (holders_) holders_->run(step);
     share_all();
@@ -67,7 +68,8 @@ class ServedSteps : public Steps {
   StepPositions positions_;
 
  private:
-  // A server and its replica do the same in the same order: what they hold of their range is compared at meetings.
+  // A server and its replica do the same work in the same order. So their copies of a range must be equal, and meetings
+  // compare them.
   void compare_holders() {
     ServerRanks& servers = *parts_.servers;
     const int rank = servers.mailbox().rank();
@@ -83,7 +85,7 @@ class ServedSteps : public Steps {
         std::move(held),
         {.index = servers.is_server() ? rank % servers.ranges() : -1, .count = servers.ranges(), .what = "range"});
   }
-  // From the first holder that lives.
+  // Broadcasts the range from its first holder that is alive.
   void share(Vector& vector, const ElementRange& range, const std::vector<int>& holders) {
     const auto elements = all_of(vector).subspan(static_cast<std::size_t>(range.begin),
                                                  static_cast<std::size_t>(range.end - range.begin));
@@ -94,7 +96,7 @@ class ServedSteps : public Steps {
       }
   }
 
-  std::unique_ptr<ReplicaCheck> holders_;  // null: a range lies on one server
+  std::unique_ptr<ReplicaCheck> holders_;  // null: each range has only one server
 };
 
 class ServerSteps : public ServedSteps {
@@ -166,7 +168,7 @@ class WorkerSteps : public ServedSteps {
       : ServedSteps(parts),
         worker_(*parts.servers, all_of(parts.trainer.weights()), all_of(parts.trainer.gradients())) {}
 
-  // Until the ranks meet.
+  // Works until the ranks meet.
   StepReport step(const Requests& requests) override {
     StepTimes times;
     const auto timed = [&](double& seconds, const auto& call) {

@@ -1,4 +1,5 @@
-// A rank's part in the run's steps, whichever way the ranks put their work together.
+// A rank's part in the steps of a run. The interface is the same for equal ranks, for parameter servers and for
+// workers.
 #pragma once
 
 #include <functional>
@@ -12,16 +13,17 @@ namespace ringtrain {
 class Steps {
  public:
   virtual ~Steps() = default;
-  // Returns after the next update or, on a rank that does not see every update, when all ranks meet. Where
-  // StepReport::met is true all of them have returned after the same update, with the same weights and requests; the
-  // caller then makes what is due, with all ranks.
+  // Returns after the next update. A rank that does not see every update returns when all ranks meet. If
+  // StepReport::met is true, all ranks have returned after the same update, with the same weights and requests. The
+  // caller then does with all ranks what is due, for example a checkpoint.
   virtual StepReport step(const Requests& requests) = 0;
 };
 
-// Whether all ranks must meet after an update, a function of the positions before and after it.
+// Whether all ranks must meet after an update. The answer depends only on the positions before and after the update.
 using MeetingRule = std::function<bool(const Position& before, const Position& position)>;
 
-// The ranks of a plan that has servers; null where all ranks do the same. Collective over the group.
+// Makes the server ranks of a plan that has servers. Returns null if all ranks do the same work. Collective over the
+// group.
 std::unique_ptr<ServerRanks> make_server_ranks(const RunPlan& plan, const RankGroup& group);
 
 struct StepParts {
@@ -30,9 +32,9 @@ struct StepParts {
   Loader& loader;
   Communicator& communicator;
   Watchdog& watchdog;
-  ServerRanks* servers;  // null: all ranks do the same
+  ServerRanks* servers;  // null: all ranks do the same work
 };
-// The one chooser. `meets`: is not asked where ranks meet after every step.
+// Chooses the kind of steps for this rank. `meets` is not called if ranks meet after every step.
 std::unique_ptr<Steps> make_steps(const StepParts& parts, MeetingRule meets);
 
 }  // namespace ringtrain

@@ -17,7 +17,7 @@
 
 namespace ringtrain {
 
-// Tells the watchdog what the step is at, and adds up where the step's time goes.
+// Tells the watchdog the current phase of the step and measures the time of each phase.
 class StepClock {
  public:
   StepClock(Watchdog& watchdog, std::int64_t step) : watchdog_(watchdog), step_(step) {}
@@ -38,7 +38,7 @@ class StepClock {
   std::int64_t step_;
 };
 
-// What the ranks agree on after a step: sums over all of them.
+// The counters of a step, which are summed over all ranks.
 class StepCounters {
  public:
   StepCounters(const LossSums& sums, const Requests& r, const PassTimes& passes, double small_norms,
@@ -63,13 +63,13 @@ class StepCounters {
   double correct() const { return values_[1]; }
   double correct5() const { return values_[2]; }
   Requests requests() const { return {values_[3], values_[4], values_[5], values_[6], values_[7]}; }
-  // The mean over `ranks` ranks.
+  // Returns the mean over `ranks` ranks.
   PassTimes passes(int ranks) const { return {values_[8] / ranks, values_[9] / ranks}; }
-  double small_norms() const { return values_[10]; }  // squared, of all small batches; 0: not measured
+  double small_norms() const { return values_[10]; }  // squared norms of all small batches; 0: not measured
   std::span<const double> small_norms_of_groups() const {
     return std::span(values_).subspan(11, values_.size() - copies_ - 11);
   }
-  // Of ReplicaCheck; empty where the copies are not compared in this step.
+  // Returns the counters of ReplicaCheck. They are empty if this step does not compare the copies.
   std::span<const double> copies() const { return std::span(values_).last(copies_); }
 
  private:
@@ -85,7 +85,7 @@ Pieces with(Pieces pieces, const PageVector<float>& values) {
   return pieces;
 }
 
-// Of a step that stops the run. Where the loss is not finite, nobody has asked for the gradient's norm.
+// Returns the text of the error that stops the run. If the loss is not finite, the gradient's norm was never computed.
 std::string what_is_not_finite(const StepReport& report) {
   const auto name = [](double value) { return std::isnan(value) ? "NaN" : "infinite"; };
   if (!std::isfinite(report.loss)) return cat("the loss is ", name(report.loss));
@@ -188,7 +188,7 @@ StepReport Trainer::step(const Requests& requests) {
                                            [&](std::int64_t micro_step) {
                                              clock.time(Phase::backward, times.backward,
                                                         [&] { passes_.backward(*program_, micro_step, overlap_); });
-                                             // A device computes on meanwhile.
+                                             // A device computes during this read.
                                              if (!staged_ && keeps_reading(next))
                                                clock.time(Phase::input, times.input, [&] { stage_next(); });
                                            }});
@@ -197,7 +197,8 @@ StepReport Trainer::step(const Requests& requests) {
   program_->close_sums();
   if (compares) clock.time(Phase::update, times.update, [&] { replicas_->start(); });
 
-  // A device is given all that it will do for this step, and the next pass, before the host waits: it never idles.
+  // The host gives a device all work of this step and the first pass of the next step before it waits. So the device is
+  // never idle.
   clock.time(Phase::communication, times.communication, [&] { synchronizer_->finish(); });
   clock.time(Phase::update, times.update, [&] { start_update(report); });
   if (may_run_ahead()) {
@@ -266,7 +267,7 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
   return report;
 }
 
-// Waits for a device where the small batches' norms are asked for.
+// Waits for a device if the small-batch norms are measured.
 StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes,
                                   bool measures, bool compares) {
   std::vector<double> of_groups(noise_groups_ ? noise_groups_->size() : 0);
@@ -283,7 +284,7 @@ void Trainer::compare_copies(std::function<std::string()> known_good) {
   if (stages_ != nullptr) groups = {.index = stages_->stage(), .count = stages_->stages(), .what = "stage"};
   known_good_ = std::move(known_good);
   std::vector<ReplicatedTensor> tensors = replicated();
-  // Between meetings a server keeps its own range of the state only.
+  // Between meetings, a server updates only its own range of the state.
   if (plan_.servers)
     std::erase_if(tensors, [](const ReplicatedTensor& tensor) { return !tensor.name.starts_with("weights/"); });
   replicas_ = make_comparison(std::move(tensors), groups);
@@ -293,13 +294,14 @@ void Trainer::check_copies() {
   if (replicas_) replicas_->run(position_.step);
 }
 
-// The same on all ranks. Of the copies as the step before has left them.
+// The answer is the same on all ranks. The copies are compared as the previous step left them.
 bool Trainer::compares_now() const {
   const std::int64_t every = plan_.experiment.communication.check_every_steps;
   return replicas_ && (compares_next_ || (every > 0 && position_.step > 0 && position_.step % every == 0));
 }
 
-// As a memory that fails would (test.flip_bit_rank): the highest bit of the fraction, of a tensor's first element.
+// Imitates a failing memory (test.flip_bit_rank). It flips the highest bit of the fraction in the first element of a
+// tensor.
 void Trainer::flip_bit() {
   const TestConfig& test = plan_.experiment.test;
   if (test.flip_bit_rank != communicator_.rank() || test.flip_bit_step != position_.step) return;
@@ -325,8 +327,9 @@ double Trainer::scheduled_rate() const {
          course_.stage_at(position_).rate_factor * rate_factor_;
 }
 
-// The gradient is scaled by 1 / this before the backward pass, so that the reduction over ranks is a plain sum. Without
-// masking every target counts and nobody needs to be asked.
+// Returns the number of counted targets in the global batch. The gradient is divided by it before the backward pass, so
+// that the reduction over the ranks is a plain sum. Without masking every target counts, so the ranks need not exchange
+// anything.
 std::int64_t Trainer::global_targets(const MicroBatch& first, const Position& position) {
   if (alone_) return std::max<std::int64_t>(1, first.step_targets);
   if (!plan_.train_loader.mask_blanks) return course_.samples_at(position) * plan_.graph.sequence();
@@ -335,13 +338,14 @@ std::int64_t Trainer::global_targets(const MicroBatch& first, const Position& po
   return std::max<std::int64_t>(1, std::llround(count));
 }
 
-// Whether this step's noise scale may make the next one's batch another. Known before the noise scale is, so that no
-// pass of the wrong batch is begun.
+// Returns whether the noise scale of this step may change the batch of the next step. The answer must be known before
+// the noise scale is, so that no pass of a wrong batch begins.
 bool Trainer::may_change_batch(const Position& next) const {
   return measures_noise(next) && noise_follower_.may_double(course_.batch_at(position_), next.samples);
 }
 
-// What the loader has read ahead for smaller batches is thrown away; the samples come again in the larger one.
+// If the batch grows, the samples that the loader has read ahead for the smaller batch are discarded. The loader reads
+// them again for the larger batch.
 void Trainer::follow_noise(const StepReport& report) {
   if (plan_.experiment.batch.follow_noise == 0 || !report.noise) return;
   const std::int64_t batch = course_.batch_at(position_);
@@ -364,15 +368,17 @@ void Trainer::forward(StepClock& clock, StepTimes& times, const Position& positi
   staged_.reset();
 }
 
-// Whether there is a micro-batch to be read after the one that was staged last. After the last step there may be none,
-// nor is one read early where this step may change the batch.
+// Returns whether there is another micro-batch to read. After the last step there may be none. If this step may change
+// the batch, the next step's first micro-batch is not read early.
 bool Trainer::keeps_reading(const Position& next) {
   return staged_of_step_ < batch_at(position_).accumulation || !(is_over(plan_, next) || may_change_batch(next));
 }
 
-// Whether the first pass of the next step may begin before the host knows this step's sums. A dynamic loss scale may
-// still change. A pass with carried state would overwrite the state that this step's checkpoint needs. A CPU has not
-// updated the weights yet. The passes of a pipeline's stage wait for the neighbouring stages.
+// Returns whether the first pass of the next step may begin before the host knows this step's sums. It may not begin if
+// the loss scale is dynamic, because the scale may still change. It may not begin if the model carries state, because
+// the pass would overwrite the state that this step's checkpoint needs. A CPU has not updated the weights yet. The
+// passes of a pipeline stage wait for the neighbouring stages. If ranks share the update, the weights of the other
+// ranks have not arrived yet.
 bool Trainer::may_run_ahead() const {
   return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state &&
          !optimizer_.is_shared();
@@ -414,11 +420,12 @@ void Trainer::start_update(StepReport& report) {
   const bool measures_groups = noise_groups_ && measures_noise(next_position());
   Program* const copies = optimizer_.is_shared() ? nullptr : program_.get();  // share_weights() makes them
   optimizer_.start(*weights_, *gradients_, step, loss_scale_.value(), norm_momentum(plan_.experiment), copies);
-  if (measures_groups) optimizer_.fetch_norms();  // now, before a device is given its next pass
+  if (measures_groups) optimizer_.fetch_norms();  // before a device gets its next pass
 }
 
-// Reduced values are the same bits on all ranks, so all of them go on, skip or stop here, or none. Where the loss is
-// not finite no weight has changed: a CPU has not begun, a device has found NaN in the gradient.
+// The reduced values have the same bits on all ranks. So all ranks continue, all skip the update, or all stop. If the
+// loss is not finite, no weight has changed: a CPU has not begun the update, and a device has found NaN in the gradient
+// and skipped it.
 void Trainer::finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets) {
   report.requests = counters.requests();
   report.loss = counters.loss() / static_cast<double>(targets);
@@ -439,7 +446,7 @@ void Trainer::finish_update(StepReport& report, const StepCounters& counters, st
                  "last checkpoint");
 }
 
-// What this rank has updated goes to the others, and theirs comes here.
+// Sends the weights that this rank has updated to the other ranks, and receives theirs.
 void Trainer::share_weights() {
   synchronizer_->share(*weights_);
   program_->set_weights(*weights_);
@@ -454,8 +461,9 @@ void Trainer::note_gain(StepReport& report, const UpdateResult& result) {
   report.learning_rate *= result.gain;
 }
 
-// Each small batch has added loss_scale / n x its mean gradient to the sum, where n is their number over all ranks: the
-// mean of |G_b|^2 is n^2 / n x the sum of these squared norms. Where the last one is smaller, n is no whole number.
+// Each small batch has added loss_scale / n x its mean gradient to the sum, where n is the number of small batches over
+// all ranks. So the mean of |G_b|^2 is n^2 / n x the sum of these squared norms. If the last small batch is smaller
+// than the others, n is not a whole number.
 NoiseReport Trainer::measured_noise(const StepReport& report, const StepCounters& counters, std::int64_t targets) {
   const double small_batch = mean_small_batch(report.samples, plan_.batch.small_batch);
   const double n = static_cast<double>(report.samples) / small_batch;
@@ -476,7 +484,7 @@ NoiseReport Trainer::measured_noise(const StepReport& report, const StepCounters
   return {estimate, noise_scale_.ratio(), noise_scale_.targets_per_sample(), noise_scale_.change(), scales_of_kinds()};
 }
 
-// A few numbers; those of all tensors would be longer than the rest of a record.
+// Only kinds are reported, because they are few. The scales of all tensors would be longer than the rest of a record.
 std::vector<std::pair<std::string, double>> Trainer::scales_of_kinds() const {
   std::vector<std::pair<std::string, double>> scales;
   if (plan_.experiment.noise.groups != "kind") return scales;

@@ -1,4 +1,10 @@
-// The training step.
+// The training step of one rank.
+//
+// This room runs the training. Trainer does one step: it takes micro-batches from the Loader, runs their forward and
+// backward passes (GradientPasses), sums the gradients over the ranks (Synchronizer, src/parallel) and updates the
+// weights (Optimizer, src/optim). Steps (steps.h) wraps Trainer, so that a run with parameter servers looks like any
+// other run. Evaluator computes the validation loss and accuracy. ReplicaCheck compares the copies of the model on the
+// ranks. Begin reading with Trainer::step() in trainer.cpp.
 #pragma once
 
 #include <cstdint>
@@ -30,54 +36,54 @@
 
 namespace ringtrain {
 
-// What one rank would like to happen after this step. Summed over ranks with the gradients, so all act at once: the
-// non-blocking sum of the step's counters carries it, no collective of its own is waited for. A signal that falls into
-// step k is read before step k + 1 and acted on after it, on all ranks.
+// Wishes of one rank for the time after this step. The step's counters include them and are summed over all ranks, so
+// all ranks act on them at the same step, without a collective operation of their own. A signal that arrives during
+// step k is read before step k + 1, and all ranks act on it after step k + 1.
 struct Requests {
   double signal = 0;  // this rank was asked to stop
-  double save = 0;    // rank 0's clock says: checkpoint
-  double stop = 0;    // rank 0's clock says: time is up
+  double save = 0;    // a checkpoint is due, by rank 0's clock
+  double stop = 0;    // the run's time is over, by rank 0's clock
   double fail = 0;    // rank 0 could not write its last checkpoint
-  double check = 0;   // rank 0's clock says: compare the copies in the next step
+  double check = 0;   // the next step must compare the copies, by rank 0's clock
 };
 
-// Of a step whose gradient was finite.
+// The noise measured in a step whose gradient was finite.
 struct NoiseReport {
-  NoiseEstimate estimate;  // by this step alone
-  NoiseRatio scale;        // of the averages, in samples
+  NoiseEstimate estimate;  // from this step alone
+  NoiseRatio scale;        // from the averages, in samples
   double targets_per_sample = 1;
   std::string change;                                       // NoiseScale::change()
   std::vector<std::pair<std::string, double>> groups = {};  // noise.groups: kind; the scale of each
 };
 
-// Of an update that a parameter server has applied.
+// An update that a parameter server has applied.
 struct ServedReport {
-  std::int64_t update = 0;                  // whose samples it has taken
-  std::int64_t worker = 0, version = 0;     // who computed it, from the weights after how many updates
-  std::int64_t staleness = 0;               // updates that were applied in between
-  std::int64_t gradients = 1, dropped = 0;  // of how many workers it is made; those that came too late
-  StepTimes times;                          // of the workers' steps, on average; communication: for weights
+  std::int64_t update = 0;                  // the update whose samples were used
+  std::int64_t worker = 0, version = 0;     // worker: who computed it; version: the updates in its weights
+  std::int64_t staleness = 0;               // updates that were applied between version and this update
+  std::int64_t gradients = 1, dropped = 0;  // gradients in this update; gradients that came too late
+  StepTimes times;                          // the mean over the workers; communication: waiting for weights
 };
 
 struct StepReport {
   Position position;                   // after this step
-  std::optional<Position> before;      // this step; none: the position of the report before this one
-  bool met = true;                     // all ranks are here
+  std::optional<Position> before;      // before this step; empty: the previous report's position
+  bool met = true;                     // all ranks have returned after this update
   std::optional<ServedReport> served;  // on server 0
-  std::int64_t samples = 0;            // of this step
-  double loss = 0;                     // mean over the counted targets of the global batch
-  double accuracy = 0, accuracy5 = 0;  // top-1; top-5 of images
-  double learning_rate = 0;            // that was used: the schedule's, times the gain
-  std::optional<double> gain;          // AdaScale's; none without it, or where the step was skipped
-  double scale_invariant_steps = 0;    // AdaScale's, with this step
-  double gradient_norm = 0;            // before clipping and decay
-  float loss_scale = 1;                // of fp16
-  bool applied = true;                 // false: the gradient overflowed fp16, the weights are as before
-  Requests requests;                   // of all ranks
-  std::vector<float> trust_ratios;     // one per range of the optimizer, where they are recorded at this step
-  std::optional<NoiseReport> noise;    // where this step measured the noise scale
-  StepTimes times;                     // of this rank
-  PassTimes passes;                    // of a pipeline: the mean over its ranks
+  std::int64_t samples = 0;            // samples of this step
+  double loss = 0;                     // the mean over the counted targets of the global batch
+  double accuracy = 0, accuracy5 = 0;  // top-1; top-5 (images only)
+  double learning_rate = 0;            // the rate that was used: the schedule's rate x the gain
+  std::optional<double> gain;          // AdaScale's gain; empty without AdaScale or if the step was skipped
+  double scale_invariant_steps = 0;    // AdaScale's count, this step included
+  double gradient_norm = 0;            // before clipping and weight decay
+  float loss_scale = 1;                // the loss scale of fp16
+  bool applied = true;                 // false: the fp16 gradient overflowed, the weights are unchanged
+  Requests requests;                   // the sum over all ranks
+  std::vector<float> trust_ratios;     // one per range of the optimizer, if this step records them
+  std::optional<NoiseReport> noise;    // if this step measured the noise scale
+  StepTimes times;                     // times of this rank
+  PassTimes passes;                    // pipeline only: the mean over its ranks
 };
 
 class StepClock;
@@ -85,58 +91,60 @@ class StepCounters;
 
 class Trainer {
  public:
-  // Takes the memory. Weights and optimizer state are zero until they are loaded; start_at() then says where the run
-  // goes on.
-  // `communicator`: over all ranks. `stages`: of a pipeline, where the plan has one.
+  // Allocates the memory. Weights and optimizer state are zero until they are loaded. Call start_at() after loading.
+  // `communicator` has all ranks. `stages` are the stages of a pipeline, if the plan has one.
   Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
           std::optional<UpdateShare> share = std::nullopt, StageRanks* stages = nullptr);
 
-  // One update. Throws Diverged, before any weight has changed, when loss or gradient are not finite (fp16: when no
-  // loss scale makes the gradient finite).
+  // Does one update. Throws Diverged if the loss or the gradient is not finite (fp16: if no loss scale makes the
+  // gradient finite). No weight has changed then.
   StepReport step(const Requests& requests);
 
-  // The two halves of a step whose gradient and update are made by different ranks. The mean gradient of this rank's
-  // rows of the step that begins at `position`, by all its targets, to gradients(); returns the sums of its passes.
-  // `targets`: that count, at least 1.
+  // compute() and apply() are the two halves of a step whose gradient and update are made by different ranks. compute()
+  // writes the mean gradient of this rank's rows to gradients(), for the step that begins at `position`. The mean is
+  // over this rank's targets. Returns the sums of the passes. `targets` is set to the number of this rank's targets, at
+  // least 1.
   LossSums compute(const Position& position, StepTimes& times, std::int64_t& targets);
-  // One update with what lies in gradients(), at the rate of this position times `rate_factor`. Throws as step().
+  // Does one update with the gradient in gradients(). The learning rate is the rate of the current position times
+  // `rate_factor`. Throws the same errors as step().
   StepReport apply(const LossSums& sums, std::int64_t targets, double rate_factor);
-  void stand_at(const Position& position) { position_ = position; }  // another rank has made the updates
+  void stand_at(const Position& position) { position_ = position; }  // other ranks made the updates
 
   const Position& position() const { return position_; }
   std::int64_t batch() const { return course_.batch_at(position_); }  // of the next step
-  // Before the first step: continues there with what now stands in weights(), optimizer() and carried_state(). `batch`:
-  // where it follows the noise scale, the one that it has grown to; 0: the first.
+  // Call this before the first step. Training continues at `position`, with the current contents of weights(),
+  // optimizer() and carried_state(). `batch` is the batch that has grown with the noise scale; 0 is the first batch.
   void start_at(const Position& position, std::int64_t batch = 0);
 
   Backend& backend() { return backend_; }
-  // What weights(), the optimizer's state and the carried state are of.
+  // Returns the part of the model that this rank holds in weights(), the optimizer's state and the carried state.
   const ModelPart& part() const { return part_; }
   LossScale& loss_scale() { return loss_scale_; }
   Vector& weights() { return *weights_; }
   Vector& gradients() { return *gradients_; }
-  // What is evaluated and exported; see Optimizer::evaluated().
+  // Returns the weights that are evaluated and exported; see Optimizer::evaluated().
   Vector& evaluated_weights() { return optimizer_.evaluated(*weights_); }
   Optimizer& optimizer() { return optimizer_; }
   NoiseScale& noise_scale() { return noise_scale_; }
-  std::optional<NoiseGroups>& noise_groups() { return noise_groups_; }  // none: noise.groups is off
-  std::optional<AdaScale>& adascale() { return adascale_; }             // none: it is off
+  std::optional<NoiseGroups>& noise_groups() { return noise_groups_; }  // empty: noise.groups is off
+  std::optional<AdaScale>& adascale() { return adascale_; }             // empty: AdaScale is off
   NoiseFollower& noise_follower() { return noise_follower_; }
-  // What other ranks may have the same bits of, by name.
+  // Returns the named tensors that other ranks may hold with the same bits.
   std::vector<ReplicatedTensor> replicated() {
     return replicated_tensors(part_.parameters, *weights_, optimizer_, plan_.experiment.optimizer);
   }
-  // Before the first step: from now on ranks compare their copies (communication.check_every_steps). `known_good`: see
-  // ReplicaCheck.
+  // Call this before the first step. Ranks then compare their copies (communication.check_every_steps). See
+  // ReplicaCheck for `known_good`.
   void compare_copies(std::function<std::string()> known_good);
-  // Of other groups of ranks, which hold `tensors` alike. After compare_copies().
+  // Compares other groups of ranks, each of which holds the same `tensors`. Call it after compare_copies().
   std::unique_ptr<ReplicaCheck> make_comparison(std::vector<ReplicatedTensor> tensors, ReplicaGroups groups) {
     return std::make_unique<ReplicaCheck>(backend_, communicator_, std::move(tensors), std::move(groups), known_good_);
   }
-  // Whether they do, and how long the host took for the newest checksum.
+  // compares_copies() returns whether ranks compare their copies. comparison_seconds() returns the seconds that the
+  // host spent on the newest checksum.
   bool compares_copies() const { return replicas_ != nullptr; }
   double comparison_seconds() const { return replicas_ ? replicas_->seconds() : 0; }
-  // Throws Error where they differ now. Collective.
+  // Throws Error if the copies differ now. Collective.
   void check_copies();
   // [rows of this rank, layers of its part, (h, c), hidden]
   std::span<float> carried_state() { return carried_state_; }
@@ -144,7 +152,7 @@ class Trainer {
  private:
   void sleep_if_slow(StepClock& clock, StepTimes& times);
   void stage_next();
-  // `position`: where the pass's step begins.
+  // `position` is where the step of the pass begins.
   void get_input(StepClock& clock, StepTimes& times, const Position& position);
   void forward(StepClock& clock, StepTimes& times, const Position& position);
   bool keeps_reading(const Position& next);
@@ -180,7 +188,7 @@ class Trainer {
   std::unique_ptr<Synchronizer> synchronizer_;
   Optimizer optimizer_;
   LossScale loss_scale_;
-  std::unique_ptr<GroupRanks> group_ranks_;  // that share batch norm's workers; null: this rank has them whole
+  std::unique_ptr<GroupRanks> group_ranks_;  // the ranks that share batch norm's workers; null: not shared
   std::unique_ptr<Program> program_;
   std::unique_ptr<PassOrder> order_;
   NoiseScale noise_scale_;
@@ -196,13 +204,13 @@ class Trainer {
   std::function<std::string()> known_good_;
   std::unique_ptr<ReplicaCheck> replicas_;  // null: nothing is compared
   bool compares_next_ = false;              // rank 0's clock asked for it
-  double slow_seconds_;                     // that this rank sleeps in each step (test.slow_rank)
-  std::optional<MicroBatch> staged_;        // what the program's next forward pass takes
+  double slow_seconds_;                     // this rank sleeps so long in each step (test.slow_rank)
+  std::optional<MicroBatch> staged_;        // the input of the program's next forward pass
   bool ahead_ = false;                      // the first pass of the next step has begun
   std::int64_t staged_of_step_ = 0;         // micro-batches of this step that have been staged
-  std::int64_t targets_ = 0;                // of the global batch that the newest pass belongs to
-  bool alone_ = false;                      // compute(): this rank's gradient is a mean by itself
-  double rate_factor_ = 1;                  // of apply()
+  std::int64_t targets_ = 0;                // targets of the newest pass's global batch
+  bool alone_ = false;                      // set by compute(): the mean is over this rank's targets
+  double rate_factor_ = 1;                  // set by apply()
   Position position_;
 };
 
