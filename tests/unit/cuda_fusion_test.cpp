@@ -285,7 +285,7 @@ TEST_F(KeptFusions, ADamagedFileCountsAsNone) {
   EXPECT_EQ(table.choose(device, site(device)), 0u);
 }
 
-// A convolution with `k` output channels. The fused way moves more bytes.
+// A convolution with `k` output channels. The fused way moves more bytes than the plain one.
 FusionSite site_of_channels(AnsweringDevice& device, std::int64_t k, double fused_seconds, double plain_seconds) {
   DnnOperation plain = operation("");
   plain.k = k;

@@ -21,8 +21,8 @@ Experiment experiment() {
   return e;
 }
 
-// A measurement of one rank per core on nodes of two cores. Passes have 8 and 32 samples. The forward pass takes 1 ms +
-// 0.1 ms per sample, and the backward pass takes twice that.
+// A measurement of `ranks` ranks with one thread each, on a node of two cores. Passes have 8 and 32 samples. The
+// forward pass takes 1 ms + 0.1 ms per sample, and the backward pass takes twice that.
 Preflight measured(int ranks, double slower = 1) {
   Preflight p;
   p.version = "1.0";

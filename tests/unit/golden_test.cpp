@@ -140,7 +140,7 @@ TEST(Optimizer, DecayGoesByKindAndClippingByGlobalNorm) {
     config.momentum = 0;
     config.weight_decay = 0.5;
     config.no_decay = no_decay;
-    config.clip_norm = std::sqrt(27.0) / 6;  // the norm sqrt(3 x 9) shrinks gradients to 0.5, not the decay
+    config.clip_norm = std::sqrt(27.0) / 6;  // gradients of 3 shrink to 0.5, the decay does not
     Optimizer optimizer(config, table, *backend);
     optimizer.update(*weights, *gradients, {0.1}, 1, 0);
     for (const Parameter& p : table.all()) {
