@@ -17,7 +17,7 @@ struct Case {
   Graph graph;
   std::int64_t rows, micro_batch, group;
   // How far 10-bit fractions and bf16 move the gradient, through rounding and through ReLUs that rounding opens or
-  // closes. The values are measured, plus one half.
+  // closes. They are 1.5 times measured values.
   double half_gradient, bf16_gradient;
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {

@@ -345,7 +345,7 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
         auto* scalars = memory.make<UpdateScalars>(1);
         *scalars = {.squared_norm = 1, .gradient_scale = 0.25f, .applied = 1};
         // There is a gap, and there are ends inside four elements, a range inside one vector, a range over several
-        // chunks, and a range after the last block's count.
+        // chunks, and a range up to the last element.
         const std::vector<UpdateRange> ranges = {
             {2, 3, 0.5f}, {3, 11, 0}, {64, 9001, 0.1f}, {9001, 9002, 0.2f}, {9990, 10000, 0}};
         const DevicePlaces places = device_places(memory, update_places(ranges, {}));
