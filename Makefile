@@ -35,7 +35,7 @@ STEP = $(if $(COUNTING),[],$(if $(TO_DO),,$(eval TO_DO := $(to_do)))$(eval DONE 
 sources = $(sort $(shell find -H $(1) -name '*.cpp' 2> /dev/null))
 objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(1)))
 
-KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set, as below
+KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set
 # These sources include CUDA's headers. A build without CUDA leaves them out and uses files that replace them.
 CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/device/planner% backend/cuda/dnn/plans% cluster/nccl_library%)
 WITHOUT_CUDA_PATTERNS := src/backend/cuda/device/without_cuda% src/cluster/without_nccl%

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares experiments with every optimizer with second implementations, which are the optimizers of tests/golden on
-PyTorch's gradients.
+"""Checks experiments with every optimizer against second implementations, the optimizers of tests/golden with PyTorch's
+gradients.
 
   make demo                                                       (for the program and the names)
   build/pytorch/bin/python tests/bench/optimizer_check.py         (about 5 minutes on 2 cores)

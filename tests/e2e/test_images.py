@@ -77,7 +77,7 @@ def test_one_rank_is_two_ranks_is_four_ranks_with_batch_norm(workshop, data_sets
 
 
 def test_ranks_that_share_a_worker_are_one_rank(images):
-    """Two workers of 8 on 4 ranks, and three of 4 on 2 and 4 ranks. A run continues with workers shared and whole."""
+    """Two workers of 8 on 4 ranks, and three of 4 on 2 and 4 ranks. A run continues when workers become shared or whole."""
     for batch, shared in (({"global": 16, "worker": 8}, [4]), ({"global": 12, "worker": 4}, [2, 4])):
         experiment = {**RESNET, "batch": batch}
         one = images.train(f"{batch['global']}-1", ranks=1, **experiment)

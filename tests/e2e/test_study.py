@@ -113,7 +113,7 @@ def test_every_trial_of_every_study_is_planned(workshop):
         study = yaml.safe_load(path.read_text())
         experiment = yaml.safe_load((path.parent / study["experiment"]).read_text())
         words = []
-        if experiment["model"]["kind"] == "char_lstm":  # its names are missing here, and the workshop's are too few for its batches
+        if experiment["model"]["kind"] == "char_lstm":  # the workshop has too few names for it
             words = [f"data.train={workshop.data}-train", f"data.validation={workshop.data}-validation"]
             study.update(vary={"batch_per_rank": [32]}, experiment=str(path.parent / study["experiment"]))
             path = workshop.folder / path.name

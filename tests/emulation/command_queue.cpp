@@ -83,7 +83,7 @@ void CommandQueues::run_elsewhere(std::size_t stream) {
   for (std::size_t other = 0; other < queues_.size(); ++other)
     if (other != stream && run_one(other)) return;
   const timespec moment{0, 10'000};
-  nanosleep(&moment, nullptr);  // two, so that a fast lane does not overwrite what a slow lane reads
+  nanosleep(&moment, nullptr);  // leaves the core to other ranks
 }
 
 void CommandQueues::finish(std::size_t stream) {

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Runs all checks that need a GPU: tests/gpu/check.sh [--call 1|2] [--take FOLDER] [--dry] [--only NAME] [--list]
 
-  --call 1        the first ten minutes with a GPU, the most valuable checks first: kernels and operations, graphs, one search
-                  for fusions and plans, images/s, characters/s, PyTorch in CUDA graphs, the kernel table
+  --call 1        the first ten minutes with a GPU, the most valuable checks first: kernels and operations, graphs, one
+                  search for fusions and plans, images/s, characters/s, PyTorch in CUDA graphs, the kernel table
   --call 2        the next ten minutes: ranks on one GPU, abort, resume, memory, sanitizer, the other comparisons
   --take FOLDER   use the results of an earlier call's search (its search.tar.gz), so that no part has to search
-  --dry           the same checks in the same order with the host device and the CPU instead of the GPU, on narrow networks;
-                  this tests the checks and says nothing about speed
+  --dry           the same checks in the same order with the host device and the CPU instead of the GPU, on narrow
+                  networks; this tests the checks and says nothing about speed
 
 Every check has its own time limit, and its failure does not stop the others. The limits of a call add up to at most 570
 s. Files go to $OUT (results/gpu/check when it is not set). There are at most 8: check-CALL.json, .md and .log,

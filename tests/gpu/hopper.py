@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Checks the kernels of bin/libringtrain-hopper.so by reading their compiled code. It needs no GPU.
 
-  tests/gpu/hopper.py            compares with results/cuda_hopper_kernels.csv; the exit code is 1 when a kernel uses local
-                                 memory (spilled registers, for example), multiplies or loads in another way than its tile
-                                 says, or when its row is not the recorded one
+  tests/gpu/hopper.py            compares with results/cuda_hopper_kernels.csv; the exit code is 1 when a kernel uses
+                                 local memory (spilled registers, for example), multiplies or loads in another way than
+                                 its tile says, or when its row is not the recorded one
   tests/gpu/hopper.py --record   writes the table
 
 The table says for each kernel how many registers it uses, how many HGMMA instructions of which shape it has, how many

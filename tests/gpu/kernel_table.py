@@ -2,7 +2,7 @@
 """Compares each command of ringtrain's ResNet-50 step on a GPU, timed alone, with the bound of the same work.
 
   tests/gpu/kernel_table.py [--precision bf16] [--batch 256]     runs build/bench/cuda_commands
-  tests/gpu/kernel_table.py --commands FILE.csv                  takes the file that it has printed before (of one precision)
+  tests/gpu/kernel_table.py --commands FILE.csv                  takes its output of one precision
 
 resnet50_kernels.csv holds, per image, the bytes and FLOPs of every kernel of a step whose batch norms are fused as in
 NVIDIA's MLPerf submissions (statistics in epilogues, scale-bias-ReLU in prologues, dReLU and the norm's sums after the

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the registers and memory that the compiled CUDA kernels need, as ptxas reported them during compilation.
 
-  tests/gpu/resources.py            compares with results/cuda_kernel_resources.csv; the exit code is 1 when a kernel spills
-                                    registers to memory, or when a kernel's row is not the recorded one
+  tests/gpu/resources.py            compares with results/cuda_kernel_resources.csv; the exit code is 1 when a kernel
+                                    spills registers to memory, or when a kernel's row is not the recorded one
   tests/gpu/resources.py --record   writes the table
 
 The table is compiled into the program, which sizes grids by it (src/backend/cuda/kernels/occupancy.h). Another version

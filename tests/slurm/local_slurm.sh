@@ -3,7 +3,7 @@
 # a folder of their own, with ports of their own, and does not touch /etc. tests/README.md lists the differences from a
 # real cluster.
 #
-#   tests/slurm/local_slurm.sh start [--install]   --install: install missing packages with apt-get (as root, Debian or Ubuntu)
+#   tests/slurm/local_slurm.sh start [--install]   --install: also install packages (root, Debian or Ubuntu)
 #   . <(tests/slurm/local_slurm.sh env)            then sbatch, srun, squeue as on any cluster
 #   tests/slurm/local_slurm.sh status
 #   tests/slurm/local_slurm.sh stop                ends jobs and daemons and removes files; the packages stay

@@ -88,7 +88,7 @@ class ReducedSource : public WithFolder {
   }
 };
 
-// The first pictures of the order replace all pictures. They themselves are the same with and without reading and
+// A reduced source repeats the first pictures of the order. They themselves are the same with and without reading and
 // decoding.
 TEST_F(ReducedSource, GivesTheFirstPicturesWithoutReadingOrDecodingThem) {
   const auto jpeg = data(false);
