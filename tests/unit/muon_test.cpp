@@ -134,7 +134,7 @@ TEST(Muon, MatricesAreOrthogonalisedAsInDouble) {
   });
 }
 
-// Any number of ranks and threads can share the matrices because of this.
+// This property lets any number of ranks and threads share the matrices.
 TEST(Muon, AMatrixHasTheSameBitsOnAnyNumberOfThreadsAndBesideAnyOthers) {
   const std::vector<float> before = drawn(shapes_size, 5);
   const auto made = [&](int threads, bool apart) {
