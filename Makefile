@@ -1,4 +1,4 @@
-# Every command a user types; `make help` lists them. Whatever is built goes to build/ and bin/.
+# All commands that users type. `make help` lists them. All build results go to build/ and bin/.
 
 SHELL := /bin/bash
 Q := $(if $(V),,@) # V=1 shows the commands
@@ -11,45 +11,45 @@ ifeq ($(origin CXX),default)
   CXX := g++
 endif
 OPTIMISE ?= -O3 -g -ffp-contract=fast -fno-math-errno -fno-trapping-math
-# The last two: GCC 12 sees overlaps and overruns inside std::string and std::vector where there are none (its bugs
-# 105651 and 107852).
+# The last two flags are for GCC 12, which reports overlaps and overruns inside std::string and std::vector that do not
+# exist (its bugs 105651 and 107852).
 WARNINGS ?= -Wall -Wextra -Wshadow -Wconversion -Werror $(if $(findstring clang,$(CXX)),,-Wno-restrict -Wno-stringop-overread)
 FLAGS := -std=c++20 $(OPTIMISE) -fopenmp $(WARNINGS)
 CUDA ?= auto
-export NAMES COLUMN # of `make demo`
-export PICTURES PICTURES_COUNT STUDIES RANKS DIGITS # of `make study`
+export NAMES COLUMN # for `make demo`
+export PICTURES PICTURES_COUNT STUDIES RANKS DIGITS # for `make study`
 export CXX CUDA CUDA_ARCHITECTURES MPI_HOME CUDA_HOME CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME JSON_HOME CLI11_HOME GTEST_HOME
 
-# The Python with the modules that plots and tests use; a distribution's packages are seen by its own python3 only.
+# Finds the Python with the modules that plots and tests use. Only a distribution's own python3 sees its packages.
 find_python = for python in python3 /usr/bin/python3; do \
   $$python -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, "h5py matplotlib scipy yaml pytest".split())))' \
   2> /dev/null && echo $$python && exit; done; echo python3
 PYTHON ?= $(shell $(find_python))
 
-# "[12/214]", how far a build is. What it will make is counted by a dry run, before the first line is shown.
+# "[12/214]" shows how far a build is. A dry run counts the targets before the first line is shown.
 to_do = $(shell $(MAKE) --dry-run --no-print-directory COUNTING=yes $(MAKEOVERRIDES) $(MAKECMDGOALS) 2> /dev/null | grep -c 'echo "\[')
 STEP = $(if $(COUNTING),[],$(if $(TO_DO),,$(eval TO_DO := $(to_do)))$(eval DONE += x)[$(words $(DONE))/$(TO_DO)])
 
-# ---- What is built -----------------------------------------------------------------------------------------------
+# ---- Files to build ----------------------------------------------------------------------------------------------
 
 sources = $(sort $(shell find -H $(1) -name '*.cpp' 2> /dev/null))
 objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(1)))
 
-KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set, see below
-# What includes CUDA's headers. A build without CUDA leaves it out and takes the files that stand in for it.
+KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set
+# These sources include CUDA's headers. A build without CUDA leaves them out and uses files that replace them.
 CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/device/planner% backend/cuda/dnn/plans% cluster/nccl_library%)
 WITHOUT_CUDA_PATTERNS := src/backend/cuda/device/without_cuda% src/cluster/without_nccl%
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
-FUZZ_TARGETS := tests/fuzz/target.cpp tests/fuzz/repair.cpp tests/fuzz/damaged_hdf5.cpp $(wildcard tests/fuzz/targets/*.cpp) # driver.cpp: libFuzzer's
+FUZZ_TARGETS := tests/fuzz/target.cpp tests/fuzz/repair.cpp tests/fuzz/damaged_hdf5.cpp $(wildcard tests/fuzz/targets/*.cpp) # driver.cpp needs libFuzzer
 BENCHES := $(patsubst tests/bench/%.cpp,build/bench/%,$(wildcard tests/bench/*.cpp))
 TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildcard tests/mpi/*.cpp),build/tests/mpi_tests) \
   $(if $(wildcard tests/gpu/*.cpp),build/tests/gpu_tests)
 
-# These need no libraries, so nothing is looked for (`make setup` installs what the others look for).
+# These goals need no libraries, so none are searched for. (`make setup` installs the libraries of the other goals.)
 SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize simulate dist clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
-  # build/inputs changes with any variable or flag, and all that is built depends on it.
+  # build/inputs changes with any variable or flag, and all build results depend on it.
   INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON CLI11 GTEST,$(v)=$($(v)_HOME))
   ifneq ($(or $(COUNTING),$(INPUTS)),$(or $(COUNTING),$(file < build/inputs)))
     $(shell mkdir -p build)$(file > build/inputs,$(INPUTS))
@@ -71,10 +71,11 @@ COMPILE = $(CXX) $(FLAGS) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
 LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o %.a,$^)
 DATA_LIBRARIES = $(HDF5_LIBS) $(JPEG_LIBS) $(PNG_LIBS) $(MPI_LIBS) -lpthread
 LIBRARIES = $(CUDA_LIBS) $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES)
-# Nobody else sees CUDA's headers: the rest of the program stays free of them.
+# Only these sources see CUDA's headers. The rest of the program stays free of them.
 $(call objects,$(CUDA_SOURCES)): INCLUDES += $(CUDA_CFLAGS)
 
-# In place of NVIDIA's driver where plans are made for a GPU that is not there (src/backend/cuda/device/planner.h).
+# This library replaces NVIDIA's driver when plans are made for a GPU that is absent
+# (src/backend/cuda/device/planner.h).
 STAND_IN_DRIVER := $(if $(filter on,$(CUDA_STATE)),bin/libcuda-stand-in.so)
 all: bin/ringtrain bin/ringtrain-data $(STAND_IN_DRIVER)
 
@@ -88,24 +89,24 @@ bin/libcuda-stand-in.so: src/backend/cuda/device/stand_in_driver.c build/config.
 	@echo "$(STEP) link    $@"
 	$(Q)$(CXX) -x c -O1 -fPIC -Wall -Wextra -Werror -shared -Wl,-soname,libcuda.so.1 $< -o $@
 
-# cuDNN's front end is a quarter of a million lines after the preprocessor, and none of them is in a hurry.
+# cuDNN's front end has a quarter of a million lines after the preprocessor, and its speed does not matter.
 build/obj/backend/cuda/dnn/plans.o: FLAGS += -O1 -g0
 
-# What each kernel takes of a GPU: lines of kernel, type, compute capability, registers, shared bytes.
+# The resources that each kernel needs on a GPU, as lines of kernel, type, compute capability, registers, shared bytes.
 build/obj/backend/cuda/kernels/occupancy.o: build/generated/kernel_resources.inc
 build/generated/kernel_resources.inc: results/cuda_kernel_resources.csv
 	@mkdir -p $(@D)
 	@awk -F, '!/^#/ && $$1 != "kernel" {printf "{\"%s\", \"%s\", %s, %s, %s},\n", $$1, $$2, $$3, $$4, $$8}' $< > $@
-# The rules of occupancy are compared with those of CUDA's own header.
+# A test compares the rules of occupancy with those of CUDA's own header.
 build/obj/tests/unit/cuda_occupancy_test.o: INCLUDES += $(CUDA_CFLAGS)
 
-# The descriptions of GPUs travel in the executable.
+# The descriptions of GPUs are compiled into the executable.
 build/obj/backend/cuda/device/described.o: build/generated/devices.inc
 build/generated/devices.inc: $(wildcard src/backend/cuda/device/descriptions/*.json)
 	@mkdir -p $(@D)
 	@for file in $(sort $^); do printf '{"%s", R"json(%s)json"},\n' "$$(basename $$file .json)" "$$(cat $$file)"; done > $@
 
-# The converters run on login nodes and laptops too: no oneDNN, and MPI only under mpirun or srun.
+# The converters also run on login nodes and laptops. They need no oneDNN, and MPI only under mpirun or srun.
 bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libdata.a
 	@mkdir -p $(@D)
 	@echo "$(STEP) link    $@"
@@ -113,7 +114,7 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 
 build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(FUZZ_TARGETS) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
 build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) tests/unit/image_reference.cpp $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
-# And the own kernels' tests, with the GPU in place of the emulation.
+# This includes the tests of the own kernels, which run on the GPU here and in the emulation elsewhere.
 GPU_TESTS := $(wildcard tests/gpu/*.cpp) tests/unit/image_reference.cpp $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp))
 build/tests/gpu_tests: $(call objects,$(GPU_TESTS) $(EMULATION_SOURCES)) build/libringtrain.a
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
@@ -122,7 +123,7 @@ build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@echo "$(STEP) link    $@"
 	$(Q)$(LINK) $(GTEST_LIBS) $(LIBRARIES)
 
-# For Clang with libFuzzer: tests/fuzz/run.sh builds it.
+# This target is for Clang with libFuzzer. tests/fuzz/run.sh builds it.
 build/tests/fuzz: $(call objects,tests/fuzz/driver.cpp $(FUZZ_TARGETS)) build/libconverters.a build/libringtrain.a
 	@mkdir -p $(@D)
 	@echo "$(STEP) link    $@"
@@ -132,10 +133,11 @@ $(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
 	@mkdir -p $(@D)
 	@echo "$(STEP) link    $@"
 	$(Q)$(LINK) $(LIBRARIES)
-build/bench/cuda_commands: $(call objects,$(EMULATION_SOURCES)) # which lets it be tried without a GPU
+build/bench/cuda_commands: $(call objects,$(EMULATION_SOURCES)) # to test it without a GPU
 
 KERNEL_OBJECTS = $(foreach isa,$(ISAS),$(KERNELS:src/%.cpp=build/obj/%.$(isa).o))
-# The two that take longest, a minute and more, begin first: at the end they would keep one core busy alone.
+# The two files that take longest, a minute and more, are compiled first. At the end they would keep one core busy
+# alone.
 build/libringtrain.a: $(CUDA_KERNEL_OBJECTS) $(filter %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) \
   $(filter-out %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) $(KERNEL_OBJECTS)
 build/libdata.a: $(call objects,$(DATA_SOURCES))
@@ -152,7 +154,7 @@ build/obj/data_prep/%.o: data_prep/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) -c $< -o $@
 
-# Tests are compiled for a quick build (the code under test is not: it comes from the library, or is the GPU's).
+# Tests are compiled for a quick build. The code under test is not: it comes from the library, or is the GPU's.
 build/obj/tests/%.o: tests/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) $(if $(filter tests/bench/% tests/emulation/%,$<),,-O1) -c $< -o $@
@@ -168,8 +170,8 @@ build/obj/backend/cpu/%.$(1).o: src/backend/cpu/%.cpp build/config.mk
 endef
 $(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
 
-# `-Xptxas -v` says what each kernel takes of the machine: tests/gpu/resources.py makes a table of it.
-# CUDA 13's drivers unpack kernels that were packed for size: a seventh of the bytes, in every program that has them.
+# `-Xptxas -v` reports the resources that each kernel needs. tests/gpu/resources.py makes a table of them. CUDA 13's
+# drivers unpack kernels that were compressed, so every program needs only a seventh of the bytes for them.
 CUDA_PACKED := $(if $(filter-out 11 12,$(firstword $(subst ., ,$(word 2,$(CUDA_VERSIONS))))),--compress-mode=size)
 NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -lineinfo $(CUDA_GENCODE) $(CUDA_PACKED) -Werror all-warnings -Xptxas -v \
   -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -Isrc
@@ -177,7 +179,7 @@ build/obj/%.cu.o: src/%.cu build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
 
-# Convolutions from CUTLASS for Hopper, a library of their own (make hopper): 12 kernels, half a minute each.
+# The convolutions from CUTLASS for Hopper are a library of their own (make hopper) with 12 kernels, half a minute each.
 HOPPER_LIBRARY := $(if $(CUTLASS_INCLUDE),bin/libringtrain-hopper.so)
 HOPPER_OBJECTS := $(patsubst src/%.cu,build/obj/%.cu.o,$(sort $(shell find src/backend/cuda/hopper -name '*.cu'))) build/obj/backend/cuda/hopper/tiling.pic.o
 HOPPER_NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -DNDEBUG -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -diag-suppress 550 \
@@ -194,7 +196,7 @@ bin/libringtrain-hopper.so: $(HOPPER_OBJECTS)
 	@echo "$(STEP) link    $@"
 	$(Q)$(CXX) -shared -o $@ $^ -Wl,--exclude-libs,ALL -Wl,-z,defs $(CUDA_LIBS) -lpthread
 
-# What `--version` prints; the file changes, and programs are linked again, only with the commit or the flags.
+# The text of `--version`. The file changes only with the commit or the flags, and programs are then linked again.
 build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
 build/generated/build_info.h: always
 	@mkdir -p $(@D)
@@ -237,7 +239,7 @@ help:
 	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME CLI11_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
 	@echo "           CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
 
-# What the two commands build, they build on all cores, unless told how many.
+# These two commands build on all cores, unless a number of jobs is given.
 ALL_CORES = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 setup:
@@ -264,7 +266,7 @@ test-slurm: setup
 	@PYTHON="$(PYTHON)" tests/run_tests slurm
 
 .PHONY: tests
-tests: $(TESTS) build/bench/cuda_commands # a check of the GPU is dry-run by `make test`
+tests: $(TESTS) build/bench/cuda_commands # `make test` dry-runs the checks of a GPU
 
 test-unit test-mpi test-e2e test-gpu: test-%: all tests
 	@PYTHON="$(PYTHON)" tests/run_tests $*
@@ -310,7 +312,7 @@ PREFIX ?= /usr/local
 install: all
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" .ci/install.sh
 
-# The files of the last commit, and COMMIT, which says its name where there is no git.
+# The archive has the files of the last commit, and COMMIT, which holds the commit's name where there is no git.
 dist:
 	@commit=$$(git describe --always) && mkdir -p build && git archive --format=tar --prefix=ringtrain-$$commit/ \
 	  --add-virtual-file=ringtrain-$$commit/COMMIT:$$commit HEAD | gzip -9n > build/ringtrain-$$commit.tar.gz && \

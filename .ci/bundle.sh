@@ -1,20 +1,21 @@
 #!/bin/bash
-# Makes build/ringtrain-bundle-MACHINE.tar.gz: the programs, the GPU's tests and all libraries that they need, the C library
-# and its loader included, CUDA's excepted. start.sh becomes `ringtrain` in it. Programs are built before (make bundle).
+# Makes build/ringtrain-bundle-MACHINE.tar.gz, which holds the programs, the GPU's tests and all libraries that they
+# need, including the C library and its loader, but not CUDA's libraries. start.sh becomes `ringtrain` in it. The
+# programs must be built before (make bundle).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-limit_mib=56 # a machine with a GPU may take 64 MiB in all
+limit_mib=56 # a machine with a GPU may accept only 64 MiB in all
 folder=build/bundle/ringtrain-bundle
 archive=build/ringtrain-bundle-$(uname -m).tar.gz
 rm -rf build/bundle "$archive"
 mkdir -p $folder/{bin,lib,programs,build/tests,build/bench,mpi/{plugins,pmix,share,lib,etc}}
 
 of_cuda='libcuda|libcudart|libcudnn|libnccl|libcublas|libnvrtc|libnvidia'
-needed_by() { # files: the libraries that they need, as paths
+needed_by() { # files; prints the paths of the libraries that they need
   ldd "$@" | sed -nE 's/.*=> (\/[^ ]+) .*/\1/p' | grep -vE "/($of_cuda)" | sort -u
 }
 
-# ---- Programs: stripped, behind links to the start script ----------------------------------------------------------
+# ---- Programs: stripped, started through links to the start script --------------------------------------------------
 for program in bin/ringtrain bin/ringtrain-data build/tests/unit_tests build/tests/gpu_tests build/bench/cuda_commands; do
   [ -e "$program" ] || continue
   strip -o "$folder/programs/${program##*/}" "$program"
@@ -25,7 +26,7 @@ done
 [ -e bin/libringtrain-hopper.so ] && strip --strip-unneeded -o $folder/bin/libringtrain-hopper.so bin/libringtrain-hopper.so
 cp .ci/start.sh $folder/ringtrain
 
-# ---- MPI: Open MPI opens its parts by name; those that want a network's libraries stay behind ------------------------
+# ---- MPI: Open MPI opens its plug-ins by name; plug-ins that need a network's libraries are left out -----------------
 mpirun=$(sed -n 's/^MPIRUN := //p' build/config.mk)
 mpirun=$(readlink -f "$(command -v "${mpirun:-mpirun}")")
 if grep -qE "Open MPI|OpenRTE" <<< "$("$mpirun" --version 2> /dev/null)"; then
@@ -50,7 +51,7 @@ for library in $(needed_by $folder/programs/* $folder/mpi/plugins/*.so $folder/m
   cp -L "$library" "$folder/lib/"
 done
 libc=$(dirname "$(ldd bin/ringtrain | sed -nE 's/.*libc\.so\.6 => (\/[^ ]+) .*/\1/p')")
-# Empty shells and look-ups that CUDA's libraries and the C library open: of the same version as libc.
+# CUDA's libraries and the C library open these empty or look-up libraries, which must have the version of libc.
 for library in libdl.so.2 librt.so.1 libpthread.so.0 libutil.so.1 libresolv.so.2 libnss_files.so.2 libnss_dns.so.2 libz.so.1; do
   [ -e "$libc/$library" ] && cp -L "$libc/$library" $folder/lib/
 done
@@ -58,12 +59,12 @@ cp -L "$(readelf -p .interp bin/ringtrain | sed -nE 's/.* (\/[^ ]+ld-[^ ]+)$/\1/
 chmod -R u+w $folder
 strip --strip-unneeded $folder/mpi/plugins/*.so $folder/mpi/pmix/*.so 2> /dev/null || true
 
-# ---- What the programs read, and what runs them ----------------------------------------------------------------------
+# ---- Files that the programs read, and the scripts that run them -----------------------------------------------------
 cp -r configs $folder/
 mkdir -p $folder/tests $folder/results
 cp -r tests/{gpu,bench,golden,mpirun.sh,run_tests} $folder/tests/
 cp -r results/bench $folder/results/
-cp results/cuda_plans_*.csv $folder/results/ # what the GPU's tests ask for
+cp results/cuda_plans_*.csv $folder/results/ # the GPU's tests read them
 mkdir -p $folder/src/backend/cuda/device && cp -r src/backend/cuda/device/descriptions $folder/src/backend/cuda/device/
 find $folder/tests \( -name '*.cpp' -o -name '*.pyc' \) -delete
 sed "s/COMMIT/$(git describe --always --dirty 2> /dev/null || echo unknown)/" > $folder/README <<'TEXT'

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Installs what `make fuzz` needs beside the build: Clang 19 with its run-time libraries, OpenMP and
-# symbolizer (Clang 14, Debian 12's own, has no <source_location>). CLANG=/path/to/clang++ names another one. Prints it.
+# Installs what `make fuzz` needs in addition to the build: Clang 19 with its run-time libraries, OpenMP and symbolizer.
+# (Debian 12's own Clang 14 has no <source_location>.) CLANG=/path/to/clang++ names another compiler. Prints the
+# compiler.
 set -eu
 packages="clang-19 libclang-rt-19-dev libomp-19-dev llvm-19"
 if [ -n "${CLANG:-}" ]; then

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Finds the libraries and writes build/config.mk, which the Makefile includes. Runs when a variable or a flag changed.
-# A library that was asked for (X_HOME set, CUDA=1) or is needed and is missing ends the build and names the variable.
+# Finds the libraries and writes build/config.mk, which the Makefile includes. It runs when a variable or a flag has
+# changed. If a library is missing that was asked for (X_HOME set, CUDA=1) or is needed, the build ends and names the
+# variable.
 set -u
 output=${1:?usage: .ci/configure.sh OUTPUT}
 CXX=${CXX:-g++}
@@ -13,7 +14,7 @@ fail() { # what is wrong, what to do
   exit 1
 }
 
-# Does a program with this header link with these flags?
+# Returns whether a program with this header links with these flags.
 links() { # header, flags...
   local header=$1
   shift
@@ -21,7 +22,7 @@ links() { # header, flags...
   "$CXX" -std=c++20 "$scratch/probe.cpp" -o "$scratch/probe" "$@" 2> "$scratch/log"
 }
 
-# The value of a macro of a header.
+# Prints the value of a macro of a header.
 macro() { # name, header, flags...
   local name=$1 header=$2
   shift 2
@@ -29,7 +30,7 @@ macro() { # name, header, flags...
     "$CXX" -std=c++20 -x c++ -E -P - "$@" 2> /dev/null | sed -n 's/^ringtrain_value //p' | tr -d '" '
 }
 
-# The library's folder below X_HOME.
+# Prints the library's folder below X_HOME.
 library_folder() { # home, library name
   local folder
   for folder in "$1/lib64" "$1/lib" "$1/lib/$("$CXX" -dumpmachine)" "$1/lib/$(uname -m)-linux-gnu" "$1"; do
@@ -37,7 +38,8 @@ library_folder() { # home, library name
   done
 }
 
-# Sets cflags and libs of one library: from X_HOME when it is set, else from pkg-config, else from the system's folders.
+# Sets cflags and libs of one library. They come from X_HOME if it is set, else from pkg-config, else from the system's
+# folders.
 find_library() { # variable, header, library ("" = header only), Debian package, module/spack name, pkg-config names...
   local variable=$1 header=$2 library=$3 package=$4 module=$5 home folder="" name
   shift 5
@@ -45,7 +47,7 @@ find_library() { # variable, header, library ("" = header only), Debian package,
   if [ -n "$home" ]; then
     [ -e "$home/include/$header" ] || fail "$variable=$home has no include/$header" "Set $variable to the folder that holds include/ and lib/ of $module, or unset it."
     cflags="-isystem $home/include" libs=""
-    [ "$home" -ef /usr ] && cflags="" # named again it would come before the compiler's own headers
+    [ "$home" -ef /usr ] && cflags="" # named again, it would come before the compiler's own headers
     if [ -n "$library" ]; then
       folder=$(library_folder "$home" "$library")
       [ -n "$folder" ] || fail "$variable=$home has no lib/lib$library" "Set $variable to the folder that holds include/ and lib/ of $module, or unset it."
@@ -68,14 +70,16 @@ find_library() { # variable, header, library ("" = header only), Debian package,
     "Debian: apt-get install $package (make setup does it) · modules: module load $module · spack: spack load $module · or set $variable."
 }
 
-# What keeps the GPU backend from being built: an error with CUDA=1, else a build for CPUs that says why.
+# Says why the GPU backend cannot be built. With CUDA=1 this is an error. Otherwise the build is for CPUs only and tells
+# the reason.
 no_cuda() { # what is missing, what to do
   [ "${CUDA:-auto}" = 1 ] && fail "CUDA=1, but $1" "$2 Or build with CUDA=0."
   cuda_line="off ($1)"
   return 1
 }
 
-# The folder of a header that CUDA, cuDNN or NCCL brings: below its own variable, beside CUDA, or the compiler's own.
+# Finds the folder of a header of CUDA, cuDNN or NCCL: below its own variable, next to CUDA, or in the compiler's
+# folders.
 find_header() { # variable, header, flags; sets folder ("" = the compiler finds it)
   local home=${!1:-}
   for home in ${home:+"$home"} "$cuda_home"; do
@@ -138,7 +142,7 @@ find_cuda() {
   frontend=$(sed -n 's/#define CUDNN_FRONTEND_M[AI][JN]OR_VERSION *//p' "$found/cudnn_frontend_version.h" | paste -sd.)
   cuda_cflags+=" -isystem $found -DNV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING" # cuDNN is opened at run time (libraries.h)
 
-  # One object for each kind of GPU, and the last one's portable code for those that are newer.
+  # Compiles one object for each kind of GPU, and the portable code of the last one for newer GPUs.
   local known architecture last=""
   known=$("$nvcc" --list-gpu-arch)
   cuda_gencode=""
@@ -151,14 +155,14 @@ find_cuda() {
   done
   [ -n "$last" ] || no_cuda "$nvcc knows none of the architectures 80 90 100" "Set CUDA_ARCHITECTURES." || return
   cuda_gencode+=" -gencode arch=compute_$last,code=compute_$last"
-  case $(command -v "$CXX") in */ccache/*) nvcc="ccache $nvcc" ;; esac # nvcc is cached where the compiler is
+  case $(command -v "$CXX") in */ccache/*) nvcc="ccache $nvcc" ;; esac # nvcc is cached if the compiler is
   cuda_nvcc=$nvcc cuda_state=on
   cuda_versions="CUDA $((cuda / 1000)).$((cuda % 1000 / 10)), cuDNN $cudnn (front end $frontend), NCCL $nccl,$(grep -oE 'code=sm_[0-9af]+' <<< "$cuda_gencode" | sed 's/code=/ /' | tr -d '\n')"
   cuda_line="on ($cuda_versions; $cuda_home)"
   [ "${CUDA:-auto}" = 1 ] || cuda_line+=$'\n             make demo CUDA=0 builds without it, and sooner'
 }
 
-# CUTLASS's headers, for the library that `make hopper` builds; all else is built without them.
+# Finds CUTLASS's headers for the library that `make hopper` builds. Nothing else needs them.
 find_cutlass() {
   cutlass_include=${CUTLASS_HOME:+$CUTLASS_HOME/include}
   if [ -n "$cutlass_include" ]; then
@@ -186,14 +190,14 @@ find_cutlass
 [ $cuda_state = on ] || cutlass_include=""
 [ $cuda_state = on ] || cuda_home="" cuda_cflags="" cuda_libs="" cuda_gencode=""
 
-# MPI: what its compiler wrapper would add.
+# For MPI, takes the flags that its compiler wrapper would add.
 mpicxx=${MPI_HOME:+$MPI_HOME/bin/mpicxx}
 mpicxx=${mpicxx:-$(command -v mpicxx || true)}
 if [ -n "$mpicxx" ]; then
   [ -x "$mpicxx" ] || fail "MPI_HOME=$MPI_HOME has no bin/mpicxx" "Set MPI_HOME to MPI's folder, or unset it to take mpicxx from PATH."
   if mpi_cflags=$("$mpicxx" --showme:compile 2> /dev/null); then
     mpi_libs=$("$mpicxx" --showme:link)
-  else # MPICH and its kin print the whole command
+  else # MPICH and similar MPIs print the whole command
     shown=$("$mpicxx" -show | cut -d' ' -f2-) || fail "$mpicxx knows neither --showme:compile nor -show"
     mpi_cflags=$(tr ' ' '\n' <<< "$shown" | grep -E '^-[ID]' | tr '\n' ' ')
     mpi_libs=$(tr ' ' '\n' <<< "$shown" | grep -E '^-([Ll]|Wl)' | tr '\n' ' ')
@@ -245,7 +249,7 @@ find_library CLI11_HOME CLI/CLI.hpp "" libcli11-dev cli11 CLI11
 cli11_cflags=$cflags
 cli11_version=$(macro CLI11_VERSION CLI/Version.hpp $cflags)
 
-# Only the tests need GoogleTest; without it everything else builds.
+# Only the tests need GoogleTest. Without it everything else builds.
 gtest_found=$( (find_library GTEST_HOME gtest/gtest.h gtest libgtest-dev googletest gtest && echo "$cflags|$libs") 2>&1)
 gtest_libs="" gtest_cflags=""
 case $gtest_found in

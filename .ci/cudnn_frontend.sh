@@ -1,6 +1,6 @@
 #!/bin/bash
-# Puts cuDNN's front end (headers only) into build/cudnn-frontend: NVIDIA's package from PyPI, this version and these
-# bytes, without the Python packages that it would bring along.
+# Puts cuDNN's front end (headers only) into build/cudnn-frontend. It is NVIDIA's package from PyPI in a fixed version
+# with a fixed checksum, without the Python packages that it depends on.
 set -eu
 version=1.32.0
 sha256=c6006556017a4d1c914c52a556c71b1267f2d6a0500f742e7b4edef539878df0
@@ -14,7 +14,7 @@ python=$(python_with_pip)
 mkdir -p build
 scratch=$(mktemp -d build/cudnn-frontend.XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
-# The headers are the same for every machine and Python; this one has the recorded bytes.
+# The headers are the same for every machine and Python. This file has the recorded checksum.
 download_wheels "$scratch" --platform manylinux_2_28_x86_64 --implementation cp --python-version 3.11 --abi cp311 \
   <<< "nvidia-cudnn-frontend==$version --hash=sha256:$sha256"
 "$python" -c 'import sys, zipfile

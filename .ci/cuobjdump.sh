@@ -1,6 +1,6 @@
 #!/bin/bash
-# Puts cuobjdump and nvdisasm, which say what compiled kernels consist of, into build/cuobjdump: NVIDIA's packages from
-# PyPI, these versions and these bytes. CUDA toolkits mostly have both; prints the folder that has them.
+# Puts cuobjdump and nvdisasm, which show the code of compiled kernels, into build/cuobjdump. They are NVIDIA's packages
+# from PyPI in fixed versions with fixed checksums. Most CUDA toolkits have both. Prints the folder that has them.
 set -eu
 cd "$(dirname "$0")/.."
 home=$(sed -n 's/^CUDA_FOLDER := //p' build/config.mk 2> /dev/null || true)

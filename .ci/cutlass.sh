@@ -1,6 +1,6 @@
 #!/bin/bash
-# Puts CUTLASS's headers into build/cutlass: NVIDIA's package from PyPI, this version and these bytes, without the Python
-# packages that it would bring along.
+# Puts CUTLASS's headers into build/cutlass. They are NVIDIA's package from PyPI in a fixed version with a fixed
+# checksum, without the Python packages that it depends on.
 set -eu
 version=4.2.0.0
 sha256=f9599ada45c7bcb6bf53f7d3f0a7d154183e53451c01bfa59eecd37dd4a693f6

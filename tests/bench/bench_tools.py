@@ -1,5 +1,5 @@
-"""What the comparisons with PyTorch share: running both sides in turn (A B B A), windows of a run's own records, what a
-recorded figure has to name, options and files."""
+"""Shared by the comparisons with PyTorch: running both sides in turn (A B B A), windows of a run's own records, the
+facts that every recorded figure needs, options and files."""
 import argparse
 import csv
 import datetime
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 WORK = ROOT / "build" / "bench"
 
-# A program for a Python that has Pillow: 256 made-up photographs into the folder that it is given.
+# A program for a Python with Pillow. It writes 256 made-up photographs into the folder in its argument.
 MADE_UP = """
 import sys, numpy, PIL.Image
 dice = numpy.random.default_rng(1)
@@ -44,7 +44,7 @@ def ringtrain_command(experiment, run_dir, ranks, threads, wrapper=()):
 
 
 def windows(steps, warmup_seconds, window_seconds):
-    """Samples per second of consecutive windows of the run's own clock, the first seconds left out."""
+    """Samples per second of consecutive windows by the run's own clock. The first seconds are left out."""
     start = next((step for step in steps if step["elapsed_seconds"] >= warmup_seconds), None)
     rates = []
     for step in steps:
@@ -55,9 +55,9 @@ def windows(steps, warmup_seconds, window_seconds):
 
 
 def run_ringtrain(write_experiment, what, ranks, options, step_seconds):
-    """Rates of the windows, the records of the steps after the warm-up, and the peak of resident memory over all ranks.
-    write_experiment(seconds) gives the path of an experiment that runs this long; `step_seconds`: about what a step takes, since
-    a window holds at least one."""
+    """Returns the rates of the windows, the records of the steps after the warm-up, and the peak of resident memory
+    over all ranks. write_experiment(seconds) gives the path of an experiment that runs for `seconds`. `step_seconds` is
+    about the time of a step, since a window holds at least one step."""
     run_dir, peaks = WORK / "run", WORK / "peaks"
     for folder in run_dir, peaks:
         shutil.rmtree(folder, ignore_errors=True)
@@ -83,8 +83,8 @@ def run_pytorch(script, ranks, precision, batch, options, *more):
 
 
 def measure(pytorch, ringtrain, batch, gflop_per_sample):
-    """A B B A. pytorch(): PyTorch's report; ringtrain(step_seconds): as run_ringtrain. Returns the row's figures, PyTorch's
-    first report, ringtrain's steps."""
+    """Measures in the order A B B A. pytorch() returns PyTorch's report, and ringtrain(step_seconds) is like
+    run_ringtrain. Returns the figures of the table's row, PyTorch's first report, and ringtrain's steps."""
     first = pytorch()
     runs = [ringtrain(batch / first["samples_per_second"]["median"]) for _ in range(2)]
     last = pytorch()
@@ -122,8 +122,8 @@ def machine():
 
 
 def about(options, torch, **more):
-    """What every recorded figure names. The command gives the same measurement; where Python and the output lie does not
-    matter to it."""
+    """The facts that every recorded figure needs. Running the command again gives the same measurement. The paths of
+    Python and of the output are left out, because they do not matter."""
     given = {key: value for key, value in vars(options).items() if value not in (None, False) and key not in ("python", "output")}
     version_text = call(["bin/ringtrain", "--version"])
     version = dict(line.split(": ", 1) for line in version_text.splitlines() if ": " in line)
@@ -160,7 +160,7 @@ def parse(parser):
 
 
 def write(options, rows, facts, lines):
-    """<output>.csv with a row for every measurement, and <output>.md, whose lines these are."""
+    """Writes <output>.csv with a row for every measurement, and <output>.md with these lines."""
     output = ROOT / options.output
     output.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{output}.csv", "w", newline="") as file:

@@ -1,12 +1,13 @@
-// Where a training step goes on a GPU: microseconds of every command of a program, alone and repeated, beside its bound
-// (bytes / bandwidth or FLOPs / peak, whichever is longer), the one that loses most first.
+// Shows where a training step spends its time on a GPU. It times every command of a program alone and repeated, in
+// microseconds, and compares it with its bound, which is the longer of bytes / bandwidth and FLOPs / peak. The command
+// that loses most comes first.
 //   build/bench/cuda_commands [model=resnet|char_lstm] [precision=bf16] [batch=256] [group=batch] [depth=50] [size=224]
 //   [width=64] [layers=4] [hidden=512] [positions=50] [symbols=128] [dropout=0] [search_seconds=60] [repeat=20]
-//   [flops_per_second=790e12] [bytes_per_second=4.3e12]     what an H200 reached
-// RINGTRAIN_PLAN_CACHE: a folder of plans and timed fusions that are made already. RINGTRAIN_TEST_DEVICE=host: tries
-// this program without a GPU.
-// CSV on standard output; on standard error what it took of the table of fusions, the memory, and the gaps between
-// graph nodes: the parts of a step replayed as graphs against the sum of their commands.
+//   [flops_per_second=790e12] [bytes_per_second=4.3e12]     defaults: the rates that an H200 reached
+// RINGTRAIN_PLAN_CACHE names a folder with plans and timed fusions from earlier runs. RINGTRAIN_TEST_DEVICE=host runs
+// this program without a GPU, to test it.
+// The CSV goes to standard output. Standard error shows the choices of the table of fusions, the memory, and the gaps
+// between graph nodes, which are the time of the step's parts replayed as graphs minus the sum of their commands.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -77,7 +78,7 @@ const char* part_name(cuda::Schedule::Part part) {
   return part == Part::forward ? "forward" : part == Part::backward ? "backward" : "weights";
 }
 
-// The host device by the host's clock: tries this program, says nothing about a GPU.
+// The host device with the host's clock. It tests this program and says nothing about a GPU.
 class TimedHost final : public cuda::HostDevice {
  public:
   double time(const std::function<void(cuda::Stream)>& work, int repetitions) override {
@@ -106,7 +107,7 @@ struct Timed {
   double lost() const { return seconds - bound; }
 };
 
-// Each alone and repeated, the one that loses most first.
+// Times each command alone and repeated. The command that loses most comes first.
 std::vector<Timed> time_commands(cuda::Device& device, const cuda::Schedule& schedule, const Options& o) {
   const double flops = std::stod(o.given.at("flops_per_second")), bytes = std::stod(o.given.at("bytes_per_second"));
   std::vector<Timed> timed;
@@ -130,7 +131,8 @@ void print_commands(const std::vector<Timed>& commands) {
                 t.command->flops, t.command->bytes);
 }
 
-// Seconds of all segments of a part, each replayed as one graph (as training does) where its commands may be captured.
+// Returns the seconds of all segments of a part. Each is replayed as one graph, as in training, if its commands can be
+// captured.
 double time_graphs(cuda::Device& device, const cuda::Schedule& schedule, cuda::Schedule::Part part, int repeat) {
   double seconds = 0;
   for (const cuda::Schedule::Segment& segment : schedule.segments()) {
@@ -150,8 +152,8 @@ double time_graphs(cuda::Device& device, const cuda::Schedule& schedule, cuda::S
   return seconds;
 }
 
-// A part's graphs against the sum of its commands alone. What is more is lost between nodes; it can be less, for a node
-// finds in the cache what the one before it has written.
+// Compares a part's graphs with the sum of its commands timed alone. A positive difference is lost between nodes. The
+// difference can be negative, because a node finds the output of the node before it in the cache.
 void print_gaps(cuda::Device& device, const cuda::Schedule& schedule, const std::vector<Timed>& commands, int repeat) {
   using Part = cuda::Schedule::Part;
   std::fprintf(stderr, "part: commands, sum alone, bound, as graphs, gaps between nodes (us)\n");

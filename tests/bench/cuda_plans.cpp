@@ -1,12 +1,12 @@
-// Which plans cuDNN makes for the models on GPUs that are only described, and which fusions the layers then take:
+// Asks cuDNN for the models' plans on GPUs that are only described, and lists the fusions that the layers then choose:
 //
 //   make bin/ringtrain build/bench/cuda_plans
 //   for d in a100 b200 h100 h200; do
 //     RINGTRAIN_EXECUTABLE=bin/ringtrain build/bench/cuda_plans $d results
 //   done
 //
-// writes results/cuda_plans_DEVICE.csv and results/cuda_fusions_DEVICE.csv. Answers that the first holds for the same
-// graph, description and cuDNN are kept; the rest takes about 0.3 s each, on two threads.
+// It writes results/cuda_plans_DEVICE.csv and results/cuda_fusions_DEVICE.csv. Answers in the first file for the same
+// graph, description and cuDNN are kept. Each new answer takes about 0.3 s, on two threads.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -51,7 +51,7 @@ void record(const std::string& name, const std::string& folder) {
   std::vector<std::string> fusions;
   for (const auto& part : lines) fusions.insert(fusions.end(), part.begin(), part.end());
   write_lines(cat(folder, "/cuda_fusions_", name, ".csv"), fusion_header, fusions);
-  // Two threads may have asked the same; the order of asking is chance.
+  // Two threads may have asked the same question, and the order of the answers is random.
   std::vector<std::string> answers = read_lines(plans);
   std::sort(answers.begin(), answers.end());
   answers.erase(std::unique(answers.begin(), answers.end()), answers.end());

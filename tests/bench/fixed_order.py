@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What communication.order: fixed costs, and what it is for: the same runs on 1, 2 and 4 ranks, with gradients added in any order and
-in the fixed one. A run in any order comes twice: with the micro-batch that it would choose, and with that of the fixed order. Ranks that
-wait keep their processors busy, so processor seconds compare runs of one rank only.
+"""Measures the cost and the effect of communication.order: fixed. The same runs are made on 1, 2 and 4 ranks, with
+gradients added in any order and in the fixed order. A run in any order is made twice: with the micro-batch that it
+would choose, and with that of the fixed order. Ranks that wait keep their processors busy, so processor seconds can
+only be compared between runs of one rank.
 
   tests/bench/fixed_order.py [--rounds 3]            about 8 minutes on 2 cores
 
-Needs the data of `make demo` and `make study` (data_prep/study_data.sh names, digits). Writes results/bench/fixed_order.csv.
+Needs the data of `make demo` and `make study` (data_prep/study_data.sh names, digits). Writes
+results/bench/fixed_order.csv.
 """
 import argparse
 import csv

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""What bounds ResNet-50's training on an H200 when every layer takes the library of convolutions for Hopper where it can.
+"""Computes the bound of ResNet-50's training on an H200 if every layer uses the library of convolutions for Hopper
+where it can.
 
-Each kernel k moves B_k bytes and makes F_k floating-point operations per image; it takes at least max(B_k / bandwidth,
-F_k / rate). The bound is one over the sum. 16-bit NHWC activations, ReLU masks of a bit, 224 x 224 pixels, v1.5.
+Each kernel k moves B_k bytes and makes F_k floating-point operations per image, so it takes at least max(B_k /
+bandwidth, F_k / rate). The bound is one over the sum of these times. Activations are 16-bit NHWC, ReLU masks have one
+bit, images have 224 x 224 pixels, and the network is v1.5.
 
   tests/bench/hopper_bound.py [--bandwidth 4.3e12] [--rate 790e12] [--batch 256] [--kernels]
 
-Where the library refuses (7 x 7 maps, data gradients with a stride, the stem), the sums are own kernels' and the products
-cuDNN's. Partial sums count too: two of 4 bytes for each channel of a tile of 128 pixels, written and read once.
+Where the library refuses (7 x 7 maps, data gradients with a stride, the stem), own kernels compute the sums and cuDNN
+computes the products. Partial sums count, too: each channel of a tile of 128 pixels has two of 4 bytes, which are
+written and read once.
 """
 import argparse
 from dataclasses import dataclass
@@ -23,7 +26,7 @@ class Convolution:
     kernel: int
     stride: int
     size: int  # of the input's map
-    stored: int = 0  # channels of the input in memory, where there are more
+    stored: int = 0  # channels of the input in memory, if they are more
 
     @property
     def out(self):
@@ -34,7 +37,7 @@ class Convolution:
         return (self.stored or self.inputs) * self.size ** 2
 
     @property
-    def x_read(self):  # a kernel of 1 x 1 with a stride reads a part
+    def x_read(self):  # a 1 x 1 kernel with a stride reads only a part
         return self.x // self.stride ** 2 if self.kernel == 1 else self.x
 
     @property
@@ -63,7 +66,7 @@ def blocks():
 
 
 def kernels(batch):
-    """(name, bytes, operations) per image."""
+    """Returns (name, bytes, operations) per image."""
     found = []
 
     def add(name, elements, flops=0.0, more_bytes=0.0):
@@ -126,7 +129,7 @@ def kernels(batch):
             weight_gradient(c)
             add(f"{before.name} norm's gradient", 3 * before.y, more_bytes=0 if fused else mask(before.y))
         weight_gradient(first)
-        # The block before: its output and its norm's input are read, where its end has one norm only.
+        # If the block before ends in one norm only, its output and its norm's input are read, too.
         brings = index > 0 and whole_tiles(net[index - 1][2].out) and not net[index - 1][3]
         data_gradient(first, first.x * (3 if brings else 1), partial_sums(first.x) if brings else 0)
     for words in (1, 2):

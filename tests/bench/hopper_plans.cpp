@@ -1,9 +1,9 @@
-// What the library of convolutions for Hopper answers for the models' shapes, on the host, without a GPU:
+// Asks the library of convolutions for Hopper about the models' shapes, on the host, without a GPU:
 //
 //   make hopper build/bench/hopper_plans
 //   RINGTRAIN_EXECUTABLE=bin/ringtrain build/bench/hopper_plans results
 //
-// writes results/cuda_hopper_plans.csv from the shapes in results/cuda_plans_h200.csv.
+// It writes results/cuda_hopper_plans.csv for the shapes in results/cuda_plans_h200.csv.
 #include <algorithm>
 #include <cstdio>
 

@@ -1,11 +1,11 @@
-// JPEG -> square crops for training, one thread: the same boxes as tests/bench/input_bench.py gives Pillow and
-// torchvision.
+// Makes square crops for training from JPEGs on one thread. The boxes are those that tests/bench/input_bench.py gives
+// to Pillow and torchvision.
 //
 //   input_bench BOXES SIZE PASSES [whole]     a line of BOXES: top left height width flip(0, 1) path
 //
-// Files are read into memory first. Prints the CPU seconds of every pass over them, which other processes disturb less
-// than wall-clock time, and the CRC-32C of all results. `whole` decodes whole images and crops then, which shows what
-// decoding only the crop saves.
+// All files are first read into memory. The program prints the CPU seconds of every pass over them, which other
+// processes disturb less than wall-clock time, and the CRC-32C of all results. With `whole`, it decodes whole images
+// before it crops, which shows how much time it saves to decode only the crop.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -67,7 +67,7 @@ int main(int argc, char** argv) try {
   ImageDecoder decoder(transform);
   std::vector<std::uint8_t> out(static_cast<std::size_t>(transform.size * transform.size * 3));
   std::uint32_t crc = 0;
-  for (int pass = -1; pass < passes; ++pass) {  // the first warms up, and makes the checksum
+  for (int pass = -1; pass < passes; ++pass) {  // the first pass warms up and computes the checksum
     const double start = cpu_seconds();
     for (std::size_t i = 0; i < files.size(); ++i) {
       if (whole)

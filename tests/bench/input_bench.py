@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""JPEG -> 224 x 224 crops for training, one thread, in memory: ringtrain against Pillow and torchvision, side by side:
-peers, ringtrain, ringtrain, peers in reverse.
+"""Compares ringtrain with Pillow and torchvision at making 224 x 224 crops for training from JPEGs in memory, on one
+thread. The order is peers, ringtrain, ringtrain, peers in reverse.
 
   make build/bench/input_bench && build/pytorch/bin/python tests/bench/input_bench.py FOLDER_OF_JPEGS
 
-Needs a Python with torch, torchvision and Pillow. The same random crops (scale 0.08 to 1) and mirrors for all, drawn
-beforehand; CPU time, which other processes disturb less than wall-clock time. Pillow and torchvision.transforms must give the same bytes as ringtrain, or the bench stops.
-Writes results/bench/input.csv and input.md.
+Needs a Python with torch, torchvision and Pillow. All sides use the same random crops (scale 0.08 to 1) and mirrors,
+which are drawn beforehand. The result is CPU time, which other processes disturb less than wall-clock time. Pillow and
+torchvision.transforms must give the same bytes as ringtrain, or the bench stops. Writes results/bench/input.csv and
+input.md.
 """
 import argparse
 import csv
@@ -44,14 +45,14 @@ def pillow(data, box, size):
 
 
 def with_torchvision(data, box, size):
-    """What torchvision.datasets.ImageFolder with RandomResizedCrop, RandomHorizontalFlip and PILToTensor runs."""
+    """Does what torchvision.datasets.ImageFolder runs with RandomResizedCrop, RandomHorizontalFlip and PILToTensor."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     image = F.resized_crop(image, *box[:4], [size, size])
     return F.pil_to_tensor(F.hflip(image) if box[4] else image)
 
 
 def with_torchvision_io(data, box, size):
-    """Decoded and resized as tensors: other pixels, so only for comparison."""
+    """Decodes and resizes tensors. The pixels differ, so this is for comparison only."""
     image = torchvision.io.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=torchvision.io.ImageReadMode.RGB)
     image = F.resized_crop(image, *box[:4], [size, size], InterpolationMode.BILINEAR, antialias=True)
     return F.hflip(image) if box[4] else image
@@ -61,7 +62,7 @@ PEERS = {"Pillow": pillow, "torchvision": with_torchvision, "torchvision.io": wi
 
 
 def crc32c(arrays):
-    """Slow, but once only."""
+    """Slow, but called only once."""
     table = []
     for n in range(256):
         for _ in range(8):
@@ -85,7 +86,7 @@ def draw_boxes(files, seed=1):
 
 def run_peer(make, files, boxes, size, passes):
     seconds = []
-    for number in range(passes + 1):  # the first warms up
+    for number in range(passes + 1):  # the first pass warms up
         start = time.process_time()
         for data, box in zip(files, boxes):
             make(data, box, size)

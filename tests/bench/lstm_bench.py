@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""ringtrain's char-LSTM against PyTorch's on the same cores, side by side: PyTorch, ringtrain, ringtrain, PyTorch.
+"""Compares ringtrain's char-LSTM with PyTorch's on the same cores, in the order PyTorch, ringtrain, ringtrain, PyTorch.
 
   tests/bench/setup_pytorch.sh && make bench                     everything, about half an hour
   make bench ARGS="--only 4x512 --precision bf16 --ranks 1"      a part
 
 Writes results/bench/lstm_cpu.csv (a row for every shape, precision and way of running) and lstm_cpu.md (the same as a
-table, with targets). Rates are samples per second of whole steps, wall-clock, medians over windows of both runs.
+table, with targets). Rates are samples per second of whole steps in wall-clock time. They are medians over windows of
+both runs.
 """
 import random
 import shutil
@@ -20,7 +21,7 @@ VOCABULARY = 31
 
 # name, layers, hidden, positions, batch
 SHAPES = [("4x128", 4, 128, 8, 256), ("4x128", 4, 128, 8, 4096), ("4x512", 4, 512, 64, 64), ("4x512", 4, 512, 64, 256)]
-# (shape, batch, ranks, precision) -> ringtrain's rate / PyTorch's, and the share of the matmul rate.
+# (shape, batch, ranks, precision) -> ringtrain's rate / PyTorch's. SHARE_TARGETS hold shares of the matmul rate.
 TARGETS = {("4x128", 4096, 1, "fp32"): 1.4, ("4x128", 4096, 1, "bf16"): 1.6,
            ("4x128", 256, 2, "fp32"): 1.5, ("4x128", 256, 2, "bf16"): 1.5,
            **{("4x512", batch, 1, "fp32"): 1.08 for batch in (64, 256)},
@@ -29,13 +30,14 @@ SHARE_TARGETS = {("4x512", "fp32"): 0.85, ("4x512", "bf16"): 0.85, ("4x128", "fp
 
 
 def flops_per_sample(layers, hidden, positions, vocabulary=VOCABULARY):
-    """Forward, and twice that for backward; the first layer's one-hot input is a gather, which costs none."""
+    """FLOPs of the forward pass, and twice that for the backward pass. The first layer's one-hot input is a gather,
+    which needs none."""
     per_position = layers * 4 * hidden * hidden + (layers - 1) * 4 * hidden * hidden + hidden * vocabulary
     return 3 * 2 * positions * per_position
 
 
 def make_data():
-    """Made-up names of study31's letters, and made-up running text of as many symbols."""
+    """Makes random names of study31's letters, and random text of as many symbols."""
     WORK.mkdir(parents=True, exist_ok=True)
     dice = random.Random(1)
     letters = "abcdefghijklmnopqrstuvwxyz"
@@ -82,7 +84,8 @@ def measure_shape(shape, precision, ranks, options):
 
 
 def launch_seconds(options, ranks, tries=3):
-    """From the start of mpirun to the first finished step in metrics.jsonl: the pet-name model at batch 256."""
+    """Seconds from the start of mpirun to the first finished step in metrics.jsonl, for the pet-name model at batch
+    256."""
     times = []
     for _ in range(tries):
         run_dir = WORK / "launch"

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""The gradient noise scale of configs/names.yaml against PyTorch's gradient of every single sample, at the same weights.
+"""Compares the gradient noise scale of configs/names.yaml with PyTorch's gradient of every single sample, at the same
+weights.
 
   make demo                                                  (for the data set and the program)
   build/pytorch/bin/python tests/bench/noise_check.py --epochs 0.5 3
 
-For each of --epochs: ringtrain trains so long and exports the weights. From them it trains on at a rate of almost zero, so
-the weights stay as they are, and averages its estimates over --passes epochs. PyTorch computes the gradient of every training
-sample at these weights, with dropout masks of its own, and from them tr(Sigma) and |G|^2 without estimating anything from
-batches. Writes results/bench/noise_names.csv: both programs' values, for the population and for the training set.
+For each value of --epochs, ringtrain trains for so long and exports the weights. It then trains on at a rate of almost
+zero, so that the weights stay as they are, and averages its estimates over --passes epochs. PyTorch computes the
+gradient of every training sample at these weights, with its own dropout masks. From these gradients it computes
+tr(Sigma) and |G|^2 without any estimate from batches. Writes both programs' values, for the population and for the
+training set, to results/bench/noise_names.csv.
 """
 import argparse
 import csv
@@ -51,7 +53,7 @@ def read_safetensors(path):
 
 
 class Generator:
-    """The char-LSTM written out step by step, so that what every matrix is multiplied with stays at hand."""
+    """The char-LSTM written out step by step. It keeps the inputs of every matrix product."""
 
     def __init__(self, weights, dropout, dtype=torch.float64):
         self.weights = {name: value.detach().to(dtype).requires_grad_() for name, value in weights.items()}
@@ -61,7 +63,7 @@ class Generator:
         self.dtype = dtype
 
     def forward(self, rows):
-        """The sum over samples of each one's mean loss, and for every product W x + b its x and its result, [N, L, .]."""
+        """Returns the sum of the samples' mean losses, and x and the result of every product W x + b, [N, L, .]."""
         w = self.weights
         symbols, hidden = w[self.dense + ".weight"].shape
         products = []
@@ -89,8 +91,9 @@ class Generator:
 
 
 def squared_norms(products):
-    """Of the gradients of all W and b, summed over samples. The gradient of one sample's W is sum_t d_t x_t^T, of its b
-    sum_t d_t, so their squared norms are sums over pairs of positions of (d_t d_s)(x_t x_s) and of d_t d_s."""
+    """Squared norms of the gradients of all W and b, summed over samples. The gradient of one sample's W is sum_t d_t
+    x_t^T, and that of its b is sum_t d_t. Their squared norms are therefore sums over pairs of positions of (d_t
+    d_s)(x_t x_s) and of d_t d_s."""
     total = 0.0
     for x, results in products:
         d = results[0].grad if len(results) == 1 else torch.stack([result.grad for result in results], 1)
@@ -100,7 +103,7 @@ def squared_norms(products):
 
 
 def of_every_sample(weights, rows, dropout):
-    """tr(Sigma), and |G|^2 of the population and of the training set."""
+    """Returns tr(Sigma), and |G|^2 of the population and of the training set."""
     torch.manual_seed(1)
     model = Generator(weights, dropout)
     squares, count = 0.0, len(rows)
@@ -114,7 +117,8 @@ def of_every_sample(weights, rows, dropout):
 
 
 def of_ringtrain(weights_file, passes, data, samples):
-    """The same from the averages of a run whose weights stand still, with the 95 % interval of its noise scale."""
+    """Returns the same values from the averages of a run whose weights stay as they are, with the 95 % interval of its
+    noise scale."""
     run = WORK / "still"
     subprocess.run(["rm", "-rf", run], check=True)
     settings = [f"run.dir={run}", *data, "learning_rate.base=1e-30", f"stop.epochs={passes}", "evaluate.every_epochs=0",

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What measuring the gradient noise scale costs: ResNet-50 at 224 px and the char-LSTM 4 x 512, with and without accumulation.
+"""Measures the cost of measuring the gradient noise scale, for ResNet-50 at 224 px and the char-LSTM 4 x 512, with and
+without accumulation.
 
   tests/bench/noise_cost.py                                   everything, about 13 minutes on 2 cores
   tests/bench/noise_cost.py --only ResNet-50 --seconds 120    a part
 
-In one run every second step measures the noise scale (noise.every_steps 2), so that both kinds of step meet the same minutes
-of the machine. The cost is the median, over pairs of neighbours, of their ratio; the interval holds 95 % of the medians of
-resampled pairs. Writes results/bench/noise_cost.csv.
+In a run every second step measures the noise scale (noise.every_steps 2), so that the state of the machine is the same
+for both kinds of step. The cost is the median, over pairs of neighbouring steps, of the ratio of their times. The
+interval holds 95 % of the medians of resampled pairs. Writes results/bench/noise_cost.csv.
 """
 import argparse
 import csv
@@ -23,7 +24,7 @@ RESNET = {"model": "{kind: resnet, depth: 50, stem: imagenet}", "data": f"{{trai
           "optimizer": "{kind: sgd, momentum: 0.9, weight_decay: 0.0001}", "learning_rate": "{base: 0.01}"}
 LSTM = {"model": "{kind: char_lstm, layers: 4, hidden: 512, dropout: 0.1}", "data": f"{{train: {WORK / 'text'}-train, sequence: 64}}",
         "optimizer": "{kind: adam}", "learning_rate": "{base: 0.001}"}
-# model, precision, global batch, batch.worker, samples of one pass, ranks: one pass a step and rank, or four
+# model, precision, global batch, batch.worker, samples of one pass, ranks; one or four passes a step and rank
 CASES = [("ResNet-50", RESNET, "fp32", 16, 8, 8, 2), ("ResNet-50", RESNET, "fp32", 32, 4, 4, 2),
          ("char-LSTM 4 x 512", LSTM, "fp32", 64, 16, 32, 2), ("char-LSTM 4 x 512", LSTM, "fp32", 256, 16, 32, 2),
          ("char-LSTM 4 x 512", LSTM, "fp32", 64, 16, 8, 2)]
@@ -45,8 +46,8 @@ def run(case, options, every_steps):
 
 
 def cost(steps):
-    """Median ratio of neighbours with and without the measurement, its interval, and the number of pairs. Alternating which of
-    the two comes first takes out a slow drift."""
+    """Returns the median ratio of neighbouring steps with and without the measurement, its interval, and the number of
+    pairs. The two kinds take turns to come first in a pair, which removes a slow drift."""
     ratios = []
     for one, other in zip(steps, steps[1:]):
         measured, plain = (one, other) if "noise_trace" in one else (other, one)

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Experiments with every optimizer against second implementations: the optimizers of tests/golden on PyTorch's gradients.
+"""Checks experiments with every optimizer against second implementations, the optimizers of tests/golden with PyTorch's
+gradients.
 
   make demo                                                       (for the program and the names)
   build/pytorch/bin/python tests/bench/optimizer_check.py         (about 5 minutes on 2 cores)
 
-Two models: a char-LSTM on names, and torchvision's ResNet-18 on images that are made here. A step takes the whole data set,
-so the order of samples does not matter. Both programs begin with ringtrain's initial weights. The second one computes in
-float64; beside it stands what PyTorch's own fp32 is apart from that. Writes results/bench/optimizers.csv: over 20 steps the
-largest difference of the loss, relative to the first one, and after them that of the worst tensor, relative to how far it
-has moved.
+There are two models: a char-LSTM on names, and torchvision's ResNet-18 on images that the script makes. A step uses the
+whole data set, so the order of samples does not matter. Both programs begin with ringtrain's initial weights. The
+second one computes in float64. For comparison the table also has the difference between PyTorch's own fp32 and float64.
+Writes results/bench/optimizers.csv. It holds the largest difference of the loss over 20 steps, relative to the first
+loss. It also holds the difference of the worst tensor after these steps, relative to the distance that this tensor has
+moved.
 """
 import argparse
 import csv
@@ -34,7 +36,7 @@ from pet_names_pytorch import read_rows  # noqa: E402
 
 WORK = ROOT / "build" / "optimizer_check"
 STEPS, STEPS_PER_EPOCH = 20, 1
-RATES = [1.0] * 8 + [0.5] * 6 + [0.25] * 6  # of the base rate
+RATES = [1.0] * 8 + [0.5] * 6 + [0.25] * 6  # factors of the base rate
 
 # kind of the reference, keys of the experiment, rate of the LSTM and of the ResNet
 CASES = {
@@ -50,7 +52,8 @@ CASES = {
     "sgd": ("sgd", {"optimizer.kind": "sgd", "optimizer.weight_decay": 0.0005}, 0.1, 0.002),
     "muon, AdamW for the rest": ("muon", {"optimizer.kind": "muon", "optimizer.momentum": 0.95, "optimizer.weight_decay": 0.1,
                                           "optimizer.other_rate": 0.1}, 0.01, 0.001),
-    # The average of the weights is what is compared. ResNet-18 would need its norms' statistics recomputed.
+    # The averages of the weights are compared. ResNet-18 is left out, because its norms' statistics would have to be
+    # recomputed.
     "schedule-free sgd": ("schedule_free_sgd", {"optimizer.kind": "sgd", "optimizer.schedule_free": "true"}, 0.5, None),
     "schedule-free adamw": ("schedule_free_adamw", {"optimizer.kind": "adamw", "optimizer.schedule_free": "true",
                                                     "optimizer.weight_decay": 0.01}, 0.01, None),
@@ -64,7 +67,8 @@ def kind_of(name):
 
 
 def muon(o, kind, name, w, g, state, rate, applied):
-    """Muon's reference on hidden matrices, AdamW elsewhere: decoupled decay, both with the momentum and betas of `o`."""
+    """Muon's reference on hidden matrices, and AdamW elsewhere. Both have decoupled decay, with the momentum and betas
+    of `o`."""
     if kind == "weight" and name not in ("lstm.weight_ih_l0", "linear.weight", "conv1.weight", "fc.weight"):
         w, g = torch.from_numpy(w.copy()), torch.from_numpy(g)
         buffer = state.setdefault("buffer", torch.zeros(len(w), w[0].numel(), dtype=w.dtype))
@@ -149,7 +153,7 @@ checkpoint: {every_epochs: 0}
 
 
 def train(task, name, keys, rate, steps):
-    """The losses of a run, and its weights after it."""
+    """Trains. Returns the losses of the run and its final weights."""
     run, weights = WORK / name, WORK / f"{name}.safetensors"
     shutil.rmtree(run, ignore_errors=True)
     schedule = {} if "optimizer.schedule_free" in keys else {
@@ -162,7 +166,7 @@ def train(task, name, keys, rate, steps):
 
 
 def reference(task, first, kind, keys, rate, dtype=torch.float64):
-    """The second implementation. In fp32 too, the optimizer itself and its memory are computed in float64."""
+    """The second implementation. In fp32 too, the optimizer and its state are computed in float64."""
     given = {key.split(".")[1]: [] if value == "[]" else value for key, value in keys.items()
              if key not in ("optimizer.kind", "optimizer.schedule_free", "optimizer.other_rate")}
     options = Options(given)
@@ -194,7 +198,7 @@ def loss_apart(losses, expected):
 
 
 def weights_apart(weights, expected, first):
-    """Of the tensor that is furthest off, relative to how far it has moved."""
+    """The difference of the tensor that differs most, relative to the distance that it has moved."""
     moved = {name: (expected[name] - value.double()).norm().item() for name, value in first.items()}
     return max((expected[name] - weights[name].double()).norm().item() / distance for name, distance in moved.items() if distance > 0)
 
@@ -214,7 +218,7 @@ def main():
             if rate is None:
                 continue
             _, first = train(task, "first", {"optimizer.kind": "sgd"}, 1e-30, 1)
-            first = {name: value * (value.abs() > 1e-20) for name, value in first.items()}  # biases of zero have moved
+            first = {name: value * (value.abs() > 1e-20) for name, value in first.items()}  # zero biases have moved
             losses, weights = train(task, "run", keys, rate, STEPS)
             expected, expected_weights = reference(task, first, kind, keys, rate)
             single, single_weights = reference(task, first, kind, keys, rate, torch.float32)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Ways to be parallel beside each other: ring, sharded state, parameter servers (in step, asynchronous, and with a backup worker) and pipelines, on 4 ranks at an
-equal global batch, with and without a slow rank.
+"""Compares ways of training in parallel, with and without a slow rank, on 4 ranks at an equal global batch: ring,
+sharded state, parameter servers (synchronous, asynchronous, and with a backup worker) and pipelines.
 
   tests/bench/parallel_kinds.py                      all, about 10 minutes on 2 cores
   tests/bench/parallel_kinds.py --only async --model names
 
-Needs the data of `make demo` and `make study` (data_prep/study_data.sh names, digits). Writes results/bench/parallel_MODEL.csv, and
-parallel_MODEL.png beside it with Python's matplotlib.
+Needs the data of `make demo` and `make study` (data_prep/study_data.sh names, digits). Writes
+results/bench/parallel_MODEL.csv, and parallel_MODEL.png next to it if Python has matplotlib.
 """
 import argparse
 import csv
@@ -40,7 +40,7 @@ KINDS = {
 
 
 def run(model, kind, slow):
-    """A row of the table, and the records of the run."""
+    """Returns a row of the table and the records of the run."""
     facts = MODELS[model]
     folder, counts = WORK / "parallel_kinds" / f"{model}-{kind}-{slow}".replace(" ", "_"), WORK / "parallel_kinds.bytes"
     shutil.rmtree(folder, ignore_errors=True)
@@ -56,7 +56,7 @@ def run(model, kind, slow):
         fail(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if "loss" in record]
-    evaluations, elapsed = [], 0.0  # an evaluation's time is that of the step before it
+    evaluations, elapsed = [], 0.0  # an evaluation has the time of the step before it
     for record in records:
         elapsed = record.get("elapsed_seconds", elapsed)
         if "validation_loss" in record:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The pet-name study in PyTorch, on the split that ringtrain trains on: what validation loss does it reach?
+"""Trains the pet-name study in PyTorch, on the split that ringtrain trains on, to see which validation loss it reaches.
 
   bin/ringtrain-data names seattle_pet_licenses.csv --column "Animal's Name" --out data_prep/data/pet_names
   build/pytorch/bin/python tests/bench/pet_names_pytorch.py --seed 1
 
-4 layers of 128 units, dropout 0.1, Adam at 0.001, batch 4096, 8 epochs, as configs/pet_names.yaml; an epoch drops the last
-N mod 4096 samples of its order. The losses are means over all 8 positions, blanks counted, in nats. A line per epoch; the
-last line is JSON. The order and the initial weights are PyTorch's own, so compare final losses, not curves.
+The settings are those of configs/pet_names.yaml: 4 layers of 128 units, dropout 0.1, Adam at 0.001, batch 4096, 8
+epochs. An epoch drops the last N mod 4096 samples of its order. The losses are means over all 8 positions, including
+blanks, in nats. The program prints a line per epoch, and the last line is JSON. The order and the initial weights are
+PyTorch's own, so compare final losses, not curves.
 """
 import argparse
 import json
@@ -24,7 +25,7 @@ except ImportError as error:
 
 
 def read_rows(prefix):
-    """Tokens [N, L + 1] of all shards, and the number of symbols."""
+    """Returns the tokens [N, L + 1] of all shards and the number of symbols."""
     folder = Path(prefix).parent
     paths = sorted(folder.glob(Path(prefix).name + "-?????-of-?????.h5"))
     if not paths:

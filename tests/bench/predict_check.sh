@@ -1,7 +1,8 @@
 #!/bin/bash
-# `ringtrain predict` against measurements that it was not fitted on, on this machine (nothing else should run):
+# Compares `ringtrain predict` with measurements that it was not fitted on, on this machine (nothing else should run):
 #   tests/bench/predict_check.sh EXPERIMENT.yaml [key.path=value ...]
-# fitted on 1 and 2 ranks -> 4 ranks of one node (more than its cores, maybe); fitted on 1 rank and an all-reduce -> 2 ranks.
+# A model fitted on 1 and 2 ranks predicts 4 ranks of one node, which may be more than its cores. A model fitted on 1
+# rank and an all-reduce predicts 2 ranks.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 folder=$(mktemp -d)

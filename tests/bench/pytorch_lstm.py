@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """The training step of the char-LSTM in PyTorch, as its users write it: nn.LSTM, nn.Linear on every position, mean
-cross-entropy, Adam. Random tokens, so nothing is spent on input. Prints one JSON object.
+cross-entropy, Adam. Tokens are random, so the input takes no time. Prints one JSON object.
 
   build/pytorch/bin/python tests/bench/pytorch_lstm.py --layers 4 --hidden 128 --steps 8 --batch 4096 --precision bf16
-  ... --ranks 2    DistributedDataParallel over gloo, the batch and the threads shared out among the ranks
+  ... --ranks 2    DistributedDataParallel over gloo; the ranks share the batch and the threads
 
-samples_per_second: median, minimum and maximum over windows of the whole step. With --input both, the faster of the two
-ways to make the one-hot input is the result (one_hot per step, or rows of an identity matrix), and both are listed.
-matmul_gflops: this machine's rate of a 2048^3 matrix product in the same precision and process: best of several, before
-and after.
+samples_per_second holds median, minimum and maximum over windows of the whole step. With --input both, both ways of
+making the one-hot input (one_hot per step, or rows of an identity matrix) are listed, and the faster one is the result.
+matmul_gflops is this machine's rate of a 2048^3 matrix product in the same precision and process, the best of several
+before and after.
 """
 import contextlib
 import statistics

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The training step of torchvision's ResNet in PyTorch, as its users write it: channels_last, autocast for bf16, SGD with
-momentum and weight decay, mean cross-entropy. Random pixels in memory, so nothing is spent on input but
-normalisation. Prints one JSON object.
+"""The training step of torchvision's ResNet in PyTorch, as its users write it: channels_last, autocast for bf16, SGD
+with momentum and weight decay, mean cross-entropy. Pixels are random and in memory, so the input takes no time except
+for normalisation. Prints one JSON object.
 
   build/pytorch/bin/python tests/bench/pytorch_resnet.py --batch 16 --precision bf16
-  ... --ranks 2    DistributedDataParallel over gloo, the batch and the threads shared out among the ranks
+  ... --ranks 2    DistributedDataParallel over gloo; the ranks share the batch and the threads
 
-samples_per_second: median, minimum and maximum over windows of the whole step. matmul_gflops as in pytorch_lstm.py.
-peak_memory_bytes: of resident memory, over all ranks; import_memory_bytes of it are there before there is a model.
+samples_per_second holds median, minimum and maximum over windows of the whole step. matmul_gflops is as in
+pytorch_lstm.py. peak_memory_bytes is the peak of resident memory over all ranks, and import_memory_bytes of it are used
+before there is a model.
 """
 import contextlib
 import sys
@@ -38,7 +39,7 @@ def make_step(options):
     def step(number):
         pixels, labels = batches[number % len(batches)]
         optimizer.zero_grad(set_to_none=True)
-        x = (pixels.permute(0, 3, 1, 2).float() - mean) / std  # channels_last already
+        x = (pixels.permute(0, 3, 1, 2).float() - mean) / std  # this is channels_last already
         with cast():
             loss = torch.nn.functional.cross_entropy(wrapped(x), labels)
         loss.backward()

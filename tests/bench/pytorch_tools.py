@@ -1,4 +1,5 @@
-"""What PyTorch's sides of the benchmarks share: ranks and threads, windows of timed steps, the rate of a matrix product."""
+"""Shared by PyTorch's sides of the benchmarks: ranks and threads, windows of timed steps, and the rate of a matrix
+product."""
 import argparse
 import json
 import os
@@ -32,7 +33,8 @@ def peak_resident_bytes():
 
 
 def measure(step, options, agree):
-    """Samples per second of each window of step(number). `agree` makes a number the same on all ranks (rank 0's)."""
+    """Returns the samples per second of each window of step(number). `agree` gives all ranks the same number (rank
+    0's)."""
     start, done = time.perf_counter(), 0
     while agree(done < 2 or time.perf_counter() - start < options.warmup_seconds):
         step(done)
@@ -47,7 +49,7 @@ def measure(step, options, agree):
         start = time.perf_counter()
         for number in range(steps):
             step(number)
-        agree(0)  # all ranks have finished
+        agree(0)  # waits until all ranks have finished
         rates.append(steps * options.batch / (time.perf_counter() - start))
     return rates
 
@@ -59,7 +61,7 @@ def summary(rates):
 def _run_rank(rank, body, options, port, cpus):
     agree = lambda value: value
     if options.ranks > 1:
-        # As mpirun binds ringtrain's ranks: equal shares of the cores.
+        # Binds the ranks as mpirun binds ringtrain's, with equal shares of the cores.
         share = len(cpus) // options.ranks
         if share:
             os.sched_setaffinity(0, cpus[rank * share:(rank + 1) * share])
@@ -86,7 +88,7 @@ def _run_rank(rank, body, options, port, cpus):
                           "torch": torch.__version__, "python": platform.python_version()}), flush=True)
     if options.ranks > 1:
         torch.distributed.barrier()
-        os._exit(0)  # gloo's threads now and then abort a process that tears them down in order
+        os._exit(0)  # gloo's threads sometimes abort a process that tears them down in order
 
 
 def _free_port():
@@ -110,8 +112,9 @@ def make_parser(description):
 
 
 def run(body, parser):
-    """Prints what body(options, agree), a function of a module, reports on rank 0, with what all benchmarks report:
-    matmul_gflops (best of several, before and after) and the peak of resident memory, summed over the ranks."""
+    """Prints the report of body(options, agree) on rank 0, where body is a function of a module. Adds what all
+    benchmarks report: matmul_gflops (the best of several, before and after) and the peak of resident memory, summed
+    over the ranks."""
     options = parser.parse_args()
     if options.batch % options.ranks:
         parser.error(f"--batch {options.batch} cannot be shared out among {options.ranks} ranks")

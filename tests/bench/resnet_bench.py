@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""ringtrain's ResNet-50 at 224 px against torchvision's in PyTorch on the same cores, side by side: PyTorch, ringtrain, ringtrain,
-PyTorch.
+"""Compares ringtrain's ResNet-50 at 224 px with torchvision's in PyTorch on the same cores, in the order PyTorch,
+ringtrain, ringtrain, PyTorch.
 
   tests/bench/setup_pytorch.sh && make build/bench/resnet_layers
   tests/bench/resnet_bench.py                                                everything, about 25 minutes on 2 cores
   tests/bench/resnet_bench.py --precision bf16 --ranks 1                     a part
 
-Writes results/bench/resnet_cpu.csv (a row for every precision and way of running) and resnet_cpu.md (the same as a table,
-with targets). Rates are images per second of whole steps, wall-clock, medians over windows of both runs. Ringtrain
-decodes and crops photographs from HDF5 in the background, on the same cores; PyTorch has random pixels in memory.
+Writes results/bench/resnet_cpu.csv (a row for every precision and way of running) and resnet_cpu.md (the same as a
+table, with targets). Rates are images per second of whole steps in wall-clock time. They are medians over windows of
+both runs. Ringtrain decodes and crops photographs from HDF5 in the background, on the same cores. PyTorch has random
+pixels in memory.
 """
 import re
 import statistics
@@ -19,18 +20,19 @@ from bench_tools import (MADE_UP, ROOT, WORK, about, call, chosen, make_parser, 
 
 BATCH, SIZE, CLASSES = 16, 224, 1000
 PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
-# (ranks, precision) -> ringtrain's rate / PyTorch's, and the share of the matmul rate.
+# (ranks, precision) -> ringtrain's rate / PyTorch's. SHARE_TARGET is the share of the matmul rate.
 TARGETS = {(1, "fp32"): 1.1, (1, "bf16"): 1.2, (2, "fp32"): 1.15, (2, "bf16"): 1.35}
 SHARE_TARGET = 0.85
 WAIT_TARGET, PRIMITIVES_TARGET = 0.01, 0.9
 
-# Multiplications of convolutions and dense layer, forward; the first convolution needs no gradient of its input.
+# Multiplications of the convolutions and the dense layer in the forward pass. The first convolution needs no gradient
+# of its input.
 FORWARD, FIRST = 4_089_184_256, 64 * 112 * 112 * 3 * 7 * 7
 GFLOP_PER_IMAGE = 2 * (3 * FORWARD - FIRST) / 1e9
 
 
 def make_data(options):
-    """A data set of photographs with 1000 classes, or of made-up ones; returns which."""
+    """Makes a data set of photographs with 1000 classes, or of made-up ones. Returns which."""
     photographs, classes = PHOTOGRAPHS, PHOTOGRAPHS / "classes1000.txt"
     what = "the photographs of shared/data/imagenet-samples"
     if not classes.exists():
@@ -69,8 +71,8 @@ run: {{log_every_steps: 1000000}}
 
 
 def share_of_primitives(precision, batch, options):
-    """A step's rate over that of the bare oneDNN primitives one after the other, both in one process of their own; "" where
-    build/bench/resnet_layers is not built."""
+    """Returns the rate of a step divided by the rate of the bare oneDNN primitives, run one after the other in a
+    process of their own. Returns "" if build/bench/resnet_layers is not built."""
     program = ROOT / "build/bench/resnet_layers"
     if not program.exists():
         return ""

@@ -1,5 +1,6 @@
-// Where a training step of ResNet-50 goes: milliseconds and GFLOP/s of every operation, forward and backward, and the
-// sum of the bare oneDNN primitives (convolutions and batch norms with fused ReLU) of the same shapes.
+// Shows where a training step of ResNet-50 spends its time: milliseconds and GFLOP/s of every operation, forward and
+// backward. It also shows the sum of the bare oneDNN primitives (convolutions and batch norms with fused ReLU) of the
+// same shapes.
 //   build/bench/resnet_layers [batch=16] [precision=fp32|bf16] [threads=2] [size=224] [depth=50] [group=batch]
 //   [detail=1]
 #include <omp.h>
@@ -39,7 +40,7 @@ struct Options {
   std::int64_t number(const std::string& key) const { return std::stoll(given.at(key)); }
 };
 
-// One primitive on memory of its own, with the arguments that its description asks for.
+// One primitive with its own memory and the arguments that its description needs.
 class BarePrimitive {
  public:
   template <class Description>
@@ -237,7 +238,7 @@ void run(const Options& options) {
           {.rule = {}, .ranges = {&all, 1}, .gradient_norms = gradient_norms.get(), .trained = table.trained()},
           *weights, *gradients, state);
     });
-    if (i == 0) continue;  // first touch
+    if (i == 0) continue;  // the first run touches the memory
     set = std::min(set, a);
     forward = std::min(forward, b);
     backward = std::min(backward, c);

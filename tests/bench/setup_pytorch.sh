@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes build/pytorch, a virtual environment with PyTorch, torchvision (PyPI, CPU is enough) and h5py: the peer of the
-# benchmarks. Development only; nothing else in the project uses it.
+# Makes build/pytorch, a virtual environment with PyTorch, torchvision (from PyPI, for the CPU) and h5py. The benchmarks
+# compare ringtrain with it. It is for development only, and nothing else in the project uses it.
 #   tests/bench/setup_pytorch.sh [torch version]
 set -eu
 cd "$(dirname "$0")/../.."

@@ -2,14 +2,14 @@
 """Writes a data set whose tables are as long as ImageNet's and whose pictures have one byte each:
 start_data.py FOLDER [SAMPLES [SHARDS]]   (1,281,167 samples in 128 shards)
 
-For `ringtrain bench start FOLDER/start.yaml`, which reads tables and no picture. The schema is data_prep/README.md's."""
+`ringtrain bench start FOLDER/start.yaml` reads its tables and no picture. data_prep/README.md describes the schema."""
 import os
 import sys
 
 import h5py
 import numpy
 
-# CRC-32C (Castagnoli) of one byte 0: base/crc32c.h.
+# CRC-32C (Castagnoli) of one byte 0, as base/crc32c.h computes it.
 CRC_OF_ZERO = 0x527D5351
 
 folder = sys.argv[1]

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: they drive bin/ringtrain the way a user does, on small data of their own."""
+"""Shared by the end-to-end tests. They start bin/ringtrain as a user does, on small data of their own."""
 import copy
 import itertools
 import json
@@ -33,18 +33,19 @@ EXPERIMENT = {
     "run": {"threads": 1, "log_every_steps": 5},
 }
 
-# Ignored where the tests run in the background of a script, and what is ignored would be so in every process started here.
+# A script that runs the tests in the background makes them ignore SIGINT, and every process started here would ignore
+# it, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def environment(extra=None):
-    """The caller's, without what a batch system or an outer run would tell the program."""
+    """The caller's environment without variables of a batch system or of an outer run."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_COMM_", "PMI_", "PMIX_", "OMP_"))}
     return {**kept, **(extra or {})}
 
 
 class Result:
-    """How a command ended and what it said."""
+    """A command's exit code, output and time."""
 
     def __init__(self, code, out, err, seconds):
         self.code, self.out, self.err, self.seconds = code, out, err, seconds
@@ -55,7 +56,7 @@ class Result:
 
 
 def processes_of(launcher_pid):
-    """rank -> pid of the ringtrain processes that this launcher's mpirun has started."""
+    """Maps each rank to the pid of its ringtrain process, for the processes that this launcher's mpirun has started."""
     def parent_of(pid):
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()[1])
 
@@ -69,7 +70,7 @@ def processes_of(launcher_pid):
                 continue
             variables = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
         except (OSError, IndexError):
-            continue  # it ended meanwhile
+            continue  # the process ended meanwhile
         for variable in variables:
             match = re.fullmatch(r"(?:OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=(\d+)", variable)
             if match:
@@ -78,7 +79,7 @@ def processes_of(launcher_pid):
 
 
 class Job:
-    """A command under way, with its output in files so that no pipe fills up."""
+    """A running command. Its output goes to files, so that no pipe fills up."""
 
     def __init__(self, command, folder, env=None, cwd=ROOT):
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +92,7 @@ class Job:
         self.pids = {}
 
     def ranks(self):
-        """rank -> pid, remembered so that kill() finds processes that the launcher has lost."""
+        """Maps ranks to pids. They are remembered, so that kill() finds processes that the launcher has lost."""
         self.pids.update(processes_of(self.process.pid))
         return self.pids
 
@@ -108,7 +109,7 @@ class Job:
                       time.monotonic() - self.started)
 
     def wait_for_step(self, run_dir, step, timeout=60):
-        """Until metrics.jsonl has this step; fails when the job ends before."""
+        """Waits until metrics.jsonl has this step. Fails if the job ends before that."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if last_step(run_dir) >= step:
@@ -121,7 +122,7 @@ class Job:
         pytest.fail(f"no step {step} within {timeout} s: {self.result(None)}")
 
     def kill(self):
-        """kill -9 of the launcher and of all ranks."""
+        """Kills the launcher and all ranks with SIGKILL."""
         self.ranks()
         for pid in [self.process.pid, *self.pids.values()]:
             try:
@@ -139,7 +140,7 @@ def is_alive(pid):
 
 
 def records(run_dir):
-    """All objects of metrics.jsonl; a line that is cut off at the end (a kill) is left out."""
+    """All objects of metrics.jsonl. A last line that a kill has cut off is left out."""
     path = Path(run_dir) / "metrics.jsonl"
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
@@ -162,7 +163,7 @@ def last_step(run_dir):
     return json.loads(whole[-1])["step"] if whole else 0
 
 
-# What has to be the same when a run is repeated; times are not.
+# These values must be the same when a run is repeated. Times differ.
 CURVE = ("step", "epoch", "samples", "loss", "lr", "grad_norm")
 
 
@@ -175,7 +176,7 @@ def checkpoints(run_dir):
 
 
 def arrays(path):
-    """Every training array of a checkpoint: name -> values."""
+    """Maps names to values, for every training array of a checkpoint."""
     found = {}
     with h5py.File(path, "r") as file:
         def visit(name, item):
@@ -186,7 +187,7 @@ def arrays(path):
 
 
 def assert_same_bits(run_a, run_b):
-    """The same curve and the same newest checkpoint, bit for bit."""
+    """Expects the same curve and the same newest checkpoint, bit for bit."""
     a, b = curve(run_a), curve(run_b)
     assert a == b, f"first difference: {next((pair for pair in zip(a, b) if pair[0] != pair[1]), (len(a), len(b)))}"
     path_a, path_b = checkpoints(run_a)[-1], checkpoints(run_b)[-1]
@@ -198,14 +199,14 @@ def assert_same_bits(run_a, run_b):
 
 
 def assert_close(run_a, run_b, gradient=1e-5, loss=1e-4):
-    """The same run up to rounding: the first gradient, the losses of all steps and what validation says."""
+    """Expects the same run up to rounding: the first gradient, the losses of all steps and the validation."""
     a, b = steps(run_a), steps(run_b)
     assert [r["step"] for r in a] == [r["step"] for r in b]
     assert a[0]["grad_norm"] == pytest.approx(b[0]["grad_norm"], rel=gradient)
     assert a[0]["loss"] == pytest.approx(b[0]["loss"], rel=gradient)
     assert [r["loss"] for r in a] == pytest.approx([r["loss"] for r in b], rel=loss)
     assert [r["lr"] for r in a] == [r["lr"] for r in b]
-    # A run in parts has evaluations at the ends of its parts too.
+    # A run in parts also has evaluations at the ends of its parts.
     by_step_a, by_step_b = ({e["step"]: e for e in evaluations(run)} for run in (run_a, run_b))
     both = by_step_a.keys() & by_step_b.keys()
     assert both or not by_step_a
@@ -215,7 +216,7 @@ def assert_close(run_a, run_b, gradient=1e-5, loss=1e-4):
 
 
 def merged(base, changes):
-    """`base` with dotted keys replaced: {"model.hidden": 24}."""
+    """Returns `base` with dotted keys replaced, for example {"model.hidden": 24}."""
     result = copy.deepcopy(base)
     for key, value in changes.items():
         *sections, last = key.split(".")
@@ -227,7 +228,7 @@ def merged(base, changes):
 
 
 class Workshop:
-    """A test's own folder, and the commands in it."""
+    """A test's own folder, and the commands that run in it."""
 
     def __init__(self, folder, data):
         self.folder, self.data = folder, data
@@ -235,7 +236,7 @@ class Workshop:
         self.jobs = []
 
     def experiment(self, **changes):
-        """Writes the experiment file; keys with __ for the dot: model__hidden=24."""
+        """Writes the experiment file. Keys have __ for the dot: model__hidden=24."""
         data = {"data": {"train": f"{self.data}-train", "validation": f"{self.data}-validation"}}
         changes = {key.replace("__", "."): value for key, value in changes.items()}
         path = self.folder / f"experiment-{next(self.numbers)}.yaml"
@@ -243,9 +244,9 @@ class Workshop:
         return path
 
     def start(self, *words, ranks=1, env=None, cwd=ROOT):
-        """Any ringtrain command, in the background."""
+        """Starts any ringtrain command in the background."""
         launcher = [LAUNCHER, ranks] if ranks else []
-        # Open MPI's shared memory outlives kill -9: here it goes with the test's folder.
+        # Open MPI's shared memory stays after kill -9. Here it lies in the test's folder and is removed with it.
         env = {"OMPI_MCA_btl_vader_backing_directory": str(self.folder), **(env or {})}
         job = Job([*launcher, PROGRAM, *words], self.folder / f"output-{next(self.numbers)}", env, cwd)
         self.jobs.append(job)
@@ -260,14 +261,14 @@ class Workshop:
         return run_dir, self.start(*words, ranks=ranks, env=env)
 
     def train(self, name, *, code=0, timeout=60, **arguments):
-        """Trains to the end in <folder>/<name>, which it returns; the exit code must be `code`."""
+        """Trains to the end in <folder>/<name> and returns this folder. The exit code must be `code`."""
         run_dir, job = self.start_training(name, **arguments)
         result = job.wait(timeout)
         assert result.code == code, result
         return run_dir
 
     def train_badly(self, name, *, timeout=30, **arguments):
-        """Must end with an error; returns the result."""
+        """Expects a training that ends with an error. Returns its result."""
         _, job = self.start_training(name, **arguments)
         result = job.wait(timeout)
         assert result.code not in (0, 85), result
@@ -275,7 +276,7 @@ class Workshop:
 
 
 def some_names(count, seed):
-    """Made of syllables, so that they are short, distinct and learnable."""
+    """Makes names of syllables, so that they are short, distinct and learnable."""
     generator = random.Random(seed)
     syllables = ["an", "bel", "co", "da", "el", "fi", "gus", "ha", "is", "jo", "ka", "lo", "mi", "ne", "ru", "sa", "to"]
     names = set()
@@ -299,7 +300,7 @@ def make_names(prefix, count=120, seed=1):
 
 @pytest.fixture(scope="session")
 def names(tmp_path_factory):
-    """Prefix of a small data set of names: about 17 steps of 32 samples per epoch."""
+    """The prefix of a small data set of names, with about 17 steps of 32 samples per epoch."""
     for program in PROGRAM, CONVERTER:
         assert program.exists(), f"{program} is missing: make all"
     return make_names(tmp_path_factory.mktemp("names") / "names")
@@ -307,7 +308,7 @@ def names(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory):
-    """Prefix of a small running text."""
+    """The prefix of a small data set of running text."""
     generator = random.Random(2)
     words = some_names(60, 3)
     lines = [" ".join(generator.choice(words) for _ in range(12)) for _ in range(120)]
@@ -325,7 +326,7 @@ def workshop(tmp_path, names):
 
 
 def assert_drawn(file):
-    """results/plot_bench.py makes a picture of the table that a bench command wrote."""
+    """Expects that results/plot_bench.py makes a picture of the table that a bench command wrote."""
     pytest.importorskip("matplotlib")
     picture = file.with_suffix(".png")
     done = subprocess.run([sys.executable, ROOT / "results/plot_bench.py", file, "-o", picture], capture_output=True, text=True,

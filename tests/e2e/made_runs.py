@@ -1,10 +1,10 @@
-"""Run folders without a run: what `ringtrain train` would leave of trainings whose course is a formula."""
+"""Writes run folders without a run, as `ringtrain train` would leave them. The curves follow formulas."""
 
 import json
 
 import yaml
 
-TARGET = 0.6  # validation accuracy of pictures; of text a loss of 1.6
+TARGET = 0.6  # validation accuracy of pictures; for text a loss of 1.6
 
 
 def steps_needed(batch, s_min=100, e_min=40000):
@@ -12,7 +12,7 @@ def steps_needed(batch, s_min=100, e_min=40000):
 
 
 def experiment(batch, rate, seed, ranks=1, image=True, **more):
-    """`more`: section -> keys that are added to it."""
+    """Makes an experiment. `more` maps sections to keys that are added to them."""
     tree = {
         "name": "made",
         "seed": seed,
@@ -51,7 +51,7 @@ def start(batch, ranks, seconds, outcome, samples=1000, **more):
 
 
 def update(step, batch, ranks, rate, need):
-    """A step's record; its time falls with the ranks, but for the communication."""
+    """Makes a step's record. Its time falls with the number of ranks, except for the communication."""
     parts = {
         "input_seconds": 0.001,
         "forward_seconds": 0.02 * batch / 64 / ranks,
@@ -97,7 +97,8 @@ def evaluation(step, batch, need):
 
 
 def write(folder, batch, rate=0.1, seed=1, ranks=1, need=None, outcome="finished", every=None, **more):
-    """A run that reaches the target after `need` steps and goes on for 20 % more; an evaluation `every` steps."""
+    """Writes a run that reaches the target after `need` steps and goes on for 20 % more, with an evaluation `every`
+    steps."""
     need = round(need if need is not None else steps_needed(batch))
     every, last = every or max(1, need // 20), round(need * 1.2)
     lines = []
@@ -122,7 +123,7 @@ def write_files(folder, tree, record, lines):
 
 
 def grid(folder, batches=(32, 128, 512, 2048), seeds=(1, 2, 3), rates=(0.05, 0.1, 0.2), **more):
-    """A study: the middle rate is the best one."""
+    """Writes a study in which the middle rate is the best one."""
     for batch in batches:
         for rate in rates:
             for seed in seeds:
@@ -150,8 +151,8 @@ def grid(folder, batches=(32, 128, 512, 2048), seeds=(1, 2, 3), rates=(0.05, 0.1
 
 
 def branch_study(folder, parent_batch=64, points=(500, 1500), factors=(1, 2, 4, 8), samples=32000, critical=200):
-    """A parent and a study of its branches. The loss at the end of a branch is above that at x 1 by 0.005 (batch / critical)^2 x
-    (1000 / step): the largest batch without loss grows along the run."""
+    """Writes a parent and a study of its branches. At the end of a branch, the loss exceeds that of the branch with x 1
+    by 0.005 (batch / critical)^2 x (1000 / step), so the largest batch without loss grows along the run."""
     parent = folder / "parent"
     lines = [
         {**update(step, parent_batch, 1, 0.1, 2000), "loss": 3 - 0.0005 * step, "noise_scale": 0.2 * step}
@@ -187,7 +188,8 @@ def branch_study(folder, parent_batch=64, points=(500, 1500), factors=(1, 2, 4, 
 
 
 def halving_study(folder, losses=((2.0, 1.5, 1.2), (2.1, 1.6, 1.4), (2.2, 1.7), (2.3,), (2.4,), (2.5,), (None,))):
-    """A search over as many trials as there are lists of losses, one for each rung that they ended."""
+    """Writes a search with one trial for each list in `losses`. A list holds a loss for each rung that the trial
+    ended."""
     trials, samples = [], (1000, 3000, 9000)
     for number, own in enumerate(losses):
         name = f"t{number}"

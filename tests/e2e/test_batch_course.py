@@ -1,4 +1,5 @@
-"""A batch that changes during a run: by its schedule, with the gradient noise scale, at the end of an epoch."""
+"""Tests a batch that changes during a run: by its schedule, with the gradient noise scale, and at the end of an
+epoch."""
 from conftest import assert_close, assert_same_bits, evaluations, steps
 
 SCHEDULE = {"global": 32, "worker": 8, "schedule": [[0.5, 2], [1, 6]], "largest": 128}
@@ -16,7 +17,7 @@ def test_a_schedule_takes_the_same_course_on_any_number_of_ranks_and_over_a_resu
     for before, after in zip(records, records[1:]):
         assert after["samples"] == before["samples"] + after["global_batch"]
     for record in records:
-        # The rate belongs to the update that the record ends.
+        # The rate is that of the update with which the record ends.
         assert record["lr"] == records[0]["lr"] * (128 / 192 if record["global_batch"] == 128 else 1)
     assert [round(e["epoch"], 9) for e in evaluations(whole)] == [1, 2]
     one = workshop.train("one", ranks=1, stop__steps=0, **common)

@@ -1,4 +1,4 @@
-"""slurm/train.sbatch where Slurm's commands are stand-ins: what it does about requeues, launchers and nodes of two kinds."""
+"""Tests slurm/train.sbatch with stand-ins for Slurm's commands: requeues, launchers, and nodes of two kinds."""
 import os
 import re
 import subprocess
@@ -13,7 +13,7 @@ from running import STUBS  # noqa: E402
 
 
 class Batch:
-    """The script in a folder of its own, with Slurm's variables of a job of two ranks."""
+    """The script in a folder of its own, with Slurm's variables for a job of two ranks."""
 
     def __init__(self, workshop):
         self.workshop, self.folder = workshop, workshop.folder
@@ -52,7 +52,7 @@ def test_a_job_that_was_queued_again_too_often_starts_nothing(batch):
 
 @pytest.mark.parametrize("restarts, again", [(2, True), (3, False)])
 def test_the_last_queue_again_is_that_of_max_requeues(batch, restarts, again):
-    # The ranks stop with a checkpoint at once: as they do ahead of the time limit.
+    # The ranks stop at once with a checkpoint, as they do before the time limit.
     batch.command("ranks", f'"{ROOT}/bin/ringtrain" "$@" || exit\n[ "$1" != train ] || exit 85\n')
     done = batch.run(site=f'MAX_REQUEUES=3\nRINGTRAIN=("{batch.bin}/ranks")', SLURM_RESTART_COUNT=str(restarts))
     assert (batch.folder / "requeued").exists() == again, done
@@ -71,7 +71,7 @@ def test_preflight_runs_first_and_once_on_the_jobs_own_ranks(batch):
     assert (batch.folder / "called").read_text().split() == ["plan", "bench", "bench", "train", "train"]
     assert "measured: logs/preflight-7.json" in done.stdout and (batch.folder / "logs" / "preflight-7.json").exists(), done
     assert last_step(batch.folder / "run") == 5
-    # A job that is queued again does not measure again.
+    # A requeued job does not measure again.
     (batch.folder / "called").unlink()
     assert batch.run("--preflight", site=site, SLURM_RESTART_COUNT="1").returncode == 0
     assert "bench" not in (batch.folder / "called").read_text()

@@ -1,4 +1,4 @@
-"""bench utilisation, bench components, and the pictures of both."""
+"""Tests bench utilisation, bench components, and the pictures of both."""
 import csv
 
 import pytest
@@ -27,7 +27,8 @@ def test_utilisation_goes_up_to_the_batch_that_does_not_fit(workshop, ranks):
         assert row["model"] == "cnn" and row["ranks"] == str(ranks)
         rate = int(row["batch_per_rank"]) * ranks / float(row["seconds"])
         assert float(row["samples_per_second"]) == pytest.approx(rate, rel=1e-3)
-        # conv1 gives no gradient of the pictures: 2 x its 0.88 million products, 3 x the others'.
+        # conv1 computes no gradient of the pictures, so its 0.88 million products count twice. Those of the other
+        # layers count three times.
         flops = 2 * (2 * 32 * 27 * 1024 + 3 * (64 * 288 * 256 + 128 * 576 * 64 + 2048 * 10))
         assert float(row["gflops"]) == pytest.approx(flops * rate / ranks / 1e9, rel=1e-3)
         assert float(row["share_of_matrix_rate"]) == pytest.approx(float(row["gflops"]) / float(row["matrix_gflops"]), rel=1e-3)

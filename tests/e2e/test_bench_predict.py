@@ -1,4 +1,4 @@
-"""What a job's nodes give, and what follows for other numbers of ranks."""
+"""Tests the measurements of a job's nodes, and the predictions for other numbers of ranks."""
 import csv
 import json
 import re
@@ -18,7 +18,7 @@ def bench(workshop, file, *words, ranks=1):
 
 
 def model_keys(workshop, experiment):
-    """The keys that a measured step belongs to, as `bench` writes them: of the resolved experiment that `plan --all` prints."""
+    """The keys with which `bench` describes a measured step. They come from the resolved experiment of `plan --all`."""
     result = workshop.run("plan", experiment, "--all", ranks=0)
     assert result.code == 0, result
     keys, section = [], ""
@@ -35,7 +35,8 @@ def model_keys(workshop, experiment):
 
 @pytest.fixture
 def preflight(workshop):
-    """Measurements that were never made: 1 ms + 0.1 ms a sample forward, twice that backward, 2 ranks a node."""
+    """Invented measurements: 1 ms + 0.1 ms a sample in the forward pass, twice that in the backward pass, 2 ranks a
+    node."""
     passes = [{"micro_batch": m, "forward": 1e-3 + 1e-4 * m, "backward": 2e-3 + 2e-4 * m} for m in (8, 32)]
     step = {"model": model_keys(workshop, workshop.experiment()), "micro_batch": 32, "accumulation": 1, "rows_per_rank": 32,
             "forward": 4.2e-3, "backward": 8.4e-3, "update": 1e-3, "passes": passes, "jitter": 0.01, "full_node_pass": 0,
@@ -159,7 +160,7 @@ def test_a_mistake_is_one_sentence(workshop, preflight, words, expected):
 
 
 def test_several_nodes_are_measured_inside_between_and_over_all(workshop):
-    """Two nodes by name only: each pair of ranks sees a host name of its own."""
+    """The two nodes exist by name only: each pair of ranks sees its own host name."""
     host = "hostname n$((${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} / 2)) && exec \"$@\""
     if subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode != 0:
         pytest.skip("no right to give processes a host name (unshare --uts)")

@@ -1,4 +1,4 @@
-"""Checkpoints that are kept for ever, and runs that go on from them with another batch."""
+"""Tests checkpoints that are kept for ever, and runs that continue from them with another batch."""
 import json
 import math
 import os
@@ -34,7 +34,8 @@ def test_kept_checkpoints_lie_at_the_same_steps_on_any_ranks_and_over_a_resume(w
     whole = workshop.train("whole", stop__steps=30, **common)
     expected = sorted({0, first_step_at(whole, 0.3), first_step_at(whole, 1), 20, 30})
     assert kept(whole) == expected
-    # In parts, the second of which ends at a point: it stays though no checkpoint was due there otherwise.
+    # The run is made in parts. The second part ends at a kept point, and its checkpoint stays although none was due
+    # there.
     for end in (10, 20, 26, 30):
         workshop.train("parts", stop__steps=end, resume=end > 10, **common)
     parts = workshop.folder / "parts"
@@ -61,7 +62,8 @@ def test_plan_shows_the_steps_that_are_kept(workshop):
 
 @pytest.fixture
 def parent(workshop):
-    """A run with dropout, a schedule in which every step has another rate, and checkpoints inside and between epochs."""
+    """A run with dropout, a schedule in which every step has another rate, and checkpoints inside and between
+    epochs."""
     return workshop.train("parent", **PARENT)
 
 
@@ -71,7 +73,7 @@ PARENT = dict(ranks=2, stop__steps=40, model__dropout=0.3,
 
 
 def branch(workshop, name, parent, point, **changes):
-    """A branch of the parent's own experiment."""
+    """Trains a branch of the parent's own experiment."""
     given = {"from": f"{parent}@{point}", **changes.pop("branch", {})}
     return workshop.train(name, branch=given, batch=multiple(given), **{**PARENT, **changes})
 
@@ -107,13 +109,13 @@ def test_a_branch_with_twice_the_batch_takes_the_same_samples_in_half_the_steps(
                  branch={"batch_factor": 2, "rate_factor": math.sqrt(2), "samples": 320})
     assert [(r["step"], r["samples"], r["global_batch"]) for r in steps(own)] == [
         (20 + i, 640 + 64 * i, 64) for i in range(1, 6)]
-    # The update that begins after so many samples has the parent's rate of that place, times sqrt 2.
+    # An update has the parent's rate at the same number of samples, times sqrt 2.
     rates = {r["samples"] - 32: r["lr"] for r in steps(parent)}
     for record in steps(own):
         assert record["lr"] == pytest.approx(math.sqrt(2) * rates[record["samples"] - 64], rel=1e-6)
     start = json.loads((own / "run.json").read_text())["starts"][0]
     assert start["batch"]["global"] == 64 and start["branch"]["rate_factor"] == pytest.approx(math.sqrt(2))
-    # On other ranks up to rounding, and from the file as from the point.
+    # On another number of ranks, the branch is the same up to rounding. It may start from the file or from the point.
     one = branch(workshop, "one", parent, "20steps", ranks=1,
                  branch={"from": str(of(parent, 20)), "batch_factor": 2, "rate_factor": math.sqrt(2), "samples": 320})
     assert_close(own, one)
@@ -126,7 +128,7 @@ def test_a_branch_is_resumed_from_its_own_checkpoints(workshop, parent):
     run, job = workshop.start_training("parts", **again)
     job.wait_for_step(run, 23)
     job.kill()
-    moved = parent.rename(parent.with_name("elsewhere"))  # its own win
+    moved = parent.rename(parent.with_name("elsewhere"))  # then only its own checkpoints are there
     if checkpoints(run):
         workshop.train("parts", resume=True, **again)
     moved.rename(parent)
@@ -134,7 +136,7 @@ def test_a_branch_is_resumed_from_its_own_checkpoints(workshop, parent):
     assert curve_behind(run, 0) == curve_behind(whole, 0)
     a, b = arrays(checkpoints(run)[-1]), arrays(checkpoints(whole)[-1])
     assert a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
-    # Killed before it had a checkpoint: from the parent's again.
+    # The run was killed before it had a checkpoint, so it starts from the parent's again.
     shutil.rmtree(run / "checkpoints")
     (run / "metrics.jsonl").unlink()
     workshop.train("parts", resume=True, **again)

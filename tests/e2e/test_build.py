@@ -1,4 +1,4 @@
-"""What the build promises: kernels per instruction set that vectorise, and errors that name the variable."""
+"""Tests what the build promises: vectorised kernels for each instruction set, and errors that name the variable."""
 import re
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT
 
 KERNELS = ROOT / "build" / "obj" / "backend" / "cpu"
-# Instruction set -> the registers that its inner loops must use.
+# Maps each instruction set to the registers that its inner loops must use.
 REGISTERS = {"baseline": "xmm", "avx2": "ymm", "avx512": "zmm", "avx512_bf16": "zmm"}
 HOT = ["lstm_forward_row", "lstm_backward_row", "cross_entropy", "adam", "sgd", "lamb", "rmsprop", "schedule_free", "dropout_mask"]
 
@@ -32,9 +32,9 @@ def test_hot_loops_use_the_full_registers_of_their_instruction_set(isa):
     functions = re.split(r"\n(?=[0-9a-f]{16} <)", text)
     for name in HOT:
         if name == "dropout_mask" and isa == "baseline":
-            continue  # GCC does not find SSE2's widening multiplication worth it
+            continue  # GCC does not vectorise with SSE2's widening multiplication
         bodies = [f for f in functions if re.search(r"^[0-9a-f]{16} <[^\n]*::%s" % name, f)]
-        # Small functions are inlined into their callers, which are in the list too.
+        # Small functions are inlined into their callers, which are in the list, too.
         if not bodies and name.endswith("_row"):
             bodies = [f for f in functions if re.search(r"^[0-9a-f]{16} <[^\n]*::%s" % name[:-4], f)]
         assert bodies, name

@@ -1,4 +1,4 @@
-"""The relocatable folder: unpacked elsewhere it runs with nothing but its own files, the kernel and a shell."""
+"""Tests the relocatable folder. Unpacked elsewhere, it must run with only its own files, the kernel and a shell."""
 import os
 import re
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, curve, last_step
 
 ARCHIVE = ROOT / "build" / f"ringtrain-bundle-{os.uname().machine}.tar.gz"
-# No variable of this machine's build, and none of its MPI.
+# Has no variable of this machine's build or MPI.
 BARE = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
 
 
@@ -30,7 +30,7 @@ def run(folder, *command, **settings):
 
 
 def train(bundle, workshop, *launcher):
-    """Three steps; the run's folder and what was printed."""
+    """Trains three steps. Returns the run's folder and the output."""
     run_dir = workshop.folder / "run"
     done = run(workshop.folder, *launcher, bundle / "ringtrain", "train", workshop.experiment(run__dir=str(run_dir), stop__steps=3))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Which checkpoints a run keeps, and the targets that end it."""
+"""Tests which checkpoints a run keeps, and the targets that end it."""
 import json
 import re
 
@@ -18,7 +18,7 @@ def test_every_seconds_saves_while_the_run_goes_on(workshop):
     by_the_clock = workshop.train("clock", checkpoint={"every_epochs": 0, "every_seconds": 0.2, "keep": 100}, **words)
     never_due = workshop.train("never", checkpoint={"every_epochs": 0, "every_seconds": 1000, "keep": 100}, **words)
     assert saved_steps(never_due) == [20]
-    assert len(saved_steps(by_the_clock)) >= 3 and saved_steps(by_the_clock)[-1] == 20  # a second of steps, at least
+    assert len(saved_steps(by_the_clock)) >= 3 and saved_steps(by_the_clock)[-1] == 20  # takes at least a second
 
 
 def test_the_best_is_kept_unless_it_is_not_wanted(workshop):
@@ -27,9 +27,9 @@ def test_the_best_is_kept_unless_it_is_not_wanted(workshop):
     left = workshop.train("left", checkpoint={"best": False}, **words)
     assert (kept / "checkpoints" / "best.h5").exists() and not (left / "checkpoints" / "best.h5").exists()
     assert [e["best"] for e in evaluations(left)] == [e["best"] for e in evaluations(kept)]
-    # Nothing else lies there: the file that the start has written on trial is gone.
+    # The folder has no other file: the trial file that the start has written is gone.
     assert sorted(path.name for path in (left / "checkpoints").iterdir()) == sorted(path.name for path in checkpoints(left))
-    # Without a best one, the newest speaks for the run.
+    # Without a best checkpoint, the newest one is evaluated.
     result = workshop.run("evaluate", left, ranks=0)
     assert result.code == 0 and "step 20" in result.text, result
 
@@ -39,7 +39,8 @@ def test_a_target_ends_the_run_at_the_first_evaluation_that_reaches_it(workshop,
     words = dict(evaluate={"every_epochs": 0, "every_steps": 10}, learning_rate__base=0.02)
     reference = evaluations(workshop.train("reference", stop__steps=100, **words))
     reached = [sign * e[metric] for e in reference]
-    # Between a record and all before it: rounding of the printed value decides nothing.
+    # The target lies between the lowest loss so far and all before it, so rounding of the printed value does not
+    # matter.
     records = [i for i in range(1, len(reached)) if reached[i] < min(reached[:i])]
     assert records, reached
     last = records[-1]

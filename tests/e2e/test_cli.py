@@ -1,4 +1,4 @@
-"""The command line: one clear error for every mistake, and what a run leaves behind."""
+"""Tests the command line: one clear error for every mistake, and the files that a run leaves."""
 import json
 import os
 import re
@@ -19,7 +19,7 @@ stop: {steps: 3}
 """
 
 
-# The file, the overrides, where the error is (line:column), and words of the message.
+# The file, the overrides, the place of the error (line:column), and words of the message.
 BAD = {
     "unknown key": (GOOD + "modle: {}\n", [], "8:1", ["modle", "model"]),
     "unknown key in a section": (GOOD.replace("hidden", "hiden"), [], "2:9", ["model.hiden", "hidden"]),
@@ -57,7 +57,7 @@ def test_a_bad_experiment_is_named_with_its_place(workshop, what):
 
 
 def test_the_program_has_the_last_word(workshop):
-    """mpirun's and MPI_Abort's banners do not bury an error; what only mpirun knows is still told."""
+    """Banners of mpirun and MPI_Abort must not hide an error. Messages that only mpirun can give must still appear."""
     path = workshop.folder / "good.yaml"
     path.write_text(GOOD)
     result = workshop.run("train", path, ranks=2, timeout=30)
@@ -157,7 +157,7 @@ def test_plan_shows_what_the_run_will_be(workshop):
     result = workshop.run("plan", workshop.experiment(), "learning_rate.base=0.02", "--ranks", 2, ranks=0)
     assert result.code == 0, result
     assert re.search(r"base: 0\.02", result.out), "the resolved experiment"
-    # Four gates of 16 take the letter and the state before.
+    # The four gates of 16 units read the letter and the previous state.
     assert re.search(r"^ *(?:lstm\.)?weight_ih_l0 .*", result.out, re.MULTILINE), "the parameters"
     assert re.search(r"total +[\d,]+", result.out), "the memory"
     assert re.search(r"^  sums +of [\d,]+ gradients at once$", result.out, re.MULTILINE), "what is summed"
@@ -200,7 +200,7 @@ def test_a_run_describes_itself(workshop):
     assert first["ranks"] == 2 and first["batch"]["global"] == 32 and first["versions"]["HDF5"]
     assert sorted(rank for ranks in first["hosts"].values() for rank in ranks) == [0, 1]
     assert first["train"]["uuid"] and "train" in first["command_line"]
-    for start in first, second:  # of both ranks; rank 0's steps are in the log, too
+    for start in first, second:  # for both ranks; the log has rank 0's steps, too
         assert [set(rank) for rank in start["rank_seconds"]] == [{"input", "forward", "backward", "communication", "update"}] * 2
         assert all(rank["backward"] > 0 for rank in start["rank_seconds"])
     for part, seconds in second["rank_seconds"][0].items():
@@ -316,7 +316,7 @@ def test_top_five_is_for_images_only(workshop):
 
 
 def of_bytes(workshop):
-    """A run on text whose symbols are bytes; the letters \u00f6 and \u00e9 have two each, of three different ones."""
+    """A run on text whose symbols are bytes. The letters ö and é have two bytes each, three different ones in all."""
     source = workshop.folder / "bytes.txt"
     source.write_text("w\u00f6rter \u00e9t\u00e9\n" * 60)
     done = subprocess.run([CONVERTER, "text", source, "--alphabet", "bytes", "--out", workshop.folder / "bytes"],
@@ -327,7 +327,7 @@ def of_bytes(workshop):
 
 
 def sample_bytes(workshop, run, *words):
-    """What is written, as bytes."""
+    """Returns the output as bytes."""
     done = subprocess.run([PROGRAM, "sample", run, "--count", "1", *words], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,5 @@
-"""The experiments in configs/: each one, and every row of the table in its header, is planned without the data."""
+"""Tests the experiments in configs/. Each experiment, and every row of the table in its header, is planned without the
+data."""
 import math
 import random
 import re
@@ -23,7 +24,7 @@ PARAMETERS = {"50": "25,557,032", "101": "44,549,160"}
 
 
 def rows_of(config):
-    """The words of every experiment in the file: the file's own, and those of its rows."""
+    """The overrides for every experiment in the file: its own, and those of its rows."""
     return [[]] + [line.split(" -> ")[0].split() for line in
                    re.findall(r"^# Row +(.*)$", (ROOT / "configs" / config).read_text(), re.MULTILINE)]
 
@@ -39,7 +40,8 @@ def test_every_imagenet_experiment_and_row_of_its_table_is_planned_without_the_d
 
 @pytest.fixture(scope="module")
 def many_names(tmp_path_factory):
-    """Prefix of as many samples as the pet-name study has, and a few more: the largest batch is 262,144."""
+    """The prefix of a data set with a few more samples than the pet-name study has, because the largest batch is
+    262,144."""
     letters, generator = "abcdefghijklmnopqrstuvwxyz", random.Random(4)
     names = {"".join(generator.choice(letters) for _ in range(generator.randint(4, 9))) for _ in range(60000)}
     return convert("names", sorted(names), tmp_path_factory.mktemp("many") / "names")

@@ -1,4 +1,4 @@
-"""What a build with CUDA has to keep to, on a machine without a GPU; without CUDA these tests are skipped."""
+"""Tests a build with CUDA on a machine without a GPU. Without CUDA these tests are skipped."""
 import os
 import re
 import shutil

@@ -1,5 +1,5 @@
-"""build/bench/cuda_commands and tests/gpu/kernel_table.py on the host device: every command beside its bound, worst first, and the
-gaps between graph nodes."""
+"""Tests build/bench/cuda_commands and tests/gpu/kernel_table.py on the host device. They show every command next to its
+bound, with the worst one first, and the gaps between graph nodes."""
 import csv
 import io
 import re

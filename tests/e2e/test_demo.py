@@ -1,4 +1,5 @@
-"""`make demo`'s job in miniature: data_prep/demo.sh in a checkout of its own, on few names and with a small model."""
+"""Runs the job of `make demo` in miniature: data_prep/demo.sh in a checkout of its own, on few names and with a small
+model."""
 import json
 import os
 import re
@@ -16,7 +17,7 @@ SMALL = {"model": {"hidden": 16}, "batch": {"global": 32, "worker": 8}, "stop": 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """Links to programs and scripts; folders of its own where the demo writes."""
+    """A checkout with links to programs and scripts, and with its own folders where the demo writes."""
     for name in "bin", "tests", "src":
         (tmp_path / name).symlink_to(ROOT / name)
     for name in "data_prep/demo.sh", "data_prep/proper_names.sh", "results/plot.py":
@@ -47,7 +48,7 @@ def test_the_demo_goes_from_names_to_a_curve(checkout):
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG")
     invented = done.stdout.split("not in the data\n")[1].split("\n\n")[0].splitlines()[:20]
     assert len(set(invented)) == 20 and not set(names) & {name.strip().lower() for name in invented}, done.stdout
-    # What it says to try next works from there.
+    # The commands that the demo suggests at its end work from there.
     commands = re.findall(r"^bin/ringtrain (?:sample|plan) .*", done.stdout, re.MULTILINE)
     assert len(commands) == 2, done.stdout
     for command in commands:

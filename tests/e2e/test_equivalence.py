@@ -1,4 +1,5 @@
-"""The experiment is independent of the machine: ranks and micro-batches change the speed, never the result."""
+"""Tests that the experiment does not depend on the machine. Ranks and micro-batches change the speed, never the
+result."""
 import platform
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 
 from conftest import assert_close, assert_same_bits, curve, evaluations, steps
 
-# Streams carry their hidden state over steps by global row.
+# In streams, each global row carries its hidden state from step to step.
 VARIANTS = {
     "adam": {},
     "sgd, dropout, clipping, decay": {"optimizer": {"kind": "sgd", "momentum": 0.9, "nesterov": True, "clip_norm": 0.5,
@@ -23,7 +24,7 @@ TEXT = {"data__order": "streams", "data__sequence": 12, "batch": {"global": 16, 
 
 
 def has(instructions):
-    """Whether this processor has avx2, avx512 or avx512_bf16."""
+    """Returns whether this processor has avx2, avx512 or avx512_bf16."""
     cpu = Path("/proc/cpuinfo")
     flag = {"avx512": "avx512vl"}.get(instructions, instructions)
     return platform.machine() == "x86_64" and cpu.exists() and flag in cpu.read_text()

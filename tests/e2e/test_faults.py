@@ -1,5 +1,5 @@
-"""A dozen faults of the campaign (tests/faults), fixed: the job ends or goes on as it should, nothing durable is lost, and the
-resumed run is the undisturbed one bit for bit."""
+"""Runs a dozen fixed faults of the campaign (tests/faults). The job must end or go on as expected, nothing durable may
+be lost, and the resumed run must equal the undisturbed one bit for bit."""
 import re
 import shutil
 import signal
@@ -64,7 +64,7 @@ def test_a_fault_loses_nothing(place, name):
     clear(place, DOZEN[name])
 
 
-# What a program that loses something would leave, and the word that the campaign has for it.
+# Damage that a faulty program would leave, and the campaign's word for it.
 LOSSES = {
     "a checkpoint that is half-written": ("is not whole", lambda run: harm_file(run / "checkpoints" / "step-000000020.h5", "cut off", 0.9)),
     "a checkpoint with another bit": ("differs", lambda run: flip_a_weight(run / "checkpoints" / "step-000000020.h5")),

@@ -1,4 +1,5 @@
-"""communication.order: fixed. The same bits on any number of ranks, and a run that goes on with another number of them."""
+"""Tests communication.order: fixed. Any number of ranks must give the same bits, and a run may continue with another
+number of ranks."""
 import re
 
 import pytest
@@ -12,7 +13,7 @@ IMAGES = {**RESNET, **FIXED, "evaluate": {"every_steps": 1, "norm_statistics": "
 
 
 def noise(run):
-    """What a step says of the noise scale."""
+    """The noise scale in a step's record."""
     return [{key: value for key, value in step.items() if "noise" in key} for step in steps(run)]
 
 
@@ -40,7 +41,7 @@ def pictures(tmp_path_factory):
 
 
 def test_names_on_1_2_and_4_ranks(workshop):
-    """Many buckets; small batches of two passes each; clipping, decay and trust ratios."""
+    """With many buckets, small batches of two passes each, clipping, decay and trust ratios."""
     assert_same_on_all(workshop, [2, 4], communication__bucket_mib=0.001, noise={"small_batch": 8, "groups": "kind"}, **NAMES)
 
 
@@ -67,7 +68,7 @@ def test_16_bit_activations(workshop, pictures):
 
 
 def test_adascale_and_a_batch_that_follows_the_noise(workshop):
-    """What is measured decides the rate and the batch."""
+    """In these runs, measured values decide the rate and the batch."""
     adascale = {"optimizer": {"kind": "sgd", "momentum": 0.9, "adascale": True}, "learning_rate": {"base": 0.1, "base_batch": 8},
                 "noise": {"small_batch": 8}}
     run = assert_same_on_all(workshop, [4], **{**NAMES, **adascale})

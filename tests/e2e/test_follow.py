@@ -1,4 +1,5 @@
-"""results/follow.py: its output is read back by TensorBoard's reader, from wandb's files, and by MLPerf's checker."""
+"""Tests results/follow.py. Its output is read back with TensorBoard's reader, from wandb's files, and with MLPerf's
+checker."""
 
 import json
 import os
@@ -18,7 +19,7 @@ from reporting import following, references, trackers  # noqa: E402
 
 FOLLOW = ROOT / "results" / "follow.py"
 SITE = trackers.FOLDERS[0]
-# In a process of its own: its packages are not those of the other tests.
+# Runs in a process of its own, because its packages differ from those of the other tests.
 READ_EVENTS = """
 import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -82,18 +83,18 @@ def python(code, *words):
 
 
 def events(folder):
-    """tag -> [(step, value, time)], as TensorBoard reads a folder."""
+    """Maps each tag to [(step, value, time)], as TensorBoard reads a folder."""
     return python(READ_EVENTS, folder)
 
 
 def wandb_rows(folder):
-    """(the rows of all offline runs in order, their summaries, their settings)."""
+    """Returns (the rows of all offline runs in order, their summaries, their settings)."""
     found, settings = python(READ_WANDB, ROOT / "results", folder)
     return [row for rows, _ in found for row in rows], [summary for _, summary in found], settings
 
 
 def single(value):
-    """As 32 bits hold it."""
+    """The value rounded to 32 bits."""
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
@@ -102,7 +103,8 @@ def records_of(run):
 
 
 def assert_events_are(folder, records, start=None):
-    """Every number of every record once, in order, and nothing else. `start`: seconds since 1970 of the only start."""
+    """Expects every number of every record exactly once, in order, and nothing else. `start` is the time of the only
+    start, in seconds since 1970."""
     found = events(folder)
     expected = {}
     for record in records:
@@ -135,7 +137,7 @@ def append(folder, records):
 
 
 class Live:
-    """follow.py beside a run that is being written."""
+    """follow.py, running while the run is being written."""
 
     def __init__(self, *words):
         env = {**os.environ, "WANDB_MODE": "offline"}
@@ -175,7 +177,7 @@ def test_tensorboard_reads_every_number_of_a_run_once(packages, run, tmp_path):
     follow(run, "--tensorboard", tmp_path / "events", "--once")
     assert_events_are(tmp_path / "events" / "a", records_of(run), start=1767225600)
     files = sorted((tmp_path / "events" / "a").glob("events*"))
-    follow(run, "--tensorboard", tmp_path / "events")  # the run has ended, so it ends, too
+    follow(run, "--tensorboard", tmp_path / "events")  # the run has ended, so follow.py ends, too
     assert sorted((tmp_path / "events" / "a").glob("events*")) == files
 
 
@@ -191,7 +193,7 @@ def test_restarts_write_no_step_twice_and_a_half_line_waits(packages, run, tmp_p
 
 
 def test_a_resumed_run_replaces_the_steps_that_it_computes_again(packages, run, tmp_path):
-    """Once while it is followed, and once between two calls of follow.py."""
+    """Tests it once while follow.py runs, and once between two calls of follow.py."""
     records = records_of(run)
     again = [{**r, "loss": r["loss"] + 0.01} if "loss" in r else r for r in records]
     begun = json.loads((run / "run.json").read_text())["starts"][0]
@@ -211,7 +213,7 @@ def test_a_resumed_run_replaces_the_steps_that_it_computes_again(packages, run, 
     say(run, "finished")
     follow(run, "--tensorboard", tmp_path / "events")
     assert_events_are(folder, records[:45])
-    # The same numbers, but the run now ends before: what went beyond is gone.
+    # The numbers are the same, but the run now ends earlier. The records after its end must be gone.
     replace_metrics(run, records[:41])
     follow(run, "--tensorboard", tmp_path / "events")
     assert_events_are(folder, records[:41])
@@ -282,7 +284,7 @@ def test_a_training_that_is_killed_and_resumed_is_followed_to_its_end(packages, 
         job.kill()
         workshop.train("run", resume=True, timeout=60, **words)
         live.ends()
-    # Steps that were computed again came out the same, so the times of their first computation stay.
+    # Steps that were computed again have the same values, so the times of their first computation stay.
     found, lasting = events(workshop.folder / "events" / "run"), ("loss", "lr", "grad_norm", "validation_loss")
     for key in lasting:
         assert [(s, v) for s, v, _ in found[key]] == [(r["step"], single(r[key])) for r in records_of(run) if key in r]
@@ -339,7 +341,7 @@ def test_trials_of_a_study_are_a_group_of_wandb(packages, tmp_path):
 
 
 def imagenet_run(folder, best=0.7605, outcome="finished", **changes):
-    """What a run of configs/imagenet_resnet50_mlperf.yaml would leave."""
+    """Writes a run folder as a run of configs/imagenet_resnet50_mlperf.yaml would leave it."""
     (row,) = [r for r in references.read() if r.table.startswith("reference conv") and r.batch == 4096]
     tree = {}
     for key, value in {**references.recipe(row), **changes}.items():
@@ -371,7 +373,7 @@ def imagenet_run(folder, best=0.7605, outcome="finished", **changes):
 
 
 def checker(log):
-    """(accepted, words) of MLPerf's compliance checker."""
+    """Returns (accepted, output) of MLPerf's compliance checker."""
     env = {**os.environ, "PYTHONPATH": str(trackers.FOLDERS[1])}
     done = subprocess.run(
         [

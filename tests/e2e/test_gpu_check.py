@@ -1,5 +1,5 @@
-"""tests/gpu/check.sh: order and limits of its checks with a made-up clock and made-up processes, what becomes of those that hang, fail
-or die and of those behind them; then the whole of it, dry."""
+"""Tests tests/gpu/check.sh. The order and limits of its checks are tested with an invented clock and invented
+processes, including checks that hang, fail or die, and the checks after them. At the end the whole of it runs dry."""
 import csv
 import io
 import json
@@ -22,7 +22,7 @@ import check_parts  # noqa: E402
 import check_schedule  # noqa: E402
 import kept_search  # noqa: E402
 
-# The issue's table: parts in this order, seconds.
+# The issue's table of parts and seconds, in this order.
 FIRST_TEN_MINUTES = [("kernels and operations", 120), ("graphs = eager", 60), ("search at batch 256", 90), ("images/s", 120),
                      ("characters/s", 30), ("PyTorch", 60), ("kernel table", 60)]
 
@@ -39,7 +39,8 @@ GTEST_PASSES = "[ RUN      ] Suite.One\n[       OK ] Suite.One (1 ms)\n[  PASSED
 
 
 class MadeUpProcesses:
-    """Every command takes `usual` seconds and passes, but for those whose text holds a key of `special`: (seconds, code, text)."""
+    """Every command takes `usual` seconds and passes. Commands whose text contains a key of `special` do (seconds,
+    code, text)."""
 
     def __init__(self, clock, usual=1.0, special=None):
         self.clock, self.usual, self.special, self.started = clock, usual, special or {}, []
@@ -72,7 +73,7 @@ class MadeUpProcesses:
 
 
 def perform(tmp_path, monkeypatch, usual=1.0, special=None, call=1, take=lambda run: None):
-    """(results, processes, run) of a call whose clock and processes are made up."""
+    """Returns (results, processes, run) of a call with an invented clock and invented processes."""
     monkeypatch.setattr(check_parts.Run, "need", lambda self, *programs: None)
     monkeypatch.setattr(check_parts, "exported", lambda run, folder: bytes(8) + bytes(4) * 4)
     clock = MadeUpClock()
@@ -97,7 +98,7 @@ def test_the_parts_have_the_issues_order_and_limits():
     for checks in check_parts.CALLS.values():
         assert sum(c.seconds for c in checks) <= check.CALL_SECONDS <= 570
         assert len({(c.part, c.name) for c in checks}) == len(checks)
-        parts = [c.part for c in checks]  # a part is in one piece: its checks share their time
+        parts = [c.part for c in checks]  # the checks of a part follow each other
         assert parts == sorted(parts, key=parts.index)
 
 
@@ -112,7 +113,7 @@ def test_all_checks_run_in_their_order_when_nothing_goes_wrong(tmp_path, monkeyp
     texts = [text for _, text, _ in processes.started]
     positions = [next(i for i, text in enumerate(texts) if part in text) for part in order]
     assert positions == sorted(positions)
-    # Nothing searches but the one search.
+    # No other check searches.
     assert all("--search-seconds 0" in text for text in texts if "resnet_bench" in text and "--data-only" not in text or "kernel_table" in text)
 
 
@@ -120,7 +121,7 @@ def test_all_checks_run_in_their_order_when_nothing_goes_wrong(tmp_path, monkeyp
 def test_no_check_takes_another_ones_time_when_all_hang(tmp_path, monkeypatch, call):
     results, processes, run = perform(tmp_path, monkeypatch, usual=10_000, call=call, take=lambda run: setattr(run, "gpu", "made up"))
     checks = check_parts.CALLS[call]
-    # "failed": its data set was not made; "not run": a program that is not on this machine.
+    # "failed" means that the check's data set was not made, and "not run" that a program is missing on this machine.
     assert {r["status"] for r in results} <= ({"out of time"} if call == 1 else {"out of time", "failed", "not run"})
     spent = Counter()
     for result in results:
@@ -137,7 +138,7 @@ def test_a_check_that_hangs_ends_at_its_limit_and_the_next_parts_begin_as_planne
     results, processes, _ = perform(tmp_path, monkeypatch, special={"CudaKernels*": (10_000, 0, "[ RUN      ] CudaKernels.Hangs\n")})
     hung = next(r for r in results if r["name"] == "own kernels")
     assert hung["status"] == "out of time" and hung["tests"]["failed"] == 1
-    assert hung["seconds"] == 15 + 35 - 1  # what the description left of its 15 s is the next check's
+    assert hung["seconds"] == 15 + 35 - 1  # the next check gets what the description left of its 15 s
     assert [r["status"] for r in results if r is not hung] == ["passed"] * (len(results) - 1)
     assert check_schedule.exit_code(results) == 1
 
@@ -168,7 +169,7 @@ def test_what_the_call_has_no_time_for_is_not_run_and_says_so():
     clock = MadeUpClock()
 
     def slow(run, seconds):
-        clock.time += 100  # more than it was given: a process that could not be ended at once
+        clock.time += 100  # longer than its limit, as if a process could not be ended at once
         return {"status": "passed"}
     checks = [check_schedule.Check(f"part {i}", "slow", 50, slow) for i in range(4)]
     results = check_schedule.run_checks(checks, None, clock, 250, lambda result: None)
@@ -215,7 +216,7 @@ def test_after_a_test_that_ends_its_process_the_others_run_in_a_new_one(tmp_path
 
 
 def test_tests_that_a_lost_device_kept_from_running_run_in_a_new_process(tmp_path, monkeypatch):
-    """The real program: a test leaves the host device unusable."""
+    """Uses the real program. One of its tests leaves the host device unusable."""
     if not check_parts.GPU_TESTS.exists():
         pytest.skip("build/tests/gpu_tests is not built")
     monkeypatch.setenv("GTEST_ALSO_RUN_DISABLED_TESTS", "1")
@@ -247,7 +248,7 @@ def test_tests_that_were_all_skipped_were_not_run(tmp_path, monkeypatch):
     results, _, _ = perform(tmp_path, monkeypatch, special={"GpuGraphs": (1, 0, skipped), "GpuOperations*fp32": (1, 0, "nothing\n")})
     graphs = next(r for r in results if r["part"] == "graphs = eager")
     assert (graphs["status"], graphs["why"]) == ("not run", "there is no cuDNN")
-    assert status(results, "operations fp32") == "failed"  # no test of that name
+    assert status(results, "operations fp32") == "failed"  # there is no test of that name
     assert check_schedule.exit_code([graphs]) == 2
 
 
@@ -278,7 +279,8 @@ def read(path):
         return b""
 
 
-# ---- What a search has found, carried --------------------------------------------------------------------------------
+# ---- Carrying the results of a search
+# ---------------------------------------------------------------------------------
 
 def test_a_search_goes_out_in_pieces_and_comes_in_again(tmp_path, monkeypatch):
     monkeypatch.setattr(kept_search, "PIECE_BYTES", 3000)
@@ -294,7 +296,7 @@ def test_a_search_goes_out_in_pieces_and_comes_in_again(tmp_path, monkeypatch):
     for source in out, out / "search.tar.gz":
         assert kept_search.unpack(source, tmp_path / f"from-{source.name}") == 6
         assert {n: (tmp_path / f"from-{source.name}" / n).read_bytes() for n in contents} == contents
-    pieces, left_out = kept_search.pack(plans, out, most_pieces=1)  # too large: the table and what fits
+    pieces, left_out = kept_search.pack(plans, out, most_pieces=1)  # too large: only the table and the plans that fit
     assert [p.name for p in pieces] == ["search.tar.gz"] and left_out > 0 and not (out / "search.tar.gz.2").exists()
     assert kept_search.unpack(out, tmp_path / "less") == 6 - left_out
     assert (tmp_path / "less/fusions").exists()

@@ -1,4 +1,5 @@
-"""What only a GPU can say, tried on the host device: which tests are run and counted after one has lost the device."""
+"""Tries the tests for GPUs on the host device: which tests run, and how they are counted, after one has lost the
+device."""
 import importlib.machinery
 import importlib.util
 import json
@@ -54,7 +55,7 @@ def test_a_device_that_cannot_be_taken_into_use_is_one_failure_with_its_cause(tm
 
 
 def test_the_others_are_run_by_a_process_of_their_own(tmp_path, monkeypatch, capsys):
-    """As make test does it: one failure, and every other test has passed."""
+    """As in `make test`, there is one failure, and every other test has passed."""
     loader = importlib.machinery.SourceFileLoader("run_tests", str(ROOT / "tests" / "run_tests"))
     runner = importlib.util.module_from_spec(importlib.util.spec_from_loader("run_tests", loader))
     loader.exec_module(runner)

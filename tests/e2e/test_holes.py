@@ -1,4 +1,5 @@
-"""Start-up without the others, memory that runs out, converters on a full disk, and file systems that answer like NFS."""
+"""Tests a start without the other ranks, memory that runs out, converters on a full disk, and file systems that answer
+like NFS."""
 import fcntl
 import os
 import re
@@ -42,7 +43,7 @@ def test_a_rank_that_stands_still_before_mpi_is_up_ends_the_job(workshop, preloa
 
 
 def test_a_rank_that_stands_still_before_the_watchdog_meets_ends_the_job(workshop, preload):
-    # Rank 1 is stopped with its first message after MPI's own start.
+    # Rank 1 is stopped at its first message after MPI's own start.
     env = with_rules(preload, f"call=send,rank=1,from=1,do=signal:{int(signal.SIGSTOP)}", RINGTRAIN_START_SECONDS="3")
     _, job = workshop.start_training("run", ranks=2, communication__timeout_seconds=3, env=env)
     result = job.wait(40)
@@ -59,7 +60,7 @@ def test_a_wrong_limit_of_the_start_is_told(workshop):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_memory_that_runs_out_is_told_in_words_by_the_rank_that_has_none(workshop, preload, ranks):
-    # Of the second rank, where there are two; the tables of the network are its first large pieces.
+    # The second rank runs out of memory, if there are two. The tables of the network are its first large allocations.
     rank = ranks - 1 if ranks > 1 else -1
     env = with_rules(preload, f"call=malloc,size=1000000,rank={rank},from=1,count=0,do=ENOMEM")
     result = workshop.train_badly("run", ranks=ranks, env=env, model__hidden=512)
@@ -71,7 +72,7 @@ def test_memory_that_runs_out_is_told_in_words_by_the_rank_that_has_none(worksho
 # ---- NFS -----------------------------------------------------------------------------------------------------------
 
 def test_files_that_were_removed_while_open_do_not_stand_in_the_way(workshop, preload):
-    """A start that fails leaves .nfs files where its lock was; the next start takes the folder as empty."""
+    """A start that fails leaves .nfs files where its lock was. The next start must treat the folder as empty."""
     folder = workshop.folder / "run"
     folder.mkdir()
     for name in ".nfs0000000001", ".probe.tmp":
@@ -106,7 +107,7 @@ def test_a_second_job_is_refused_while_the_lock_is_there_and_the_first_ends_wher
     first.wait_for_step(run, 3)
     refused = workshop.run("train", workshop.experiment(run__dir=str(run), **{k: v for k, v in keys.items() if k != "ranks"}), "--resume")
     assert refused.code == 1 and "another job works in this run folder" in refused.err, refused
-    # Somebody removes the lock, and this test takes it at once, as another job would. Both in one rename, as the first
+    # The lock is removed, and this test takes it at once, as another job would. One rename does both, because the first
     # job would otherwise lock the folder again before its next checkpoint.
     with open(run / ".lock.other", "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)

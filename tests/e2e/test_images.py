@@ -1,5 +1,5 @@
-"""Images through the executable: with batch norm and augmentation on, ranks, micro-batches and threads change the speed,
-never the result; a resumed run is the run that was never interrupted."""
+"""Tests images through the executable. With batch norm and augmentation, ranks, micro-batches and threads change the
+speed, never the result. A resumed run equals an uninterrupted run."""
 import json
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from conftest import CONVERTER, ROOT, arrays, assert_close, assert_same_bits, checkpoints, evaluations, last_step, steps
 
-# Goyal's recipe in small: 96 images are 6 steps, each of 4 virtual workers.
+# Goyal's recipe in small. 96 images are 6 steps, each of 4 virtual workers.
 RESNET = {
     "model": {"kind": "resnet", "depth": 18, "width": 16, "stem": "small"},
     "data__image_size": 32, "data__augmentation": "pad_crop", "data__pad": 4, "data__flip": True,
@@ -27,7 +27,7 @@ CROPPED = {key: value for key, value in RESNET.items() if key != "data__pad"} | 
 
 
 def make_images(folder, encoding, size):
-    """Prefix of a data set of 4 classes: stripes whose direction and brightness are the class."""
+    """The prefix of a data set of 4 classes. The class decides the direction and brightness of stripes."""
     generator = numpy.random.default_rng(1)
     rows = 96 + 30
     labels = numpy.arange(rows) % 4
@@ -57,7 +57,8 @@ def images(workshop, data_sets):
 
 
 def same(run_a, run_b):
-    """fp32 rounding, which batch norm over 4 images and ReLUs that switch make grow from step to step."""
+    """Expects the same run up to fp32 rounding. Batch norm over 4 images and ReLUs that switch make it grow from step
+    to step."""
     assert_close(run_a, run_b, gradient=2e-4, loss=1e-2)
     a, b = (arrays(checkpoints(run)[-1]) for run in (run_a, run_b))
     statistics = [name for name in a if name.endswith(("running_mean", "running_var"))]
@@ -76,7 +77,7 @@ def test_one_rank_is_two_ranks_is_four_ranks_with_batch_norm(workshop, data_sets
 
 
 def test_ranks_that_share_a_worker_are_one_rank(images):
-    """Two workers of 8 on 4 ranks, three of 4 on 2 and 4; a run goes on with workers shared and whole."""
+    """Two workers of 8 on 4 ranks, and three of 4 on 2 and 4 ranks. A run continues when workers become shared or whole."""
     for batch, shared in (({"global": 16, "worker": 8}, [4]), ({"global": 12, "worker": 4}, [2, 4])):
         experiment = {**RESNET, "batch": batch}
         one = images.train(f"{batch['global']}-1", ranks=1, **experiment)
@@ -137,7 +138,7 @@ def test_resuming_on_another_number_of_ranks_continues_within_rounding(images):
 
 
 def test_running_statistics_take_one_exponential_average_per_step_over_all_workers(images):
-    """With a share of 1 they are each step's own, which no weight depends on."""
+    """With a share of 1, the running statistics are those of each step. No weight depends on them."""
     def statistics(share):
         run = images.train(f"share-{share}", ranks=2, checkpoint={"every_steps": 1, "keep": 4}, **{
             **RESNET, "model": {**RESNET["model"], "norm_momentum": share}, "stop": {"steps": 4}})
@@ -164,7 +165,7 @@ def test_a_batch_that_changes_is_the_same_on_any_number_of_ranks_with_batch_norm
 
 
 def test_statistics_are_means_over_the_workers_of_their_own_steps_batch(images):
-    """No weight moves, so that 16 and then 32 images are as 48."""
+    """No weight changes, so batches of 16 and then 32 images give the statistics of 48."""
     def statistics(name, **batch):
         run = images.train(name, checkpoint={"every_steps": 1, "keep": 4}, **{
             **RESNET, "model": {**RESNET["model"], "norm_momentum": 1}, "optimizer": {"kind": "sgd", "weight_decay": 0},

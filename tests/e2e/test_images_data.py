@@ -1,4 +1,4 @@
-"""ringtrain-data on images, as users start it: several ranks, kills and resumes, real tar files, messages."""
+"""Tests ringtrain-data on images, as users start it: several ranks, kills and resumes, real tar files, and messages."""
 import hashlib
 import os
 import shutil
@@ -17,7 +17,7 @@ from conftest import CONVERTER, LAUNCHER, ROOT, environment
 
 
 def png(height, width, seed):
-    """A small PNG file; the converter makes a JPEG of it."""
+    """Makes a small PNG file, from which the converter makes a JPEG."""
     pixels = numpy.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=numpy.uint8)
     rows = b"".join(b"\0" + row.tobytes() for row in pixels)
 
@@ -30,7 +30,7 @@ def png(height, width, seed):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """train/ and val/ with three classes of different sizes."""
+    """Makes train/ and val/ with three classes of different sizes."""
     folder = tmp_path_factory.mktemp("images")
     seed = 0
     for split, counts in ("train", (31, 17, 24)), ("val", (5, 6, 4)):

@@ -1,4 +1,4 @@
-"""`make install`: what it puts into an empty prefix works from there, without the checkout."""
+"""Tests `make install`. What it puts into an empty prefix must work from there, without the checkout."""
 import gzip
 import os
 import re
@@ -28,7 +28,7 @@ def prefix(tmp_path_factory):
 
 
 def run(prefix, *words, cwd):
-    """With the prefix's programs first on PATH."""
+    """Runs a command with the prefix's programs first on PATH."""
     return subprocess.run([str(word) for word in words], cwd=cwd, text=True, capture_output=True, timeout=120,
                           env={**VARIABLES, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"})
 
@@ -87,14 +87,14 @@ def test_man_shows_the_page_without_warnings(prefix, program, words):
     text = re.sub(".\b", "", done.stdout)
     for word in words:
         assert word in text, word
-    # man finds it beside a folder of PATH.
+    # man finds the page through a folder of PATH.
     found = subprocess.run(["man", "-w", program], text=True, capture_output=True,
                            env={**VARIABLES, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"})
     assert found.stdout.strip() == str(page), found
 
 
 def completed(prefix, *words):
-    """What bash offers for the last word."""
+    """The completions that bash offers for the last word."""
     program = words[0]
     script = prefix / "share" / "bash-completion" / "completions" / program
     listed = " ".join(f"'{word}'" for word in words)
@@ -112,7 +112,7 @@ def test_bash_completes_commands_options_words_and_keys(prefix):
     assert completed(prefix, "ringtrain", "bench", "st") == ["start", "step"] + [f"stop.{k}=" for k in (
         "epochs", "steps", "seconds", "target_metric", "target_value")]
     assert completed(prefix, "ringtrain", "train", "batch.gl") == ["batch.global="]
-    assert completed(prefix, "ringtrain", "train", "") == []  # bash's own: files
+    assert completed(prefix, "ringtrain", "train", "") == []  # bash itself then offers files
     assert completed(prefix, "ringtrain-data", "images", "--class") == ["--class-list"]
     done = subprocess.run(["shellcheck", "-s", "bash", prefix / "share/bash-completion/completions/ringtrain"],
                           text=True, capture_output=True) if shutil.which("shellcheck") else None

@@ -1,4 +1,4 @@
-"""Models that do not fit: recomputation changes no bit of a run, and a limit chooses what fits."""
+"""Tests models that do not fit into memory. Recomputation changes no bit of a run, and a limit chooses what fits."""
 import json
 import re
 

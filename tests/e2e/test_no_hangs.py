@@ -1,4 +1,4 @@
-"""A job ends, soon and with a reason, whatever happens to one of its ranks."""
+"""Tests that a job ends soon and with a reason, whatever happens to one of its ranks."""
 import json
 import os
 import re
@@ -93,7 +93,7 @@ def test_a_model_that_does_not_fit_into_memory_leaves_no_folder(workshop):
     assert not (workshop.folder / "run").exists()
 
 
-# Preloaded into ringtrain: what `pread` and `fsync` do with a checkpoint on its way to the disk.
+# Preloaded into ringtrain. It replaces `pread` and `fsync` of a checkpoint that is being written.
 SLOW_DISK = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -119,7 +119,7 @@ int fsync(int file) {
 
 
 def preloaded(folder, source, *options):
-    """The environment that puts this C source before the libraries of a program."""
+    """Returns the environment that preloads this C source."""
     path, library = folder / "preload.c", folder / "preload.so"
     path.write_text(source)
     subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", *options, path, "-o", library, "-ldl"], check=True)
@@ -163,7 +163,7 @@ def assert_finite(run):
 
 
 def test_divergence_is_an_error_that_names_the_step_and_reaches_no_checkpoint(workshop):
-    # Each step multiplies the weights by -1e9: they overflow at the fifth.
+    # Each step multiplies the weights by -1e9, so they overflow at the fifth step.
     run, job = workshop.start_training("run", ranks=2, stop__steps=50, learning_rate={"base": 1e6},
                                        optimizer={"kind": "sgd", "momentum": 0, "weight_decay": 1000},
                                        checkpoint={"every_steps": 1, "keep": 100})

@@ -1,4 +1,4 @@
-"""The gradient noise scale in what a run leaves behind."""
+"""Tests the gradient noise scale in the files of a run."""
 import json
 
 import pytest
@@ -18,7 +18,7 @@ def test_a_run_of_two_ranks_records_it_without_being_asked(workshop):
     for record in steps(run):
         assert record["global_batch"] == 32
         assert FIELDS <= record.keys()
-        # The step's own estimates fit |G_B|^2 = |G|^2 + tr(Sigma) / B.
+        # The step's own estimates satisfy |G_B|^2 = |G|^2 + tr(Sigma) / B.
         squared = record["noise_gradient"] + record["noise_trace"] / 32
         assert squared == pytest.approx(record["grad_norm"] ** 2, rel=1e-9)
     noise, last = record_of(run)["noise"], steps(run)[-1]

@@ -1,4 +1,5 @@
-"""What batch norm is evaluated with: running averages, statistics recomputed on training samples, or the last step's."""
+"""Tests the statistics with which batch norm is evaluated: running averages, statistics recomputed on training samples,
+or those of the last step."""
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ PLAIN = {key: value for key, value in PLAIN.items() if key != "data__pad"}
 RECOMPUTED = {"norm_statistics": "recomputed", "norm_samples": 96}
 
 
-# The weights that are evaluated are not those that train.
+# With this optimizer, the evaluated weights are not those that train.
 AVERAGED = {**RESNET, "optimizer": {"kind": "sgd", "schedule_free": True, "weight_decay": 0.0005}}
 
 
@@ -42,7 +43,7 @@ def test_recomputed_statistics_leave_the_training_curve_as_it_is(images):
 
 
 def test_they_are_those_of_the_whole_training_set(images, data_sets):
-    """Of the first norm, whose input no other norm has changed."""
+    """Looks at the first norm, whose input no other norm changes."""
     run = images.train("run", ranks=2, evaluate=RECOMPUTED, **PLAIN)
     stored = arrays(checkpoints(run)[-1])
     pixels = []
@@ -80,7 +81,7 @@ def test_evaluate_says_from_the_checkpoint_alone_what_the_run_said(images, exper
         for key in "validation_loss", "validation_accuracy", "validation_accuracy5":
             assert result[key] == said[step][key], step
     assert evaluated(images, run)["validation_loss"] == min(e["validation_loss"] for e in said.values())
-    # And so does an exported file.
+    # An exported file holds them, too.
     newest = checkpoints(run)[-1]
     out = images.folder / "weights.safetensors"
     assert images.run("export", newest, "--out", out, ranks=0).code == 0
@@ -126,7 +127,7 @@ def test_a_signal_leaves_no_time_for_them_and_the_resumed_run_makes_up_for_it(im
         assert result.code == 1 and result.err.count("ringtrain: error") == 1, result
         assert "has no recomputed statistics of batch norm" in result.err and "resume the run" in result.err
     last = steps(run)[-1]["step"]
-    images.train("run", resume=True, **{**common, "stop": {"steps": last}})  # nothing is left but this
+    images.train("run", resume=True, **{**common, "stop": {"steps": last}})  # only the last evaluation is left
     assert evaluated(images, checkpoints(run)[-1])["step"] == last
 
 

@@ -1,11 +1,12 @@
-"""The commands for one process, started in a job of two ranks: rank 0 does what one process does, and the job ends well."""
+"""Tests the commands for one process, started in a job of two ranks. Rank 0 does what one process does, and the job
+ends well."""
 import pytest
 from conftest import CONVERTER, LAUNCHER, Job, arrays, checkpoints
 from test_images import make_images
 
 
 def same_output(workshop, *words):
-    """Without mpirun and on two ranks."""
+    """Expects the same output without mpirun and on two ranks."""
     alone, job = (workshop.run(*words, ranks=ranks, timeout=60) for ranks in (0, 2))
     assert alone.code == 0, alone
     assert job.code == 0 and job.out == alone.out, job

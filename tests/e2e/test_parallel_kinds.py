@@ -1,5 +1,5 @@
-"""The ways to be parallel beside each other: a run goes on from one to another, ends when any of its ranks is killed, and what
-they cannot do together is refused by `plan` with the reason."""
+"""Tests the ways of training in parallel together. A run continues from one way with another, and ends when any of its
+ranks is killed. `plan` refuses combinations that are impossible, and says why."""
 import csv
 import os
 import re
@@ -28,7 +28,7 @@ def arrivals(run_dir):
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.skipif(
     not has("avx512_bf16"), reason="this processor has no AVX-512 BF16"))])
 def test_a_resnet_with_one_worker_is_the_ring_of_one_rank_bit_for_bit(images, precision):
-    """With batch norm's running statistics, augmentation and evaluations."""
+    """Trains with batch norm's running statistics, augmentation and evaluations."""
     common = {**RESNET, "precision": precision}
     ring = images.train("ring", **common)
     server = images.train("server", ranks=3, parallel={**ASYNC, "servers": 2}, **common)
@@ -51,7 +51,8 @@ def test_a_resnets_replay_has_the_bits_of_the_run(images):
 
 
 def test_workers_that_take_turns_are_one_rank_with_their_share_of_the_batch(workshop):
-    """Nothing is stale then, so the run is the ring's of that batch: update u takes the samples of its step u."""
+    """In turns no gradient is stale, so the run is the ring's with that batch. Update u has the samples of its step
+    u."""
     ring = workshop.train("ring", batch={"global": 16, "worker": 8}, **SGD)
     turns = workshop.folder / "turns.csv"
     turns.write_text("step,update,worker,version,staleness\n" + "".join(
@@ -61,8 +62,8 @@ def test_workers_that_take_turns_are_one_rank_with_their_share_of_the_batch(work
 
 
 def test_every_sample_is_applied_once_an_epoch(workshop):
-    """Whatever the order of arrival, the updates of an epoch are all of it, each once, before the first of the next one. Those
-    that fast workers take over from a slow one have its samples: the replay, which takes over none, has the run's bits."""
+    """In any order of arrival, each sample of an epoch is applied once, before the first one of the next epoch. Updates
+    that fast workers take over from a slow one have its samples. The replay takes over none and has the run's bits."""
     common = dict(ranks=4, batch={"global": 24, "worker": 4}, stop={"steps": 0, "epochs": 2}, **SGD)
     run = workshop.train("run", parallel=ASYNC, test={"slow_rank": 3, "slow_seconds": 0.02}, **common)
     assert [row["step"] for row in arrivals(run)] == list(range(1, last_step(run) + 1))
@@ -78,7 +79,7 @@ def test_every_sample_is_applied_once_an_epoch(workshop):
 # --- From one to another ----------------------------------------------------------------------------------------------------
 
 def go_on(workshop, parts, every, **common):
-    """One run in parts, each with ranks and a way to be parallel of its own."""
+    """Trains one run in parts. Each part has its own number of ranks and its own way of training in parallel."""
     for i, (ranks, parallel) in enumerate(parts):
         run = workshop.train("run", ranks=ranks, resume=i > 0, stop__steps=every * (i + 1), parallel=parallel, **common)
     return run

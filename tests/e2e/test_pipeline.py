@@ -1,4 +1,5 @@
-"""Stages of a model on ranks of their own: the run of one rank, whatever the stages, and what the commands say of them."""
+"""Tests stages of a model on ranks of their own. Any number of stages must give the run of one rank. Also tests the
+messages of the commands."""
 import csv
 import json
 import os
@@ -73,7 +74,7 @@ def test_plan_prints_stages_and_the_bubble(workshop):
     assert "of activations a micro-batch" in result.out
     named = workshop.run("plan", workshop.experiment(**pipeline(2, parallel__cuts=["lstm.l2"])), "--ranks", 2, ranks=0)
     assert re.search(r"stage 0 +lstm\.l0 to lstm\.l1", named.out) and re.search(r"stage 1 +lstm\.l2 to linear", named.out), named
-    # 16 rows of a replica in micro-batches of 4
+    # A replica has 16 rows, in micro-batches of 4.
     assert re.search(r"bubble +\(K - 1\) / \(m \+ K - 1\) = 1 / 5 = 20 %", result.out), result
 
 

@@ -1,4 +1,4 @@
-"""What `plan --device` says of a GPU's memory traffic; a build without CUDA cannot."""
+"""Tests what `plan --device` says about a GPU's memory traffic. A build without CUDA cannot say it."""
 import re
 
 import pytest

@@ -1,4 +1,4 @@
-"""results/plot.py: the numbers that it draws, and what it says about bad input."""
+"""Tests the numbers that results/plot.py draws, and its messages about bad input."""
 import importlib.util
 import json
 import os
@@ -38,7 +38,7 @@ def test_records_are_read_and_a_line_that_was_cut_off_is_told(plot, tmp_path, ca
     assert [r["step"] for r in records] == [1, 2, 2, 3]
     assert "line 5: not JSON" in capsys.readouterr().err
     assert plot.points(records, "step", "loss") == ([1, 2, 3], [4.0, 3.0, 2.0])
-    # An evaluation has no time of its own: it takes that of the step before it.
+    # An evaluation has no time of its own and takes that of the step before it.
     assert plot.points(records, "seconds", "validation_loss") == ([4.0], [7.5])
 
 

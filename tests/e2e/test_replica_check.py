@@ -1,4 +1,5 @@
-"""A bit of one rank's memory flips: the job ends before the next checkpoint, says where, and goes on from the last good one."""
+"""A bit of one rank's memory flips. The job must end before the next checkpoint, say where the flip was, and continue
+from the last good checkpoint."""
 import socket
 
 import pytest

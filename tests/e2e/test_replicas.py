@@ -1,4 +1,4 @@
-"""Servers that die, on an MPI with fault tolerance: build/ulfm, which .ci/ulfm.sh makes."""
+"""Tests servers that die, with a fault-tolerant MPI: build/ulfm, which .ci/ulfm.sh makes."""
 import json
 import os
 import signal
@@ -20,7 +20,7 @@ def ulfm():
     if made.returncode != 0:
         pytest.skip(f"no MPI with fault tolerance: {made.stderr.strip()[-300:]}")
     mpi = ROOT / "build" / "ulfm" / "mpi"
-    # What mpirun --with-ft ulfm sets, which tests/mpirun.sh has no place for.
+    # These settings are those of mpirun --with-ft ulfm, for which tests/mpirun.sh has no option.
     wrapper = ROOT / "build" / "ulfm" / "mpirun-ft"
     wrapper.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {mpi}/bin/mpirun --version\n'
                        f'exec {mpi}/bin/mpirun --with-ft ulfm "$@"\n')
@@ -29,7 +29,7 @@ def ulfm():
 
 
 def pid_of(workshop, rank):
-    """mpirun of Open MPI 5 starts ranks through daemons of its own: found by the test's folder."""
+    """Finds a rank's process through the test's folder, because mpirun of Open MPI 5 starts ranks through daemons."""
     for entry in os.listdir("/proc"):
         try:
             if entry.isdigit() and str(workshop.folder).encode() in open(f"/proc/{entry}/cmdline", "rb").read():

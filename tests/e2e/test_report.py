@@ -1,4 +1,4 @@
-"""results/report.py and results/table.py on run folders that the tests write themselves."""
+"""Tests results/report.py and results/table.py on run folders that the tests write themselves."""
 
 import csv
 import json
@@ -244,7 +244,7 @@ def test_tasks_of_two_studies_get_a_section_each(tmp_path):
 
 
 def items(folder, target=None):
-    """name -> figure or table of a report of one task; "missing": the others."""
+    """Maps names to figures or tables of a report of one task. "missing" has the others."""
     found = sections.make(runs.read_all([folder]), target)[0].items
     named = {i.name: i for i in found if not isinstance(i, style.Missing)}
     return {**named, "missing": [i for i in found if isinstance(i, style.Missing)]}
@@ -303,7 +303,7 @@ def test_the_table_sorts_and_names_a_column_that_is_not_there(study):
 
 
 def test_a_report_says_what_is_stored_of_it(tmp_path):
-    """tests/golden/make_report.py writes it; numbers may differ by what another SciPy rounds."""
+    """tests/golden/make_report.py writes the stored report. Numbers may differ by the rounding of another SciPy."""
     stored, now = json.loads(make_report.STORED.read_text()), make_report.report_of(tmp_path)
     assert sorted(now) == sorted(stored)
     for name, rows in stored.items():

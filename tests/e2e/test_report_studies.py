@@ -1,4 +1,4 @@
-"""What results/report.py makes of branches, of a search, and of what a study says of its trials."""
+"""Tests how results/report.py shows branches, a search, and the information of a study about its trials."""
 
 import fcntl
 import json
@@ -16,7 +16,7 @@ from reporting import branches, cells, runs, sections, speed, style, tables  # n
 
 
 def items(*folders):
-    """name -> figure or table of the whole report."""
+    """Maps names to figures or tables of the whole report."""
     found = [item for section in sections.make(runs.read_all(folders)) for item in section.items]
     return {item.name: item for item in found if not isinstance(item, style.Missing)}
 
@@ -25,7 +25,8 @@ def items(*folders):
 
 
 def expected_excess(factor, point, samples=32000):
-    """By made_runs.branch_study's formula, at the branch's end; the average lags behind by less than one step's fall."""
+    """The excess loss at the end of a branch, by the formula of made_runs.branch_study. The average is one step behind,
+    which matters less than the fall in one step."""
     return 0.005 * (64 * factor / 200) ** 2 * 1000 / point
 
 
@@ -72,7 +73,7 @@ def test_without_a_branch_at_the_same_batch_the_parent_itself_is_the_smallest(tm
     points, _ = branches.points_of(runs.read_all([study]))
     for point in points:
         assert point.losses[4] == with_one[point.step][4] and point.batch_of(1) == 64
-        excess = expected_excess(1, point.step)  # which the parent does not have
+        excess = expected_excess(1, point.step)  # the parent does not have it
         assert point.losses[1] == pytest.approx(with_one[point.step][1] - excess, abs=1e-9)
 
 
@@ -117,11 +118,11 @@ def test_a_trial_that_did_not_go_on_has_no_final_value(tmp_path):
     assert not found["failures"].rows
 
 
-# ---- What a study says ---------------------------------------------------------------------------------------------
+# ---- The information of a study -------------------------------------------------------------------------------------
 
 
 def study_of(folder, **trials):
-    """study.json with these trials, name -> what it says."""
+    """Writes study.json with these trials, as name -> information."""
     folder.mkdir(exist_ok=True)
     listed = [{"name": name, "overrides": {"batch.global": 64}, **said} for name, said in trials.items()]
     (folder / "study.json").write_text(json.dumps({"name": folder.name, "trials": listed}))
@@ -189,7 +190,7 @@ def test_the_place_of_an_error_is_told(tmp_path):
 
 
 def test_families_are_named_by_what_tells_them_apart(tmp_path):
-    """Keys that always change together are said once, and defaults only where nothing else is left."""
+    """Keys that always change together appear once. Defaults appear only if no other key is left."""
     adam = {"optimizer": {"kind": "adam", "beta2": 0.999}, "learning_rate": {"schedule": "constant"}}
     sgd = {"optimizer": {"kind": "sgd", "beta2": 0.9}, "learning_rate": {"schedule": "step"}}
     scale = {"optimizer": {"kind": "sgd", "beta2": 0.9, "adascale": True}, "learning_rate": {"schedule": "step"}}

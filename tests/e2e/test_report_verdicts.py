@@ -1,4 +1,5 @@
-"""What results/report.py concludes: the fit of critical batches, the verdicts, and the published numbers behind them."""
+"""Tests the conclusions of results/report.py: the fit of critical batches, the verdicts, and the published numbers
+behind them."""
 
 import re
 import subprocess
@@ -62,7 +63,7 @@ def test_the_verdict_on_known_samples(ours, word):
 
 
 def test_the_arithmetic_is_welchs():
-    # Student's table: s1 = s2 and n1 = n2 make 8 degrees of freedom, whose 97.5 % point is 2.306.
+    # In Student's table, s1 = s2 and n1 = n2 make 8 degrees of freedom, whose 97.5 % point is 2.306.
     said = verdict.judge(verdict.Sample(24.0, 0.12, 5), GOYAL).arithmetic
     error = (2 * 0.12**2 / 5) ** 0.5
     assert f"t = {0.4 / error:.3f} with 8.00 degrees" in said and f"+-{2.306 * error:.3g} would" in said
@@ -78,7 +79,8 @@ def test_a_number_without_any_spread_is_not_tested():
 
 
 def goyal_run(path, seed, error, images=1281167, **more):
-    """What a run of configs/imagenet_resnet50_8192.yaml would have left, with this top-1 error in percent."""
+    """Writes a run folder as a run of configs/imagenet_resnet50_8192.yaml would leave it, with this top-1 error in
+    percent."""
     row = next(
         r
         for r in references.read()

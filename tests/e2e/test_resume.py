@@ -1,4 +1,4 @@
-"""Save and resume = never interrupted; whatever interrupts a run, what is on disk stays whole."""
+"""Tests that save and resume equal an uninterrupted run. Whatever interrupts a run, the files on disk stay whole."""
 import fcntl
 import json
 import os
@@ -21,7 +21,7 @@ def steps_per_epoch(run_dir):
 
 @pytest.fixture(scope="module")
 def epoch_length(tmp_path_factory, names):
-    """Steps per epoch of the names, from a run of one step."""
+    """The steps per epoch of the names, from a run of one step."""
     from conftest import Workshop
     shop = Workshop(tmp_path_factory.mktemp("epoch"), names)
     return steps_per_epoch(shop.train("run", stop__steps=1))
@@ -68,14 +68,14 @@ def test_resuming_on_another_number_of_ranks_continues_within_rounding(workshop,
 def test_metrics_are_cut_back_to_the_checkpoint(workshop):
     whole = workshop.train("whole", stop__steps=14)
     run = workshop.train("run", stop__steps=10)
-    with open(run / "metrics.jsonl", "a") as file:  # what a killed job wrote after its last checkpoint
+    with open(run / "metrics.jsonl", "a") as file:  # written by a killed job after its last checkpoint
         file.write('{"step": 11, "epoch": 1, "samples": 352, "loss": 99}\n{"step": 12, "epo')
     workshop.train("run", stop__steps=14, resume=True)
     assert_same_bits(whole, run)
 
 
 def kill_at(workshop, run, step, delay, **arguments):
-    """Starts or continues the run and kills it -9 after this step; False when it had ended before."""
+    """Starts or continues the run and kills it with SIGKILL after this step. Returns False if it had ended before."""
     env = {"OMPI_MCA_orte_tmpdir_base": str(workshop.folder)}  # a killed mpirun leaves files behind
     run_dir, job = workshop.start_training(run, resume=(workshop.folder / run).exists(), env=env, **arguments)
     deadline = time.monotonic() + 60
@@ -99,7 +99,7 @@ def test_kill_9_at_random_moments_then_resume_ends_in_the_same_place(workshop):
     kills = 0
     for step in sorted(generator.sample(range(1, 1100), 4)):
         kills += kill_at(workshop, "killed", step, generator.uniform(0, 0.05), **common)
-    kills += kill_at(workshop, "killed", 0, generator.uniform(0, 1), **common)  # anywhere in the start
+    kills += kill_at(workshop, "killed", 0, generator.uniform(0, 1), **common)  # at any time during the start
     print(f"{kills} kills hit the run")
     assert kills >= 2, "too few kills hit the run"
     killed = workshop.train("killed", resume=True, **common)
@@ -145,7 +145,7 @@ def test_records_that_will_not_be_computed_again_are_kept(workshop, rate, kept):
 
 
 def test_records_of_a_start_with_other_keys_are_kept(workshop):
-    """The start that wrote the newest records had another rate than the checkpoint's and than this one's."""
+    """The start that wrote the newest records had another rate than the checkpoint and than this start."""
     quiet = dict(checkpoint={"every_epochs": 0}, evaluate={"every_epochs": 0})
     run = workshop.train("run", stop__steps=4, **quiet)
     _, job = workshop.start_training("run", resume=True, stop__steps=10**6, learning_rate__base=0.02, **quiet)
@@ -182,10 +182,11 @@ def test_two_jobs_cannot_work_in_one_folder(workshop):
 
 
 def test_nothing_is_read_in_a_folder_before_it_is_locked(workshop):
-    """The job that holds the lock may write a newer checkpoint until it ends, so what was read before would be old."""
+    """The job that holds the lock may write a newer checkpoint until it ends. Anything read before that would be
+    old."""
     run = workshop.train("run", stop__steps=3)
     for path in (run / "checkpoints").glob("*.h5"):
-        path.write_bytes(b"")  # whoever reads it says so
+        path.write_bytes(b"")  # reading it gives an error
     with open(run / ".lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         result = workshop.train_badly("run", resume=True, ranks=2)
@@ -348,7 +349,7 @@ def test_an_earlier_experiment_is_kept_however_often_it_changes_at_a_step(worksh
 
 
 def test_a_runs_folder_goes_on_and_not_the_newest_run(workshop):
-    """By the folder, by the experiment.yaml in it, and through a link to it."""
+    """The run can be named by its folder, by the experiment.yaml in it, and by a link to the folder."""
     older = workshop.train("older", ranks=2, stop__steps=4)
     workshop.train("newer", ranks=2, stop__steps=4)
     link = workshop.folder / "link"

@@ -1,4 +1,4 @@
-"""Studies that go on from a run, and studies that search: `branch` and `search: halving`, run."""
+"""Runs studies that continue from a run, and studies that search: `branch` and `search: halving`."""
 import json
 import shutil
 import time
@@ -50,7 +50,8 @@ def test_a_search_promotes_the_best_and_leaves_the_others_behind(workshop):
     for name, trial in by_name.items():
         assert steps(folder / name)[-1]["samples"] == (320, 640, 1280)[trial["rung"] - 1]
         assert trial["left_behind"] == (trial["rung"] < 3)
-    # The one at the end is the run that it would have been alone: its schedule is that of the whole budget.
+    # The trial at the end equals the run that it would have been alone, because its schedule is that of the whole
+    # budget.
     best = next(name for name, t in by_name.items() if t["rung"] == 3)
     overrides = by_name[best]["overrides"]
     alone = workshop.train("alone", stop__steps=40, learning_rate__base=overrides.get("learning_rate.base", 0.01))

@@ -1,4 +1,4 @@
-"""Parameter servers with ranks of their own: asynchronous updates, and steps with backup workers."""
+"""Tests parameter servers with ranks of their own: asynchronous updates, and steps with backup workers."""
 import csv
 import json
 import os

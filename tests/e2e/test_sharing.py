@@ -1,4 +1,5 @@
-"""Ranks that share the update: sharded state and synchronous servers are the run of one rank, whoever goes on with it."""
+"""Tests ranks that share the update. Sharded state and synchronous servers must give the run of one rank, and each may
+continue another one's run."""
 import json
 import os
 import signal
@@ -62,7 +63,7 @@ def test_plan_says_what_each_rank_keeps(workshop):
 
     whole, shared = planned(), planned(parallel=SHARDED)
     assert len(whole) == len(shared) == 2  # Adam's two moments
-    # A quarter of the elements, and at most one piece of 64 more in each bucket and tensor.
+    # Each rank keeps a quarter of the elements, and at most one piece of 64 more in each bucket and tensor.
     assert all(all_bytes / 4 - 256 <= own <= all_bytes / 4 + 4096 for all_bytes, own in zip(whole, shared))
 
 

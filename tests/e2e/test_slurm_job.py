@@ -1,5 +1,5 @@
-"""Under a batch system: who the job is, what its ranks were given, and how it leaves. Slurm is its environment variables
-here; tests/slurm has a real one."""
+"""Tests a run under a batch system: the job's name, the resources of its ranks, and how it ends. Slurm is only a set of
+environment variables here. tests/slurm uses a real one."""
 import json
 import os
 import re
@@ -88,7 +88,7 @@ def test_the_last_words_and_the_record_name_the_signal_and_how_long_ago_it_came(
 
 @pytest.fixture(scope="module")
 def slow_disk(tmp_path_factory):
-    """A library that makes every sync of a checkpoint take a second, as a busy file system may."""
+    """A library that makes every sync of a checkpoint take a second, as on a busy file system."""
     folder = tmp_path_factory.mktemp("slow")
     source = folder / "slow.c"
     source.write_text("""
@@ -131,11 +131,11 @@ def test_another_signal_while_the_checkpoint_is_being_written_loses_nothing(work
 
 
 def test_signals_in_the_middle_of_matrix_products_leave_the_heap_whole(workshop):
-    # Wide enough for the kernels of oneDNN that put their stack pointer into the heap.
+    # The model is wide enough for the kernels of oneDNN that put their stack pointer into the heap.
     run, job = workshop.start_training("run", ranks=0, stop__steps=ENDLESS, model__hidden=512,
                                        batch={"global": 256, "worker": 128})
     job.wait_for_step(run, 2)
-    deadline = time.monotonic() + 4  # what comes after the first is caught, too
+    deadline = time.monotonic() + 4  # later signals are caught, too
     while job.process.poll() is None and time.monotonic() < deadline:
         os.kill(job.process.pid, signal.SIGTERM)
         time.sleep(0.0003)
@@ -144,7 +144,7 @@ def test_signals_in_the_middle_of_matrix_products_leave_the_heap_whole(workshop)
 
 
 def test_a_signal_ends_an_evaluation_half_way_and_the_resumed_run_makes_up_for_it(workshop):
-    # An evaluation of some seconds, in many passes.
+    # An evaluation takes some seconds, in many passes.
     workshop.data = make_names(workshop.folder / "many", count=3000)
     common = dict(ranks=2, data__validation=f"{workshop.data}-train", model__hidden=64, model__layers=2,
                   batch={"global": 32, "worker": 8, "micro": 2}, checkpoint={"every_epochs": 0},

@@ -1,4 +1,4 @@
-"""`ringtrain study --plan`: what it says of a study's trials, and how it refuses one."""
+"""Tests `ringtrain study --plan`: its text about a study's trials, and its errors."""
 import re
 
 import pytest
@@ -10,7 +10,7 @@ STUDIES = sorted((ROOT / "configs" / "studies").glob("*.yaml"))
 
 
 def write_study(workshop, text, **changes):
-    """A study of the workshop's experiment, beside it."""
+    """Writes a study of the workshop's experiment, next to it."""
     experiment = workshop.experiment(**changes)
     path = workshop.folder / "study.yaml"
     path.write_text(f"name: e2e-study\nexperiment: {experiment.name}\n{text}")
@@ -24,7 +24,7 @@ def plan(workshop, path, *words, code=0):
 
 
 def names(result):
-    """The trials of the table."""
+    """The trials in the table."""
     lines = result.out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("trial ")) + 1
     rows = lines[start:lines.index("", start)]
@@ -47,7 +47,7 @@ def test_a_plan_shows_every_trial_with_its_arithmetic(workshop):
     row = next(line for line in result.out.splitlines() if line.startswith("ranks-2_global-64 "))
     assert re.search(r" 2 +20 +1,280 +0\.01414 +- +64 = 8 workers x 8 = 2 ranks x ", row), row
     assert "not known" in result.out and "--preflight" in result.out, result
-    assert not (ROOT / "results" / "e2e-study").exists()  # a plan leaves nothing
+    assert not (ROOT / "results" / "e2e-study").exists()  # a plan leaves no files
 
 
 def test_shares_of_a_job_array_are_disjoint_and_complete(workshop):
@@ -83,7 +83,7 @@ def test_trials_that_have_run_say_how_long_others_take(workshop):
     assert result.code == 0 and "earlier trials in results/e2e-study" in result.out, (result, folder)
 
 
-# The study, words of the error, and where it is.
+# The study, the place of the error, and words of the message.
 BAD = {
     "a rule": (GRID.replace("sqrt(", "sqr("), "8:30", ["unknown function 'sqr'", "sqrt"]),
     "a key": (GRID.replace("batch.global:", "batch.globl:"), "5:3", ["batch.globl", "batch.global"]),
@@ -113,7 +113,7 @@ def test_every_trial_of_every_study_is_planned(workshop):
         study = yaml.safe_load(path.read_text())
         experiment = yaml.safe_load((path.parent / study["experiment"]).read_text())
         words = []
-        if experiment["model"]["kind"] == "char_lstm":  # its names are not here; the workshop's are too few for its batches
+        if experiment["model"]["kind"] == "char_lstm":  # the workshop has too few names for it
             words = [f"data.train={workshop.data}-train", f"data.validation={workshop.data}-validation"]
             study.update(vary={"batch_per_rank": [32]}, experiment=str(path.parent / study["experiment"]))
             path = workshop.folder / path.name

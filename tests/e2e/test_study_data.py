@@ -1,4 +1,4 @@
-"""The data of `make study`: splits, counts, and that the same input gives the same files."""
+"""Tests the data of `make study`: splits, counts, and that the same input gives the same files."""
 import gzip
 import hashlib
 import subprocess
@@ -22,7 +22,7 @@ def make(folder, *words, code=0, **extra):
 
 
 def read(prefix):
-    """split -> (pixels or JPEG bytes of each image, labels, class names), over all shards."""
+    """Maps each split to (pixels or JPEG bytes of each image, labels, class names), over all shards."""
     found = {}
     for split in "train", "validation":
         records, labels = [], []
@@ -46,7 +46,7 @@ def digests(folder, name):
 
 @pytest.fixture(scope="module")
 def digits_csv(tmp_path_factory):
-    """Like scikit-learn's file, all pictures different; digit k has 160 + 4 k or so."""
+    """A file like scikit-learn's, in which all pictures differ. Digit k has about 160 + 4 k pictures."""
     random = numpy.random.default_rng(5)
     labels = numpy.repeat(numpy.arange(10), [178, 182, 177, 183, 181, 182, 181, 179, 174, 180])
     pixels = random.integers(0, 17, (1797, 64))
@@ -65,7 +65,7 @@ def test_half_of_each_digit_is_held_out_and_no_picture_is_in_both(digits_csv, tm
     for digit in range(10):
         counts = train_labels.count(digit), held_labels.count(digit)
         assert abs(counts[0] - counts[1]) <= 1 and sum(counts) in range(174, 184), (digit, counts)
-    # Grey values 0 to 16 became 0 to 255.
+    # Grey values from 0 to 16 became values from 0 to 255.
     values = numpy.frombuffer(b"".join(train + held), numpy.uint8)
     assert sorted(set(values.tolist())) == sorted({round(255 * v / 16) for v in range(17)})
     table = numpy.loadtxt(gzip.open(digits_csv), delimiter=",")

@@ -1,4 +1,5 @@
-"""`ringtrain study` runs trials on groups of a job's ranks: each once, none lost, and as `ringtrain train` would."""
+"""`ringtrain study` runs trials on groups of a job's ranks. Each runs once, none is lost, and each equals `ringtrain
+train`."""
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ STATES = ("waiting", "running", "finished", "failed", "diverged")
 
 
 class Study:
-    """A study file in the workshop's folder, whose results lie there, too."""
+    """A study file in the workshop's folder. Its results are in the same folder."""
 
     def __init__(self, workshop, text, name="small", **changes):
         self.workshop, self.name = workshop, name
@@ -33,7 +34,7 @@ class Study:
         return result
 
     def listed(self):
-        """name -> trial of study.json, which must say what the trials' own files say."""
+        """Maps names to the trials of study.json. They must agree with the trials' own files."""
         whole = json.loads((self.folder / "study.json").read_text())
         trials = {trial["name"]: trial for trial in whole["trials"]}
         for name, trial in trials.items():
@@ -56,14 +57,14 @@ class Study:
         return trials
 
     def assert_same_as_alone(self, name):
-        """The trial's run and `ringtrain train` with its overrides and ranks."""
+        """Compares the trial's run with `ringtrain train` with its overrides and ranks."""
         trial = self.listed()[name]
         place = self.workshop.folder / f"alone-{self.name}-{name}"
         words = [f"{key}={value}" for key, value in trial["overrides"].items()]
         done = self.workshop.run("train", self.experiment, *words, f"run.dir={place}", ranks=trial["ranks"])
         assert done.code == 0, done
         assert_same_bits(self.folder / name, place)
-        # A run in parts may have evaluations at the ends of its parts, too.
+        # A run in parts may also have evaluations at the ends of its parts.
         parts, whole = ({e["step"]: e["validation_loss"] for e in evaluations(run)} for run in (self.folder / name, place))
         assert whole and whole == {step: parts.get(step) for step in whole}
 
@@ -92,7 +93,7 @@ def test_trials_equal_single_runs_bit_for_bit(workshop):
 
 
 def damaged_copy(workshop):
-    """The training data with a byte of its last shard's tokens changed: an error that no plan sees."""
+    """A copy of the training data with one byte of its last shard's tokens changed. No plan sees this error."""
     for path in workshop.data.parent.glob(f"{workshop.data.name}-train-*.h5"):
         text = bytearray(path.read_bytes())
         with h5py.File(path) as file:
@@ -125,7 +126,7 @@ def test_an_error_and_a_divergence_end_their_trials_and_nothing_else(workshop):
             assert trial["state"] == "diverged" and trial["error"].startswith("error: step "), trial
         if trial["state"] == "finished":
             study.assert_same_as_alone(name)
-    # Those that failed are tried again, the others stay as they are.
+    # Failed trials are tried again, and the others stay as they are.
     for path in workshop.data.parent.glob(f"{workshop.data.name}-train-*.h5"):
         (workshop.folder / path.name.replace(workshop.data.name, "damaged")).write_bytes(path.read_bytes())
     study.run("--resume", ranks=3)
@@ -149,7 +150,7 @@ def test_a_trial_without_data_fails_and_leaves_the_others_alone(workshop):
     for name, trial in study.listed().items():
         if trial["state"] == "failed":
             assert "later-train" in trial["error"] and "hint" in trial, trial
-    # What has finished needs its data no more.
+    # A finished trial no longer needs its data.
     for path in workshop.folder.glob("mine-train-*.h5"):
         path.rename(workshop.folder / path.name.replace("mine", "later"))
     study.run("--resume", ranks=2)
@@ -160,7 +161,7 @@ def test_a_trial_without_data_fails_and_leaves_the_others_alone(workshop):
 
 
 def kill_rank_of(job, study, name, victim):
-    """kill -9 of the rank that leads the trial (0) or works with it (1), once there is a checkpoint."""
+    """Kills the rank that leads the trial (0) or works with it (1) with SIGKILL, once there is a checkpoint."""
     job.wait_for_step(study.folder / name, 12)
     while not checkpoints(study.folder / name):
         time.sleep(0.05)
@@ -194,7 +195,7 @@ def test_a_killed_rank_ends_its_group_where_the_launcher_allows_it(workshop, vic
     assert f"{LONG}: failed" in result.out and "has died" in result.text, result
     for name in states:
         study.assert_same_as_alone(name)
-    # It goes on where it stood.
+    # The trial continues from its last checkpoint.
     again = study.start("--resume", ranks=2)
     before = last_step(study.folder / LONG)
     again.wait_for_step(study.folder / LONG, before + 3)
@@ -282,15 +283,15 @@ def test_what_has_begun_is_not_begun_again_without_being_asked(workshop):
     before = study.listed()
     result = study.run(code=1)
     assert "2 trials have begun" in result.err and "--resume" in result.err, result
-    # study.json can be made again of the trials' own files.
+    # study.json can be made again from the trials' own files.
     (study.folder / "study.json").unlink()
     study.run("--resume")
     assert study.listed() == before
-    # Another experiment of the same name.
+    # Another experiment of the same name is refused.
     result = study.run("--resume", "learning_rate.base=0.02", code=1)
     assert "learning_rate.base is 0.02, was 0.01" in result.err and "remove" in result.err, result
     assert study.listed() == before
-    # What decides speed only may change.
+    # Keys that only change the speed may change.
     study.run("--resume", "run.log_every_steps=1")
     assert study.listed() == before
 

@@ -1,4 +1,5 @@
-"""The scaled-down studies: every trial of each is planned on its own data, and `make study` runs studies and reports them."""
+"""Tests the scaled-down studies. Every trial of each study is planned on its own data, and `make study` runs studies
+and reports them."""
 import json
 import os
 import re
@@ -51,7 +52,7 @@ def test_make_study_runs_the_twins_that_there_are():
 
 
 class Shop:
-    """Runs results/study.sh on a study of its own, whose results lie beside everybody's and are removed at the end."""
+    """Runs results/study.sh on a study of its own. Its results lie in the shared folder and are removed at the end."""
 
     def __init__(self, folder):
         self.folder, self.name = folder, f"e2e-twin-{os.getpid()}"
@@ -95,7 +96,7 @@ def shop(tmp_path, digits_of):
 
 @pytest.fixture(scope="module")
 def digits_of(tmp_path_factory):
-    """A file like scikit-learn's, so that nothing is fetched."""
+    """Makes a file like scikit-learn's, so that nothing is downloaded."""
     import gzip
     path = tmp_path_factory.mktemp("digits") / "digits.csv.gz"
     rows = (",".join([*(str((i * 7 + j * j * (i % 13)) % 17) for j in range(64)), str(i % 10)]) for i in range(1797))
@@ -104,7 +105,7 @@ def digits_of(tmp_path_factory):
 
 
 def check_kept(shop):
-    """`make study-record`: the report's files, smaller, and the figures the same."""
+    """Checks `make study-record`. The report's files must be smaller, with the same figures."""
     kept = ROOT / "results" / "studies" / shop.name
     try:
         subprocess.run([ROOT / "results" / "study_record.sh", shop.report, shop.name], check=True, capture_output=True,
@@ -115,7 +116,7 @@ def check_kept(shop):
         for name in after:
             old, new = (shop.report / name).read_bytes(), (kept / name).read_bytes()
             assert new == old if name.suffix == ".csv" else len(new) < len(old), name
-        # The letters' scale is kept: 0.15 would be another size than 0.15625.
+        # The scale of the letters must stay exact: 0.15 would give another size than 0.15625.
         svg = next(kept.glob("report/*.svg"))
         scales = [re.findall(r"scale\(([^)]*)\)", (f / "report" / svg.name).read_text()) for f in (shop.report, kept)]
         assert scales[0] == scales[1] != []
@@ -135,7 +136,7 @@ def test_a_study_is_run_reported_and_kept(shop):
     record = (shop.report / "README.md").read_text()
     assert f"| {shop.name} | 2 |" in record and "bin/ringtrain study" in record and "| machine |" in record
     check_kept(shop)
-    # Again: nothing is left to do, and the trials are the same.
+    # A second call finds nothing to do, and the trials are the same.
     before = {p: p.stat().st_mtime_ns for p in shop.results.glob("*/metrics.jsonl")}
     code, out, err = shop.run()
     assert code == 0 and before == {p: p.stat().st_mtime_ns for p in shop.results.glob("*/metrics.jsonl")}, out + err

@@ -1,4 +1,5 @@
-"""Weights out and in again are the same weights; evaluate says what training said; wrong weights are one clear error."""
+"""Tests that exported and imported weights are the same weights, that evaluate agrees with the training, and that wrong
+weights are one clear error."""
 import json
 import subprocess
 
@@ -13,7 +14,7 @@ TYPES = {"F32": numpy.float32, "F16": numpy.float16, "I64": numpy.int64, "U8": n
 
 
 def read_safetensors(path):
-    """(tensors, metadata), by the format's description."""
+    """Returns (tensors, metadata), read by the format's description."""
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
@@ -57,14 +58,14 @@ class Weights:
         return run
 
     def bring_in_badly(self, file, **changes):
-        """The error; no folder may be made."""
+        """Returns the error of the import. No folder may be made."""
         run = self.folder / "refused"
         result = self.workshop.run("import", file, self.workshop.experiment(run__dir=str(run), **changes), ranks=0)
         assert result.code == 1 and result.err.count("ringtrain: error") == 1 and not run.exists(), result
         return result.err
 
     def evaluate(self, source, *options, ranks=1):
-        """The result as JSON, and what was printed."""
+        """Returns the result as JSON, and the output."""
         out = self.folder / "evaluation.json"
         result = self.workshop.run("evaluate", source, "--json", out, *options, ranks=ranks)
         assert result.code == 0, result
@@ -167,7 +168,7 @@ def test_train_export_import_evaluate_comes_back_to_the_same_bits(workshop, weig
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "lars", "lamb", "rmsprop", "rmsprop_to_sgd"])
 def test_training_goes_on_from_imported_weights_as_a_new_run(workshop, weights, optimizer):
-    # Momentum of 0.9 makes RMSprop's steps ten times as long.
+    # A momentum of 0.9 makes RMSprop's steps ten times as long.
     common = dict(optimizer={"kind": optimizer}, learning_rate={"base": 0.001 if optimizer == "rmsprop_to_sgd" else 0.01})
     start = weights.export(workshop.train("first", **common))
     runs = []
@@ -336,7 +337,7 @@ RESNET = dict(model={"kind": "resnet", "depth": 18, "width": 16, "stem": "small"
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """Prefix of a small data set: stripes whose direction and colour are the class."""
+    """The prefix of a small data set. The class decides the direction and colour of stripes."""
     folder = tmp_path_factory.mktemp("images")
     generator = numpy.random.default_rng(1)
     y, x = numpy.mgrid[:16, :16]
@@ -356,7 +357,7 @@ def images(tmp_path_factory):
 
 
 def torchvision_names():
-    """What resnet18().state_dict() of torchvision holds."""
+    """The names in torchvision's resnet18().state_dict()."""
     norm = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
     names = ["conv1.weight", "fc.weight", "fc.bias", *(f"bn1.{n}" for n in norm)]
     for stage in 1, 2, 3, 4:
@@ -496,7 +497,8 @@ def test_classes_called_by_bytes_that_are_no_utf8_are_trained_exported_and_impor
 
 
 def test_a_validation_loss_that_is_not_finite_is_never_the_best(workshop, weights, images):
-    """Training sees the batch's own statistics; evaluation the running ones, here as far out as floats go."""
+    """Training uses the batch's own statistics. Evaluation uses the running ones, which are as large as floats can be
+    here."""
     workshop.data = images
     tensors, metadata = read_safetensors(weights.export(workshop.train("run", **{**RESNET, "stop__steps": 1})))
     tensors["bn1.running_mean"], tensors["bn1.running_var"] = numpy.full((2, 16), [[-3e38], [0]], numpy.float32)

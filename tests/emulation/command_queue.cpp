@@ -26,7 +26,7 @@ std::shared_ptr<CommandQueues::Recording> CommandQueues::record(std::size_t stre
 }
 
 void CommandQueues::wait(std::size_t stream, std::shared_ptr<Recording> recording) {
-  if (recording == nullptr) return;  // an event that was never recorded, as CUDA has it
+  if (recording == nullptr) return;  // CUDA also ignores a wait for an event without a record
   queues_[stream].push_back({nullptr, nullptr, nullptr, std::move(recording)});
   after_issue(stream);
 }
@@ -49,7 +49,7 @@ bool CommandQueues::run_one(std::size_t stream) {
 
 void CommandQueues::run_others() {
   if (order_.kind != RunOrder::Kind::random) return;
-  // Mostly nothing, sometimes a long stretch of one stream: both extremes show missing waits.
+  // Mostly this runs nothing, and sometimes a long stretch of one stream. Both extremes reveal missing waits.
   const double draw = random_uniform(order_.seed, draws_++);
   if (draw > 0.3) return;
   const auto stream =
@@ -64,7 +64,8 @@ bool CommandQueues::advance(const Recording& recording) {
   run_others();
   if (recording.happened) return true;
   std::size_t stream = recording.stream;
-  // A wait in front leads to the stream that it waits for. A wait is issued after what it waits for, so this ends.
+  // If a wait is at the front of the queue, go to the stream that it waits for. This loop ends, because a wait is
+  // issued after what it waits for.
   for (;;) {
     const std::deque<Item>& queue = queues_[stream];
     if (queue.empty()) throw Error("an event was recorded in a stream that has nothing left to run");
@@ -76,12 +77,13 @@ bool CommandQueues::advance(const Recording& recording) {
   return true;
 }
 
-// While a stream waits for another rank, the others go on, as they would by themselves: that rank may need what they do.
+// While a stream waits for another rank, the other streams go on, as they would on a GPU. The other rank may need their
+// results.
 void CommandQueues::run_elsewhere(std::size_t stream) {
   for (std::size_t other = 0; other < queues_.size(); ++other)
     if (other != stream && run_one(other)) return;
   const timespec moment{0, 10'000};
-  nanosleep(&moment, nullptr);  // for the ranks that share this one's cores
+  nanosleep(&moment, nullptr);  // leaves the core to other ranks
 }
 
 void CommandQueues::finish(std::size_t stream) {

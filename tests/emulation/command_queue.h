@@ -1,5 +1,5 @@
-// Streams whose work runs as late as events and the host allow, or in any order that they allow: a missing wait then
-// changes results. Work given to a stream waits in its queue until the host asks for something that needs it.
+// Streams whose work runs as late as events and the host allow, or in another order that they allow. A missing wait
+// then changes results. Work given to a stream stays in its queue until the host asks for something that needs it.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace ringtrain::cuda {
 
-// Which of the allowed orders is taken.
+// The order in which the work runs, among the orders that are allowed.
 struct RunOrder {
   enum class Kind {
-    at_issue,  // everything at once, in the order of the calls
-    latest,    // only what the host waits for, and nothing before it must
-    random     // the same, and between two such commands any commands of other streams, by `seed`
+    at_issue,  // each command at once, in the order of the calls
+    latest,    // only the commands that the host waits for, and these as late as possible
+    random     // like latest, with random commands of other streams in between, drawn from `seed`
   };
   Kind kind = Kind::at_issue;
   std::uint64_t seed = 0;
@@ -25,34 +25,34 @@ class CommandQueues {
  public:
   explicit CommandQueues(RunOrder order) : order_(order) {}
 
-  // One record of an event: what a wait that was issued after it waits for.
+  // One record of an event. A wait that is issued after the record waits for it.
   struct Recording {
     std::size_t stream = 0;
     bool happened = false;
   };
 
   std::size_t add_stream();
-  // `ready`: asked when the stream has come to the work, again and again until it says yes (the work waits for another
-  // rank). Empty: at once.
+  // Gives work to a stream. When the stream has come to the work, `ready` is called again and again until it returns
+  // true. Work that waits for another rank needs it. Without `ready` the work runs at once.
   void give(std::size_t stream, std::function<void()> work, std::function<bool()> ready = {});
   std::shared_ptr<Recording> record(std::size_t stream);
   void wait(std::size_t stream, std::shared_ptr<Recording> recording);
 
-  // Runs one command that `recording` needs, or any other while that one waits for another rank; false when it has
-  // happened.
+  // Runs one command that `recording` needs. If that command waits for another rank, a command of another stream runs
+  // instead. Returns false when the recording has happened.
   bool advance(const Recording& recording);
   void finish(std::size_t stream);
   void finish_all();
-  void run_ready();  // all that waits for nothing, in all streams
+  void run_ready();  // runs everything that waits for nothing, in all streams
 
  private:
   struct Item {
-    std::function<void()> work;            // empty: a record or a wait
-    std::function<bool()> ready;           // of work
-    std::shared_ptr<Recording> happens;    // a record
-    std::shared_ptr<Recording> waits_for;  // a wait
+    std::function<void()> work;            // empty for a record or a wait
+    std::function<bool()> ready;           // whether `work` can run
+    std::shared_ptr<Recording> happens;    // set for a record
+    std::shared_ptr<Recording> waits_for;  // set for a wait
   };
-  // Takes the front of the queue, unless it waits for what has not happened.
+  // Runs the first item of the queue. Returns false when the queue is empty or the item still has to wait.
   bool run_one(std::size_t stream);
   void run_elsewhere(std::size_t stream);
   void run_others();

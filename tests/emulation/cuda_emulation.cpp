@@ -10,8 +10,8 @@
 #include "base/error.h"
 
 #if defined(__x86_64__)
-// Saves what a call must keep and the stack, and goes on with another stack: swapcontext() without its two system
-// calls.
+// Saves the stack pointer and the registers that a call must preserve, and continues on another stack. It does what
+// swapcontext() does, without its two system calls.
 extern "C" void ringtrain_switch_stack(void** from, void* to);
 asm(R"(
 .text
@@ -45,13 +45,13 @@ enum class State { ready, at_block_barrier, at_warp, ended };
 
 void fiber_loop();
 
-// A stack that runs one thread of block after block.
+// A stack on which one thread of every block runs, one block after another.
 class Fiber {
  public:
   Fiber() : stack_(new char[stack_bytes]) {
 #if defined(__x86_64__)
     auto top = reinterpret_cast<std::uintptr_t>(stack_.get() + stack_bytes) & ~std::uintptr_t{15};
-    auto* words = reinterpret_cast<void**>(top) - 8;  // six registers, where to go, and a word for alignment
+    auto* words = reinterpret_cast<void**>(top) - 8;  // six registers, the address to go to, and a word for alignment
     for (int i = 0; i < 8; ++i) words[i] = nullptr;
     words[6] = reinterpret_cast<void*>(&fiber_loop);
     own_ = words;
@@ -80,8 +80,7 @@ class Fiber {
 #endif
 
   State state = State::ready;
-  std::uint64_t given[2] =
-      {};  // to lanes of the warp; two, so that a fast lane does not overwrite what a slow one reads
+  std::uint64_t given[2] = {};  // two, so that a fast lane does not overwrite what a slow lane reads
   unsigned exchanges = 0;
 
  private:
@@ -143,7 +142,7 @@ struct Scheduler {
 };
 
 thread_local Scheduler scheduler;
-thread_local std::uint64_t blocks_begun = 0;  // by this thread, in all launches
+thread_local std::uint64_t blocks_begun = 0;  // number of blocks that this thread has begun in all launches
 
 void wait(State state) {
   if (scheduler.current == nullptr)

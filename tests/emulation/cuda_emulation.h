@@ -1,5 +1,6 @@
-// CUDA's words for kernels that are compiled as C++ and run on the CPU: blocks in a loop; the threads of a block are
-// fibers that switch only at barriers and shuffles, so that a missing barrier shows. Include it before any .cuh file.
+// Defines CUDA's keywords and functions for kernels that are compiled as C++ and run on the CPU. Blocks run one after
+// another. The threads of a block are fibers that switch only at barriers and shuffles, so that a missing barrier
+// changes results. Include this file before any .cuh file.
 #pragma once
 
 #include <cmath>
@@ -11,7 +12,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-// In place of __shared__, which kernels do not write themselves: what a block has not written holds NaNs.
+// Kernels use this macro instead of __shared__. Shared memory that a block has not written holds NaNs.
 #define RINGTRAIN_SHARED(type, name, ...)                \
   static thread_local type name __VA_ARGS__;             \
   static thread_local std::uint64_t name##_of_block = 0; \
@@ -24,13 +25,14 @@ struct Index {
 };
 inline constinit thread_local Index threadIdx, blockIdx, blockDim, gridDim;
 
-// Until all threads of the block are here.
+// Waits until all threads of the block are here.
 void block_barrier();
-// Until all threads of the warp are here: what lane (own ^ distance) gave.
+// Waits until all threads of the warp are here. Returns the value that lane (own ^ distance) gave.
 std::uint64_t exchange(std::uint64_t value, int distance);
 
-// Fills a block's memory with 0xff (NaN in every type) when the first of its threads comes to the declaration, so that
-// nobody reads what an earlier block left. `of_block`: of the variable, 0 at first.
+// Fills a shared variable with 0xff (NaN in every type) when the first thread of a block reaches the declaration. A
+// kernel that reads the values of an earlier block then computes NaNs. `of_block` belongs to the variable and begins
+// with 0.
 void poison_once_per_block(std::uint64_t& of_block, void* memory, std::size_t bytes);
 
 inline void __syncthreads() {
@@ -54,9 +56,9 @@ inline unsigned atomicAdd(unsigned* to, unsigned value) {
   return before;
 }
 
-// Runs `body` once per thread of every block. `barriers`: the kernel may wait (each thread is a fiber); without it
-// threads are a plain loop. `backwards`: blocks and threads from the last to the first. Throws Error where a GPU would
-// hang: threads that wait at different barriers, or for threads that have ended.
+// Runs `body` once per thread of every block. With `barriers`, the kernel may wait, and each thread is a fiber. Without
+// it, the threads run in a plain loop. With `backwards`, blocks and threads run from the last to the first. Throws
+// Error where a GPU would hang, which is when threads wait at different barriers or for threads that have ended.
 void run_grid(const Index& grid, unsigned threads, bool barriers, bool backwards, const std::function<void()>& body);
 
 }  // namespace ringtrain::cuda::emulated

@@ -1,7 +1,7 @@
 #include "tests/emulation/emulated_kernels.h"
 
 #include "tests/emulation/cuda_emulation.h"
-// The kernels, behind CUDA's words.
+// These headers hold the kernels. They must come after the definitions of CUDA's keywords.
 #include "backend/cuda/kernels/activation.cuh"
 #include "backend/cuda/kernels/checksum.cuh"
 #include "backend/cuda/kernels/flat.cuh"
@@ -26,7 +26,7 @@ namespace {
 
 thread_local bool backwards_ = false;
 
-// Those with barriers or shuffles.
+// Returns whether the kernel has barriers or shuffles.
 bool needs_fibers(Kernel kernel) {
   switch (kernel) {
     case Kernel::norm_sums:

@@ -1,16 +1,16 @@
-// The GPU's own kernels on the CPU: the same source, compiled as C++.
+// Runs the GPU's own kernels on the CPU, from the same source compiled as C++.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"
 
 namespace ringtrain::cuda {
 
-// Returns when the kernel has ended. Throws Error for a kernel that does not exist in this type, for arguments of
-// another kernel, and where a GPU would hang.
+// Runs a kernel and returns when it has ended. Throws Error for a kernel that does not exist in this type, for
+// arguments of another kernel, and where a GPU would hang.
 void run_emulated(const KernelLaunch& launch);
 
-// From now on (on this thread) blocks and threads run from the last to the first: what depends on their order, such as
-// a missing barrier, gives other results.
+// Makes blocks and threads run from the last to the first from now on, on this thread. Results that depend on their
+// order, for example because a barrier is missing, then change.
 void emulate_backwards(bool backwards);
 
 }  // namespace ringtrain::cuda

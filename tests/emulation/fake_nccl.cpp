@@ -73,7 +73,7 @@ struct FakeNccl::Functions {
     fake.ended_ = true;
     return result == NcclResult::in_progress ? NcclResult::success : result;
   }
-  static NcclResult abort(NcclComm*) {  // at any time, from another thread
+  static NcclResult abort(NcclComm*) {  // allowed at any time, from another thread
     living[Slot]->calls.push_back("abort");
     living[Slot]->ended_ = true;
     return NcclResult::success;
@@ -104,7 +104,7 @@ struct FakeNccl::Functions {
             reinterpret_cast<std::uintptr_t>(stream)),
         [&fake, to, count, type, stream] { fake.give("all_reduce", to, count, type, stream, fake.sum_); });
   }
-  // What NCCL leaves in the memory of the other ranks stays as it was.
+  // NCCL leaves the memory of the other ranks as it was.
   static NcclResult reduce(const void* from, void* to, std::size_t count, NcclType type, NcclOperation, int root,
                            NcclComm*, void* stream) {
     FakeNccl& fake = *living[Slot];
@@ -193,7 +193,7 @@ struct FakeNccl::Functions {
     fake.calls.push_back(cat("allocate ", bytes));
     if (fake.refuse_allocation) return NcclResult{1};
     *memory = fake.device_.allocate(static_cast<std::int64_t>(bytes), "of NCCL");
-    fake.device_.poison(*memory, static_cast<std::int64_t>(bytes));  // NCCL promises no zeros
+    fake.device_.poison(*memory, static_cast<std::int64_t>(bytes));  // NCCL does not promise zeros
     fake.memory_.push_back({static_cast<char*>(*memory), bytes, false});
     return NcclResult::success;
   }
@@ -259,8 +259,8 @@ FakeNccl::~FakeNccl() {
   living[slot_] = nullptr;
 }
 
-// The first message connects the two ranks: the call gets through when the other one has come, too. A message's work
-// ends when the other rank takes its part in it.
+// The first message connects the two ranks, and its call is in progress until the other rank has called, too. The work
+// of a message ends when the other rank has taken part in it.
 NcclResult FakeNccl::pass(const char* what, void* memory, std::size_t bytes, void* stream, bool sends) {
   if (!std::exchange(met_, true)) meeting_ = peer_->meet();
   return begin(cat(what, " ", bytes), [=, this] {
@@ -270,7 +270,7 @@ NcclResult FakeNccl::pass(const char* what, void* memory, std::size_t bytes, voi
     };
     auto way = std::make_shared<Way>();
     const auto ready = [=, this] {
-      if (ended_) return true;  // an abort ends what waits
+      if (ended_) return true;  // an abort ends all waits
       if (!way->asked) {
         way->bytes.resize(bytes);
         if (sends) std::memcpy(way->bytes.data(), memory, bytes);
@@ -287,7 +287,7 @@ NcclResult FakeNccl::pass(const char* what, void* memory, std::size_t bytes, voi
   });
 }
 
-// Alone they would wait for each other.
+// The two messages must be in one group. Outside a group each rank would wait for the other one.
 NcclResult FakeNccl::cross(const Crossing& message) {
   if (!grouped_) misuses.push_back("a message to one of many ranks outside a group");
   calls.push_back(message.to >= 0 ? cat("send ", message.sent.size(), " to ", message.to)
@@ -313,7 +313,7 @@ int FakeNccl::count(const std::string& begin) const {
   return static_cast<int>(std::ranges::count_if(calls, [&](const std::string& c) { return c.starts_with(begin); }));
 }
 
-// Local calls are through at once; the others when async_error has been asked often enough.
+// Local calls are done at once. Other calls are done when async_error has been called often enough.
 NcclResult FakeNccl::begin(std::string call, std::function<void()> when_through) {
   if (ended_) misuses.push_back(call + " after the end");
   if (grouped_) {

@@ -1,6 +1,6 @@
-// NCCL for tests: a table of functions that behaves as a non-blocking NCCL does towards its caller (a call is in
-// progress for a while, and only then is its work in the stream), records every call, notices what NCCL forbids, and
-// can be told to fail. The sum itself is a function of the test's.
+// A NCCL for tests. It is a table of functions that behaves like a non-blocking NCCL towards its caller: a call is in
+// progress for a while, and only then its work is in the stream. It records every call, notices misuse, and can be told
+// to fail. The test provides the function that computes sums.
 #pragma once
 
 #include <cstdint>
@@ -16,45 +16,47 @@
 
 namespace ringtrain {
 
-// The other rank of a communicator of two. Messages arrive in their order. The functions that are returned are asked
-// until they say yes, and may begin their work at the first time.
+// The other rank of a communicator of two ranks. Messages arrive in the order in which they were sent. The returned
+// functions are called until they return true, and may begin their work at the first call.
 class FakePeer {
  public:
   virtual ~FakePeer() = default;
-  virtual std::function<bool()> meet() = 0;  // yes: the other rank has called it, too
-  // Yes: the other rank has begun to receive.
+  virtual std::function<bool()> meet() = 0;  // returns true when the other rank has called it, too
+  // The returned function returns true when the other rank has begun to receive.
   virtual std::function<bool()> send(std::span<const std::byte> bytes) = 0;
   virtual std::function<bool()> receive(std::span<std::byte> bytes) = 0;
 };
 
 class FakeNccl {
  public:
-  // Of them live at the same time.
+  // The largest number of FakeNccl objects that can live at the same time.
   static constexpr std::size_t most = 32;
 
-  // `sum`: makes the sum over ranks of this rank's values, in place, when the stream comes to it. The other collectives
-  // are made of it.
+  // `sum` replaces this rank's values by the sum over ranks when the stream comes to it. The other collectives are made
+  // from it.
   FakeNccl(cuda::HostDevice& device, std::function<void(std::span<float>)> sum);
-  // Of two ranks, for messages alone.
+  // For two ranks that exchange messages only. The first sum throws Error.
   FakeNccl(cuda::HostDevice& device, std::unique_ptr<FakePeer> peer);
   FakeNccl(const FakeNccl&) = delete;
   FakeNccl& operator=(const FakeNccl&) = delete;
   ~FakeNccl();
-  // The functions have no state but that of this FakeNccl: each one that lives has functions of its own.
+  // The functions have no state except that of this FakeNccl. Each living FakeNccl therefore has functions of its own.
   const NcclApi& api() const { return api_; }
 
-  // "all_reduce 1024 +4096 of 20480 bytes, fp32, stream 2": offsets within what allocate() gave, so that ranks compare.
+  // Looks like "all_reduce 1024 +4096 of 20480 bytes, fp32, stream 2". Offsets count from the memory that allocate()
+  // gave, so that ranks can be compared.
   std::vector<std::string> calls;
-  std::vector<std::string> misuses;  // a call while another was in progress, after an abort, with a wrong handle, ...
+  std::vector<std::string> misuses;  // calls during another call, after an abort, with a wrong handle, ...
   int count(const std::string& begin) const;
 
   int version = 22809;
-  int polls_in_progress = 3;               // calls of async_error until a call has got through
-  NcclResult async = NcclResult::success;  // what async_error says otherwise
-  bool never_ready = false;                // a call stays in progress
+  int polls_in_progress = 3;               // calls of async_error until a call is done
+  NcclResult async = NcclResult::success;  // what async_error returns otherwise
+  bool never_ready = false;                // calls stay in progress for ever
   bool refuse_allocation = false, refuse_registration = false;
   std::function<void(NcclConfig&, int ranks, int rank)> on_init;
-  // Two messages of a group, when the stream comes to them; an empty one is none. Blocks until they have passed.
+  // Exchanges the two messages of a group when the stream comes to them. An empty span means no message. Blocks until
+  // both messages have passed.
   std::function<void(std::span<const float> sent, int to, std::span<float> received, int from)> exchange;
 
  private:
@@ -62,8 +64,8 @@ class FakeNccl {
   struct Functions;
   template <std::size_t... Slots>
   static NcclApi functions(std::size_t slot, std::index_sequence<Slots...>);
-  // One way of a message.
-  struct Crossing {  // of a group
+  // The two messages of a group, one for each direction.
+  struct Crossing {
     std::span<const float> sent = {};
     std::span<float> received = {};
     int to = -1, from = -1;
@@ -82,11 +84,11 @@ class FakeNccl {
   NcclApi api_;
   std::unique_ptr<FakePeer> peer_;
   bool met_ = false;
-  std::function<bool()> meeting_;  // of the call in progress; empty: it waits for nobody
+  std::function<bool()> meeting_;  // for the call in progress; empty if it waits for no rank
   std::size_t slot_;
-  std::vector<std::function<void()>> group_;  // between group_start and group_end
+  std::vector<std::function<void()>> group_;  // the calls between group_start and group_end
   bool grouped_ = false;
-  Crossing crossing_;  // of the group
+  Crossing crossing_;  // the messages of the open group
   int rank_ = 0, ranks_ = 1;
   int open_polls_ = 0;
   bool in_progress_ = false, initialised_ = false, ended_ = false;

@@ -16,7 +16,7 @@ namespace ringtrain::cuda {
 
 namespace {
 
-constexpr std::int64_t guard_bytes = 256;  // before and behind an allocation
+constexpr std::int64_t guard_bytes = 256;  // before and after an allocation
 constexpr int unreadable = 0xff;           // NaN in every type
 
 std::uintptr_t number(const void* memory) {
@@ -32,7 +32,7 @@ bool inside(const Map& map, const void* memory, std::int64_t bytes, auto bytes_o
          at->first + static_cast<std::uintptr_t>(bytes_of_entry(at->second));
 }
 
-// Any part of it.
+// Returns whether any of the bytes lies in one of the ranges of `map`.
 bool touches(const std::map<std::uintptr_t, std::int64_t>& map, const void* memory, std::int64_t bytes) {
   auto at = map.lower_bound(number(memory) + static_cast<std::uintptr_t>(bytes));
   if (at == map.begin()) return false;
@@ -51,7 +51,7 @@ std::vector<std::byte> bytes_of_values(const Values&... values) {
   return result;
 }
 
-// Of HostDeviceOptions::times.
+// The model that HostDeviceOptions::times describes.
 double model_seconds(const std::vector<Region>& regions, double operations) {
   double bytes = 0;
   for (const Region& region : regions) bytes += static_cast<double>(region.bytes);
@@ -117,8 +117,8 @@ void HostDevice::release(void* memory) {
   forbid_in_capture("a release");
   const auto at = allocations_.find(number(memory));
   if (at == allocations_.end()) throw Error("release of memory that is not allocated");
-  if (broken_.empty()) {  // else the error was thrown; a destructor may be giving back what the device had
-    finish_all();         // as cudaFree does
+  if (broken_.empty()) {  // a broken device has thrown its error already
+    finish_all();         // cudaFree waits in the same way
     check_guards();
   }
   races_.forget(memory, at->second.bytes);
@@ -131,7 +131,7 @@ void* HostDevice::allocate_host(std::int64_t bytes) {
   check_usable();
   const std::int64_t rounded = std::max<std::int64_t>((bytes + 255) / 256 * 256, 256);
   void* memory = std::aligned_alloc(256, static_cast<std::size_t>(rounded));
-  std::memset(memory, unreadable, static_cast<std::size_t>(rounded));  // cudaHostAlloc promises nothing
+  std::memset(memory, unreadable, static_cast<std::size_t>(rounded));  // cudaHostAlloc promises no values
   host_allocations_[number(memory)] = bytes;
   return memory;
 }
@@ -310,7 +310,7 @@ void HostDevice::run(const Node& node) {
 }
 
 void HostDevice::run_isolated(const Node& node) const {
-  // body(region's bytes in this allocation, their offset).
+  // Calls body(region, the region's offset in this allocation, the region's bytes).
   const auto for_each_region = [&](std::uintptr_t at, const Allocation& allocation, auto body) {
     for (const Region& region : node.regions)
       if (number(region.begin) >= at && number(region.begin) < at + static_cast<std::uintptr_t>(allocation.bytes))
@@ -376,7 +376,7 @@ void HostDevice::copy(void* to, const void* from, std::int64_t bytes, CopyKind k
   if (touches(pinned_, host, bytes) || touches(host_allocations_, host, bytes))
     throw Error(cat(name, ": ", bytes, " bytes at ", host, " lie in page-locked memory in part"));
   if (captured) throw Error("a copy from or to pageable memory during a capture");
-  // Pageable memory: CUDA has read it, or written it, when the call returns.
+  // CUDA has read or written pageable memory when the call returns.
   call.regions = {in ? Region{to, bytes, true} : Region{from, bytes, false}};
   if (!in) {
     give(std::move(call), [=] { std::memcpy(to, from, size); });

@@ -1,7 +1,7 @@
-// A GPU made of host memory: runs every kernel (emulated), every DnnOperation and every RnnOperation (by loops), in any
-// order that streams and events allow, records every call, and looks for accesses that nothing orders, for addresses
-// that nobody allocated and for writes behind an allocation's end. As on a GPU, a command that goes wrong (an illegal
-// address, a kernel that hangs) leaves the device unusable: every later call throws until a new one is made.
+// A GPU made of host memory. It runs every kernel (emulated), every DnnOperation and every RnnOperation (by loops), in
+// any order that streams and events allow, and records every call. It finds accesses that nothing orders, addresses
+// that nobody allocated, and writes after the end of an allocation. As on a GPU, a command that fails (an illegal
+// address, a kernel that hangs) leaves the device unusable: every later call throws Error until a new device is made.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Call {
     rnn_backward,
     copy,
     zero,
-    other,  // give_work()
+    other,  // work given by give_work()
     record,
     wait,
     begin_capture,
@@ -34,13 +34,13 @@ struct Call {
   };
   Kind kind = Kind::kernel;
   std::size_t stream = 0;
-  std::string name;                  // of the kernel, the plan's key, the copy's direction
-  std::vector<std::byte> arguments;  // sizes, and addresses as they were given
+  std::string name;                  // the kernel's name, the plan's key or the copy's direction
+  std::vector<std::byte> arguments;  // sizes, and addresses as the caller gave them
   std::vector<Region> regions;
-  std::uintptr_t handle = 0;  // of an event or a captured graph
-  bool captured = false;      // recorded into a graph instead of run
-  bool adds_order = false;    // a wait for what neither its stream nor the host has waited for
-  double seconds = 0;         // by HostDevice::time()'s model
+  std::uintptr_t handle = 0;  // an event or a captured graph
+  bool captured = false;      // recorded into a graph, not run
+  bool adds_order = false;    // a wait for something that neither its stream nor the host has waited for
+  double seconds = 0;         // by the model of HostDevice::time()
   bool same_work(const Call& other) const {
     return kind == other.kind && stream == other.stream && name == other.name && arguments == other.arguments &&
            handle == other.handle;
@@ -49,16 +49,17 @@ struct Call {
 
 struct HostDeviceOptions {
   RunOrder order = {};
-  // Why there is no plan; "": there is one.
+  // Returns the reason why there is no plan, or "" if there is one. Without a function there is a plan for every
+  // operation.
   std::function<std::string(const DnnOperation&)> refuse_dnn = {};
   std::function<std::string(const RnnOperation&)> refuse_rnn = {};
   std::int64_t memory_bytes = std::int64_t{1} << 32;
-  bool check_races = true;  // an unordered access throws at the call that makes it
-  // Every command runs with NaNs in all memory but what its regions name, and may write nowhere else: checks the
-  // regions themselves. Slow.
+  bool check_races = true;  // an unordered access throws Error at the call that makes it
+  // Each command runs with NaNs in all memory outside its regions, and may not write there. This checks that the
+  // regions are right. It is slow.
   bool isolate_commands = false;
-  // time() runs its work and answers from a model: per command 3 us, and the longer of its bytes at 4 TB/s and its
-  // operations at 500 TFlop/s. Without it, time() says that this device cannot time.
+  // time() runs its work and returns the seconds of a model. A command takes 3 us plus the longer of its bytes at 4
+  // TB/s and its operations at 500 TFlop/s. Without `times`, time() says that this device cannot time.
   bool times = false;
 };
 
@@ -100,32 +101,32 @@ class HostDevice : public Device {
 
   // ---- For tests -------------------------------------------------------------------------------------------------
 
-  // All calls but those inside captures; what a launched graph holds is in calls_of().
+  // All calls, without those inside captures. calls_of() has the calls of a captured graph.
   const std::vector<Call>& calls() const { return calls_; }
   const std::vector<Call>& calls_of(CapturedGraph graph) const { return graphs_.at(graph.handle).calls; }
   void clear_calls() { calls_.clear(); }
-  // Kernels, plans and copies in the order of the calls, those inside launched graphs in their place.
+  // Kernels, plans and copies in the order of the calls. Those of a launched graph stand at the place of its launch.
   std::vector<Call> flat_calls() const;
-  // Plants a fault.
-  std::function<bool(const Call&)> skip;  // true: the call is lost
+  // Plants a fault. The call is lost when `skip` returns true for it.
+  std::function<bool(const Call&)> skip;
 
-  // Work of a library that is given the stream itself (NCCL), with the memory that it reads and writes. `ready`: see
-  // CommandQueues::give().
+  // Gives the work of a library that takes the stream itself (NCCL), with the memory that the work reads and writes.
+  // CommandQueues::give() describes `ready`.
   void give_work(Stream stream, const std::string& name, std::vector<Region> regions, std::function<void()> work,
                  std::function<bool()> ready = {});
 
-  void finish_all();  // the host waits for everything
-  void go_on() { queues_.run_ready(); }  // the host does something else meanwhile
-  // Fills memory with NaNs of every type, in a stream: nobody may read it before it is written again.
+  void finish_all();                     // the host waits for all work
+  void go_on() { queues_.run_ready(); }  // lets work go on while the host is busy
+  // Fills memory with NaNs of every type, in a stream. Any read before the next write then gives NaN.
   void poison(const std::vector<Region>& memory, Stream stream);
-  void poison(void* memory, std::int64_t bytes);  // at once; the host waits for everything first
-  void check_guards() const;                      // throws Error when something wrote around an allocation
+  void poison(void* memory, std::int64_t bytes);  // at once, after the host has waited for all work
+  void check_guards() const;                      // throws Error when something has written around an allocation
   struct Allocation {
     std::string what;
     std::int64_t bytes = 0;
   };
   const std::map<std::uintptr_t, Allocation>& allocations() const { return allocations_; }
-  std::int64_t host_bytes() const;  // by allocate_host(), now
+  std::int64_t host_bytes() const;  // bytes that allocate_host() gave and that are not released
 
  private:
   struct Plan;
@@ -138,7 +139,7 @@ class HostDevice : public Device {
     std::string name;
     std::vector<Region> regions;
     std::function<void()> work;
-    bool of_device = true;  // an error of it breaks the device; false: of a library's own work
+    bool of_device = true;  // an error breaks the device; false for a library's own work
     std::function<bool()> ready = {};
   };
   struct Graph {
@@ -146,7 +147,7 @@ class HostDevice : public Device {
     std::vector<Node> nodes;
   };
 
-  // Records the call and gives its work to the stream, or to the graph that is being captured.
+  // Records the call. Gives its work to the stream, or to the graph that is being captured.
   void give(Call call, std::function<void()> work, std::function<bool()> ready = {});
   void enqueue(std::size_t stream, const std::vector<Node>& nodes);
   void run(const Node& node);
@@ -162,12 +163,12 @@ class HostDevice : public Device {
   bool lost(const Call& call) const { return skip && skip(call); }
 
   HostDeviceOptions options_;
-  std::string broken_;  // what made the device unusable
+  std::string broken_;  // the error that made the device unusable
   double seconds_ = 0;  // of all commands so far
   DeviceFacts facts_;
   CommandQueues queues_;
   RaceCheck races_;
-  std::vector<Clock> clocks_;  // per stream: what its next command knows to be done
+  std::vector<Clock> clocks_;  // per stream: the commands that are known to be done when its next command runs
   Clock host_;
   std::vector<EventState> events_;
   std::map<std::uintptr_t, Allocation> allocations_;

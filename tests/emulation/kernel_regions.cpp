@@ -11,10 +11,10 @@ namespace {
 class Regions {
  public:
   explicit Regions(Type type) : size_(bytes_of(type)) {}
-  // Elements of the launch's type.
+  // The elements have the type of the launch.
   void read(const void* at, std::int64_t count) { add(at, count * size_, false); }
   void write(const void* at, std::int64_t count) { add(at, count * size_, true); }
-  // Of the pointer's own type.
+  // The elements have the type of the pointer.
   template <class T>
   void read_own(const T* at, std::int64_t count) {
     add(at, count * static_cast<std::int64_t>(sizeof(T)), false);

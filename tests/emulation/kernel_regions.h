@@ -1,4 +1,4 @@
-// Which bytes a call reads and writes: the table behind the race check, the check of addresses, and the recordings.
+// Says which bytes a call reads and writes. The race check, the check of addresses and the recordings use it.
 #pragma once
 
 #include <span>
@@ -11,10 +11,11 @@
 
 namespace ringtrain::cuda {
 
-// Reads the TensorPlaces of the copies, which therefore must be in place when the launch is given.
+// Reads the TensorPlaces of copies, which must therefore be in memory when the launch is given.
 std::vector<Region> regions_of(const KernelLaunch& launch);
-// Where the memory of a launch holds addresses itself: each lies at one of these places (on the host). Whoever moves
-// the memory must move them, too. An argument structure whose memory holds pointers is listed here.
+// Returns where the memory that a launch points to holds addresses itself. Each returned place is on the host. Code
+// that moves this memory must move the addresses, too. Every argument structure whose memory holds pointers must be
+// handled here.
 std::vector<void**> addresses_in_memory(const KernelLaunch& launch);
 std::vector<Region> regions_of(const DnnOperation& operation, std::span<void* const> tensors);
 std::vector<Region> regions_of(const RnnPlan& plan, const RnnForward& arguments);

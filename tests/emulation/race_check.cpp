@@ -39,7 +39,7 @@ std::string RaceCheck::access(std::size_t stream, const Clock& clock, const std:
     }
     if (region.write) {
       const auto first = split(begin);
-      ranges_.erase(std::next(first), last);  // one range again
+      ranges_.erase(std::next(first), last);  // the pieces become one range again
       first->second = {now, {}};
       continue;
     }

@@ -1,5 +1,5 @@
-// The order that streams, events and the host's waits guarantee, and accesses to memory that it leaves unordered: a
-// vector clock per stream and, per byte range, who read and wrote it last (Lamport 1978; Flanagan and Freund 2009).
+// Finds accesses to memory that streams, events and the host's waits do not order. It keeps a vector clock per stream
+// and, for each range of bytes, the streams that read and wrote it last (Lamport 1978; Flanagan and Freund 2009).
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,12 @@ void join(Clock& clock, const Clock& other);
 
 class RaceCheck {
  public:
-  // A command of `stream`, which knows of `clock`; it becomes number clock[stream] of its stream. Returns "" or which
-  // earlier command it is not ordered with, and where.
+  // Adds a command of `stream`, for which the commands in `clock` are known to be done. The command becomes number
+  // clock[stream] of its stream. Returns "", or a text that names the earlier command that it is not ordered with, and
+  // where.
   std::string access(std::size_t stream, const Clock& clock, const std::string& name,
                      const std::vector<Region>& regions);
-  // The memory is somebody else's from now on.
+  // Forgets all accesses to the memory, because it will be used for something else.
   void forget(const void* begin, std::int64_t bytes);
 
  private:
@@ -36,10 +37,10 @@ class RaceCheck {
     std::string name;
   };
   struct Last {
-    Use write;               // number 0: none
-    std::vector<Use> reads;  // since that write, the last of each stream
+    Use write;               // number 0 means no write
+    std::vector<Use> reads;  // the last read of each stream since that write
   };
-  using Ranges = std::map<std::uintptr_t, Last>;  // each holds up to the next key
+  using Ranges = std::map<std::uintptr_t, Last>;  // each range ends at the next key
   Ranges::iterator split(std::uintptr_t at);
 
   Ranges ranges_ = {{0, {}}};

@@ -13,7 +13,7 @@ namespace {
 
 using Values = std::vector<float>;
 
-constexpr double few = 1e8;  // operations that are not worth the start of threads
+constexpr double few = 1e8;  // fewer operations are not worth starting threads
 
 class Reference {
  public:
@@ -47,7 +47,7 @@ class Reference {
   }
   void* address(DnnRole role) const { return addresses_[index(role)]; }
 
-  // `count`: what the operation's sizes say; the description must say the same.
+  // `count` follows from the operation's sizes. The tensor's description must say the same number.
   Values read(DnnRole role, std::int64_t count) const {
     const std::size_t i = index(role);
     check(i, count);
@@ -62,7 +62,7 @@ class Reference {
     if (tensors_[i].elements() != count)
       throw Error(cat(op_.key(), ": tensor ", i, " has ", tensors_[i].elements(), " elements, the sizes say ", count));
   }
-  // A tensor that is multiplied.
+  // Rounds a tensor that is multiplied to the type in which it is multiplied.
   Values operand(Values values) const {
     if (op_.math == Math::tf32)
       for (float& v : values) v = round_to_tf32(v);
@@ -85,7 +85,7 @@ class Reference {
     return operand(std::move(x));
   }
 
-  // body(row of w: r x s, input position, output position) where the window lies inside, for sample n.
+  // Calls body(row of w: r x s, input position, output position) for sample n, where the window lies inside the input.
   template <class Body>
   void for_each_tap(std::int64_t n, Body body) const {
     const std::int64_t out_h = op_.out_h(), out_w = op_.out_w();
@@ -105,7 +105,7 @@ class Reference {
   void convolution() const {
     const Values x = input(), w = operand(read(DnnRole::w, weights()));
     const std::int64_t taps = op_.r * op_.r, k = op_.k, c = op_.c;
-    Values by_tap(w.size());  // [r][s][c][k]: the inner loop runs over k
+    Values by_tap(w.size());  // [r][s][c][k], so that the inner loop runs over k
     for (std::int64_t o = 0; o < k; ++o)
       for (std::int64_t t = 0; t < taps; ++t)
         for (std::int64_t i = 0; i < c; ++i)
@@ -125,7 +125,8 @@ class Reference {
     if (op_.epilogue == Epilogue::sums) sums(y, y, k);
   }
 
-  // sum <- sum of a, sum_other <- sum of a b, per channel; with an engine that takes groups both in `sum`.
+  // Writes per channel the sum of a to `sum` and the sum of a b to `sum_other`. An engine that works with groups writes
+  // both to `sum`.
   void sums(const Values& a, const Values& b, std::int64_t channels) const {
     if (op_.engine == Engine::hopper) return sums_of_groups(a, b, channels);
     std::vector<double> sum(static_cast<std::size_t>(channels)), other(sum);
@@ -139,7 +140,7 @@ class Reference {
     write(DnnRole::sum_other, second);
   }
 
-  // sum <- [groups][2][channels]
+  // `sum` has the shape [groups][2][channels].
   void sums_of_groups(const Values& a, const Values& b, std::int64_t channels) const {
     const auto width = static_cast<std::size_t>(channels), groups = static_cast<std::size_t>(op_.groups);
     std::vector<double> both(groups * 2 * width);

@@ -1,4 +1,4 @@
-// What a DnnOperation has to compute, by loops in fp32 (sums in fp64), each result rounded once to its type.
+// Computes a DnnOperation by loops in fp32, with sums in fp64. Each result is rounded once to its type.
 #pragma once
 
 #include <span>
@@ -7,8 +7,8 @@
 
 namespace ringtrain::cuda {
 
-// `tensors`: one address per entry of operation.tensors(). `alpha`: what the host scalar held when the work was given.
-// Throws Error when a tensor that the operation needs is missing from tensors().
+// `tensors` holds one address per entry of operation.tensors(). `alpha` is the value that the host scalar held when the
+// work was given. Throws Error when a tensor that the operation needs is missing from tensors().
 void compute(const DnnOperation& operation, std::span<void* const> tensors, float alpha);
 
 }  // namespace ringtrain::cuda

@@ -12,9 +12,9 @@ namespace {
 
 using Values = std::vector<float>;
 
-constexpr std::int64_t gap = 5;  // elements behind every tensor
+constexpr std::int64_t gap = 5;  // elements before and after every tensor
 
-// y[rows, columns] += x[rows, inner] w[inner, columns].
+// Adds x w to y: y[rows, columns] += x[rows, inner] w[inner, columns].
 void add_product(float* y, const float* x, const float* w, std::int64_t rows, std::int64_t inner,
                  std::int64_t columns) {
   for (std::int64_t r = 0; r < rows; ++r)
@@ -24,7 +24,7 @@ void add_product(float* y, const float* x, const float* w, std::int64_t rows, st
     }
 }
 
-// y[a, b] += sum over rows of u[row, a] v[row, b].
+// Adds u^T v to y: y[a, b] += sum over rows of u[row, a] v[row, b].
 void add_outer_product(float* y, const float* u, const float* v, std::int64_t rows, std::int64_t a, std::int64_t b) {
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t i = 0; i < a; ++i) {
@@ -41,7 +41,8 @@ Values transposed(const Values& w, std::int64_t rows, std::int64_t columns) {
   return result;
 }
 
-// Of one layer, gates one below another: w_x [4 hidden, features], w_h [4 hidden, hidden], both biases added up.
+// The weights of one layer, with the gates one below another. w_x is [4 hidden, features], w_h is [4 hidden, hidden],
+// and `bias` is the sum of both biases.
 struct LayerWeights {
   Values w_x, w_h, bias;
 };
@@ -73,7 +74,8 @@ LayerWeights read_layer(const RnnOperation& op, const void* space, std::int64_t 
   return result;
 }
 
-// What backward reads of forward, per layer: gates after their sigmoid or tanh, cell states, outputs.
+// The values of the forward pass that the backward pass reads, per layer: gates after their sigmoid or tanh, cell
+// states, and outputs.
 struct Reserve {
   float *gates, *cells, *outputs;
 };

@@ -1,5 +1,5 @@
-// LSTM layers as an RnnOperation asks for them, in fp32 with exact sigmoid and tanh. The weight space is laid out in an
-// order of its own, with gaps, so that a program which assumes the flat vector's order computes something else.
+// Computes the LSTM layers of an RnnOperation in fp32, with exact sigmoid and tanh. The weights lie in an order of this
+// file's own, with gaps. A program that assumes the order of the flat vector therefore computes wrong results.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,11 @@
 namespace ringtrain::cuda {
 
 std::vector<RnnWeight> weight_layout(const RnnOperation& operation);
-std::int64_t weight_elements(const RnnOperation& operation);   // of the weight space, gaps included
-std::int64_t reserve_elements(const RnnOperation& operation);  // fp32
+std::int64_t weight_elements(const RnnOperation& operation);   // elements of the weight space, with its gaps
+std::int64_t reserve_elements(const RnnOperation& operation);  // fp32 elements
 void forward(const RnnOperation& operation, const RnnForward& arguments);
-// The reserve is used up: it holds NaNs afterwards, as cuDNN's holds its own intermediates.
+// Destroys the reserve, which holds NaNs afterwards. cuDNN also overwrites its reserve with its own intermediate
+// values.
 void backward(const RnnOperation& operation, const RnnBackward& arguments);
 
 }  // namespace ringtrain::cuda

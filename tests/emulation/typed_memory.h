@@ -1,4 +1,4 @@
-// Device memory of any element type as fp32 values, and back with one rounding.
+// Converts device memory of any element type to fp32 values and back, with one rounding.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@
 
 namespace ringtrain::cuda {
 
-// 10-bit fractions, to nearest, ties away from zero: what tensor cores make of fp32 operands.
+// Rounds to a fraction of 10 bits, to nearest, with ties away from zero. Tensor cores round fp32 operands in this way.
 inline float round_to_tf32(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   return (bits & 0x7f800000u) == 0x7f800000u ? value : std::bit_cast<float>((bits + 0x1000u) & 0xffffe000u);
@@ -33,7 +33,7 @@ inline std::vector<float> load(Type type, const void* from, std::int64_t count) 
   return values;
 }
 
-// `values` are rounded to what is stored.
+// `values` become the rounded values that are stored.
 inline void store(Type type, void* to, std::vector<float>& values) {
   if (type == Type::fp32) {
     std::memcpy(to, values.data(), values.size() * sizeof(float));

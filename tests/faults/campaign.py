@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Faults on running jobs: tests/faults/campaign.py [--seed 1] [--count 1000] [--only 17 ...]
+"""Strikes running jobs with faults: tests/faults/campaign.py [--seed 1] [--count 1000] [--only 17 ...]
 
-Draws faults (draw.py), strikes small jobs with them (running.py), and says of each whether the job ended or went on as it
-should, whether anything durable was lost, and whether the resumed run is the undisturbed run bit for bit (outcome.py).
-The record grows by a line for each fault; numbers that it has already are passed over, so a campaign can run in shares.
-The last line is `N faults, N found`; the exit code is 1 when something was found. --only repeats faults and records
-nothing; --keep leaves their folders.
+Draws faults (draw.py) and strikes small jobs with them (running.py). For each fault it checks whether the job ended or
+went on as it should, whether anything durable was lost, and whether the resumed run equals the undisturbed run bit for
+bit (outcome.py). Each fault adds a line to the record. Numbers that the record already has are skipped, so a campaign
+can run in parts. The last line is `N faults, N found`. The exit code is 1 when something was found. --only repeats
+faults and records nothing. --keep leaves their folders.
 """
 import argparse
 import shutil

@@ -1,11 +1,13 @@
-"""Which fault has which number: draw(seed, number) is a pure function, so that any fault can be repeated alone."""
+"""draw(seed, number) gives the fault with this number. It is a pure function, so that any fault can be repeated
+alone."""
 import random
 import signal
 from dataclasses import dataclass, field
 
 from jobs import KINDS
 
-# What calls are counted in the undisturbed job, so that a fault meets the n-th of them, n drawn from all.
+# The kinds of calls that are counted in the undisturbed job. A fault meets the n-th call of a kind, with n drawn from
+# all of them.
 CATALOGUE = {
     "open": "call=open",
     "open data": "call=open,path=*/data/*.h5",
@@ -38,22 +40,22 @@ GOES_ON, STOPS, ENDS = "goes on", "stops with a checkpoint", "ends with an error
 
 @dataclass
 class Rule:
-    """A call that fails. `share`: which of the undisturbed job's calls of this name, 0 to 1."""
+    """A call that fails. `share` is its place among the undisturbed job's calls of this name, from 0 to 1."""
     call: str
     share: float
     does: str
-    count: int = 1  # 0: all from there
+    count: int = 1  # 0: all from there on
     rank: int = -1
 
 
 @dataclass
 class Blow:
-    """What comes from outside, `delay` seconds after `moment` has been seen: a signal, or harm to files."""
+    """An event from outside, `delay` seconds after `moment` has been seen: a signal, or harm to files."""
     moment: str
     delay: float
-    target: str  # rank N, mpirun, launcher, script; or what is harmed
+    target: str  # rank N, mpirun, launcher or script, or the harmed files
     does: str
-    pick: float = 0  # which file, which byte
+    pick: float = 0  # chooses the file and the byte
 
 
 @dataclass
@@ -67,13 +69,13 @@ class Fault:
     target: str
     rules: list = field(default_factory=list)
     blows: list = field(default_factory=list)
-    harm: tuple = ()  # to the run's checkpoints, before it is resumed: (kind, pick)
+    harm: tuple = ()  # (kind, pick), done to the run's checkpoints before it is resumed
     keys: dict = field(default_factory=dict)
     allowed: tuple = (GOES_ON,)
-    says: str = r"ringtrain: error|\brank \d"  # where the job ends with an error
-    warns: str = ""  # where it goes on, although the fault has met it
-    on_resume: list = field(default_factory=list)  # rules that hold in the first --resume
-    libraries_may_crash: bool = False  # MPI does not look at every answer of malloc
+    says: str = r"ringtrain: error|\brank \d"  # pattern of the message if the job ends with an error
+    warns: str = ""  # pattern of the warning if the job goes on although the fault has met it
+    on_resume: list = field(default_factory=list)  # rules for the first --resume
+    libraries_may_crash: bool = False  # MPI does not check every result of malloc
 
 
 SMALL = ["names-2", "names-3", "names-4", "text-2", "server-2", "pipeline-2"]
@@ -89,7 +91,7 @@ def _job(g, names):
 
 # ---- Signals -------------------------------------------------------------------------------------------------------
 
-# Moments that a call marks: the phase's name, the calls, where among them.
+# Moments at which a call is made: the name of the phase, the call, and the range of its place among all such calls.
 PHASES = [("start-up", "open", 0.0, 1.0), ("start-up", "open data", 0.0, 1.0), ("first step", "send", 0.0, 0.3),
           ("any step", "send", 0.0, 1.0), ("evaluation", "read validation", 0.1, 1.0), ("checkpoint", "write checkpoint", 0.15, 1.0),
           ("checkpoint", "sync checkpoint", 0.1, 1.0), ("checkpoint", "rename checkpoint", 0.1, 1.0),
@@ -118,20 +120,20 @@ def _after_signal(g, fault, number, rank):
             fault.what += " and CONT"
             fault.blows = [Blow("hit", g.uniform(0.05, 2), f"rank {rank}", "CONT")]
             fault.allowed = (GOES_ON,)
-        else:  # for ever: a hung rank
-            fault.allowed = (ENDS, GOES_ON)  # the latter after the last step
+        else:  # for ever, as a hung rank
+            fault.allowed = (ENDS, GOES_ON)  # GOES_ON if it was after the last step
             fault.says = r"no step was finished for|could not start within|did not return|has died|\brank \d"
     elif number == signal.SIGKILL:
         fault.allowed = (ENDS, GOES_ON)
         fault.says = r"\brank \d|signal 9|has died|mpirun|lost" if fault.target != "mpirun" else ""
     else:
         fault.allowed = (STOPS, GOES_ON, ENDS)
-        # An mpirun that was told to end returns 1, also where its ranks have stopped with a checkpoint.
+        # An mpirun that was told to end returns 1, even if its ranks have stopped with a checkpoint.
         fault.says = r"signal 15|signal 10|Terminated|mpirun|ringtrain: error|\brank \d|stopped on request, with a checkpoint"
 
 
 def signal_from_outside(g, fault):
-    """At a moment of the clock, of any process of the job, its launcher included."""
+    """Sends a signal at a moment of the clock to any process of the job, including its launcher."""
     fault.job, ranks = _job(g, TRAINED)
     number = g.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGUSR1])
     target = g.choice([f"rank {g.randrange(ranks)}"] * 3 + ["mpirun", "launcher"])
@@ -142,7 +144,7 @@ def signal_from_outside(g, fault):
     fault.what, fault.moment, fault.target = f"SIG{WORDS[number]}", f"{delay:.2f} s after {moment}", target
     fault.blows = [Blow(moment, delay, target, WORDS[number])]
     fault.keys = {"test.slow_rank": 0, "test.slow_seconds": 0.03}
-    # So that a checkpoint takes long enough to be met.
+    # Makes checkpoints slow enough to be hit.
     fault.rules = [Rule("sync checkpoint", 0, "sleep:60", count=0)]
     rank = int(target.split()[1]) if target.startswith("rank") else 0
     kept = fault.blows
@@ -162,7 +164,7 @@ ERRNO = {"ENOSPC": "No space left", "EDQUOT": "quota", "EIO": "Input/output", "E
 
 
 def disk(g, fault):
-    """Full, broken, or a server that has forgotten the file."""
+    """The disk is full or broken, or its server has forgotten the file."""
     fault.job, _ = _job(g, TRAINED)
     call, error = g.choice(WRITES), g.choice(["ENOSPC", "ENOSPC", "EIO", "ESTALE", "EDQUOT"])
     share, count = g.random(), g.choice([1, 0])
@@ -180,8 +182,8 @@ def read_only(g, fault):
     fault.allowed, fault.says = (ENDS, GOES_ON), r"Read-only|ringtrain: error"
 
 
-# A batch that is read ahead beyond the last one is no reason to end a job that is complete, but a shard that cannot be
-# read any more must be told.
+# A batch that is read ahead after the last one must not end a complete job. A shard that can no longer be read must be
+# reported.
 READ_IN_VAIN = r"warning.*\.h5: .*read ahead, and is thrown away unused"
 
 
@@ -193,14 +195,14 @@ def reads(g, fault):
         call = "read data"
     rank, share = (0 if call == "read checkpoint" else g.randrange(ranks)), g.random()
     count = g.choice([1, 1, 0])
-    if does == "EINTR":  # not for ever: a call that is interrupted is made again
+    if does == "EINTR":  # not for ever, because an interrupted call is repeated
         count = 3
     if does == "sleep:100":
         count = 10
     fault.what, fault.target, fault.moment = f"{does} in {call}", f"rank {rank}", f"{share:.3f}"
     fault.rules = [Rule(call, share, does, count=count, rank=rank)]
     harmless = does.startswith(("short", "sleep", "EINTR"))
-    # Half of a half ... is a byte at a time, and every read of HDF5's own goes on until it has all.
+    # Repeated halves come down to a byte at a time, and each of HDF5's own reads goes on until it has everything.
     fault.allowed = (GOES_ON,) if harmless else (ENDS, GOES_ON)
     fault.says = r"\.h5"
     if call == "read data" and not harmless and count == 0:
@@ -216,7 +218,7 @@ def slow_files(g, fault):
 
 
 def nfs(g, fault):
-    """No locks, no second names, folders that cannot be synced, files that are busy: what network file systems answer."""
+    """Network file systems may refuse locks, links and the sync of folders, and may report files as busy."""
     fault.job, ranks = _job(g, TRAINED)
     call, does = g.choice([("lock", "ENOLCK"), ("lock", "ENOSYS"), ("lock", "EOPNOTSUPP"), ("lock data", "ENOLCK"),
                            ("link checkpoint", "EOPNOTSUPP"), ("link checkpoint", "EPERM"), ("link checkpoint", "EMLINK"),
@@ -270,7 +272,7 @@ def checkpoint(g, fault):
 
 
 def unreadable_resume(g, fault):
-    """The first --resume meets a broken disk; the second does not."""
+    """The first --resume meets a broken disk, and the second does not."""
     fault.job, ranks = _job(g, TRAINED)
     share = g.uniform(0.45, 0.95)
     call = g.choice(["read checkpoint", "write checkpoint", "write record", "rename record", "write metrics", "change any"])
@@ -343,7 +345,7 @@ def study(g, fault):
 
 
 def batch(g, fault):
-    """slurm/train.sbatch: Slurm's own commands answer as in a job that may be queued again."""
+    """Tests slurm/train.sbatch. Slurm's own commands answer as in a job that may be requeued."""
     fault.job = "batch-2"
     number = g.choice([signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL])
     moment, delay = g.choice([("launch", g.uniform(0, 2.0)), ("metrics", g.uniform(0, 0.8)), ("last step", g.uniform(0, 0.1))])

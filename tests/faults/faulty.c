@@ -1,19 +1,19 @@
-// Preloaded into ringtrain: a file system, a memory, a clock and a transport that fail where they are told to.
+// Preloaded into ringtrain. It makes calls of the file system, the memory, the clock and the transport fail.
 //
 //   RINGTRAIN_FAULTS="call=pwrite,path=*/checkpoints/*,rank=0,from=3,count=1,do=ENOSPC; ..."
 //
-// A rule acts on calls number `from`, ..., `from + count - 1` (count=0: on all from there) of those that match: one of
-// the names in `call` (joined by |), the file's path (a pattern as of the shell), the rank, for malloc at least `size`
-// bytes. `do` is the name of an errno, or
-//   short          reads and writes: half of the bytes
+// A rule acts on calls number `from`, ..., `from + count - 1` (count=0: all calls from there on) among the calls that
+// match it. It can match one of the names in `call` (joined by |), the path of the file (a pattern as in the shell),
+// the rank, and for malloc a size of at least `size` bytes. `do` is the name of an errno, or
+//   short          reads and writes transfer half of the bytes
 //   sleep:MS       waits before the call
 //   hang           never returns
-//   silly          unlink: the file stays under another name, as on NFS where a process has it open
-//   signal:N       sends a signal to this process; parent:N to the one that has started it (mpirun)
+//   silly          unlink: the file stays under another name, as on NFS when a process has it open
+//   signal:N       sends a signal to this process; parent:N to the process that has started it (mpirun)
 //   shift:S        clock only: the wall clock is S seconds off
-// The first time that a rule acts is noted in the file RINGTRAIN_FAULTS_HITS: "RULE RANK PID CALL PATH". At MPI_Finalize
-// the file RINGTRAIN_FAULTS_COUNTS gets how many calls have matched: "RULE RANK NUMBER".
-// Other programs than ringtrain and ringtrain-data are left alone.
+// The first time that a rule acts is noted in the file RINGTRAIN_FAULTS_HITS as "RULE RANK PID CALL PATH". At
+// MPI_Finalize the number of matching calls is written to the file RINGTRAIN_FAULTS_COUNTS as "RULE RANK NUMBER".
+// Programs other than ringtrain and ringtrain-data are not affected.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -53,7 +53,7 @@ struct rule {
 };
 static struct rule rules[64];
 static int rule_count, own_rank = -1;
-static unsigned wanted;  // calls that any rule names
+static unsigned wanted;  // the calls that any rule names
 static char hits[PATH_MAX];
 
 #define REAL(name) ({ static __typeof__(&name) real_; if (real_ == NULL) real_ = (__typeof__(&name))dlsym(RTLD_NEXT, #name); real_; })
@@ -142,9 +142,9 @@ static void sleep_ms(long ms) {
   }
 }
 
-enum { go_on = 0, half = -1, silly = -2 };  // otherwise an errno
+enum { go_on = 0, half = -1, silly = -2 };  // other values are an errno
 
-// Asks the rules about a call; waits, hangs and sends signals itself.
+// Asks the rules about a call. Waits, hangs and sends signals itself.
 static int ask(int kind, const char* path, long size) {
   int answer = go_on;
   for (int i = 0; i < rule_count; ++i) {
@@ -196,8 +196,7 @@ static int refuse(int answer) {
 
 // ---- Files ---------------------------------------------------------------------------------------------------------
 
-// Rules about `write` hold for files that are opened to be written, too, where the error is one of the whole file
-// system.
+// Rules about `write` also hold for files that are opened for writing, if the error is one of the whole file system.
 static int ask_open(const char* path, int flags) {
   int answer = ask_path(opening, path);
   if (answer <= 0 && (flags & (O_WRONLY | O_RDWR | O_CREAT)) != 0 && (wanted >> making & 1u) != 0)
@@ -297,7 +296,7 @@ int mkdir(const char* path, mode_t mode) {
   return answer > 0 ? refuse(answer) : ((int (*)(const char*, mode_t))dlsym(RTLD_NEXT, "mkdir"))(path, mode);
 }
 
-// ---- Memory: the C library's own functions need no look-up, which would need memory -----------------------------
+// ---- Memory: the C library's own functions need no look-up, which would allocate memory -------------------------
 
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);

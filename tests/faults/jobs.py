@@ -1,4 +1,4 @@
-"""The jobs that faults are drawn for: tiny experiments on made data, and their undisturbed runs."""
+"""The jobs for which faults are drawn: tiny experiments on made data, and their undisturbed runs."""
 import hashlib
 import importlib.util
 import json
@@ -27,7 +27,7 @@ e2e = load_e2e_tools()
 
 @dataclass(frozen=True)
 class Kind:
-    """What is trained, and on how many ranks. `data`: which of the made data sets."""
+    """What is trained, and on how many ranks. `data` names one of the made data sets."""
     name: str
     ranks: int
     data: str
@@ -88,7 +88,7 @@ def make_pictures(folder):
 
 
 def make_data(folder):
-    """names, text and pictures, two shards for each split."""
+    """Makes names, text and pictures, with two shards for each split."""
     folder.mkdir(parents=True)
     e2e.make_names(folder / "names")
     generator = random.Random(2)
@@ -99,7 +99,8 @@ def make_data(folder):
 
 
 def experiment_of(kind, data, run_dir, changes=None):
-    """The experiment file's text. `data`: the folder of the data sets. A study says itself where its trials go."""
+    """Returns the text of the experiment file. `data` is the folder of the data sets. A study itself decides where its
+    trials go."""
     tree = e2e.merged({**COMMON, "data": {"train": str(data / f"{kind.data}-train"), "validation": str(data / f"{kind.data}-validation")}},
                       {**kind.changes, **(changes or {})})
     if kind.command != "study":
@@ -110,7 +111,7 @@ def experiment_of(kind, data, run_dir, changes=None):
 # ---- The state of a run on disk ------------------------------------------------------------------------------------
 
 def digest_of(checkpoint):
-    """Of every number that a checkpoint carries from step to step."""
+    """A digest of every number that a checkpoint carries from step to step."""
     whole = hashlib.sha256()
     for name, values in sorted(e2e.arrays(checkpoint).items()):
         whole.update(name.encode())
@@ -127,7 +128,7 @@ def evaluations_of(run_dir):
 
 
 def run_dirs(kind, folder):
-    """Of the whole job: one, or one for each trial of a study."""
+    """The run folders of the whole job: one, or one for each trial of a study."""
     if kind.command != "study":
         return {"run": folder / "run"}
     results = folder / "results" / "small"
@@ -135,9 +136,11 @@ def run_dirs(kind, folder):
 
 
 class Undisturbed:
-    """A job without any fault, with a checkpoint of every step, and how often it made each kind of call.
+    """The results of a job without any fault, with a checkpoint of every step, and the number of its calls of each
+    kind.
 
-    curves, evaluations: run -> step -> numbers; digests: run -> step -> digest; calls: (call's name, rank) -> number."""
+    curves, evaluations: run -> step -> numbers; digests: run -> step -> digest; calls: (call's name, rank) ->
+    number."""
 
     def __init__(self, curves, evaluations, digests, calls, seconds):
         self.curves, self.evaluations, self.digests, self.calls = curves, evaluations, digests, calls
@@ -152,7 +155,8 @@ def _with_integers(tree):
 
 
 def undisturbed(kind, place, preload, catalogue, start):
-    """Read from `place`, or run and kept there. `catalogue`: name -> rule; `start(kind, folder, ...)` runs a job."""
+    """Reads the results from `place`, or runs the job and keeps them there. `catalogue` maps names to rules.
+    `start(kind, folder, ...)` runs a job."""
     kept = place / f"{kind.name}.json"
     stamp = f"{PROGRAM.stat().st_mtime_ns} {sorted(catalogue.items())} {COMMON} {kind.changes} {STUDY}"
     if kept.exists():

@@ -1,4 +1,4 @@
-"""What must be true after a fault: of the job's end, of what it leaves on disk, and of the resumed run."""
+"""Checks what must be true after a fault: of the job's end, of its files on disk, and of the resumed run."""
 import json
 import re
 
@@ -8,7 +8,7 @@ from draw import ENDS, GOES_ON, STOPS
 from jobs import curve_of, digest_of, e2e, evaluations_of
 
 CRASHES = r"terminate called|Segmentation fault|signal 11|signal 6\b|Aborted \(core|AddressSanitizer|double free|corrupted"
-# The innermost frames of Open MPI's own report are not the program's.
+# The innermost frames of Open MPI's own report do not belong to the program.
 LIBRARY_CRASHES = r"\[ 1\] .*/(libpmix|libmpi|libopen|libevent|libhwloc|libdnnl|openmpi/lib|libc\.so|libhdf5)"
 
 
@@ -17,7 +17,7 @@ def outcome_of(code):
 
 
 def of_the_end(fault, code, left, text, hit):
-    """What is wrong with how the job ended: a list of sentences. `hit`: what the fault has met, "" for nothing."""
+    """Lists in sentences what is wrong with the job's end. `hit` says what the fault has met, or is ""."""
     if code is None:
         return ["it did not end"]
     wrong = []
@@ -39,7 +39,7 @@ def of_the_end(fault, code, left, text, hit):
 
 
 def of_the_files(run, run_dir, undisturbed, harmed=None):
-    """Every file that has its own name must be whole, and say what the undisturbed run says; but for the one that was harmed."""
+    """Every file with its final name must be whole and agree with the undisturbed run, except for the harmed file."""
     wrong = []
     digests = undisturbed.digests[run]
     for path in e2e.checkpoints(run_dir):
@@ -73,7 +73,7 @@ def of_the_files(run, run_dir, undisturbed, harmed=None):
 
 
 def of_the_curve(run, run_dir, undisturbed):
-    """The steps that are there: one after the other, with the numbers of the undisturbed run."""
+    """The steps in the file must be consecutive and have the numbers of the undisturbed run."""
     try:
         rows = [list(row) for row in e2e.curve(run_dir)]
         theirs = evaluations_of(run_dir)
@@ -93,7 +93,7 @@ def of_the_curve(run, run_dir, undisturbed):
 
 
 def of_the_whole(runs, undisturbed, harmed=None):
-    """The run has come to its end, and is the undisturbed run."""
+    """The run must have ended and must equal the undisturbed run."""
     wrong = []
     if set(runs) != set(undisturbed.curves):
         return [f"the runs are {sorted(runs)}"]
@@ -119,6 +119,6 @@ def of_the_whole(runs, undisturbed, harmed=None):
 
 
 def resumed_step(text):
-    """After which step a --resume has gone on; 0: from the beginning."""
+    """The step after which --resume went on, or 0 if it began anew."""
     found = re.search(r"resuming after step (\d+)", text)
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""The record of all campaigns: one line of results/faults/record.csv for each fault."""
+"""The record of all campaigns, results/faults/record.csv, with one line for each fault."""
 import csv
 import subprocess
 
@@ -9,14 +9,14 @@ COLUMNS = ["seed", "number", "family", "fault", "moment", "hit", "target", "job"
 
 
 def commit():
-    """Of the tree; a + where it has changes."""
+    """The commit of the tree, with a + if the tree has changes."""
     def git(*words):
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     return git("rev-parse", "--short=9", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", "src", "slurm") else "")
 
 
 def append(path, row):
-    """One write for each line: a campaign that is killed leaves whole lines."""
+    """Appends each line with one write, so that a killed campaign leaves whole lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
     with open(path, "a", newline="") as file:

@@ -9,10 +9,10 @@ from pathlib import Path
 from draw import CATALOGUE
 from jobs import LAUNCHER, PROGRAM, ROOT, START_TIMEOUT, STUDY, e2e, experiment_of, make_data
 
-LIMIT = 75  # seconds within which a job has to end, whatever happens to it
-GONE_WITHIN = 15  # seconds in which all of its processes have to be gone after that
+LIMIT = 75  # seconds within which a job has to end in any case
+GONE_WITHIN = 15  # seconds after that within which all of its processes have to be gone
 
-# What Slurm's commands answer in the batch script's job.
+# Slurm's commands for the batch script's job.
 STUBS = {
     "srun": 'while [ $# -gt 0 ]; do case $1 in -*) shift ;; *) break ;; esac; done\nexec "$@"\n',
     "scontrol": 'case "$1" in\n  requeue) touch "$FAULTS_FOLDER/requeued"; kill -KILL $PPID ;;\n'
@@ -23,7 +23,7 @@ STUBS = {
 
 
 def build_preload(place):
-    """With the headers of the MPI that the program was built with, whose functions the library finds when it runs."""
+    """Compiles the preloaded library with the headers of the program's MPI, whose functions it finds at run time."""
     library, config = place / "faulty.so", ROOT / "build" / "config.mk"
     found = re.search(r"^MPI_CFLAGS := (.*)$", config.read_text() if config.exists() else "", re.MULTILINE)
     compiler = [os.environ.get("CC", "cc"), *found[1].split()] if found else [os.environ.get("MPICC", "mpicc")]
@@ -32,7 +32,7 @@ def build_preload(place):
 
 
 class Place:
-    """The campaign's folder: data, preloaded library, undisturbed runs, a folder for each fault."""
+    """The campaign's folder: data, preloaded library, undisturbed runs, and a folder for each fault."""
 
     def __init__(self, folder):
         self.folder, self.data, self.preload = folder, folder / "data", build_preload(folder)
@@ -41,7 +41,7 @@ class Place:
             make_data(self.data)
 
     def start(self, kind, folder, changes, rules="", more=None, resume=False, data=None, restart=0):
-        """`changes`: dotted keys. Rules are as faulty.c reads them."""
+        """Starts a job. `changes` has dotted keys. Rules are written as faulty.c reads them."""
         number = len(list(folder.glob("output-*")))
         experiment, run_dir = folder / "experiment.yaml", folder / "run"
         experiment.write_text(experiment_of(kind, data or self.data, run_dir, changes))
@@ -60,7 +60,8 @@ class Place:
 
 
 class Batch(e2e.Job):
-    """The batch script in a session of its own, which ends with it as a job's processes do under Slurm."""
+    """The batch script in a session of its own. The session ends with the script, as a job's processes do under
+    Slurm."""
 
     def __init__(self, place, kind, folder, env, words, output, restart):
         stubs = folder / "stubs"
@@ -74,14 +75,14 @@ class Batch(e2e.Job):
         env = {**env, "SLURM_JOB_ID": "7", "SLURM_NTASKS": str(kind.ranks), "SLURM_JOB_NUM_NODES": "1",
                "SLURM_JOB_NODELIST": "localhost", "SLURM_RESTART_COUNT": str(restart), "RINGTRAIN_SITE": str(site),
                "RINGTRAIN_ROOT": str(ROOT), "PATH": f"{stubs}:{os.environ['PATH']}", "OMPI_MCA_mpi_yield_when_idle": "1",
-               # Open MPI would look for Slurm's own way to start its daemons.
+               # Otherwise Open MPI would start its daemons in Slurm's own way.
                "OMPI_MCA_plm": "isolated", "OMPI_MCA_ras": "^slurm"}
         super().__init__(["setsid", ROOT / "slurm" / "train.sbatch", folder / "experiment.yaml", f"run.dir={folder / 'run'}",
                           *words], output, env, folder)
 
 
 def rule_text(rule, kind, calls):
-    """One rule as faulty.c reads it: the share has become a number of a call."""
+    """Writes a rule as faulty.c reads it. The share becomes the number of a call."""
     rank = f",rank={rule.rank}" if rule.rank >= 0 else ""
     if rule.call.startswith("#"):
         return f"{rule.call[1:]}{rank},do={rule.does}"
@@ -91,7 +92,7 @@ def rule_text(rule, kind, calls):
 
 
 def processes_in(folder):
-    """Whose environment names this fault's folder."""
+    """The processes whose environment names this fault's folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -105,7 +106,7 @@ def processes_in(folder):
 
 
 def observe(run_dir):
-    """The phase that the files of the run tell."""
+    """The phase of the run, as its files show it."""
     if not (run_dir / "metrics.jsonl").exists():
         return "start-up"
     phase = f"after step {e2e.last_step(run_dir)}" if e2e.last_step(run_dir) else "before step 1"
@@ -132,7 +133,8 @@ class Strikes:
             return bool(list((self.run_dir / "checkpoints").glob("step-*.h5.tmp")))
         if moment == "last step":
             return e2e.last_step(self.run_dir) >= self.total
-        # "hit": a blow before this one, or a rule of the library that strikes (and does not only slow a phase down)
+        # "hit" means that a blow came before this one, or that a rule of the library has struck (not only slowed a
+        # phase down).
         strikes = any(not rule.does.startswith("sleep") for rule in self.fault.rules)
         return bool(self.notes) or strikes and (self.folder / "hits").exists()
 
@@ -146,7 +148,7 @@ class Strikes:
                 self.waiting.remove(entry)
 
     def strike(self, blow):
-        """False where its target is not there yet."""
+        """Strikes. Returns False if its target does not exist yet."""
         phase = observe(self.run_dir)
         if blow.target in ("launcher", "mpirun", "script") or blow.target.startswith("rank"):
             pid = self.process(blow.target)
@@ -156,7 +158,7 @@ class Strikes:
                 os.kill(pid, getattr(signal, "SIG" + blow.does))
             except ProcessLookupError:
                 return True
-            if blow.target == "script" and blow.does == "KILL":  # Slurm ends what its script has started
+            if blow.target == "script" and blow.does == "KILL":  # Slurm ends the processes that its script has started
                 for other in processes_in(self.folder):
                     os.kill(other, signal.SIGKILL)
         elif not self.harm(blow):
@@ -212,7 +214,7 @@ def harm_file(path, does, pick):
             byte = file.read(1)[0]
             file.seek(int(size * pick))
             file.write(bytes([byte ^ 1 << int(pick * 8e6) % 8]))
-    elif does == "replaced":  # by another shard of the same folder, as a new conversion would
+    elif does == "replaced":  # by another shard of the same folder, as by a new conversion
         others = sorted(p for p in path.parent.glob("*.h5") if p.name.split("-")[0] == path.name.split("-")[0] and p != path)
         new = path.with_suffix(".new")
         new.write_bytes(others[int(pick * len(others)) % len(others)].read_bytes())
@@ -220,7 +222,8 @@ def harm_file(path, does, pick):
 
 
 def follow(job, strikes=None, limit=LIMIT):
-    """Until the job has ended: (code, None where it did not within the limit; processes that it has left behind)."""
+    """Waits for the end of the job. Returns (exit code, or None if it did not end within the limit; the processes that
+    it left behind)."""
     deadline = time.monotonic() + limit
     while job.process.poll() is None and time.monotonic() < deadline:
         if strikes is not None:

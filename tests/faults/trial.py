@@ -11,7 +11,7 @@ from running import Strikes, follow, harm_file, rule_text
 
 
 class Trial:
-    """`wrong`: a list of sentences; `outcome`, `hit` (what the fault really met) and `seconds`: for the record."""
+    """`wrong` is a list of sentences. `outcome`, `hit` (what the fault really met) and `seconds` go into the record."""
 
     def __init__(self, place, fault, folder):
         self.place, self.fault, self.folder, self.kind = place, fault, folder, KINDS[fault.job]
@@ -59,7 +59,7 @@ class Trial:
         if code != 0 or fault.harm:
             self.resume(requeued)
         self.wrong = [self.anonymous(sentence) for sentence in self.wrong]
-        if fault.target == "remove checkpoint":  # which cannot remove its trial, either
+        if fault.target == "remove checkpoint":  # then its trial cannot be removed, either
             self.wrong = [sentence for sentence in self.wrong if "temporary files are left" not in sentence]
         return self
 
@@ -70,13 +70,14 @@ class Trial:
         return self.anonymous("; ".join(sorted(calls)[:2]))
 
     def anonymous(self, text):
-        """Without the campaign's folders, the checkout's and the user's: the record is the same on every machine."""
+        """Removes the names of the campaign's, the checkout's and the user's folders, so that the record is the same on
+        every machine."""
         for folder, name in ((self.folder, ""), (self.place.folder, ""), (ROOT, "."), (Path.home(), "~")):
             text = re.sub(rf"{re.escape(str(folder))}(?![\w.-])", name, text)
         return text
 
     def log(self):
-        """What a batch script keeps of its ranks' words."""
+        """The output of the ranks that a batch script keeps."""
         return "".join(path.read_text(errors="replace") for path in sorted((self.folder / "logs").glob("*.log")))
 
     def check_second(self, job):
@@ -133,7 +134,7 @@ class Trial:
         return code, left, text
 
     def mend(self):
-        """The data as it was."""
+        """Restores the data."""
         if self.data != self.place.data:
             shutil.rmtree(self.data)
             shutil.copytree(self.place.data, self.data)
@@ -167,7 +168,7 @@ class Trial:
 
 
 def strike(place, fault):
-    """A fault's trial, in a folder that is there as long as something is wrong with it."""
+    """Runs a fault's trial. Its folder stays if something is wrong."""
     folder = place.folder / f"fault-{fault.seed}-{fault.number}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

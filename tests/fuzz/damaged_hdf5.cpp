@@ -20,7 +20,7 @@ constexpr int element_kind = 6, first_element_byte = 240;
 struct GoodFile {
   std::string bytes;
   std::vector<std::string> objects;
-  std::vector<std::pair<std::string, std::string>> attributes;  // of object, name
+  std::vector<std::pair<std::string, std::string>> attributes;  // (object, name of the attribute)
 };
 
 herr_t add_attribute(hid_t object, const char* name, const H5A_info_t*, void* good) {
@@ -96,7 +96,7 @@ void replace_dataset(hid_t file, const GoodFile& good, Bytes& input) {
       H5Dcreate2(file, name.c_str(), type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Dclose);
 }
 
-// One value of a data set of numbers, as a writer with an error would have written it.
+// Changes one value of a data set of numbers, as if a faulty writer had written it.
 void set_element(hid_t file, const GoodFile& good, Bytes& input) {
   const std::string& name = good.objects[input.byte() % good.objects.size()];
   const hsize_t choice = input.byte();
@@ -130,7 +130,7 @@ void remove_one(hid_t file, const GoodFile& good, Bytes& input) {
   }
 }
 
-// The changes that HDF5 itself makes; false at one of the others, which is then left in `input`.
+// Makes a change that HDF5 itself can make. Returns false for any other kind of change, which is then left in `input`.
 bool change_contents(hid_t file, const GoodFile& good, Bytes& input, int kind) {
   switch (kind) {
     case 0:
@@ -164,7 +164,8 @@ void change_bytes(const std::string& path, Bytes& input, int kind) {
   }
 }
 
-// Elements of a data set of integers of so many bytes each; -1: not there, of another type, or too large.
+// Returns the number of elements of a data set of integers with `element_bytes` bytes each. Returns -1 if the data set
+// is missing, has another type, or is too large.
 hssize_t elements_of(const h5::Handle& dataset, std::size_t element_bytes) {
   if (dataset.get() < 0) return -1;
   const h5::Handle space(H5Dget_space(dataset.get()), H5Sclose), type(H5Dget_type(dataset.get()), H5Tclose);
@@ -222,7 +223,7 @@ std::string damaged_file(const std::string& name, std::string_view input,
       if (kind == element_kind && recompute != nullptr) recompute(file.get());
     } else {
       change_bytes(path, rest, kind);
-      break;  // HDF5 is not to write a file that it may not understand any more
+      break;  // HDF5 must not write a file that it may no longer understand
     }
   }
   for (int changes = 0; !rest.empty() && changes < 4; ++changes)

@@ -1,5 +1,5 @@
-// HDF5 files with wrong contents. libhdf5 is not instrumented, so whole files are a poor input for a fuzzer: it starts
-// from a good file, and the input says what is changed in it.
+// HDF5 files with wrong contents. libhdf5 is not instrumented, so whole files are a poor input for a fuzzer. These
+// functions start from a good file, and the input says what is changed in it.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,29 @@
 
 namespace ringtrain::fuzz {
 
-// Writes `name` in the folder of inputs: the input itself where it begins as HDF5 does, else what `make` writes to the
-// path that it is given (made once and kept), changed as the input says. Returns its path.
+// Writes the file `name` in the folder of inputs and returns its path. If the input begins as HDF5 does, it is written
+// as it is. Otherwise the file is a changed copy of the file that `make` writes to the path that it is given. (It is
+// made once and kept.)
 //
-// A change is a byte and what belongs to it; names are numbers of objects and attributes in the good file's
-// order. 240 and more: one value of a data set; otherwise the byte modulo 6. 0: an attribute becomes an integer; 1: a
-// string; 2: a data set gets another type, shape and layout, without values; 3: an object or attribute goes; 4: a byte
-// of the file changes; 5: the file is cut off.
+// A change is a byte followed by its arguments. Arguments give objects and attributes by their number in the good
+// file's order. A byte of 240 or more changes one value of a data set. Otherwise the byte modulo 6 says what happens:
+//   0: an attribute becomes an integer        3: an object or attribute is removed
+//   1: an attribute becomes a string          4: a byte of the file changes
+//   2: a data set gets another type, shape    5: the file is cut off
+//      and layout, without values
 //
-// `recompute`, if any, is called after a value has changed: it writes the checksums of the file's data sets anew, so
-// that what is behind them sees the value.
+// If `recompute` is given, it is called after a value has changed. It writes the checksums of the file's data sets
+// again, so that code after the checksums sees the changed value.
 using Recompute = void (*)(hid_t file);
 std::string damaged_file(const std::string& name, std::string_view input,
                          const std::function<void(const std::string& path)>& make, Recompute recompute = nullptr);
 
-// All bytes of an 8-bit data set; empty where it is not there, is of another type, or is larger than 64 KiB.
+// Returns all bytes of an 8-bit data set. Returns no bytes if the data set is missing, has another type, or is larger
+// than 64 KiB.
 std::vector<std::uint8_t> bytes_of(hid_t file, const char* name);
 
-// Writes the checksums, one for each block of `ends` (the block before it ends where it begins), over the data set
-// "crc32c", where that still has as many of them.
+// Writes a checksum for each block to the data set "crc32c", if it still has that many elements. A block goes from the
+// end of the block before it to its own end in `ends`.
 void write_checksums(hid_t file, std::span<const std::uint8_t> bytes, const std::vector<std::uint64_t>& ends);
 
 }  // namespace ringtrain::fuzz

@@ -1,4 +1,5 @@
-// What libFuzzer calls. RINGTRAIN_FUZZ names the target (tests/fuzz/run does it); without it the targets are listed.
+// The functions that libFuzzer calls. RINGTRAIN_FUZZ names the target (tests/fuzz/run.sh sets it). Without it, the
+// targets are listed.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -37,7 +38,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
-// One mutation in eight stays as it is: wrong checksums are inputs, too.
+// One mutation in eight is not repaired, because wrong checksums are inputs, too.
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
   const std::size_t mutated = LLVMFuzzerMutate(data, size, most);
   if (repair_input == nullptr || seed % 8 == 0) return mutated;

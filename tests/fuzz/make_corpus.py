@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the fuzz targets: tests/fuzz/corpus/TARGET/*. Small on purpose; pictures and weights beside them
-come from tests/golden, experiments and studies from configs (tests/fuzz/run.sh)."""
+"""Writes the seeds of the fuzz targets to tests/fuzz/corpus/TARGET/*. They are small on purpose. More pictures and
+weights come from tests/golden, and experiments and studies come from configs (tests/fuzz/run.sh)."""
 import io
 import json
 import struct
@@ -37,7 +37,7 @@ def png(width, height, depth, colour, data, more=b"", interlace=0, pack=zlib.com
 
 
 def stored(data):
-    """zlib's format without compression: a changed byte is a changed pixel."""
+    """Stores data in zlib's format without compression, so that a changed byte is a changed pixel."""
     return zlib.compress(data, 0)
 
 
@@ -52,7 +52,7 @@ def tar(format_, names):
             info = tarfile.TarInfo(name)
             info.size = 5
             archive.addfile(info, io.BytesIO(b"12345"))
-    # Without the padding to 20 blocks: two empty ones end it.
+    # Leaves out the padding to 20 blocks. Two empty blocks end the archive.
     data = out.getvalue().rstrip(b"\0")
     return data + b"\0" * (-len(data) % 512 + 1024)
 

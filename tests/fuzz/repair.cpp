@@ -7,7 +7,7 @@
 namespace ringtrain::fuzz {
 namespace {
 
-// The PNG specification, section 5.5: bit by bit, as chunks are short here.
+// Follows the PNG specification, section 5.5, bit by bit, because the chunks are short.
 std::uint32_t crc32(std::string_view bytes) {
   std::uint32_t crc = 0xFFFFFFFFu;
   for (const char c : bytes) {
@@ -23,7 +23,7 @@ std::uint32_t big_endian(std::string_view bytes) {
   return value;
 }
 
-// An octal field of a header; 0 where it is none.
+// Returns an octal field of a header, or 0 if the field is not a number.
 std::uint64_t octal(std::string_view field) {
   std::uint64_t value = 0;
   for (const char c : field) {
@@ -38,7 +38,7 @@ std::uint64_t octal(std::string_view field) {
 std::string repair_png(std::string_view input) {
   std::string result(input);
   if (!input.starts_with("\x89PNG\r\n\x1a\n")) return result;
-  constexpr std::size_t around = 12;  // length, kind and CRC
+  constexpr std::size_t around = 12;  // bytes of length, kind and CRC
   for (std::size_t at = 8; at + around <= input.size();) {
     const std::size_t length = big_endian(input.substr(at));
     if (length > input.size() - at - around) break;
@@ -66,7 +66,7 @@ std::string repair_tar(std::string_view input) {
     const std::size_t content = at + block;
     if (size > result.size() - content) break;
     if (result[at + type_at] == 'x') {
-      // "length key=value\n"; a length that needs another number of digits is left as it is.
+      // A record is "length key=value\n". A length that needs another number of digits is left as it is.
       for (std::size_t record = content; record < content + size;) {
         const std::size_t end = result.find('\n', record), blank = result.find(' ', record);
         if (end >= content + size || blank > end) break;

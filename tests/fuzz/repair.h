@@ -1,5 +1,5 @@
-// Inputs whose own checksums are right again after a mutation: without it nearly every mutated PNG or tar file is
-// refused at its first checksum, and what is behind stays untried.
+// Corrects the checksums of an input after a mutation. Without it, nearly every mutated PNG or tar file is refused at
+// its first checksum, and the code after that is never tested.
 #pragma once
 
 #include <string>
@@ -7,12 +7,13 @@
 
 namespace ringtrain::fuzz {
 
-// Both keep the length.
+// Both functions keep the length of the input.
 //
-// The CRC-32 of every chunk that is whole. What is no PNG file comes back as it is.
+// Corrects the CRC-32 of every chunk that is complete. Returns an input that is no PNG file unchanged.
 std::string repair_png(std::string_view input);
 
-// The checksum of every member's header, as far as the members' sizes lead, and the length of every pax record.
+// Corrects the checksum of every member's header and the length of every pax record. Stops where a member's size leads
+// out of the file.
 std::string repair_tar(std::string_view input);
 
 }  // namespace ringtrain::fuzz

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Fuzzes one target, or each in turn, and appends to results/fuzz/record.csv: tests/fuzz/run.sh [TARGET] [SECONDS]
-# (make fuzz). SEEDS=0 begins without the stored inputs. Findings lie in build/fuzz/findings; exit code 1: there is one.
+# Fuzzes one target, or each target in turn, and appends to results/fuzz/record.csv: tests/fuzz/run.sh [TARGET]
+# [SECONDS] (make fuzz). With SEEDS=0 it begins without the stored inputs. Findings are in build/fuzz/findings. The exit
+# code is 1 when there is a finding.
 set -eu
 cd "$(dirname "$0")/../.."
 wanted=${1:-} seconds=${2:-600}
@@ -13,8 +14,9 @@ if [ -n "$wanted" ] && ! grep -qx "$wanted" <<< "$names"; then
   exit 2
 fi
 
-# An input of 16 KiB may well need some MiB (a picture, a table), never this much. libhdf5 asks for what a damaged file
-# says before it looks at the checksum, and takes a refusal well: of its targets only the memory that is used counts.
+# An input of 16 KiB may need some MiB (for a picture or a table), but never as much as these limits. libhdf5 allocates
+# what a damaged file says before it looks at the checksum, and it handles a refusal. For its targets only the memory in
+# use counts.
 limits=(-max_len=16384 -timeout=60 -rss_limit_mb=1024 -print_final_stats=1 -verbosity=1)
 export ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=0
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
@@ -25,7 +27,7 @@ record=results/fuzz/record.csv
 mkdir -p results/fuzz build/fuzz/findings
 [ -e $record ] || echo "date,target,commit,cpu_seconds,executions,edges,corpus,seeds,findings" > $record
 commit=$(git describe --always 2> /dev/null || echo unknown)
-# The record itself changes with every target.
+# The record itself changes with every target, so it is left out.
 [ -z "$(git status --porcelain -- Makefile src data_prep tests/fuzz 2> /dev/null)" ] || commit+=-dirty
 found=0
 for name in ${wanted:-$names}; do
@@ -45,7 +47,7 @@ for name in ${wanted:-$names}; do
   case $name in checkpoint | dataset_*) limit=0 ;; *) limit=128 ;; esac
   echo "fuzz $name for $seconds s (log: $log)"
   code=0
-  # Whole seconds of the clock: one thread that computes all the time.
+  # Measures CPU time with whole seconds of the clock as the limit. One thread computes all the time.
   { TIMEFORMAT="%U %S"; time RINGTRAIN_FUZZ=$name $program "${limits[@]}" -malloc_limit_mb=$limit \
     -max_total_time="$seconds" -artifact_prefix=build/fuzz/findings/$name- "$corpus" ${seeds[@]+"${seeds[@]}"} > "$log" 2>&1; } 2> "$log.time" || code=$?
   read -r user system < <(tail -1 "$log.time")

@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Removed when the process ends well; a fuzzer's crash leaves it, and in memory it is gone with the machine.
+// The folder is removed when the process ends normally. After a crash it stays, and in memory it goes away with the
+// machine.
 struct Folder {
   Folder() {
     const fs::path parent = fs::is_directory("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();

@@ -1,5 +1,5 @@
-// A fuzz target: one way into the program for bytes that others made. The same targets run under libFuzzer (driver.cpp)
-// and over the stored inputs in the unit tests (tests/unit/fuzz_inputs_test.cpp).
+// A fuzz target is one way into the program for bytes from outside. libFuzzer runs the targets (driver.cpp), and unit
+// tests run them over the stored inputs (tests/unit/fuzz_inputs_test.cpp).
 #pragma once
 
 #include <functional>
@@ -9,15 +9,16 @@
 
 namespace ringtrain::fuzz {
 
-// Reads `input` as the program would. ringtrain::Error may leave it, nothing else; a broken promise goes to expect().
+// Reads `input` as the program would. It may throw ringtrain::Error and nothing else. It calls expect() to check what
+// the program promises.
 using Read = void (*)(std::string_view input);
 
-// All targets by name; a file in targets/ adds its own.
+// All targets by name. Each file in targets/ adds its own.
 std::map<std::string, Read>& targets();
 
-// Makes an input's own checksums right again (repair.h). The fuzzer calls it after most mutations.
+// Corrects the checksums in an input (repair.h). The fuzzer calls it after most mutations.
 using Repair = std::string (*)(std::string_view input);
-std::map<std::string, Repair>& repairs();  // of the targets that have one
+std::map<std::string, Repair>& repairs();  // only targets with a repair
 
 struct Registered {
   Registered(const char* name, Read read, Repair repair = nullptr) {
@@ -26,37 +27,39 @@ struct Registered {
   }
 };
 
-// Throws std::logic_error naming the promise that the program broke.
+// Throws std::logic_error with the name of the promise if `kept` is false.
 void expect(bool kept, const std::string& promise);
 
-// Runs a target. An Error must be one clear message: not empty, and at most `longest_message` bytes with its
-// hint. Throws std::logic_error where it is not; lets
-// everything but Error through. Returns the message; "": there was none.
+// Runs a target and returns the message of its Error, or "" if there was none. The message must not be empty, and it
+// may have at most `longest_message` bytes with its hint. Otherwise throws std::logic_error. Exceptions other than
+// Error pass through.
 inline constexpr std::size_t longest_message = 4000;
 std::string run(Read read, std::string_view input);
 
-// The error of `action`, with its hint; "" where it throws none. For targets that go on after one.
+// Returns the error of `action` with its hint, or "" if it throws none. Targets that go on after an error use it.
 std::string error_of(const std::function<void()>& action);
 
-// A file of a folder of this process in memory (/dev/shm, or the folder of temporary files); both are replaced and
-// removed again. "a.csv" -> its whole path.
+// in_folder() returns the path of a file in a folder of this process, which lies in memory (/dev/shm) or in the folder
+// of temporary files. write_input() writes such a file. Files are replaced by later ones, and the folder is removed at
+// the end.
 std::string in_folder(const std::string& name);
 std::string write_input(const std::string& name, std::string_view bytes);
 
-// A line of its own begins each part but the first: "==== overrides". Without such a line `second` is empty.
+// An input of two parts. The second part begins after the line "==== overrides". Without such a line, `second` is
+// empty.
 struct Parts {
   std::string_view first, second;
 };
 Parts split_parts(std::string_view input);
 
-// Numbers, texts and choices taken from the front of an input; zeros after its end.
+// Takes numbers, texts and choices from the front of an input. After the end of the input it gives zeros.
 class Bytes {
  public:
   explicit Bytes(std::string_view rest) : rest_(rest) {}
   bool empty() const { return rest_.empty(); }
   std::uint8_t byte();
   std::uint64_t word(int bytes = 8);   // little-endian
-  std::string text(std::size_t most);  // up to and without a line end, which is passed over
+  std::string text(std::size_t most);  // up to a line end, which is skipped
   std::string_view rest() const { return rest_; }
 
  private:

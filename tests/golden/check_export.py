@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Does PyTorch compute the same logits from an exported file? Give it the file and what `evaluate` kept of some samples:
+"""Checks that PyTorch computes the same logits from an exported file. Give it the file and the logits that `evaluate`
+kept for some samples:
 
     bin/ringtrain export RUN --out weights.safetensors
     bin/ringtrain evaluate RUN --logits logits.safetensors --samples 64
     python tests/golden/check_export.py weights.safetensors logits.safetensors
 
-(RUN is the same checkpoint for both, fp32 weights.) It needs torch and safetensors; with torchvision, networks that
-torchvision has are its own, loaded strictly, otherwise they are written out below. Exit code 0: all logits agree.
+RUN is the same checkpoint for both, with fp32 weights. The script needs torch and safetensors. With torchvision,
+networks that torchvision has are torchvision's own, loaded strictly. Otherwise they are written out below. The exit
+code is 0 when all logits agree.
 """
 import argparse
 import itertools
@@ -24,7 +26,7 @@ except ImportError:
 
 
 def plain_resnet(w, x, stride_in="3x3"):
-    """By the shapes of its tensors. stride_in 3x3: version 1.5; 1x1: version 1."""
+    """A ResNet described by the shapes of its tensors. stride_in is 3x3 for version 1.5 and 1x1 for version 1."""
     def conv_norm(conv, norm, x, stride=1):
         weight = w[conv + ".weight"]
         x = F.conv2d(x, weight, None, stride, weight.shape[-1] // 2)
@@ -54,7 +56,7 @@ def plain_resnet(w, x, stride_in="3x3"):
 
 
 def plain_alexnet(w, x):
-    """Of AlexNet-BN, a norm follows every convolution."""
+    """In AlexNet-BN, a norm follows every convolution."""
     def conv(i, x, stride, padding):
         x = F.conv2d(x, w[f"features.{i}.weight"], w.get(f"features.{i}.bias"), stride, padding)
         norm = f"features.{i + 1}"
@@ -89,7 +91,7 @@ def char_lstm(w, symbols):
 
 
 def torchvision_model(kind, w, stride_in):
-    """torchvision's own, or None where it has none of this shape."""
+    """Returns torchvision's own model, or None if it has none of this shape."""
     if torchvision is None or stride_in == "1x1":
         return None
     if kind == "alexnet" and "features.1.weight" not in w:

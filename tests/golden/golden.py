@@ -1,17 +1,17 @@
-"""How golden values are written: JSON, every tensor as its shape and its values in row-major order, 17 digits."""
+"""Writes golden values as JSON: every tensor as its shape and its values in row-major order, with 17 digits."""
 import json
 from pathlib import Path
 
 
 def tensor(value):
-    """{"shape": [...], "values": [...]} of a tensor of torch or numpy; integers stay integers."""
+    """Returns {"shape": [...], "values": [...]} of a tensor of torch or numpy. Integers stay integers."""
     flat = getattr(value, "detach", lambda: value)().reshape(-1).tolist()
     return {"shape": list(value.shape), "values": flat}
 
 
 def write(path, content):
-    """One tensor per line, so that a difference between two versions can be read. Python's repr of a float64 reads back
-    as the same number (17 significant digits at most)."""
+    """Writes one tensor per line, so that a difference between two versions can be read. Python's repr of a float64
+    reads back as the same number (17 significant digits at most)."""
     def lines(node, indent):
         if isinstance(node, dict) and set(node) != {"shape", "values"}:
             inner = ",\n".join(f"{' ' * (indent + 1)}{json.dumps(key)}: {lines(child, indent + 1)}" for key, child in node.items())

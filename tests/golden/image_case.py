@@ -1,9 +1,10 @@
-"""What networks for images compute and how they train, by PyTorch in float64: the cases of make_resnet.py and make_plain.py.
+"""The cases of make_resnet.py and make_plain.py: how PyTorch evaluates and trains networks for images in float64.
 
-Weights, pixels and targets come from a formula, keyed_uniform(), that the C++ test (tests/unit/image_golden_test.cpp) has too, so
-the files hold results only: the loss and every gradient's norm and samples of the first step (label smoothing 0.1, batch norm over
-groups), the logits with the starting statistics, the statistics after the step, and the losses of five steps of SGD with Nesterov
-momentum and decay of the weights alone, with what they have changed every tensor by after some of them.
+Weights, pixels and targets come from a formula, keyed_uniform(), which the C++ test (tests/unit/image_golden_test.cpp)
+has, too, so the files hold results only. These are the loss and every gradient's norm and samples of the first step
+(label smoothing 0.1, batch norm over groups), the logits with the starting statistics, the statistics after the step,
+and the losses of five steps of SGD with Nesterov momentum and decay of the weights alone. For some of these steps, they
+also say how far every tensor has moved.
 """
 import copy
 
@@ -18,7 +19,7 @@ SAMPLES = 4  # of every gradient
 
 
 def keyed_uniform(name, count):
-    """In [0, 1), a function of name and index: the splitmix64 finaliser of FNV-1a(name) + index."""
+    """Returns numbers in [0, 1) that depend on name and index: the splitmix64 finaliser of FNV-1a(name) + index."""
     key = 0xcbf29ce484222325
     for letter in name.encode():
         key = (key ^ letter) * 0x100000001b3 % 2**64
@@ -31,9 +32,9 @@ def keyed_uniform(name, count):
 
 
 def starting_value(name, shape, last_norm):
-    """float32 values: convolutions +-sqrt(6 / (output x kernel^2)), the rest near 1 or 0 but not there. The last norm of
-    every block (names with `last_norm`; "": no blocks) is weak, as it is in real training: then rounding does not grow
-    from block to block."""
+    """Returns float32 values: convolutions within +-sqrt(6 / (output x kernel^2)), the others near 1 or 0 but not
+    exactly there. The last norm of every block (names with `last_norm`; "" for no blocks) is small, as in real
+    training, so that rounding does not grow from block to block."""
     u = keyed_uniform(name, int(numpy.prod(shape)))
     if len(shape) == 4:
         values = (2 * u - 1) * numpy.sqrt(6 / (shape[0] * shape[2] * shape[3]))
@@ -47,7 +48,7 @@ def starting_value(name, shape, last_norm):
 
 
 class GroupedBatchNorm(nn.BatchNorm2d):
-    """Batch norm over groups of neighbouring samples; the running statistics take the mean over the groups."""
+    """Batch norm over groups of neighbouring samples. The running statistics take the mean over the groups."""
 
     def __init__(self, channels, group):
         super().__init__(channels, momentum=NORM_MOMENTUM)
@@ -72,13 +73,13 @@ def numbers(tensor):
 
 
 def samples(name, tensor):
-    """The norm, and the values at SAMPLES places that the name decides."""
+    """Returns the norm, and the values at SAMPLES places that depend on the name."""
     places = (keyed_uniform(name + " places", SAMPLES) * tensor.numel()).astype(int)
     return {"norm": tensor.detach().norm().item(), "values": [tensor.detach().reshape(-1)[i].item() for i in places]}
 
 
 def bf16_distances(model, x, targets):
-    """|g - g64| / |g64| of the whole gradient ("") and of each tensor's, as autocast computes it."""
+    """Returns |g - g64| / |g64| of the whole gradient ("") and of each tensor's gradient, where autocast computes g."""
     gradients = []
     for precision in torch.float64, torch.bfloat16:
         trained = copy.deepcopy(model).to(torch.float64 if precision == torch.float64 else torch.float32).train()
@@ -93,7 +94,8 @@ def bf16_distances(model, x, targets):
 
 
 def case(name, model, described, batch, size, group, rate, updated_steps, last_norm=""):
-    """`described`: how the test builds the same network; `updated_steps`: after which steps updates are kept."""
+    """`described` says how the test builds the same network. `updated_steps` are the steps after which updates are
+    kept."""
     model = model.double()
     with torch.no_grad():
         for key, value in model.state_dict().items():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes images/*: small JPEGs of every kind that data sets hold, broken ones too, and images.json: what Pillow and
-torchvision make of them, as CRC-32C of the u8 results.
+"""Writes images/*, small JPEGs of every kind that occurs in data sets, including broken ones. Writes images.json, the
+results of Pillow and torchvision for them, as CRC-32C of the u8 values.
 
 Run by hand with a Python that has Pillow, numpy and torchvision: python tests/golden/make_images.py
 """
@@ -32,7 +32,7 @@ def crc32c(data):
 
 
 def photograph(height, width, channels=3, seed=1, noise=6.0):
-    """Gradients, edges of saturated colours and some noise."""
+    """An image of gradients, edges of saturated colours and some noise."""
     dice = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     planes = []
@@ -54,7 +54,7 @@ def saved(image, **options):
 
 
 def scans(data):
-    """Where the scans of a progressive file begin."""
+    """The places where the scans of a progressive file begin."""
     return [i for i in range(len(data) - 1) if data[i] == 0xFF and data[i + 1] == 0xDA]
 
 
@@ -72,7 +72,7 @@ def good_files():
         "410": encode([y, cb, cr], [(4, 2), (1, 1), (1, 1)]),
         "441": encode([y, cb, cr], [(1, 4), (1, 1), (1, 1)]),
         "mixed_sampling": encode([y, cb, cr], [(2, 2), (2, 1), (1, 2)]),
-        "grey_2x2": encode([y], [(2, 2)]),  # sampling factors mean nothing where there is one component
+        "grey_2x2": encode([y], [(2, 2)]),  # with one component, sampling factors have no meaning
         "420_restarts": encode([y, cb, cr], [(2, 2), (1, 1), (1, 1)], restart_interval=7),
         "420_scan_per_component": encode([y, cb, cr], [(2, 2), (1, 1), (1, 1)], interleaved=False),
         "progressive_444": saved(pil, subsampling=0, progressive=True, **full),
@@ -95,8 +95,8 @@ def good_files():
 
 
 def unfinished_files(good):
-    """Progressive files that end too early, but properly. libjpeg-turbo smooths them, since 3.0 a little differently, so
-    there is no one right answer to compare with."""
+    """Progressive files that end too early, but properly. libjpeg-turbo smooths them, and version 3.0 does it slightly
+    differently, so there is no single right answer."""
     result = {}
     for name in ("progressive_420", "progressive_444"):
         result[f"{name}_unfinished"] = good[name][:scans(good[name])[3]] + b"\xff\xd9"
@@ -122,7 +122,7 @@ def broken_files(good):
 
 
 def boxes(height, width, dice):
-    """The whole, the corners, and random ones: (top, left, height, width, flip)."""
+    """The whole image, the corners, and random boxes: (top, left, height, width, flip)."""
     result = [(0, 0, height, width, False), (0, 0, 1, 1, True), (height - 1, width - 1, 1, 1, False),
               (height // 2, width // 2, height - height // 2, width - width // 2, True)]
     for _ in range(6):
@@ -154,7 +154,7 @@ def expected(name, data):
 
 
 def fallback_crops():
-    """RandomResizedCrop's central crop, of images where no try can succeed."""
+    """RandomResizedCrop's central crop, for images in which no random try can succeed."""
     result = []
     for height, width in ((10, 1000), (1000, 10), (3, 301), (77, 2)):
         blank = Image.new("RGB", (width, height))
@@ -162,7 +162,7 @@ def fallback_crops():
             crop = torchvision.transforms.RandomResizedCrop.get_params(blank, scale, ratio)
             assert all(crop == torchvision.transforms.RandomResizedCrop.get_params(blank, scale, ratio) for _ in range(50))
             result.append({"height": height, "width": width, "scale": scale, "ratio": ratio, "box": crop})
-    # No try succeeds for want of area: the whole image.
+    # No try can succeed because the area is too large, so the crop is the whole image.
     result.append({"height": 60, "width": 60, "scale": (1.5, 2.0), "ratio": (3 / 4, 4 / 3), "box": (0, 0, 60, 60)})
     assert torchvision.transforms.RandomResizedCrop.get_params(Image.new("RGB", (60, 60)), (1.5, 2.0), (3 / 4, 4 / 3)) == (0, 0, 60, 60)
     return result

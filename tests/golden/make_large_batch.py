@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes large_batch.json: weights of a small model while LARS, LAMB, RMSprop, RMSprop-to-SGD and schedule-free SGD and
-AdamW train it for 20 steps, in float64, with plain numpy and one formula after another, as the papers print them.
+"""Writes large_batch.json: the weights of a small model while LARS, LAMB, RMSprop, RMSprop-to-SGD, and schedule-free
+SGD and AdamW train it for 20 steps in float64. The script uses plain numpy and follows the formulas of the papers one
+after another.
 
 Run by hand with a Python that has numpy: python tests/golden/make_large_batch.py
 """
@@ -12,11 +13,11 @@ from golden import tensor, write
 STEPS = 20
 SKIPPED = 8  # this step's gradient has overflowed: nothing may change, and the rate changes at the same step
 SHOWN = [0, 7, 8, 12, 19]  # steps whose weights are in the file
-# Two norms' parameters and one bias, as a model starts them: gamma 1, beta and bias 0.
+# The parameters of two norms and one bias, with a model's initial values: gamma 1, beta and bias 0.
 TENSORS = {"dense.weight": ("weight", (6, 5)), "norm.weight": ("norm", (5,)), "norm.bias": ("norm", (5,)),
            "dense.bias": ("bias", (6,))}
-RATES = [0.05, 0.1, 0.15] + [0.2] * 5 + [0.04] * 7 + [0.1] * 5  # the first number: warm-up
-EPOCHS = [step / 4 for step in range(STEPS)]  # finished ones
+RATES = [0.05, 0.1, 0.15] + [0.2] * 5 + [0.04] * 7 + [0.1] * 5  # begins with a warm-up
+EPOCHS = [step / 4 for step in range(STEPS)]  # finished epochs
 
 
 def start(random):
@@ -51,7 +52,7 @@ class Options:
 
 
 def lars(o, kind, w, g, state, rate, applied, epoch):
-    """You et al. 2017, algorithm 1; excluded kinds as in MLPerf's lars_optimizer.py."""
+    """You et al. 2017, algorithm 1. The excluded kinds are as in MLPerf's lars_optimizer.py."""
     v = state.setdefault("v", np.zeros_like(w))
     beta = 0 if kind in o.no_decay else o.weight_decay
     local = 1.0
@@ -65,7 +66,7 @@ def lars(o, kind, w, g, state, rate, applied, epoch):
 
 
 def lamb(o, kind, w, g, state, rate, applied, epoch):
-    """apex's FusedLAMB: decoupled decay, bias correction."""
+    """apex's FusedLAMB, with decoupled decay and bias correction."""
     m, v = state.setdefault("m", np.zeros_like(w)), state.setdefault("v", np.zeros_like(w))
     decay = 0 if kind in o.no_decay else o.weight_decay
     m[...] = o.beta1 * m + (1 - o.beta1) * g
@@ -87,7 +88,7 @@ def rmsprop(o, kind, w, g, state, rate, applied, epoch):
 
 
 def rmsprop_to_sgd(o, kind, w, g, state, rate, applied, epoch):
-    """Akiba et al. 2017, with alpha_SGD made continuous."""
+    """Akiba et al. 2017, with a continuous alpha_SGD."""
     m, delta = state.setdefault("m", np.zeros_like(w)), state.setdefault("delta", np.zeros_like(w))
     since = epoch - o.transition_center
     if since < 0:
@@ -109,7 +110,7 @@ def sgd(o, kind, w, g, state, rate, applied, epoch):
 
 
 def schedule_free(o, w, u, state, rate, beta):
-    """Defazio et al. 2024, algorithm 1, with z and x apart. Returns y; w is the one before."""
+    """Defazio et al. 2024, algorithm 1, with z and x stored separately. Returns y. `w` is the previous y."""
     z, x = state.setdefault("z", w.copy()), state.setdefault("x", w.copy())
     largest = state["largest"] = max(state.get("largest", 0), rate)
     state["weight"] = state.get("weight", 0) + largest ** 2
@@ -134,7 +135,7 @@ RULES = {"schedule_free_sgd": schedule_free_sgd, "schedule_free_adamw": schedule
 
 
 def case(name, kind, first, steps, rate=1.0, **given):
-    """`rate`: by which RATES are multiplied."""
+    """`rate` multiplies RATES."""
     o = Options(given)
     weights = {tensor_name: w.copy() for tensor_name, w in first.items()}
     states = {tensor_name: {} for tensor_name in first}

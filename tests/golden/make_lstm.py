@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes lstm.json: losses, gradients and final states of small char-LSTMs, computed by PyTorch in float64.
 
-The model is nn.LSTM(one-hot, batch_first) + nn.Linear on every position, the loss the mean cross-entropy over the
-counted targets. Run by hand with a Python that has torch (tests/bench/setup_pytorch.sh makes one):
+The model is nn.LSTM(one-hot, batch_first) + nn.Linear on every position. The loss is the mean cross-entropy over the
+targets that count. Run by hand with a Python that has torch (tests/bench/setup_pytorch.sh makes one):
   python tests/golden/make_lstm.py
 """
 from pathlib import Path

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes muon.json: weights of a small model while Muon trains its matrices, and AdamW or SGD the rest, for 20 steps in
-float64. torch.optim.Muon (PyTorch 2.9 or later), whose products are bf16, must come near the same matrices; torch.optim's
-AdamW and SGD are the others, in float64.
+"""Writes muon.json: the weights of a small model while Muon trains its matrices, and AdamW or SGD the rest, for 20
+steps in float64. torch.optim.Muon (PyTorch 2.9 or later), whose products are bf16, must give nearly the same matrices.
+AdamW and SGD are those of torch.optim, in float64.
 
 Run by hand with a Python that has torch: python tests/golden/make_muon.py
 """
@@ -13,8 +13,9 @@ from golden import tensor, write
 STEPS = 20
 SKIPPED = 8  # this step's gradient has overflowed: nothing may change, and the rate changes at the same step
 SHOWN = [0, 7, 8, 12, 19]  # steps whose weights are in the file
-RATES = [0.05, 0.1, 0.15] + [0.2] * 5 + [0.04] * 7 + [0.1] * 5  # the first numbers: warm-up
-# Kind, whether it is of the first or the last layer, shape. Wide, tall, square; convolutions of both kinds; one row.
+RATES = [0.05, 0.1, 0.15] + [0.2] * 5 + [0.04] * 7 + [0.1] * 5  # begins with a warm-up
+# Kind, whether it belongs to the first or the last layer, shape. There are wide, tall and square matrices, convolutions
+# of both kinds, and one row.
 TENSORS = {"last.weight": ("weight", True, (4, 6)), "last.bias": ("bias", True, (4,)),
            "wide.weight": ("weight", False, (6, 14)), "tall.weight": ("weight", False, (13, 5)),
            "square.weight": ("weight", False, (7, 7)), "wide_conv.weight": ("weight", False, (4, 2, 3, 3)),
@@ -29,7 +30,7 @@ def is_muons(name):
 
 
 def orthogonal(update):
-    """Newton-Schulz of Jordan 2024, in the numbers' own precision."""
+    """Newton-Schulz of Jordan 2024, in the precision of the input."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = update.T if update.size(0) > update.size(1) else update
     x = x / x.norm().clamp(min=1e-7)
@@ -40,7 +41,7 @@ def orthogonal(update):
 
 
 def muon(w, g, buffer, rate, options):
-    """One step of the matrix w, as torch.optim.Muon's source has it."""
+    """One step of the matrix w, following the source of torch.optim.Muon."""
     momentum = options.get("momentum", 0.9)
     buffer.lerp_(g, 1 - momentum)
     update = orthogonal(g.lerp(buffer, momentum))
@@ -71,7 +72,7 @@ def step(optimizer, parameter, gradient, rate):
 
 
 def case(name, first, gradients, rate=1.0, **options):
-    """`rate`: by which RATES are multiplied."""
+    """`rate` multiplies RATES."""
     weights = {n: w.clone() for n, w in first.items()}
     flat = {n: w.view(w.size(0), -1) for n, w in weights.items() if is_muons(n)}
     buffers = {n: torch.zeros_like(w) for n, w in flat.items()}
@@ -106,7 +107,7 @@ if __name__ == "__main__":
     first = {n: torch.randn(shape, dtype=torch.float64) * 0.3 for n, (_, _, shape) in TENSORS.items()}
     gradients = [{n: torch.randn(shape, dtype=torch.float64) * 10 ** (2 * torch.rand(1, dtype=torch.float64) - 2)
                   for n, (_, _, shape) in TENSORS.items()} for _ in range(STEPS)]
-    # Of a whole matrix, and all but the first row: no direction there.
+    # These gradients are zero for a whole matrix, and for all but the first row of another one.
     gradients[0]["square.weight"].zero_()
     gradients[5]["tall.weight"][1:] = 0
     cases = [case("AdamW for the rest", first, gradients, momentum=0.95, weight_decay=0.1, other_rate=0.1),

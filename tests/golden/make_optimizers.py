@@ -9,7 +9,7 @@ import torch
 from golden import tensor, write
 
 ELEMENTS, UPDATES = 8, 5
-# The rate changes on the way, so that one kept inside the momentum buffer would show.
+# The rate changes on the way, so that a rate kept inside the momentum buffer would give other values.
 RATES = [0.1, 0.1, 0.02, 0.05, 0.05]
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes plain.json: what AlexNet and the small CNN compute and how they train, by PyTorch in float64 (image_case.py says what is kept).
+"""Writes plain.json: how PyTorch evaluates and trains AlexNet and the small CNN in float64. image_case.py says which
+values are kept.
 
-AlexNet is torchvision's without its adaptive pooling, which does nothing to pictures of 224 pixels, and one with batch norm behind
-every convolution; both without dropout, whose masks have tests of their own. Run by hand with a Python that has torch
-(tests/bench/setup_pytorch.sh):
+One AlexNet is torchvision's without its adaptive pooling, which does nothing to pictures of 224 pixels. The other one
+has batch norm after every convolution. Both have no dropout, whose masks have tests of their own. Run by hand with a
+Python that has torch (tests/bench/setup_pytorch.sh):
   python tests/golden/make_plain.py
 """
 from pathlib import Path
@@ -19,7 +20,7 @@ ALEXNET = [(64, 11, 4, 2, True), (192, 5, 1, 2, True), (384, 3, 1, 1, False), (2
 
 class AlexNet(nn.Module):
     def __init__(self, side, norm, group):
-        """`side`: of the last pooling's output."""
+        """`side` is the side of the last pooling's output."""
         super().__init__()
         features, inputs = [], 3
         for channels, kernel, stride, padding, pools in ALEXNET:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes report.json: every table and figure's numbers of a report of a small study that tests/e2e/made_runs.py makes. To be run
-again, and the difference read, when a report is meant to say something else.
+"""Writes report.json: the numbers of every table and figure in a report of a small study that tests/e2e/made_runs.py
+makes. Run it again when a report should say something else, and read the difference.
 
     /usr/bin/python3 tests/golden/make_report.py
 """
@@ -17,11 +17,11 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import made_runs  # noqa: E402
 
 STORED = Path(__file__).resolve().parent / "report.json"
-OTHERS = {"references", "verdicts", "noise_published"}  # follow from results/reference
+OTHERS = {"references", "verdicts", "noise_published"}  # these follow from results/reference
 
 
 def report_of(folder):
-    """name -> [columns, row, ...] of a report of the study, curves as every tenth row; made in `folder`."""
+    """Returns name -> [columns, row, ...] of a report of the study, made in `folder`. Curves have every tenth row."""
     study = made_runs.grid(folder / "grid", batches=(32, 128, 512), rates=(0.05, 0.1, 0.2), seeds=(1, 2))
     made_runs.write(folder / "grid" / "stopped", 64, outcome="stopped by SIGTERM after 1.2 s")
     words = [ROOT / "results" / "report.py", study, "-o", folder / "report.html"]

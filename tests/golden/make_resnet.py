@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes resnet.json: what small ResNets compute and how they train, by PyTorch in float64 (image_case.py says what is kept).
+"""Writes resnet.json: how PyTorch evaluates and trains small ResNets in float64. image_case.py says which values are
+kept.
 
-The networks are torchvision's (version 1.5) and one of version 1, written out below with torch.nn. Run by hand with a Python that has
-torch (tests/bench/setup_pytorch.sh):
+The networks are torchvision's (version 1.5) and one of version 1, which is written out below with torch.nn. Run by hand
+with a Python that has torch (tests/bench/setup_pytorch.sh):
   python tests/golden/make_resnet.py
 """
 from pathlib import Path
@@ -67,7 +68,7 @@ class ResNet(nn.Module):
 
 def resnet(name, depth, stem, size, group, rate, width=16, stride_in="3x3"):
     described = {"model": "resnet", "depth": depth, "width": width, "stem": stem, "stride_in": stride_in}
-    # Later steps grow what rounding does to deep networks.
+    # In deep networks, rounding errors grow with later steps.
     return case(name, ResNet(depth, width, stem, group, stride_in), described, 8, size, group, rate, updated_steps=(2,),
                 last_norm=".bn3." if depth >= 50 else ".bn2.")
 

@@ -1,5 +1,6 @@
-"""Makes safetensors_fp32/fp16/bf16.safetensors with the format's own library: what ours must read, and write byte for
-byte. The values of tensor number t are f(t, index) below, exact in float32, and the unit test knows the same formula.
+"""Makes safetensors_fp32/fp16/bf16.safetensors with the format's own library. Our reader must read them, and our writer
+must write the same bytes. Tensor number t has the values f(t, index) below, which are exact in float32. The unit test
+has the same formula.
 
     python tests/golden/make_safetensors.py      # needs torch and safetensors
 """
@@ -21,8 +22,8 @@ SHAPES = {
 
 
 def value(tensor, index):
-    """A 24-bit integer, or one of 13 bits so that ties are among them, times a power of two; some are too small for
-    float16's normal numbers, some for any."""
+    """Returns a 24-bit integer, or one of 13 bits to include ties, times a power of two. Some values are too small for
+    float16's normal numbers, and some for any of its numbers."""
     state = (index * 2654435761 + tensor * 40503 + 12345) % 2**32
     integer = (state >> 19) - 2**12 if index % 2 else (state >> 8) - 2**23
     return float(integer) * 2.0 ** (-22 - index % 23 + 11 * (index % 2))

@@ -1,5 +1,5 @@
-"""A small baseline JPEG encoder, for the kinds of files that Pillow does not write: any sampling factors, YCCK, a scan
-per component, restart intervals. Huffman codes of fixed length, one flat quantisation table."""
+"""A small baseline JPEG encoder for kinds of files that Pillow does not write: any sampling factors, YCCK, a scan per
+component, and restart intervals. It uses Huffman codes of fixed length and one flat quantisation table."""
 import numpy as np
 
 ZIGZAG = sorted(((r, c) for r in range(8) for c in range(8)), key=lambda p: (sum(p), p[1] if sum(p) % 2 == 0 else p[0]))
@@ -67,8 +67,8 @@ def encode(planes, sampling, quantum=28, adobe_transform=None, interleaved=True,
     height, width = planes[0].shape
     most_h, most_v = max(h for h, _ in sampling), max(v for _, v in sampling)
     mcus_down, mcus_across = -(-height // (8 * most_v)), -(-width // (8 * most_h))
-    blocks = []  # [rows of blocks, columns of blocks, 8, 8] per component, whole MCUs
-    sizes = []  # of blocks that hold pixels, which is what a scan of one component consists of
+    blocks = []  # [rows of blocks, columns of blocks, 8, 8] per component, in whole MCUs
+    sizes = []  # numbers of blocks that hold pixels; a scan of one component consists of these
     for plane, (h, v) in zip(planes, sampling):
         full = np.pad(plane.astype(float), ((0, mcus_down * 8 * most_v - height), (0, mcus_across * 8 * most_h - width)), mode="edge")
         down, across = most_v // v, most_h // h

@@ -1,5 +1,5 @@
-"""What the GPU benchmarks share: PyTorch's cases in one process before and after ringtrain's runs (A B B A), ringtrain's
-runs on one GPU, options, files. The tools of tests/bench do the rest."""
+"""Shared by the GPU benchmarks: PyTorch's cases in one process before and after ringtrain's runs (A B B A), ringtrain's
+runs on one GPU, options, and files. The tools of tests/bench do the rest."""
 import argparse
 import json
 import os
@@ -53,8 +53,8 @@ def parse(parser):
     return options
 
 
-# For a Python without Pillow: photographs' sizes as PNG, which ringtrain-data makes JPEGs of. Smooth colours and noise; rows are
-# added as large numbers, of which no byte overflows.
+# Writes a PNG of the size of a photograph, for a Python without Pillow. ringtrain-data makes a JPEG of it. The picture
+# is smooth colours with noise. The rows are added as large integers, in which no byte overflows into the next one.
 def write_png(path, width, height, seed):
     dice = random.Random(seed)
     noise = int.from_bytes(b"\x1f" * (3 * width), "big")
@@ -70,7 +70,7 @@ def write_png(path, width, height, seed):
 
 
 def make_pictures(folder, python, count=256):
-    """Files cNNNN_made_up.JPEG of 500 x 375 pixels in an empty folder."""
+    """Writes `count` files cNNNN_made_up.JPEG of 500 x 375 pixels into an empty folder."""
     if subprocess.run([python, "-c", "import numpy, PIL"], capture_output=True).returncode == 0 and count == 256:
         call([python, "-c", MADE_UP, folder])
         return
@@ -79,12 +79,12 @@ def make_pictures(folder, python, count=256):
 
 
 def time_is_up(options, share=1.0):
-    """Whether this share of the time has gone."""
+    """Returns whether this share of the time is over."""
     return time.monotonic() > options.deadline - (1 - share) * 60 * options.minutes
 
 
 def ask_peer(script, cases, options, seconds):
-    """What PyTorch's process has printed, as (reports, machine, why it ended early or "")."""
+    """Returns what PyTorch's process has printed as (reports, machine, the reason why it ended early or "")."""
     request = {"cases": cases, **{key: getattr(options, key) for key in
                                   ("device", "windows", "window_seconds", "warmup_seconds", "case_seconds")}}
     process = subprocess.Popen([options.python, str(ROOT / "tests/gpu" / script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -104,13 +104,14 @@ def ask_peer(script, cases, options, seconds):
             elif line.startswith("{"):
                 reports.append(json.loads(line))
         except ValueError:
-            break  # the line that it was writing when it was ended
+            break  # the process was ended while it wrote this line
     return reports, machine, why
 
 
 def run_peer(script, cases, options, share=1.0):
-    """PyTorch's reports by case, in order, and its machine; stops early when this share of the time has gone. A case that ends the
-    process is a line of the report, and the cases after it go on in a new process: a GPU's error stays with its process."""
+    """Returns PyTorch's reports in the order of the cases, and its machine. Stops early when this share of the time is
+    over. If a case ends the process, the report has a line for it, and the other cases run in a new process, because a
+    GPU's error stays with its process."""
     until = options.deadline - (1 - share) * 60 * options.minutes
     reports, machine, left = [], {}, list(cases)
     while left:
@@ -120,7 +121,7 @@ def run_peer(script, cases, options, share=1.0):
             found.append({"case": left[len(found)], "failed": why[:200]})
         reports += found
         left = left[len(found):]
-        if not described and not machine:  # it cannot start: no PyTorch, or no GPU for it
+        if not described and not machine:  # PyTorch cannot start: it is missing, or it has no GPU
             reports += [{"case": case, "failed": why[:200]} for case in left]
             left = []
         if not why or why == TIME_IS_UP or time.monotonic() > until:
@@ -138,14 +139,14 @@ def describe(case):
 
 
 def run_ringtrain(experiment, options, step_seconds):
-    """Samples per second of windows of one run on one device; experiment(seconds) gives the path of an experiment that takes
-    that long after the search. Returns (rates, reason of failure, records of the measured steps)."""
+    """Returns (samples per second of each window, the reason of a failure, records of the measured steps) of one run on
+    one device. experiment(seconds) gives the path of an experiment that takes `seconds` after the search."""
     run_dir = WORK / "run"
     shutil.rmtree(run_dir, ignore_errors=True)
     seconds = options.warmup_seconds + step_seconds + options.windows * (options.window_seconds + step_seconds)
     command = [str(options.ringtrain), "train", str(experiment(seconds)), f"run.dir={run_dir}", f"machine.device={options.device}",
                f"machine.search_seconds={options.search_seconds}", f"machine.plan_cache={os.environ.get('RINGTRAIN_PLAN_CACHE') or WORK / 'plans'}"]
-    if options.tiny:  # every step is a window, however slow the machine
+    if options.tiny:  # every step is a window on a machine of any speed
         command += ["stop.seconds=0", f"stop.steps={options.windows + 2}"]
     try:
         done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=options.case_seconds + seconds + options.search_seconds)
@@ -163,10 +164,11 @@ def run_ringtrain(experiment, options, step_seconds):
 
 
 def compare(script, key, cases, ringtrain, options, own_key=None):
-    """A B B A over all cases of `cases`, each a dict without a way. First PyTorch in every way, then ringtrain(case, step_seconds)
-    twice, then PyTorch in each case's best way; one side alone runs once. Returns the figures of each case, and the machine. Cases of one key(case) are
-    one to PyTorch, of one own_key(case) one to ringtrain. Neither side can take the other's time: PyTorch's first run has
-    0.4 of it, ringtrain goes on to 0.9."""
+    """Runs all cases in the order A B B A. A case is a dict without a way. First PyTorch runs in every way, then
+    ringtrain(case, step_seconds) runs twice, then PyTorch runs in each case's best way. With one side only, that side
+    runs once. Returns the figures of each case, and the machine. PyTorch runs cases with the same key(case) once, and
+    ringtrain runs cases with the same own_key(case) once. No side can take the other's time: PyTorch's first run ends
+    at 0.4 of the time, and ringtrain ends at 0.9."""
     own_key = own_key or key
     peers = list({key(case): case for case in reversed(cases)}.values())[::-1] if options.side != "ringtrain" else []
     asked = [{**case, "way": way} for way in options.ways for case in peers]
@@ -231,6 +233,6 @@ def gpu_facts(machine, options):
 
 
 def ceiling(machine, precision):
-    """FLOP/s and bytes per second that this device reached, or an H200's (measured on one)."""
+    """Returns the FLOP/s and bytes per second that this device reached, or those measured on an H200."""
     reached = machine.get("ceilings", {}).get(precision)
     return (reached["flops"], reached["bytes_per_second"]) if reached else (790e12, 4.3e12)

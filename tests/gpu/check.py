@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""What only a GPU can say: tests/gpu/check.sh [--call 1|2] [--take FOLDER] [--dry] [--only NAME] [--list]
+"""Runs all checks that need a GPU: tests/gpu/check.sh [--call 1|2] [--take FOLDER] [--dry] [--only NAME] [--list]
 
-  --call 1        the first ten minutes with a GPU, in the order of value: kernels and operations, graphs, one search of fusions
-                  and plans, images/s, characters/s, PyTorch in CUDA graphs, the kernel table
-  --call 2        then: ranks on one GPU, abort, resume, memory, sanitizer, the rest of the comparisons
-  --take FOLDER   what the search of an earlier call found (its search.tar.gz): every part takes it instead of searching
-  --dry           the same checks in the same order with the host device and the CPU in the GPU's place, on narrow networks:
-                  tries the checks, says nothing about speed
+  --call 1        the first ten minutes with a GPU, the most valuable checks first: kernels and operations, graphs, one
+                  search for fusions and plans, images/s, characters/s, PyTorch in CUDA graphs, the kernel table
+  --call 2        the next ten minutes: ranks on one GPU, abort, resume, memory, sanitizer, the other comparisons
+  --take FOLDER   use the results of an earlier call's search (its search.tar.gz), so that no part has to search
+  --dry           the same checks in the same order with the host device and the CPU instead of the GPU, on narrow
+                  networks; this tests the checks and says nothing about speed
 
-Every check has a limit of its own and keeps no other from running; the limits of a call add up to 570 s at most. Files go to
-$OUT (results/gpu/check when it is not set), at most 8: check-CALL.json, .md and .log, device.json, operations.csv, kernels.csv,
-search.tar.gz. They are complete after every check. Plans are kept in results/gpu/plans for the next call on the same machine.
-Exit code 0: all was done and is good. 1: something failed or ran out of time. 2: something was not run; a line says why.
-The programs are those of this folder: a checkout's after `make all tests build/bench/cuda_commands`, or a bundle's.
+Every check has its own time limit, and its failure does not stop the others. The limits of a call add up to at most 570
+s. Files go to $OUT (results/gpu/check when it is not set). There are at most 8: check-CALL.json, .md and .log,
+device.json, operations.csv, kernels.csv, search.tar.gz. They are complete after every check. Plans are kept in
+results/gpu/plans for the next call on the same machine.
+Exit code 0: every check passed. 1: a check failed or ran out of time. 2: a check was not run, and a line says why.
+The checks use the programs of this folder, which is a checkout after `make all tests build/bench/cuda_commands`, or a
+bundle.
 """
 import argparse
 import json
@@ -28,11 +30,11 @@ import kept_search  # noqa: E402
 from check_schedule import Clock, Processes, count, exit_code, run_checks  # noqa: E402
 
 CALL_SECONDS = 570
-FILES = ["operations.csv", "device.json", "kernels.csv"]  # that checks add to
+FILES = ["operations.csv", "device.json", "kernels.csv"]  # checks add to these files
 
 
 def line_of(result):
-    """One check's line of the table; what it said follows where that matters."""
+    """Returns one check's line of the table, followed by its output where that matters."""
     tests = ", ".join(f"{n} {kind}" for kind, n in result.get("tests", {}).items() if n)
     more = "; ".join(filter(None, [tests, result.get("why", ""), *result.get("notes", [])]))
     line = f"{result['status']:<12} {result['seconds']:6.1f} of {result['limit_seconds']:3d} s  {result['part']}: {result['name']}"
@@ -40,7 +42,7 @@ def line_of(result):
 
 
 def rate_lines(results):
-    """Both sides' rates beside each other; a side that failed says why."""
+    """Lists the rates of both sides next to each other. For a side that failed it gives the reason."""
     rates = {}
     for rate in (r for result in results for r in result.get("rates", [])):
         rates.setdefault((rate["model"], rate["batch"], rate["precision"], rate["unit"]), {})[rate["side"] + rate["input"]] = rate
@@ -100,7 +102,7 @@ def main():
     with open(out / f"check-{options.call}.log", "w") as log:
         run = check_parts.Run(out, log, Processes(), Clock(), options.dry)
         if options.dry:
-            run.plans = run.scratch / "plans"  # the host device's have no place beside a GPU's
+            run.plans = run.scratch / "plans"  # the host device's plans must not mix with a GPU's
         head["gpu"] = run.gpu or "none"
         print(f"GPU: {head['gpu']}", flush=True)
         if options.take:

@@ -1,5 +1,6 @@
 #!/bin/bash
-# All that wants a GPU, in one command: tests/gpu/check.sh [--call 1|2] [--take FOLDER] [--dry] [--only NAME] [--list] (see check.py)
+# Runs all checks that need a GPU: tests/gpu/check.sh [--call 1|2] [--take FOLDER] [--dry] [--only NAME] [--list] (see
+# check.py)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 for python in ${PYTHON:-} python3 /usr/bin/python3 python; do

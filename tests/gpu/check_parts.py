@@ -1,4 +1,4 @@
-"""What each check of the GPU does, and the two calls' tables of them (check.py says how they are used)."""
+"""The checks of the GPU, and the tables of checks for the two calls. check.py says how to use them."""
 import array
 import csv
 import json
@@ -16,21 +16,21 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 GPU_TESTS, RINGTRAIN, DATA_TOOL = ROOT / "build/tests/gpu_tests", ROOT / "bin/ringtrain", ROOT / "bin/ringtrain-data"
 COMMANDS = ROOT / "build/bench/cuda_commands"
 PLANS = ROOT / "results/gpu/plans"
-BATCH = 256  # of ResNet-50, where speed is measured
+BATCH = 256  # of ResNet-50 where speed is measured
 LSTM_BATCH = 4096
 SAID_LINES, LOGGED_CHARACTERS = 25, 200_000
 OUTCOME = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED) +\] ([\w/]+\.[\w/]+)", re.M)
 
 
 class Run:
-    """What the checks share: where files go, how a command is run, whether there is a GPU. `dry`: the host device and the CPU take the
-    GPU's place."""
+    """State that the checks share: the folder for files, how to run a command, and whether there is a GPU. With `dry`,
+    the host device and the CPU stand for the GPU."""
 
     def __init__(self, out, log, processes, clock, dry=False, plans=PLANS):
         self.out, self.log, self.processes, self.clock, self.dry, self.plans = Path(out), log, processes, clock, dry, Path(plans)
         self.scratch = Path(tempfile.mkdtemp(prefix="ringtrain-check-"))
         self.gpu = "the host device" if dry else self.find_gpu()
-        self.data = {}  # what one check has made for others
+        self.data = {}  # what a check has made for later checks
 
     def find_gpu(self):
         code, text = self.processes.run(["nvidia-smi", "-L"], 30, dict(os.environ), ROOT)
@@ -53,7 +53,7 @@ class Run:
                 raise NotRun(f"{program.relative_to(ROOT)} is not built")
 
     def call(self, command, seconds, **more):
-        """(exit code, or None when out of time; what it printed)"""
+        """Runs a command. Returns (exit code, or None when out of time; what it printed)."""
         variables = {**os.environ, "GTEST_COLOR": "no", "PYTHONUNBUFFERED": "1", "RINGTRAIN_GPU_OUT": str(self.out),
                      "RINGTRAIN_PLAN_CACHE": str(self.plans), **{k: str(v) for k, v in more.items()}}
         if self.dry:
@@ -74,8 +74,8 @@ def outcome(code, text, **more):
 # ---- Tests of gpu_tests -------------------------------------------------------------------------------------------
 
 def test_outcomes(text):
-    """Name -> passed, failed, skipped, or running when the process ended in it. Those that it names as not run, after one that has
-    lost the device, are left out."""
+    """Maps each test's name to passed, failed or skipped, or to running when the process ended in it. Tests that the
+    program names as not run, because an earlier test has lost the device, are left out."""
     words = {"RUN": "running", "OK": "passed", "FAILED": "failed", "SKIPPED": "skipped"}
     found = {}
     for kind, name in OUTCOME.findall(text.split("[  PASSED  ]")[0]):
@@ -86,7 +86,7 @@ def test_outcomes(text):
 
 
 def listed_tests(text):
-    """Of --gtest_list_tests."""
+    """The names in the output of --gtest_list_tests."""
     names, suite = [], ""
     for line in text.splitlines():
         line = line.split("#")[0].rstrip()
@@ -98,8 +98,8 @@ def listed_tests(text):
 
 
 def gtest(name, share=0.25, dry_name=None, **environment):
-    """Tests of gpu_tests. A search in a test takes at most `share` of the time. Where the process ends before all tests have run (a
-    GPU's error stays with its process), the rest runs in a new one."""
+    """Makes a check that runs tests of gpu_tests. A search in a test takes at most `share` of the time. If the process
+    ends before all tests have run, a new process runs the rest, because a GPU's error stays with its process."""
     def check(run, seconds):
         run.need_gpu()
         run.need(GPU_TESTS)
@@ -116,7 +116,7 @@ def gtest(name, share=0.25, dry_name=None, **environment):
             left = end - run.clock.now()
             if code in (0, None) or left < 2 * LEAST_SECONDS:
                 break
-            # The driver's start takes seconds, so the names are asked for only here.
+            # Starting the driver takes seconds, so the names are listed only when they are needed.
             _, listing = run.call([GPU_TESTS, "--gtest_list_tests", f"--gtest_filter={dry_name if run.dry and dry_name else name}"], LEAST_SECONDS + 2)
             rest = [test for test in listed_tests(listing) if test not in done]
             if not rest or not found:
@@ -142,7 +142,8 @@ def gtest_result(code, done, text, starts=1):
 
 
 def ranks(count, name):
-    """On one GPU every rank gets a host name of its own, or NCCL would refuse it. Rank 0's report counts."""
+    """Makes a check that runs `count` ranks. On one GPU every rank gets a host name of its own, which NCCL requires.
+    Rank 0's report counts."""
     def check(run, seconds):
         run.need_gpu()
         run.need(GPU_TESTS)
@@ -165,7 +166,8 @@ def ranks(count, name):
 
 
 def description(run, seconds):
-    """The real device as cuDNN describes it, beside the file that plans are made with where there is none."""
+    """Writes how cuDNN describes the real device, to be compared with the file that plans are made with on machines
+    without it."""
     run.need_real_gpu("a description by cuDNN")
     result = gtest("GpuDescription*")(run, seconds)
     file = run.out / "device.json"
@@ -183,7 +185,7 @@ def description(run, seconds):
     return {**result, "said": lines, "notes": lines}
 
 
-# ---- The search, and what it leaves for later parts and calls -----------------------------------------------------
+# ---- The search, and its results for later parts and calls ---------------------------------------------------------
 
 def search(precision):
     def check(run, seconds):
@@ -198,7 +200,7 @@ def search(precision):
 # ---- Speed --------------------------------------------------------------------------------------------------------
 
 def bench(run, name, seconds, *options):
-    """Rows of the table that a benchmark has written; its text."""
+    """Runs a benchmark. Returns its exit code, its output and the rows of its table."""
     program, output = ROOT / "tests/gpu" / name, run.scratch / "bench"
     for old in run.scratch.glob("bench*"):
         old.unlink()
@@ -212,7 +214,7 @@ def bench(run, name, seconds, *options):
 
 
 def rates_of(rows, side, unit, factor=lambda row: 1):
-    """What the last table compares: a model's rate on one side."""
+    """The rates of one side in the last table, by model."""
     rates = []
     for row in rows:
         value = row[side]
@@ -240,7 +242,7 @@ LSTM = ["--batch", LSTM_BATCH, "--windows", 3, "--window-seconds", 0.5, "--warmu
 
 
 def pictures(run, seconds):
-    """Made here: JPEGs, and the same decoded to the final size."""
+    """Makes two data sets from the same pictures: their JPEGs, and pixels of the final size."""
     run.need_gpu()
     run.need(RINGTRAIN, DATA_TOOL)
     code, text, _ = bench(run, "resnet_bench.py", seconds, "--data-only")
@@ -248,7 +250,7 @@ def pictures(run, seconds):
 
 
 def need_precision(run, precision):
-    if precision == "fp16":  # which the CPU does not train in
+    if precision == "fp16":  # the CPU does not train in fp16
         run.need_real_gpu("fp16")
     run.need_gpu()
 
@@ -274,7 +276,7 @@ def characters_per_second(precision, shape):
 
 
 def pytorch_graphs(name, unit, *options, factor=lambda row: 1):
-    """A case that fails is a line of the table; the others count."""
+    """A case that fails is a line of the table, and the other cases still count."""
     def check(run, seconds):
         run.need_real_gpu("PyTorch in CUDA graphs")
         code, text, rows = bench(run, name, seconds, "--side", "pytorch", "--ways", "graphs", "--precision", "bf16", "--precision", "fp16", *options)
@@ -300,7 +302,7 @@ def kernel_table(precision):
 # ---- Runs ---------------------------------------------------------------------------------------------------------
 
 def names(run):
-    """A small data set of names."""
+    """Makes a small data set of names."""
     run.need(RINGTRAIN, DATA_TOOL)
     if "names" not in run.data:
         words = [a + b + c for a in ("an", "be", "ca", "do", "el", "fi", "go", "hu") for b in ("la", "mi", "no", "ru", "sa")
@@ -315,7 +317,7 @@ def names(run):
 
 
 def small_pictures(run):
-    """A few pictures of 32 x 32 in two classes."""
+    """Makes a data set of a few 32 x 32 pictures in two classes."""
     from bench_gpu import write_png
     run.need(RINGTRAIN, DATA_TOOL)
     if "pictures" not in run.data:
@@ -352,14 +354,16 @@ def exported(run, folder):
 
 
 def floats_of(safetensors):
-    """All values of a file of fp32 tensors: eight bytes of length, a header of that length, the values."""
+    """Returns all values of a safetensors file of fp32 tensors. The file holds eight bytes with the length of a header,
+    the header, and the values."""
     values = array.array("f")
     values.frombytes(safetensors[8 + int.from_bytes(safetensors[:8], "little"):])
     return values
 
 
 def resume(model):
-    """Six steps in one start, and in three starts, two of them resumed: the same bytes."""
+    """Trains six steps in one start and in three starts, of which two resume. The bytes of the weights must be the
+    same."""
     def check(run, seconds):
         run.need_gpu()
         text_of_model, name, end = model(run), model.__name__, run.clock.now() + seconds
@@ -374,7 +378,7 @@ def resume(model):
 
 
 def shared_gpu(run, seconds):
-    """Two ranks on one GPU, sums through host memory: the weights of one rank."""
+    """Trains with two ranks on one GPU, with sums through host memory. The weights must be those of one rank."""
     run.need_gpu()
     model, weights, end = names(run), [], run.clock.now() + seconds
     for count in (1, 2):
@@ -397,7 +401,7 @@ def sanitizer(tool):
         program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
         if not program:
             raise NotRun("compute-sanitizer was not found")
-        # A bundle's programs are started by a script and a loader: children are followed.
+        # A bundle's programs are started by a script and a loader, so the sanitizer has to follow child processes.
         code, text = run.call([program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9", GPU_TESTS,
                                "--gtest_filter=CudaKernels*"], seconds)
         return gtest_result(code, test_outcomes(text), text)
@@ -405,7 +409,7 @@ def sanitizer(tool):
 
 
 def comparison(name, *options):
-    """PyTorch, ringtrain, ringtrain, PyTorch."""
+    """Makes a check that runs PyTorch, ringtrain, ringtrain and PyTorch."""
     def check(run, seconds):
         run.need_real_gpu("a comparison")
         code, text, rows = bench(run, name, seconds, *options)
@@ -417,7 +421,7 @@ def comparison(name, *options):
     return check
 
 
-# ---- The calls: the order is that of value ------------------------------------------------------------------------
+# ---- The calls, with the most valuable checks first ----------------------------------------------------------------
 
 def positions(row):
     return int(row["positions"])

@@ -1,5 +1,6 @@
-"""How the GPU's checks are run one after the other: limits, results, what one check's end means for those after it. Knows nothing
-of what the checks do (check_parts.py); clock and processes can be made up."""
+"""Runs the GPU's checks one after the other. It handles time limits and results, and decides what one check's end means
+for the next ones. It does not know what the checks do (see check_parts.py). Clock and processes can be replaced in
+tests."""
 import os
 import signal
 import subprocess
@@ -7,22 +8,24 @@ import tempfile
 import time
 from collections import namedtuple
 
-# What can become of a check. Only `passed` is good; `left out` is what a dry run cannot do, and says why.
+# The possible results of a check. Only `passed` is good. `left out` means that a dry run cannot do the check, and says
+# why.
 STATUSES = ["passed", "failed", "out of time", "not run", "left out"]
-LEAST_SECONDS = 3  # a check that has less left is not begun
-GRACE_SECONDS = 2  # between asking a process to end and ending it; a check's limit includes them
+LEAST_SECONDS = 3  # a check with less time left does not begin
+GRACE_SECONDS = 2  # time between asking a process to end and killing it; part of a check's limit
 
-# `part`: checks of one part share the sum of their limits: what one leaves unspent, the next of the part may use.
-# what(run, seconds) -> dict with status, and perhaps why, said (lines), tests (counts), rates, tables.
+# Checks with the same `part` share the sum of their limits, so later checks of the part may use time that earlier ones
+# left. what(run, seconds) returns a dict with status and, where they exist, why, said (lines), tests (counts), rates
+# and tables.
 Check = namedtuple("Check", "part name seconds what")
 
 
 class NotRun(Exception):
-    """The reason why a check cannot be done here."""
+    """Says why a check cannot be done here."""
 
 
 class LeftOut(Exception):
-    """The reason why a dry run cannot do it."""
+    """Says why a dry run cannot do a check."""
 
 
 class Clock:
@@ -31,10 +34,10 @@ class Clock:
 
 
 class Processes:
-    """Runs commands, and ends all that they started when their time is over."""
+    """Runs commands. When the time of a command is over, ends it and all processes that it started."""
 
     def run(self, command, seconds, environment, folder):
-        """(exit code, or None when out of time; what it printed)"""
+        """Returns (exit code, or None when out of time; what the command printed)."""
         with tempfile.TemporaryFile(mode="w+", errors="replace") as output:
             try:
                 process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
@@ -61,7 +64,7 @@ class Processes:
 
 
 def perform(check, run, seconds):
-    """One check's result; its fault is no other's."""
+    """Returns one check's result. An exception in a check is a result, so that the other checks go on."""
     try:
         return check.what(run, seconds)
     except NotRun as reason:
@@ -73,7 +76,7 @@ def perform(check, run, seconds):
 
 
 def run_checks(checks, run, clock, call_seconds, report):
-    """All results, in order; report(result) after each."""
+    """Runs all checks in order and returns their results. Calls report(result) after each of them."""
     begin = clock.now()
     part, part_end, results = None, 0, []
     for check in checks:
@@ -99,7 +102,7 @@ def count(results):
 
 
 def exit_code(results):
-    """0: all was done and is good. 1: something failed or ran out of time. 2: nothing did, but something was not run."""
+    """Returns 0 when every check passed, 1 when a check failed or ran out of time, and 2 when a check was not run."""
     counts = count(results)
     if counts["failed"] or counts["out of time"] or not results:
         return 1

@@ -1,4 +1,4 @@
-// The GPU as cuDNN describes it, to be kept: plans are made for such a description on machines that have none.
+// Writes how cuDNN describes the GPU. Machines without this GPU make plans for the recorded description.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -25,7 +25,7 @@ class DeviceWatch : public testing::EmptyTestEventListener {
     lost = true;
     ADD_FAILURE() << "after this test the device is unusable: " << why;
     if (session().size() > 1) abort_job(device_lost_exit_code);
-    testing::GTEST_FLAG(fail_fast) = true;  // later tests are skipped without their set-up
+    testing::GTEST_FLAG(fail_fast) = true;  // skips later tests without their set-up
   }
   void OnTestProgramEnd(const testing::UnitTest&) override {
     if (lost) std::printf("device lost: %d tests were not run; a new process has to run them\n", left_);

@@ -14,9 +14,9 @@ namespace ringtrain::cuda {
 namespace {
 
 std::unique_ptr<Device> the_device;
-void* twin = nullptr;  // of the kernels' tests
+void* twin = nullptr;  // copy of the memory of the kernels' tests
 std::size_t twin_bytes = 0;
-Event probe;  // of why_gpu_is_unusable()
+Event probe;  // for why_gpu_is_unusable()
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -92,7 +92,7 @@ void run_on_gpu(const KernelLaunch& launch, std::span<std::byte> memory) {
   };
   KernelLaunch moved = launch;
   for (std::size_t i = 0; i + sizeof base <= launch.argument_bytes; i += sizeof base) move(moved.arguments.data() + i);
-  std::vector<std::pair<void**, void*>> own_addresses;  // of the test, which wants them back
+  std::vector<std::pair<void**, void*>> own_addresses;  // the test's addresses, which are restored at the end
   for (void** at : addresses_in_memory(launch)) {
     own_addresses.emplace_back(at, *at);
     move(at);
@@ -102,7 +102,7 @@ void run_on_gpu(const KernelLaunch& launch, std::span<std::byte> memory) {
   const Event end = device.make_event();
   device.copy(copy, memory.data(), bytes, CopyKind::to_device, stream);
   device.record(end, stream);
-  device.synchronize(end, [] {});  // the host device reads the places of tensors when it is given the launch
+  device.synchronize(end, [] {});  // the host device reads the places of tensors when it gets the launch
   device.launch(moved, stream);
   device.copy(memory.data(), copy, bytes, CopyKind::to_host, stream);
   device.record(end, stream);

@@ -1,5 +1,5 @@
-// The GPU of the tests. RINGTRAIN_TEST_DEVICE=host puts the host device in its place: the tests themselves can be tried
-// on a machine that has no GPU.
+// The GPU of the tests. With RINGTRAIN_TEST_DEVICE=host, the host device replaces it, so that the tests themselves can
+// be tried on a machine without a GPU.
 #pragma once
 
 #include <string>
@@ -10,22 +10,23 @@
 namespace ringtrain::cuda {
 
 bool on_host_device();
-// Why there is nothing to test on; "": there is a GPU.
+// Returns the reason why there is no GPU to test on, or "" if there is one.
 std::string no_gpu();
-// Made at the first call; of this rank, which may share it.
+// Returns this rank's GPU, which other ranks may share. The first call makes it.
 Device& gpu();
 void release_gpu();
-// The error that every call of the GPU gives since one of them left it unusable (CUDA's sticky errors); "": it works.
+// Returns the error that every call gives since a call has left the GPU unusable (CUDA's sticky errors), or "" if the
+// GPU works.
 std::string why_gpu_is_unusable();
 const Session& session();
 
-// A file of that name in RINGTRAIN_GPU_OUT; "" when that is not set.
+// Returns the path of a file of that name in RINGTRAIN_GPU_OUT, or "" if RINGTRAIN_GPU_OUT is not set.
 std::string out_file(const std::string& name);
-// From the environment; `otherwise` when it is not set.
+// Returns the number in an environment variable, or `otherwise` if it is not set.
 double setting(const char* name, double otherwise);
 
-// The launch on a copy of `memory` on the GPU, and the copy brought back. The addresses of `memory` in the arguments,
-// and in the memory itself, are those of the copy meanwhile.
+// Runs the launch on a copy of `memory` on the GPU, and copies the result back. During the launch, addresses of
+// `memory` in the arguments and in the memory itself are replaced by those of the copy.
 void run_on_gpu(const KernelLaunch& launch, std::span<std::byte> memory);
 
 }  // namespace ringtrain::cuda

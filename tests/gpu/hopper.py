@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""What the kernels of bin/libringtrain-hopper.so consist of, read from the compiled code; needs no GPU.
+"""Checks the kernels of bin/libringtrain-hopper.so by reading their compiled code. It needs no GPU.
 
-  tests/gpu/hopper.py            compares with results/cuda_hopper_kernels.csv; exit code 1 when a kernel uses local memory
-                                 (spills are such), multiplies or loads in another way than its tile says, or when its row
-                                 is not the recorded one
+  tests/gpu/hopper.py            compares with results/cuda_hopper_kernels.csv; the exit code is 1 when a kernel uses
+                                 local memory (spilled registers, for example), multiplies or loads in another way than
+                                 its tile says, or when its row is not the recorded one
   tests/gpu/hopper.py --record   writes the table
 
-Of each kernel: registers; how many HGMMA instructions of which shape; how many loads by the copy engine in im2col mode and
-others, how many of its stores. Where the compiler can prove that a tree's result is not used, two dummy HGMMA of another
-shape are left; so shape and number are checked against the tile: (rows / 64) x (64 / 16) products for a step of 64
-channels, in the code twice (the first step, and the loop over the others).
+The table says for each kernel how many registers it uses, how many HGMMA instructions of which shape it has, how many
+loads by the copy engine in im2col mode and in other modes, and how many stores by the copy engine. Where the compiler
+can prove that a tree's result is not used, it leaves two dummy HGMMA of another shape. Shape and number are therefore
+checked against the tile: a step of 64 channels needs (rows / 64) x (64 / 16) products. The code has them twice, for the
+first step and for the loop over the other steps.
 
-Another nvcc chooses other registers, so rows are compared only with the version that the table names; the rest always.
+Another version of nvcc chooses other registers, so rows are compared only with the version that the table names. The
+other checks are always made.
 """
 import argparse
 import csv
@@ -40,7 +42,7 @@ def nvcc_version():
 
 
 def row_of(tool, path):
-    """Of an object with one kernel."""
+    """The table's row of an object file with one kernel."""
     usage = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", run(tool, "--dump-resource-usage", path))
     code = run(tool, "-sass", path)
     products = re.findall(r"\bHGMMA\.(\d+x\d+x\d+\.F32(?:\.BF16)?)", code)
@@ -54,7 +56,7 @@ def row_of(tool, path):
 
 
 def problems_of(row):
-    """What is wrong with a kernel whatever was recorded."""
+    """Faults of a kernel that do not depend on the recorded row."""
     name = row["kernel"]
     kind, element, rows, columns = re.fullmatch(r"(\w+)_(bf16|fp16)_(\d+)x(\d+)", name).groups()
     for column in ("stack_bytes", "local_bytes", "local_accesses"):
@@ -99,7 +101,7 @@ def main():
     if tools.returncode:
         sys.exit(f"error: cuobjdump was not found and could not be fetched: {tools.stderr.strip().splitlines()[-1]}")
     folder = (ROOT / tools.stdout.strip().splitlines()[-1]).resolve()
-    # cuobjdump asks nvdisasm, which it looks for on PATH.
+    # cuobjdump starts nvdisasm, which must be on PATH.
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
     rows = [row_of(folder / "cuobjdump", path) for path in sorted(OBJECTS.glob("*.cu.o"))]
     wrong = [problem for row in rows for problem in problems_of(row)]

@@ -1,16 +1,17 @@
-"""What a search has found, as files that can be carried: cuDNN's plans and the table of fusions, the folder that programs take as
-machine.plan_cache (RINGTRAIN_PLAN_CACHE). Pieces have a size that any way of carrying takes."""
+"""Packs the results of a search into files that can be carried to another machine: cuDNN's plans and the table of
+fusions. They come from the folder that programs take as machine.plan_cache (RINGTRAIN_PLAN_CACHE). The pieces are small
+enough for any way of carrying them."""
 import io
 import shutil
 import tarfile
 from pathlib import Path
 
 PIECE_BYTES = 15 << 20
-NAME = "search.tar.gz"  # then search.tar.gz.2, ...
+NAME = "search.tar.gz"  # the next pieces are search.tar.gz.2, ...
 
 
 def pieces_in(folder):
-    """In order; [] where there are none."""
+    """The pieces in a folder in their order, or []."""
     first = Path(folder) / NAME
     if not first.exists():
         return []
@@ -28,7 +29,8 @@ def add(archive, path, name):
 
 
 def pack(folder, out, most_pieces=2):
-    """Writes the pieces and returns (their paths, how many plans did not fit). The table comes first, then plans, the newest last."""
+    """Writes the pieces. Returns (their paths, the number of plans that did not fit). The table comes first, then the
+    plans, the newest last."""
     folder, out = Path(folder), Path(out)
     for old in pieces_in(out):
         old.unlink()
@@ -57,7 +59,8 @@ def pack(folder, out, most_pieces=2):
 
 
 def unpack(source, folder):
-    """Of a folder with pieces, or of the first piece itself. Returns the number of files; raises ValueError with advice."""
+    """Unpacks a folder with pieces, or the first piece itself. Returns the number of files. Raises ValueError with
+    advice."""
     source, folder = Path(source), Path(folder)
     pieces = pieces_in(source if source.is_dir() else source.parent)
     if not pieces or (not source.is_dir() and source.name != NAME):

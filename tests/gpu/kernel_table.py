@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The commands of ringtrain's ResNet-50 step on a GPU, each timed alone, beside the bound of the same work.
+"""Compares each command of ringtrain's ResNet-50 step on a GPU, timed alone, with the bound of the same work.
 
   tests/gpu/kernel_table.py [--precision bf16] [--batch 256]     runs build/bench/cuda_commands
-  tests/gpu/kernel_table.py --commands FILE.csv                  takes what it has printed before (of one precision)
+  tests/gpu/kernel_table.py --commands FILE.csv                  takes its output of one precision
 
-resnet50_kernels.csv holds, per image, the bytes and FLOPs of every kernel of a step whose batch norms are fused as in NVIDIA's
-MLPerf submissions (statistics in epilogues, scale-bias-ReLU in prologues, dReLU and the norm's sums behind the data gradient). A
-kernel's bound is the larger of bytes / bandwidth and FLOPs / peak; weights' bytes are those of batch 256. Commands and
-kernels meet by layer and kind: what is fused into a convolution here is part of its line there. Writes results/gpu/resnet50_kernels.csv
-and .md.
+resnet50_kernels.csv holds, per image, the bytes and FLOPs of every kernel of a step whose batch norms are fused as in
+NVIDIA's MLPerf submissions (statistics in epilogues, scale-bias-ReLU in prologues, dReLU and the norm's sums after the
+data gradient). A kernel's bound is the larger of bytes / bandwidth and FLOPs / peak. Bytes of weights are those of
+batch 256. Commands and kernels are matched by layer and kind: work that is fused into a convolution here counts in that
+convolution's line of the bound. Writes results/gpu/resnet50_kernels.csv and .md.
 """
 import argparse
 import csv
@@ -23,7 +23,7 @@ KINDS = ["forward", "norm forward", "data gradient", "weight gradient", "norm ba
 
 
 def kernel_place(name):
-    """(layer, kind) of a kernel of the bound: l1.0.conv3:dbn_apply -> layer1.0.conv3, norm backward."""
+    """Returns (layer, kind) of a kernel of the bound: l1.0.conv3:dbn_apply -> layer1.0.conv3, norm backward."""
     layer, _, what = name.partition(":")
     layer = re.sub(r"^l(\d)\.", r"layer\1.", layer).replace("down", "downsample")
     if what == "fprop":
@@ -42,7 +42,7 @@ def kernel_place(name):
 
 
 def command_place(part, name):
-    """(layer, kind) of a command: layer1.0.bn3 backward -> layer1.0.conv3, norm backward."""
+    """Returns (layer, kind) of a command: layer1.0.bn3 backward -> layer1.0.conv3, norm backward."""
     if "pool" in name:
         return "fc" if "average" in name else "conv1", f"norm {part}"
     found = re.search(r"(layer\d\.\d+\.)?(conv\d|bn\d|downsample|fc)", name)
@@ -75,7 +75,7 @@ def read_commands(options):
     said = done.stderr.splitlines()
     options.gaps = said[next((i for i, line in enumerate(said) if line.startswith("part: ")), len(said)):]
     if options.commands_to:
-        with open(options.commands_to, "a") as file:  # one table of several precisions
+        with open(options.commands_to, "a") as file:  # all precisions go into one table
             head, *lines = done.stdout.splitlines()
             file.writelines(([] if file.tell() else [f"precision,{head}\n"]) + [f"{options.precision},{line}\n" for line in lines])
     return done.stdout

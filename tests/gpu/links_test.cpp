@@ -1,5 +1,5 @@
-// Ranks that hand on what crosses a pipeline's cuts between GPUs: by NCCL's sends and receives, and through host memory.
-// Started by mpirun; several ranks on one GPU need a different NCCL_HOSTID each (tests/gpu/rank.sh).
+// Tests the messages that cross a pipeline's cuts between GPUs. They go through NCCL's sends and receives, or through
+// host memory. mpirun starts the ranks. Several ranks on one GPU need a different NCCL_HOSTID each (tests/gpu/rank.sh).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,15 +16,15 @@
 namespace ringtrain::cuda {
 namespace {
 
-constexpr std::int64_t kCount = 500'003;  // floats of a message
+constexpr std::int64_t kCount = 500'003;  // floats in a message
 constexpr std::int64_t kMicroBatches = 7;
 
 float value(std::int64_t i, std::int64_t micro_batch, int step) {
   return static_cast<float>((i * 7 + micro_batch * 13 + step * 5) % 1021);
 }
 
-// A stage that hands on what it is given: forward what comes, backward what it has kept of it (the last stage) or what
-// comes back.
+// A stage that passes on its inputs. The forward pass passes on what arrives. The backward pass passes on what arrives
+// from the next stage, or, on the last stage, what the forward pass has kept.
 class Relay final : public Program {
  public:
   Relay(Device& device, bool first, bool last, std::int64_t slots)
@@ -95,7 +95,7 @@ class GpuRanksLinks : public testing::TestWithParam<std::string> {
     if (GetParam() == "nccl" && !on_host_device() && visible_devices() < session().node_size() &&
         !nccl_may_share_devices())
       GTEST_SKIP() << "several ranks on one GPU, and NCCL_HOSTID is not set";
-    // The streams of this one go on while one of them waits for another rank.
+    // In this order of the host device, its other streams go on while one of them waits for another rank.
     if (on_host_device()) host_device_ = std::make_unique<HostDevice>(HostDeviceOptions{.order = {RunOrder::Kind::latest, 0}});
     const StageDevices devices{.sums = {}, .links = [this](Links& host, int rank, std::vector<Lane> lanes,
                                                           std::function<void()> poll) {

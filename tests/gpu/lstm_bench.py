@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""ringtrain's char-LSTM against PyTorch's nn.LSTM on one GPU, side by side: PyTorch, ringtrain, ringtrain, PyTorch.
+"""Compares ringtrain's char-LSTM with PyTorch's nn.LSTM on one GPU, in the order PyTorch, ringtrain, ringtrain,
+PyTorch.
 
   tests/gpu/lstm_bench.py                                 4x128, 4x512, 4x1024 at batches 128 ... 16384, bf16 and fp16
   tests/gpu/lstm_bench.py --only 4x512 --batch 4096 --precision bf16
   tests/gpu/lstm_bench.py --device cpu --tiny             shows that the scripts work, without a GPU
 
 Writes results/gpu/lstm.csv (a row for every shape, batch and precision) and lstm.md (the same as a table with targets).
-Rates are characters per second of whole training steps, wall-clock, medians over windows of both runs. PyTorch runs
-eager, in CUDA graphs and compiled, with fp32 weights and autocast; beside them, not counted in the ratio, CUDA graphs with
-weights of 16 bits, which train differently. The bound is that of a roofline: FLOPs, memory traffic with the gates kept
-once, and 3 us for each of the 2 (positions + layers - 1) dependent steps, at what this GPU reached in the same run.
+Rates are characters per second of whole training steps in wall-clock time. They are medians over windows of both runs.
+PyTorch runs eager, in CUDA graphs and compiled, with fp32 weights and autocast. CUDA graphs with 16-bit weights are
+listed as well, but do not count in the ratio, because they train differently. The bound is that of a roofline: FLOPs,
+memory traffic with the gates stored once, and 3 us for each of the 2 (positions + layers - 1) dependent steps, at the
+rates that this GPU reached in the same run.
 """
 import random
 
@@ -20,9 +22,9 @@ VOCABULARY = 128
 POSITIONS = 50
 SHAPES = {"4x128": (4, 128), "4x512": (4, 512), "4x1024": (4, 1024)}
 BATCHES = [128, 1024, 4096, 16384]
-# In this order, so that what the targets name is there when time runs out.
+# This order measures the cases with targets first, in case time runs out.
 ORDER = [(name, batch) for batch in (4096, 128, 1024, 16384) for name in ("4x512", "4x128", "4x1024")]
-# (shape, least batch, most) -> ratio to PyTorch; and characters per second on an H200.
+# RATIO_TARGETS: (shape, least batch, most) -> ratio to PyTorch. RATE_TARGETS: characters per second on an H200.
 RATIO_TARGETS = [("4x128", 0, 1024, 2.0), ("4x128", 0, 1 << 40, 1.3), ("4x512", 0, 256, 2.0), ("4x512", 0, 1 << 40, 1.3),
                  ("4x1024", 0, 256, 2.0), ("4x1024", 0, 1 << 40, 1.3)]
 RATE_TARGETS = {("4x512", 4096): 9e6, ("4x512", 16384): 9e6, ("4x1024", 4096): 3e6, ("4x1024", 16384): 3e6,
@@ -30,13 +32,14 @@ RATE_TARGETS = {("4x512", 4096): 9e6, ("4x512", 16384): 9e6, ("4x1024", 4096): 3
 
 
 def flops_per_character(layers, hidden):
-    """Forward, and twice that for backward; the first layer's one-hot input is a gather, which costs none."""
+    """FLOPs of the forward pass, and twice that for the backward pass. The first layer's one-hot input is a gather,
+    which needs none."""
     per_position = layers * 4 * hidden * hidden + (layers - 1) * 4 * hidden * hidden + hidden * VOCABULARY
     return 3 * 2 * per_position
 
 
 def bound(layers, hidden, positions, batch, flops, bytes_per_second):
-    """Characters per second that nothing can exceed; bytes as a fused LSTM moves them, 16-bit activations."""
+    """The most characters per second that are possible. Bytes are those of a fused LSTM with 16-bit activations."""
     per_layer = (2 * hidden + 5 * hidden + 5 * hidden + 4 * hidden + 8 * hidden + 4 * hidden) * 2
     weights = sum(4 * hidden * ((VOCABULARY if layer == 0 else hidden) + hidden) for layer in range(layers)) * 22
     moved = (layers * per_layer + (2 * hidden + 3 * VOCABULARY) * 2) * positions * batch + weights
@@ -46,7 +49,7 @@ def bound(layers, hidden, positions, batch, flops, bytes_per_second):
 
 
 def make_data():
-    """Made-up running text of VOCABULARY symbols."""
+    """Makes random text of VOCABULARY symbols."""
     if list(WORK.glob(f"text{VOCABULARY}-train-*.h5")):
         return
     symbols = [chr(code) for code in [*range(0x20, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]][:VOCABULARY]

@@ -1,6 +1,6 @@
-// What only a GPU can say. Without one every test is skipped, and counted as that; one that cannot be taken into use (a
-// driver without cuDNN) is one failure, and the tests are skipped for it. Under mpirun all ranks run the same
-// tests (GpuRanks) and share what GPUs there are.
+// Tests that need a GPU. Without one, every test is skipped and counted as skipped. If the GPU cannot be used (because
+// its driver has no cuDNN, for example), there is one failure, and all tests are skipped. Under mpirun all ranks run
+// the same tests (GpuRanks) and share the GPUs.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -15,7 +15,7 @@ namespace {
 
 const ringtrain::Session* the_session = nullptr;
 
-// A listener, not an environment: GoogleTest 1.12 counts what an environment skips as passed.
+// This is a listener, not an environment, because GoogleTest 1.12 counts tests that an environment skips as passed.
 class NeedsGpu : public testing::EmptyTestEventListener {
  public:
   bool failed() const { return failed_; }
@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   testing::UnitTest::GetInstance()->listeners().Append(needs_gpu);
   const ringtrain::Session session(&argc, &argv);
   the_session = &session;
-  if (session.rank() != 0) testing::GTEST_FLAG(output) = "";  // a report is written once
+  if (session.rank() != 0) testing::GTEST_FLAG(output) = "";  // only rank 0 writes the report
   ringtrain::cuda::watch_device();
   const int result = ringtrain::cuda::exit_code_of_tests(RUN_ALL_TESTS());
   ringtrain::cuda::release_gpu();

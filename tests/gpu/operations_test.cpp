@@ -1,5 +1,5 @@
-// Every operation that the layers of ResNet-50 and the LSTM ask cuDNN for, and every one that a GPU of this kind takes
-// by the recorded tables of plans, in each precision, plain and fused, against loops on the CPU.
+// Compares operations of cuDNN with loops on the CPU. The tests cover every operation of ResNet-50 and the LSTM, and
+// every operation that the recorded tables of plans list for this kind of GPU, in each precision, plain and fused.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,8 +21,8 @@
 namespace ringtrain::cuda {
 namespace {
 
-// |a - b| / |b| that roundings explain. fp32: other orders of adding. tf32: operands rounded to 10 bits, or cut. 16
-// bit: results rounded once, from sums that differ in their last bits.
+// The largest |a - b| / |b| that rounding explains. In fp32, sums are added in another order. In tf32, operands are
+// rounded or cut to 10 bits. In 16 bit, results are rounded once, from sums that differ in their last bits.
 double tolerance(const DnnOperation& op) {
   if (op.math == Math::tf32) return 3e-3;
   return op.type == Type::fp32 ? 2e-5 : op.type == Type::bf16 ? 6e-3 : 1.5e-3;
@@ -32,7 +32,7 @@ std::vector<float> values_of(const DnnOperation& op, const DnnTensor& tensor, st
   std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
   const bool scale = tensor.role == DnnRole::scale;
   const bool weights = tensor.role == DnnRole::w || tensor.role == DnnRole::b;
-  // Sums of about 1: nothing overflows in fp16.
+  // Sums are about 1, so that nothing overflows in fp16.
   const double terms = op.kind == DnnKind::matmul ? static_cast<double>(op.k) : static_cast<double>(op.c * op.r * op.r);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double normal = random_normal(key, i);
@@ -42,8 +42,8 @@ std::vector<float> values_of(const DnnOperation& op, const DnnTensor& tensor, st
   return values;
 }
 
-// The whole tensor's, and 1 when single elements are far off: more of them than ReLUs may decide differently whose
-// argument is nearly 0.
+// The difference of the whole tensors, or 1 when too many single elements are far off. A few may be, because a ReLU
+// with an argument close to 0 may be open in one result and closed in the other.
 double difference_of(const std::vector<float>& a, const std::vector<float>& b, double allowed) {
   const double whole = relative_difference(a.data(), b.data(), std::ssize(a));
   double squares = 0;
@@ -56,8 +56,8 @@ double difference_of(const std::vector<float>& a, const std::vector<float>& b, d
 
 struct Outcome {
   bool found = false;
-  double difference = 0;  // the worst of its results
-  bool same_bits = true;  // of its results when it runs again
+  double difference = 0;  // the largest among its results
+  bool same_bits = true;  // whether running it again gives the same bits
   std::string text;       // the engine, or why there is none
 };
 
@@ -112,7 +112,7 @@ Outcome compare(const DnnOperation& op) {
     const std::vector<float> a = load(tensors[t].type, result.data(), count),
                              b = load(tensors[t].type, on_cpu[t], count);
     const double difference = difference_of(a, b, tolerance(op));
-    if (!(difference <= outcome.difference)) outcome.difference = difference;  // NaN stays
+    if (!(difference <= outcome.difference)) outcome.difference = difference;  // keeps a NaN
   }
   for (int repetition = 0; repetition < 3; ++repetition) {
     device.run(*plan, on_gpu, workspace.data(), stream);
@@ -122,7 +122,7 @@ Outcome compare(const DnnOperation& op) {
   return outcome;
 }
 
-// Keeps what programs ask for while they are compiled.
+// Keeps the operations that programs ask for while they are compiled.
 class Asking final : public HostDevice {
  public:
   using HostDevice::plan;
@@ -163,8 +163,8 @@ bool of_precision(const DnnOperation& op, Precision precision) {
   return false;
 }
 
-// With fewer samples than on record: loops on the CPU are slow. The host device's are narrow, too: the same fusions,
-// windows and strides.
+// Makes the operation smaller than recorded, because loops on the CPU are slow. It has fewer samples, and on the host
+// device fewer channels. Fusions, windows and strides stay.
 DnnOperation of_size(DnnOperation op, std::int64_t samples) {
   if (op.kind == DnnKind::matmul) {
     if (on_host_device())
@@ -178,7 +178,7 @@ DnnOperation of_size(DnnOperation op, std::int64_t samples) {
   return op;
 }
 
-// What this kind of GPU takes by the record, fused or not, in this precision.
+// The operations that the record lists for this kind of GPU in this precision, fused or plain.
 std::vector<DnnOperation> operations_on_record(Precision precision, std::int64_t samples) {
   const std::string device = on_host_device() ? "h200" : recorded_device(gpu().facts());
   std::vector<DnnOperation> operations;
@@ -193,8 +193,8 @@ bool is_plain(const DnnOperation& op) {
   return op.prologue == Prologue::none && op.epilogue == Epilogue::none && op.engine == Engine::general;
 }
 
-// Every one once, the most important first, because the time is limited: what the programs cannot do without, then
-// what is fused, then the plain ones of other models.
+// Lists every operation once, the most important ones first, because the time is limited. The operations that the
+// programs need come first, then fused ones, then plain ones of other models.
 std::vector<DnnOperation> all_operations(Precision precision, std::int64_t samples) {
   std::vector<DnnOperation> fused, others, operations;
   std::set<std::string> keys;
@@ -242,7 +242,8 @@ TEST_P(GpuOperations, EqualLoopsOnTheCpu) {
   EXPECT_GT(checked, 0);
 }
 
-// In bf16 an H200 takes data gradients with their ReLU's and norm's sums, some writing the ReLU's output as well.
+// In bf16 an H200 has data gradients fused with the ReLU and the sums of the norm before them. Some of them also write
+// the ReLU's output.
 TEST(GpuOperationsOnRecord, HaveTheFusedDataGradientsOfAnH200) {
   std::map<Epilogue, int> gradients;
   int sums = 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The training step of the char-LSTM in PyTorch on a GPU: nn.LSTM, time-major, on rows of an identity matrix; nn.Linear on every
-position; mean cross-entropy; fused Adam. Random tokens in device memory. See peer_tools.py; a case has layers, hidden,
-positions, vocabulary, batch, dropout, precision and way."""
+"""The training step of the char-LSTM in PyTorch on a GPU: nn.LSTM, time-major, on rows of an identity matrix; nn.Linear
+on every position; mean cross-entropy; fused Adam. Random tokens lie in device memory. See peer_tools.py. A case has
+layers, hidden, positions, vocabulary, batch, dropout, precision and way."""
 import peer_tools
 from peer_tools import TYPES, Training, torch
 

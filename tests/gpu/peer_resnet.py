@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The training step of torchvision's ResNet in PyTorch on a GPU: channels_last, autocast, fused SGD with momentum and weight
-decay, mean cross-entropy. Random pixels (u8, NHWC) in device memory, normalised in the step. See peer_tools.py; a case
-has depth, size, batch, precision and way."""
+"""The training step of torchvision's ResNet in PyTorch on a GPU: channels_last, autocast, fused SGD with momentum and
+weight decay, mean cross-entropy. Random pixels (u8, NHWC) lie in device memory and are normalised in the step. See
+peer_tools.py. A case has depth, size, batch, precision and way."""
 import sys
 
 import peer_tools
@@ -25,7 +25,7 @@ def make_training(case, device):
 
     def loss(network, batch):
         pixels, labels = batch
-        x = (pixels.permute(0, 3, 1, 2).float() - mean) / std  # channels_last already
+        x = (pixels.permute(0, 3, 1, 2).float() - mean) / std  # this is channels_last already
         return torch.nn.functional.cross_entropy(network(x).float(), labels)
 
     def optimizer(parameters):

@@ -1,7 +1,8 @@
-"""What PyTorch's sides of the GPU benchmarks share: the ways to run a training step (eager, compiled, CUDA graphs), windows of
-timed steps, peak memory, and what the device reaches in a matrix product and a copy. A side reads one JSON object from
-its input, {"cases": [...], "device": ..., "windows": ..., "window_seconds": ..., "warmup_seconds": ..., "case_seconds": ...},
-and prints the machine's JSON object (first: the run may be ended early), then one per case."""
+"""Shared by PyTorch's sides of the GPU benchmarks: the ways to run a training step (eager, compiled, CUDA graphs),
+windows of timed steps, peak memory, and the rates that the device reaches in a matrix product and in a copy. A side
+reads one JSON object from its input, {"cases": [...], "device": ..., "windows": ..., "window_seconds": ...,
+"warmup_seconds": ..., "case_seconds": ...}. It prints the machine's JSON object first, because the run may be ended
+early, and then one object per case."""
 import contextlib
 import gc
 import json
@@ -23,7 +24,8 @@ def synchronize(device):
 
 
 class Training:
-    """One training step of `model`: loss(model, batch) -> scalar. fp32 weights and autocast, or weights of the type itself."""
+    """One training step of `model`, where loss(model, batch) returns a scalar. It uses fp32 weights and autocast, or
+    weights of the precision itself."""
 
     def __init__(self, model, make_optimizer, loss, batches, case, device):
         self.model, self.loss, self.batches, self.device = model, loss, batches, device
@@ -55,7 +57,7 @@ class Training:
         return self.train_on(self.batches[number % len(self.batches)])
 
     def make_graph(self):
-        """The whole step, captured once; a replay is preceded by the copy of its batch to where the graph reads it."""
+        """Captures the whole step once. Before each replay, its batch is copied to where the graph reads it."""
         if self.device != "cuda":
             raise RuntimeError("CUDA graphs need a GPU")
         static = [part.clone() for part in self.batches[0]]
@@ -79,7 +81,7 @@ class Training:
 
 
 def rates(step, samples, options, device):
-    """Samples per second of each window."""
+    """Returns the samples per second of each window."""
     start, done, loss = time.perf_counter(), 0, None
     while done < 3 or time.perf_counter() - start < options["warmup_seconds"]:
         loss = step(done)
@@ -117,7 +119,8 @@ def best_time(work, device, tries=10):
 
 
 def ceilings(precision, device):
-    """FLOP/s of a large matrix product on random numbers, bytes per second of a copy (read and written)."""
+    """Returns the FLOP/s of a large matrix product on random numbers, and the bytes per second of a copy (read and
+    written)."""
     size = 8192 if device == "cuda" else 512
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     a, b = (torch.randn(size, size, device=device).to(TYPES[precision]) for _ in range(2))
@@ -154,7 +157,7 @@ def main(make_training):
     for case in options["cases"]:
         try:
             result = run_case(make_training, case, options)
-        except Exception as error:  # a way that does not run is a result: its reason stands in the table
+        except Exception as error:  # a way that does not run is a result; the table shows its reason
             result = {"failed": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:200]}
         print(json.dumps({"case": case, **result}), flush=True)
         gc.collect()

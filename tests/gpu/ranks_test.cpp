@@ -1,5 +1,5 @@
-// Ranks that sum gradients on GPUs: NCCL itself, and through host memory. Started by mpirun; one rank alone is a test,
-// too. Several ranks on one GPU need a different NCCL_HOSTID each (tests/gpu/rank.sh).
+// Tests ranks that sum gradients on GPUs, by NCCL itself and through host memory. mpirun starts the ranks. One rank
+// alone is a valid test, too. Several ranks on one GPU need a different NCCL_HOSTID each (tests/gpu/rank.sh).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ class GpuRanks : public testing::TestWithParam<std::string> {
   std::unique_ptr<DeviceCommunicator> sums_;
 };
 
-// Whole numbers below 2^6: exact in every type, for up to 4 ranks also their sums.
+// Whole numbers below 2^6. They and their sums over up to 4 ranks are exact in every type.
 float value(std::int64_t i, int rank, int step) {
   return static_cast<float>((i * 7 + rank * 13 + step * 5) % 127 - 63);
 }
@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, GpuRanks,
                            return name;
                          });
 
-// A rank that does not come: the others must say so, end NCCL and have a device that still works.
+// One rank does not take part in a sum. The other ranks must say so, end NCCL, and keep a device that works.
 TEST(GpuRanksAbort, ARankThatDoesNotComeIsNamedByItsBucketAndTheDeviceLives) {
   if (session().size() < 2) GTEST_SKIP() << "needs two ranks";
   if (on_host_device() || (visible_devices() < session().node_size() && !nccl_may_share_devices()))
@@ -156,7 +156,7 @@ TEST(GpuRanksAbort, ARankThatDoesNotComeIsNamedByItsBucketAndTheDeviceLives) {
   const auto ring = make_mpi_communicator(session().job(), 1 << 17);
   const auto sums = make_nccl_communicator(nccl_api(), gpu(), *ring, {.timeout_seconds = 3});
   auto* const vector = static_cast<float*>(sums->allocate(kCount * 4));
-  sums->sum(std::span<float>(vector, kCount));  // all of them: connections are there
+  sums->sum(std::span<float>(vector, kCount));  // this sum of all ranks makes the connections
   const Event end = gpu().make_event();
   std::string error;
   const double begin = now_seconds();

@@ -30,7 +30,7 @@ std::vector<RecordedOperation> recorded_operations(const std::string& device) {
   if (!std::getline(in, line))
     throw Error(cat(path, " cannot be read"), "Start it in the repository's folder, or set RINGTRAIN_ROOT to it.");
   std::vector<RecordedOperation> all;
-  while (std::getline(in, line)) {  // cudnn, description, graph, operation, answer
+  while (std::getline(in, line)) {  // columns: cudnn, description, graph, operation, answer
     std::istringstream row(line);
     std::string cudnn, description, graph, key, answer;
     std::getline(row, cudnn, ',') && std::getline(row, description, ',') && std::getline(row, graph, ',') &&

@@ -1,4 +1,4 @@
-// What a GPU of this kind takes by the recorded tables of plans: results/cuda_plans_DEVICE.csv.
+// Reads the recorded tables of plans, results/cuda_plans_DEVICE.csv, which say which operations a kind of GPU supports.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,14 @@ namespace ringtrain::cuda {
 struct RecordedOperation {
   DnnOperation operation;
   PlanAnswer answer;
-  std::string cudnn;  // that answered
+  std::string cudnn;  // version of cuDNN that gave the answer
 };
 
-// "h200" of "NVIDIA H200"; else the one of the same compute capability; "": none is recorded.
+// Returns "h200" for "NVIDIA H200". For another name, returns the recorded device of the same compute capability, or ""
+// if none is recorded.
 std::string recorded_device(const DeviceFacts& facts);
-// Of RINGTRAIN_ROOT's table ("": the working folder's), in its order. Throws Error where there is none.
+// Returns the rows of the table of RINGTRAIN_ROOT (or of the working folder, if it is not set) in their order. Throws
+// Error if there is no table.
 std::vector<RecordedOperation> recorded_operations(const std::string& device);
 
 }  // namespace ringtrain::cuda

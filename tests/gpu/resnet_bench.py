@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""ringtrain's ResNet-50 at 224 px against torchvision's in PyTorch on one GPU, side by side: PyTorch, ringtrain, ringtrain,
-PyTorch.
+"""Compares ringtrain's ResNet-50 at 224 px with torchvision's in PyTorch on one GPU, in the order PyTorch, ringtrain,
+ringtrain, PyTorch.
 
   tests/gpu/resnet_bench.py                                   batch 256 and 512, bf16 and fp16, synthetic and real input
   tests/gpu/resnet_bench.py --precision bf16 --batch 256 --photographs FOLDER
   tests/gpu/resnet_bench.py --side ringtrain --input raw      ringtrain alone (or pytorch), one kind of input
   tests/gpu/resnet_bench.py --device cpu --tiny               shows that the scripts work, without a GPU
 
-Writes results/gpu/resnet.csv (a row for every batch, precision and input) and resnet.md (the same as a table with targets).
-Rates are images per second of whole steps, wall-clock, medians over windows of both runs. Input raw: pixels of the final size,
-stored decoded; jpeg: JPEGs of photographs, decoded, cropped and flipped during the step. PyTorch, eager, in CUDA graphs
-and compiled, has random pixels in device memory; channels_last, autocast. `--worker N` measures batch norm over groups of N
-samples (ringtrain alone) as well. With build/bench/cuda_commands there, a table kernel by kernel follows (kernel_table.py).
+Writes results/gpu/resnet.csv (a row for every batch, precision and input) and resnet.md (the same as a table with
+targets). Rates are images per second of whole steps in wall-clock time. They are medians over windows of both runs.
+With input raw, pixels of the final size are stored decoded. With input jpeg, JPEGs of photographs are decoded, cropped
+and flipped during the step. PyTorch runs eager, in CUDA graphs and compiled, with random pixels in device memory,
+channels_last and autocast. `--worker N` also measures batch norm over groups of N samples (ringtrain alone). If
+build/bench/cuda_commands exists, a table of all kernels follows (kernel_table.py).
 """
 import shutil
 import subprocess
@@ -23,13 +24,14 @@ from bench_tools import about, call, write
 
 BATCHES, CLASSES, IMAGES = [256, 512], 1000, 2048
 PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
-# Images per second on an H200, and ratios.
+# Targets: images per second on an H200, and ratios.
 RATE_TARGET, RATIO_TARGET, INPUT_TARGET = 8000, 1.5, 0.98
 RECORD = 7953  # NVIDIA, MLPerf v4.0, per H200, fp16
 
 
 def bound(batch, flops, bandwidth):
-    """Images per second of kernels run one after the other, fused as in resnet50_kernels.csv; weights at this batch's share."""
+    """Images per second of kernels that run one after the other, fused as in resnet50_kernels.csv. The bytes of weights
+    are shared by the images of this batch."""
     import csv
     seconds = 0.0
     with open(Path(__file__).parent / "resnet50_kernels.csv") as file:
@@ -42,7 +44,8 @@ def bound(batch, flops, bandwidth):
 
 
 def make_data(options, size):
-    """Two data sets of the same photographs: their JPEGs, and pixels of the final size. Returns their names and what they are."""
+    """Makes two data sets of the same photographs: their JPEGs, and pixels of the final size. Returns their names and
+    descriptions."""
     photographs = Path(options.photographs) if options.photographs else PHOTOGRAPHS
     classes = photographs / "classes1000.txt"
     what = f"{len(list(photographs.glob('*.JPEG')))} photographs"
@@ -52,11 +55,11 @@ def make_data(options, size):
         what, photographs = "made-up images of a photograph's size", WORK / "photographs"
         classes = photographs / "classes1000.txt"
         if not classes.exists():
-            shutil.rmtree(photographs, ignore_errors=True)  # what an earlier call left half made
+            shutil.rmtree(photographs, ignore_errors=True)  # an earlier call may have left it half made
             photographs.mkdir(parents=True)
             make_pictures(photographs, options.python)
             classes.write_text("".join(f"c{i:04d}\tclass_{i}\n" for i in range(CLASSES)))
-    # Every image several times, under names of its own: an epoch has to hold some batches.
+    # Copies every image several times under other names, because an epoch has to hold several batches.
     images = sorted(photographs.glob("*.JPEG"))
     times = 1 if options.tiny else -(-IMAGES // len(images))
     folder, listing = WORK / f"{times}_times", WORK / "photographs.txt"
@@ -145,7 +148,7 @@ def main():
              for kind in options.input or ["raw", "jpeg"] for precision in options.precisions for batch in batches]
     if options.worker:
         cases += [{**case, "worker": options.worker} for case in cases if case["input"] == "raw"]
-    # PyTorch has one kind of input and one kind of batch norm: each batch and precision is measured once.
+    # PyTorch has one kind of input and one kind of batch norm, so it measures each batch and precision once.
     key = lambda case: (case["batch"], case["precision"])
     measured = []
     found, machine = compare("peer_resnet.py", key, cases,

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What the compiled CUDA kernels take of a GPU, from what ptxas said when they were compiled.
+"""Checks the registers and memory that the compiled CUDA kernels need, as ptxas reported them during compilation.
 
-  tests/gpu/resources.py            compares with results/cuda_kernel_resources.csv; exit code 1 when a kernel spills
-                                    registers to memory, or when a kernel's row is not the recorded one
+  tests/gpu/resources.py            compares with results/cuda_kernel_resources.csv; the exit code is 1 when a kernel
+                                    spills registers to memory, or when a kernel's row is not the recorded one
   tests/gpu/resources.py --record   writes the table
 
-The table is compiled in: grids are sized by it (src/backend/cuda/kernels/occupancy.h). Another nvcc chooses other registers,
-so rows are compared only with the version that the table names; spills always.
+The table is compiled into the program, which sizes grids by it (src/backend/cuda/kernels/occupancy.h). Another version
+of nvcc chooses other registers, so rows are compared only with the version that the table names. Spills are always
+checked.
 """
 import argparse
 import csv
@@ -23,7 +24,7 @@ TYPES = {"float": "fp32", "Bf16": "bf16", "Fp16": "fp16"}
 
 
 def setting(name):
-    """Of build/config.mk."""
+    """Reads a setting of build/config.mk."""
     match = re.search(rf"^{name} := (.*)$", (ROOT / "build" / "config.mk").read_text(), re.M)
     return match.group(1).strip() if match else ""
 
@@ -66,7 +67,7 @@ def write(rows):
 
 
 def differences(rows):
-    """Sentences about what is not as recorded."""
+    """Sentences about differences from the record."""
     if not RECORD.exists():
         return [f"{RECORD.relative_to(ROOT)} is missing"]
     with RECORD.open() as file:

@@ -1,5 +1,5 @@
-// Whole programs on the GPU: the CPU backend's training curve, the same bits each time, with graphs and without, and
-// the memory that was predicted.
+// Trains whole programs on the GPU. The tests compare the training curve with the CPU backend's, check that every run
+// gives the same bits, with graphs and without, and compare the memory with the prediction.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -16,7 +16,7 @@ namespace {
 struct Case {
   const char* name;
   std::function<Task()> task;
-  // Of the gradient, by roundings of 2^-11 (tf32, fp16) and 2^-9 (bf16): the bounds of
+  // Tolerances of the gradient for roundings of 2^-11 (tf32, fp16) and 2^-9 (bf16), as in
   // unit/cuda_image_programs_test.cpp.
   double half_gradient, bf16_gradient;
 };
@@ -43,18 +43,18 @@ std::vector<Case> cases() {
   };
 }
 
-FusionTable& choices() {  // one search for all tests: what is compared bit for bit has to choose alike
+FusionTable& choices() {  // one search for all tests, because the same bits need the same choices
   static FusionTable table(setting("RINGTRAIN_GPU_SECONDS", 20));
   return table;
 }
 
-// Where plans and timed fusions are kept for the next program; "": nowhere.
+// The folder where plans and timed fusions are kept for the next program, or "" for none.
 std::string plan_cache() {
   const char* folder = std::getenv("RINGTRAIN_PLAN_CACHE");
   return folder != nullptr ? folder : "";
 }
 
-// The network and the batch that speed is measured with; narrow on the host device.
+// The network and the batch with which speed is measured. They are smaller on the host device.
 constexpr std::int64_t kMeasuredBatch = 256;
 Graph measured_resnet() {
   return on_host_device() ? small_resnet(50, 8, "imagenet", 32) : small_resnet(50, 64, "imagenet", 224, 0, 1000);
@@ -75,7 +75,7 @@ TEST_P(GpuTraining, TwentyStepsFollowTheCpusCurve) {
   task.steps = 20;
   const Curve cpu = train_on_cpu(task), device = train_on_gpu(task);
   for (std::size_t step = 0; step < cpu.sums.size(); ++step) {
-    // Roundings grow from step to step.
+    // Rounding errors grow from step to step.
     const double allowed = 1e-5 * std::pow(1.4, static_cast<double>(step));
     EXPECT_NEAR(device.sums[step].loss, cpu.sums[step].loss, allowed * cpu.sums[step].loss) << "step " << step;
     EXPECT_EQ(device.sums[step].targets, cpu.sums[step].targets);
@@ -137,7 +137,7 @@ TEST_P(GpuTraining, WhatIsRecomputedOrOffloadedChangesNoBit) {
 INSTANTIATE_TEST_SUITE_P(Networks, GpuTraining, testing::ValuesIn(cases()),
                          [](const auto& information) { return std::string(information.param.name); });
 
-// One small network of each family: the first look at a GPU.
+// One small network of each family.
 std::vector<Case> families() {
   const auto cnn = [] {
     ModelConfig config;
@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Families, GpuGraphs, testing::ValuesIn(families()),
 
 TEST(GpuMemory, AProgramTakesWhatItPredicts) {
   const Graph graph = measured_resnet();
-  const std::int64_t samples = measured_batch();  // as the search of fusions: the plans are there
+  const std::int64_t samples = measured_batch();  // the same as in the search, so that plans exist
   FusionTable kept(0);
   load_kept_fusions(plan_cache(), kept);
   const auto backend = make_backend(gpu(), {.fusions = &kept});
@@ -179,7 +179,7 @@ TEST(GpuMemory, AProgramTakesWhatItPredicts) {
   program->allocate();
   const std::int64_t allocated = gpu().allocated_bytes() - allocated_before;
   const DeviceFacts& facts = gpu().facts();
-  // The second: CUDA's context and whoever else is there.
+  // The memory taken before is that of CUDA's context and of other processes.
   std::printf("predicted %.1f MiB, allocated %.1f MiB; %.1f MiB were taken before\n",
               static_cast<double>(predicted) / 1048576, static_cast<double>(allocated) / 1048576,
               static_cast<double>(facts.memory_bytes - facts.free_bytes) / 1048576);
@@ -210,7 +210,7 @@ TEST(GpuMemory, WhatTravelsIsCarriedBesideThePass) {
   EXPECT_LE(bytes(*program), bytes(*plain));
 }
 
-// The one search: every later program takes what it keeps. Each precision has half of the time.
+// The only search. Every later program takes its results. Each precision has half of the time.
 class GpuFusions : public testing::TestWithParam<Precision> {};
 
 TEST_P(GpuFusions, OfResNet50AreSearchedAndKept) {

@@ -1,4 +1,4 @@
-// AdaScale SGD in the trainer, on any number of ranks, on the CPU and on (host) devices.
+// Tests AdaScale SGD in the trainer on any number of ranks, on the CPU and on (host) devices.
 #include "run/adascale_plan.h"
 #include "run/course.h"
 #include "run/plan_tables.h"
@@ -25,7 +25,7 @@ void expect_same_curve(const std::vector<StepReport>& is, const std::vector<Step
   }
 }
 
-// In one bucket of gradients and in several.
+// The gradients lie in one bucket or in several buckets.
 TEST_F(AdaScaleOfARun, TheGainIsTheEfficiencyOfTheMeasuredNoiseScaleTimesS) {
   for (const auto& [on_device, bucket_mib] : {std::pair{false, "0"}, {false, "0.004"}, {true, "0"}, {true, "0.004"}}) {
     TrainingRank run(experiment("names", adascale + Settings{cat("communication.bucket_mib=", bucket_mib)}), on_device);
@@ -46,7 +46,7 @@ TEST_F(AdaScaleOfARun, TheGainIsTheEfficiencyOfTheMeasuredNoiseScaleTimesS) {
   }
 }
 
-// The mean of the first 1000 / S = 250 steps: of both numbers, then divided.
+// The trainer averages both numbers over the first 1000 / S = 250 steps and divides the averages.
 TEST_F(AdaScaleOfARun, TheGainIsOfTheAverages) {
   TrainingRank run(experiment("names", adascale), false);
   double variance = 0, gradient = 0;
@@ -135,14 +135,14 @@ TEST_F(AdaScaleOfARun, GoesOnInMidAverageBitForBitAfterAResume) {
   }
 }
 
-// A device is given the next step's first pass before its host has learned the gain.
+// The device gets the first pass of the next step before the host has learned the gain.
 TEST_F(AdaScaleOfARun, ADeviceDoesNotWaitForTheHost) {
   TrainingRank run(experiment("names", adascale), true);
   run.steps(2);
   EXPECT_EQ(run.passes(), 2 * run.plan.batch.accumulation + 1);
 }
 
-// One place behind the gradients, padded.
+// AdaScale needs one value after the gradients, padded to 256 bytes.
 TEST_F(AdaScaleOfARun, TakesTheMemoryThatIsPlanned) {
   const auto bytes_of = [&](const Settings& settings) {
     TrainingRank run(experiment("names", settings), false);
@@ -171,7 +171,8 @@ TEST_F(AdaScaleOfARun, EndsWhenItsScaleInvariantEpochsAreOver) {
       << "stop.steps counts updates";
 }
 
-// What `plan` prints: the course by scale-invariant steps, and between which numbers of updates the run will end.
+// `plan` prints the learning rate by scale-invariant steps. It also prints the smallest and the largest number of
+// updates after which the run can end.
 TEST_F(AdaScaleOfARun, ThePlanSaysBetweenHowManyStepsItEnds) {
   TrainingRank run(experiment("names", adascale + Settings{"stop.steps=0", "stop.epochs=2"}), false);
   const std::int64_t end = run.plan.base_schedule.total_steps;

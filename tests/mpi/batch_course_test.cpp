@@ -1,5 +1,5 @@
-// A run whose batch changes: by its schedule, with the noise scale, at the end of an epoch. On the CPU and on (host)
-// devices, on any number of ranks.
+// Tests runs whose batch changes by its schedule, with the noise scale, or at the end of an epoch. They run on the CPU
+// and on (host) devices, on any number of ranks.
 #include "training_rank.h"
 
 namespace ringtrain {
@@ -14,7 +14,7 @@ class BatchOfARun : public TrainerTest {
   }
 };
 
-// From a checkpoint after every one of the first `count` steps, the run goes on as if it had not been interrupted.
+// Resumes from a checkpoint after each of the first `count` steps. Each resumed run must equal the uninterrupted run.
 void expect_resumes_anywhere(const Experiment& e, bool on_device, int count) {
   TrainingRank whole(e, on_device);
   std::vector<Checkpoint> checkpoints;
@@ -88,7 +88,7 @@ TEST_F(BatchOfARun, IsTheSameOnAnyNumberOfRanks) {
   }
 }
 
-// Any noise is enough; the bound needs four steps.
+// With this factor any noise is large enough. The lower bound of the noise scale is known after four steps.
 const Settings follows = {
     "batch.follow_noise=1000000", "batch.largest=960",   "batch.patience=700", "batch.micro=30", "batch.worker=30",
     "noise.small_batch=60",       "noise.half_life=2400"};
@@ -133,7 +133,8 @@ TEST_F(BatchOfARun, ThatFollowsTheNoiseRefusesACheckpointOfALargerBatch) {
             std::string::npos);
 }
 
-// The last batch of an epoch is a batch of its true size: compared with a run of that batch, from the same place.
+// The last batch of an epoch is shorter. The test compares its step with a step of a run that has this batch size and
+// starts from the same position.
 TEST_F(BatchOfARun, AnEpochsLastBatchIsOneOfItsTrueSize) {
   if (session().size() > 1) GTEST_SKIP() << "its runs have one rank";
   for (const char* blanks : {"counted", "masked"}) {

@@ -27,14 +27,15 @@ struct Cut {
   std::size_t chunk_bytes, max_count;
 };
 
-// One element a message; odd; smaller than a cache line; several lanes a slot; everything in one message.
+// The cuts are one element a message, an odd number of elements, less than a cache line, several lanes a slot, and
+// everything in one message.
 const Cut kCuts[] = {{4, 0x7fffffff}, {20, 0x7fffffff}, {256, 7}, {1024, 0x7fffffff}, {262144, 0x7fffffff}};
 
 TEST(Communicator, SumsEveryElementOverRanksForOddSizesAndCuts) {
   for (const Cut& cut : kCuts) {
     const auto communicator = make_mpi_communicator(session().job(), cut.chunk_bytes, cut.max_count);
     for (const std::size_t count : odd_sizes(session().size())) {
-      if (cut.chunk_bytes < 1024 && count > 5000) continue;  // a message per element: minutes
+      if (cut.chunk_bytes < 1024 && count > 5000) continue;  // one element a message would take minutes
       std::vector<float> values = exact_values(session().rank(), count);
       communicator->sum(values);
       EXPECT_EQ(values, exact_sums(session().size(), count))
@@ -69,7 +70,7 @@ TEST(Communicator, ManySumsUnderWayFinishInAnyOrderOfWaiting) {
   std::vector<std::unique_ptr<Pending>> pending;
   for (int i = 0; i < sums; ++i) values.push_back(exact_values(session().rank(), static_cast<std::size_t>(i * i), i));
   for (auto& vector : values) pending.push_back(communicator->start_sum(vector));
-  // Each rank waits in another order.
+  // Each rank waits for the sums in another order.
   for (int i = 0; i < sums; ++i) {
     const int next = (i * 17 + session().rank() * 5) % sums;
     wait(*pending[static_cast<std::size_t>(next)]);

@@ -1,5 +1,6 @@
-// Ranks that train with their gradients on a (host) device: by NCCL, whose sum is here the ring over MPI, and through
-// host memory. Streams run in any order that events allow, on each rank another one.
+// Tests ranks that train with their gradients on a (host) device. The sums go through NCCL, which the ring over MPI
+// stands for here, or through host memory. The streams run in any order that events allow, and in another order on each
+// rank.
 #include <cmath>
 #include <random>
 
@@ -24,13 +25,13 @@ constexpr std::int64_t kCount = 777;
 constexpr std::int64_t kBucket = 100;
 constexpr std::size_t kChunkBytes = 256;
 
-// The gradient of sum (w_i - t_i(rank, step))^2 / 2.
+// The gradient of the loss, which is the sum of (w_i - t_i(rank, step))^2 / 2.
 float gradient(float weight, std::int64_t i, int step) {
   const auto target = static_cast<float>(std::sin(static_cast<double>(i + 31 * step + 7 * session().rank())));
   return (weight - target) / static_cast<float>(session().size());
 }
 
-// The weights after some steps; `average` makes the gradients' sum over ranks, in place.
+// Returns the weights after some steps. `average` replaces the gradients by their sum over ranks.
 std::vector<float> train(const std::function<void(std::vector<float>&, std::span<double>)>& average) {
   std::vector<float> weights(kCount, 0.5f), gradients(kCount);
   for (int step = 0; step < 6; ++step) {
@@ -81,7 +82,7 @@ std::vector<float> trained_on(HostDevice& device, DeviceCommunicator& communicat
   return weights;
 }
 
-// Whatever the streams' order: at once, as late as possible, and two random ones.
+// The orders in which the streams run: at once, as late as possible, and two random orders.
 std::vector<RunOrder> orders() {
   const auto rank = static_cast<std::uint64_t>(session().rank());
   return {{RunOrder::Kind::at_issue, 0},
@@ -153,7 +154,7 @@ TEST(DeviceCommunicator, AVectorOfRank0ReachesAllDevices) {
   }
 }
 
-// Pieces of equal length and others, in fp32 and rounded; the values are exact in all types.
+// The pieces have equal or different lengths, in fp32 and in rounded types. All types hold the values exactly.
 TEST(DeviceCommunicator, HalvesOfSumsAndSumsOnOneRankAreThoseOfHostMemory) {
   const auto value = [](int rank, std::int64_t i) { return static_cast<float>((i * 7 + rank * 13) % 29 - 14); };
   const int ranks = session().size(), rank = session().rank();
@@ -240,7 +241,7 @@ TEST(DeviceCommunicator, RanksOfANodeTakeOneDeviceEachAndAllOfThemSeeTooFew) {
                           false),
             0);
   all.pop_back();
-  EXPECT_THROW(choose_device(session().job(), all, false), Error);  // not the last rank alone: the others would go on
+  EXPECT_THROW(choose_device(session().job(), all, false), Error);  // all ranks throw, or the others would go on
 }
 
 }  // namespace

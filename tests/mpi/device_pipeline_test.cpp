@@ -1,4 +1,5 @@
-// A pipeline on (host) devices is the run of one rank on a device: by NCCL's sends and receives, and through host memory.
+// Compares a pipeline on (host) devices with the run of one rank on a device. Messages go through NCCL's sends and
+// receives, or through host memory.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -14,7 +15,7 @@ constexpr const char* kResNet = "{kind: resnet, depth: 18, width: 16, stem: smal
 
 class DevicePipelineTest : public PipelineTest {
  protected:
-  // More ranks than two take turns on the cores of a small machine.
+  // Some tests run on two ranks only, because more ranks would have to share the cores of a small machine.
   static bool has_two_ranks() { return session().size() == 2; }
   static Experiment on_devices(Experiment e, int stages, const std::string& schedule, const std::string& library) {
     e.communication.library = library;
@@ -64,7 +65,7 @@ TEST_F(DevicePipelineTest, SixteenBitStorage) {
   if (!has_two_ranks()) GTEST_SKIP() << "two ranks are enough";
   expect_same_run_on_devices(text("names", {"precision=bf16"}), 10, 2e-2, 1e-3, {"1f1b"}, {"nccl"});
 }
-// A loss scale that overflows on one stage: no stage applies the update.
+// The gradients overflow on one stage only, and yet no stage may apply the update.
 TEST_F(DevicePipelineTest, AllStagesSkipAnUpdateThatOverflows) {
   if (!has_two_ranks()) GTEST_SKIP() << "two ranks are enough";
   const Experiment e = text("names", {"precision=fp16", "loss_scale.initial=16777216"});
@@ -100,14 +101,14 @@ TEST_F(DevicePipelineTest, GoesOnFromARingAndARingFromIt) {
     TrainingRank as_ring(e, true, &of_pipe), from_ring(piped, true, &of_ring), again(piped, true, &of_pipe);
     for (int step = 0; step < 2; ++step) {
       const StepReport expected = pipe.trainer->step({});
-      EXPECT_EQ(again.trainer->step({}).loss, expected.loss);  // bit for bit
+      EXPECT_EQ(again.trainer->step({}).loss, expected.loss);  // equal bit for bit
       EXPECT_NEAR(as_ring.trainer->step({}).loss, expected.loss, 1e-4 * expected.loss);
       EXPECT_NEAR(from_ring.trainer->step({}).loss, expected.loss, 1e-4 * expected.loss);
     }
   }
 }
 
-// Vectors that NCCL sums take whole pages of its own, which the plan's estimate covers.
+// NCCL takes whole pages of its own for the vectors that it sums. The plan's estimate includes them.
 TEST_F(DevicePipelineTest, MemoryIsWhatWasPlanned) {
   if (session().size() == 3) GTEST_SKIP() << "two and four ranks are enough";
   for (const int stages : possible_stages())

@@ -1,5 +1,5 @@
-// Sharded state and synchronous servers on (host) devices, by NCCL and through host memory, against the ring on the same
-// devices.
+// Compares sharded state and synchronous servers on (host) devices with the ring on the same devices. Messages go
+// through NCCL or through host memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,8 +37,8 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
   return largest;
 }
 
-// Sums of two ranks have the same bits in every order, so that the weights have them, too, where no norm of a tensor or
-// of the whole gradient decides about them.
+// A sum over two ranks has the same bits in every order. The weights then have the same bits, too, unless the update
+// depends on a norm of a tensor or of the whole gradient.
 void expect_as_ring(TrainingRank& rank, const std::vector<StepReport>& reports, TrainingRank& ring,
                     const std::vector<StepReport>& expected, const std::vector<float>& initial, bool same_bits) {
   for (std::size_t i = 0; i < reports.size(); ++i) {
@@ -95,7 +95,8 @@ TEST_F(DeviceShares, GiveTheCurveOfTheRingByNccl) {
   expect_curve_of_ring("nccl");
 }
 
-// A checkpoint of a CPU's ring, gone on with on devices that share the state, and the other way round.
+// A ring on CPUs writes a checkpoint, and devices that share the state resume from it. The test also goes the other way
+// round.
 TEST_F(DeviceShares, GoOnFromCheckpointsOfTheRing) {
   const Settings common = {"optimizer.kind=adamw", "optimizer.weight_decay=0.01", "communication.bucket_mib=0.002",
                            "communication.library=mpi"};
@@ -117,7 +118,7 @@ TEST_F(DeviceShares, GoOnFromCheckpointsOfTheRing) {
   }
 }
 
-// What they take less than the ring is what the plan says.
+// Compared with the ring, these ways save as much memory as the plan says.
 TEST_F(DeviceShares, TakeTheMemoryThatThePlanSays) {
   const auto taken_and_planned = [this](const Settings& way) {
     TrainingRank rank(experiment("names", joined(way, {"communication.library=mpi", "optimizer.kind=lamb"})), true);

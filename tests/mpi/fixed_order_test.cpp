@@ -1,4 +1,5 @@
-// communication.order: fixed on CPUs and (host) devices: the bits of one rank on every number of ranks.
+// Tests communication.order: fixed. On CPUs and on (host) devices, every number of ranks must give the bits of one
+// rank.
 #include "run/fixed_order.h"
 
 #include "training_rank.h"
@@ -8,7 +9,7 @@ namespace {
 
 class FixedOrder : public TrainerTest {
  protected:
-  // Eight passes of three samples.
+  // A batch is eight passes of three samples each.
   const Settings fixed = {"communication.order=fixed", "run.threads=1", "batch.worker=3", "batch.micro=3"};
   struct Machine {
     bool on_device;
@@ -85,7 +86,7 @@ TEST_F(FixedOrder, TakesTheMemoryThatIsPlanned) {
     const Settings any = {"batch.worker=3", "batch.micro=3", "run.threads=1", "noise.every_steps=0"};
     const auto without = bytes_of(any), with = bytes_of(fixed + Settings{"noise.every_steps=0"});
     EXPECT_EQ(with.first - without.first, with.second - without.second);
-    EXPECT_GT(with.first, without.first);  // two passes or more on each of 4 ranks
+    EXPECT_GT(with.first, without.first);  // each of 4 ranks has at least two passes
   }
 }
 

@@ -54,7 +54,7 @@ TEST(GradientReducer, ShowsEveryBucketWhileItHoldsThisRanksOwnValues) {
   reducer.finish({});
   EXPECT_EQ(begins, (std::vector<std::int64_t>{0, 300, 600, 900}));
   gradients = own;
-  reducer.begin();  // nobody looks at this step
+  reducer.begin();  // nothing reports progress in this step
   reducer.finish({});
   EXPECT_EQ(begins.size(), 4u);
   EXPECT_EQ(gradients, exact_sums(session().size(), 1000));
@@ -66,9 +66,9 @@ TEST(GradientReducer, LaunchesNothingAboveTheWatermark) {
   GradientReducer reducer(*communicator, gradients, 30);
   EXPECT_EQ(reducer.buckets(), 4);
   reducer.begin();
-  reducer.ready(59);  // one whole bucket; the second lacks an element
+  reducer.ready(59);  // one bucket is complete; the second lacks an element
   for (int i = 0; i < 1000; ++i) reducer.poll();
-  for (std::size_t i = 30; i < 100; ++i) gradients[i] = 2.0f;  // backward goes on
+  for (std::size_t i = 30; i < 100; ++i) gradients[i] = 2.0f;  // the backward pass goes on
   std::vector<double> none;
   reducer.finish(none);
   for (std::size_t i = 0; i < 100; ++i)

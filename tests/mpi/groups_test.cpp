@@ -1,4 +1,5 @@
-// Groups of ranks: each works for itself, and one that fails leaves the others and the job as they are.
+// Tests groups of ranks. Each group works for itself, and a group that fails leaves the other groups and the job as
+// they are.
 #include <algorithm>
 #include <functional>
 
@@ -12,8 +13,8 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t kChunkBytes = 1 << 18;    // messages that MPI libraries do not send before they are asked for
-constexpr std::size_t kManyValues = 3'000'000;  // sums that one look at the ring does not finish
+constexpr std::size_t kChunkBytes = 1 << 18;    // MPI libraries send such messages only on request
+constexpr std::size_t kManyValues = 3'000'000;  // one poll() of the ring does not finish such a sum
 
 std::vector<float> sums_over(const std::vector<int>& ranks, std::size_t count) {
   std::vector<float> sums(count, 0);
@@ -22,7 +23,7 @@ std::vector<float> sums_over(const std::vector<int>& ranks, std::size_t count) {
   return sums;
 }
 
-// The ranks of the job that have this colour.
+// The ranks of the job that `colour_of` gives this colour.
 std::vector<int> ranks_of(const std::function<int(int)>& colour_of, int colour) {
   std::vector<int> ranks;
   for (int r = 0; r < session().size(); ++r)
@@ -36,7 +37,7 @@ void expect_right_sums(Communicator& ring, const std::vector<int>& ranks) {
   EXPECT_EQ(values, sums_over(ranks, 1000));
 }
 
-// All ranks of the job in a new group.
+// Puts all ranks of the job into a new group and expects the group to work.
 void expect_that_the_job_works() {
   const RankGroup all = *session().job().split(0);
   expect_right_sums(*make_mpi_communicator(all, kChunkBytes), ranks_of([](int) { return 0; }, 0));
@@ -74,7 +75,7 @@ TEST(Groups, GatherTextsOfTheirRanksInOrder) {
   EXPECT_EQ(group.gather(text(session().rank())), expected);
 }
 
-// Every rank but the last does `action`; the last one cannot. Expects the others to hear why.
+// Every rank except the last one calls `action`, which the last one cannot. Expects the other ranks to hear why.
 void expect_failure_for_all(const RankGroup& group, Communicator& ring, const std::function<void()>& action,
                             const char* what) {
   const bool is_last = group.rank() == group.size() - 1;
@@ -136,7 +137,7 @@ TEST(Groups, OneThatFailsInTheMiddleOfASumLeavesTheOthersAlone) {
       expect_failure_for_all(
           group, *ring, [&] { next->finish(); }, "the next sum");
     }
-    // No message of the failed group may arrive any more.
+    // From here on no message of the failed group may arrive.
     if (me % 2 == 0) std::ranges::fill(values, -7.0f);
     expect_that_the_job_works();
     if (me % 2 == 0) {
@@ -174,7 +175,7 @@ TEST(Groups, ASumThroughHostMemoryFailsWithItsGroup) {
         sum->finish();
       },
       "a sum through host memory");
-  sums->poll();  // after abort() there is nothing left to say
+  sums->poll();  // an aborted ring reports nothing
   sums->release(vector);
   expect_that_the_job_works();
 }
@@ -191,7 +192,7 @@ TEST(Groups, TheWatchdogEndsTheRunOfItsGroupAndNotTheJob) {
       std::string error = "no error";
       try {
         watchdog.enter(7, Phase::communication);
-        for (;;) ring->poll();  // for a step that does not end
+        for (;;) ring->poll();  // waits for a step that does not end
       } catch (const GroupFailed& e) {
         error = e.what();
         ring->abort(error);
@@ -208,7 +209,7 @@ TEST(Groups, TheJobItselfHasNoFailuresOfItsOwn) {
   EXPECT_FALSE(session().job().failed());
   const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
   ring->abort("main() ends the job");
-  // Nor has a part that stays with it: abort() returns though the other ranks of the part do not come to it.
+  // abort() returns on a part of the job that stays with it, too, although the other ranks of the part do not call it.
   const std::optional<RankGroup> part = session().job().part(0);
   EXPECT_TRUE(part->ends_job());
   const auto over_part = make_mpi_communicator(*part, kChunkBytes);

@@ -1,6 +1,6 @@
-// One GoogleTest program on all ranks: rank 0 prints as usual, the others only their failures, with the rank. The exit
-// code is non-zero on every rank when a test failed on any. Collective tests use EXPECT_, not ASSERT_: a rank that
-// leaves a test early would let the others wait; the watchdog ends that too.
+// Runs one GoogleTest program on all ranks. Rank 0 prints as usual. The other ranks print only their failures, with
+// their rank. The exit code is non-zero on every rank when a test failed on any rank. Collective tests use EXPECT_, not
+// ASSERT_, because the other ranks would wait for a rank that leaves a test early. The watchdog ends such a wait.
 #include <mpi.h>
 
 #include <cstdio>
@@ -26,7 +26,7 @@ class TestClock : public testing::EmptyTestEventListener {
 };
 
 class FailuresOnly : public testing::EmptyTestEventListener {
-  // Remembered here: asking GoogleTest for it while it reports a failure would lock its mutex twice.
+  // The name is kept here, because asking GoogleTest for it during a report would lock its mutex twice.
   void OnTestStart(const testing::TestInfo& info) override {
     name_ = std::string(info.test_suite_name()) + "." + info.name();
   }
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
   if (session().rank() != 0) {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new FailuresOnly);
-    testing::GTEST_FLAG(output) = "";  // a report file is written once
+    testing::GTEST_FLAG(output) = "";  // only one rank writes the report file
   }
   const int own_result = RUN_ALL_TESTS();
   int failed_here = own_result != 0, failed_ranks = 0;

@@ -1,5 +1,5 @@
-// What FakeNccl exchanges messages with: a rank of this job. A send is done when the other rank has begun to receive, as
-// NCCL's is for messages that are longer than its buffers.
+// FakeNccl exchanges messages through this class, whose other side is a rank of this job. A send is done when the other
+// rank has begun to receive. NCCL's sends behave so for messages that are longer than its buffers.
 #pragma once
 
 #include <mpi.h>
@@ -44,7 +44,7 @@ class MpiPeer final : public FakePeer {
   }
 
  private:
-  static constexpr int kMeeting = 100, kMessage = 200;  // tags
+  static constexpr int kMeeting = 100, kMessage = 200;  // MPI tags
   static std::function<bool()> done(std::shared_ptr<MPI_Request> request) {
     return [request] {
       int flag = 0;

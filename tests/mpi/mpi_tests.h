@@ -1,4 +1,4 @@
-// Shared by the MPI tests. Every test runs on all ranks and makes the same collective calls on each of them.
+// Helpers that the MPI tests share. Every test runs on all ranks and makes the same collective calls on each of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 const ringtrain::Session& session();
 
-// Whole numbers below 2^11: sums over up to 2^13 ranks are exact in fp32, in any order.
+// Returns whole numbers below 2^11. Their sums over up to 2^13 ranks are exact in fp32, in any order.
 inline float exact_value(int rank, std::size_t index, int salt = 0) {
   const auto mixed =
       (static_cast<std::uint64_t>(rank) + 1) * 2654435761u + index * 40503u + static_cast<std::uint64_t>(salt) * 97u;

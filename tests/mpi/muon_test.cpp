@@ -1,4 +1,4 @@
-// Muon's matrices, orthogonalised on different ranks and brought together.
+// Tests Muon's matrices, which different ranks orthogonalise and then gather.
 #include "tests/unit/optimizer_training.h"
 #include "training_rank.h"
 
@@ -21,7 +21,8 @@ ParameterTable some_matrices() {
   return table;
 }
 
-// From the same gradients, with one of them not finite.
+// Returns the weights after four updates from the same gradients on all ranks. The gradient of the third update is not
+// finite.
 std::vector<double> trained(Backend& backend, UpdateRanks ranks) {
   const ParameterTable table = some_matrices();
   Training training(backend, table, {.kind = "muon", .weight_decay = 0.1}, std::move(ranks));

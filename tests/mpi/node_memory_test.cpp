@@ -1,4 +1,5 @@
-// One copy of a data set for the ranks of a node: who reads, what the others see, and what happens without it.
+// Tests the one copy of a data set that the ranks of a node share. The tests say who reads, what the other ranks see,
+// and what happens where no memory can be shared.
 #include "cluster/node_memory.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ namespace ringtrain {
 namespace {
 
 constexpr std::int64_t samples = 60, shards = 3;
-// A checked start of each file, then labels, shapes, sample ids and checksums.
+// Counts the bytes of labels, shapes, sample ids and checksums. Each file's checked start comes on top.
 constexpr std::int64_t one_reading = samples * (4 + 12 + 8 + 4);
 
 class NodeMemory : public ::testing::Test {
@@ -44,7 +45,8 @@ class NodeMemory : public ::testing::Test {
     MPI_Bcast(name.data(), 64, MPI_CHAR, 0, MPI_COMM_WORLD);
     return name.c_str();
   }
-  // Touches all shards, in an order of this rank's own, and says what all ranks of the group have read.
+  // Touches all shards in an order of this rank's own. Returns the number of bytes that all ranks of the group have
+  // read.
   static std::int64_t bytes_of_all(const Dataset& dataset, const RankGroup& group) {
     const auto& images = dynamic_cast<const ImageDataset&>(dataset);
     for (std::int64_t i = 0; i < samples; ++i) {
@@ -119,7 +121,7 @@ TEST_F(NodeMemory, ARankThatDiedWithALockLeavesItToTheNext) {
   EXPECT_EQ(memory->bytes()[1], session().size());
 }
 
-// A limit on files that the memory exceeds stands for a machine without such memory.
+// The limit on file sizes is below the size of the shared memory. This stands for a machine that cannot share memory.
 TEST_F(NodeMemory, RanksThatCannotShareHaveMemoryOfTheirOwn) {
   constexpr std::size_t bytes = std::size_t{1} << 30;
   rlimit before{};

@@ -1,5 +1,4 @@
-// The gradient noise scale of a run: what the trainer measures, on any number of ranks, on the CPU and on (host)
-// devices.
+// Tests the gradient noise scale that the trainer measures, on any number of ranks, on the CPU and on (host) devices.
 #include "run/plan_tables.h"
 #include "training_rank.h"
 
@@ -8,17 +7,17 @@ namespace {
 
 class NoiseOfARun : public TrainerTest {};
 
-// Adam's first steps divide by tiny numbers and would blow up rounding.
+// The tests use SGD, because Adam's first steps divide by tiny numbers and would enlarge rounding errors.
 const Settings sgd = {"optimizer.kind=sgd", "optimizer.clip_norm=0", "learning_rate.base=0.1"};
 
 void expect_near(const NoiseEstimate& a, const NoiseEstimate& b, double tolerance) {
   EXPECT_NEAR(a.trace, b.trace, tolerance * std::abs(b.trace));
-  // The gradient is a difference of norms: its error is a share of them.
+  // The squared norm of the gradient is a difference of two norms, so its error is a share of those norms.
   EXPECT_NEAR(a.gradient, b.gradient, tolerance * (std::abs(b.gradient) + std::abs(b.trace) / 24));
 }
 
-// The definition: b / (n - 1) x the sum of |G_b - G_B|^2 estimates tr(Sigma), from gradients that are computed apart.
-// `of`: those elements only; none: all.
+// Estimates tr(Sigma) by its definition, which is b / (n - 1) x the sum of |G_b - G_B|^2, from gradients that are
+// computed one by one. `of` selects a range of elements. An empty `of` selects all of them.
 NoiseEstimate from_gradients_apart(const Experiment& e, const std::vector<float>& weights, ElementRange of = {}) {
   const auto backend = make_cpu_backend(1);
   const RunPlan plan = make_run_plan(e, read_dataset_index(e.data.train), nullptr, 1, *backend);
@@ -103,7 +102,8 @@ TEST_F(NoiseOfARun, IsTheSameWhateverPassesMakeTheSmallBatch) {
   }
 }
 
-// Before the sum, every rank's norm is its own: no second vector is needed.
+// Each rank can take the norm of its own gradient before the sum over ranks. With one small batch a rank, no second
+// vector is needed.
 TEST_F(NoiseOfARun, NeedsASecondVectorOnlyWhereARankHasSeveralSmallBatches) {
   const auto bytes_of = [&](const Settings& settings) {
     TrainingRank run(experiment("names", settings), false);
@@ -201,7 +201,7 @@ TEST_F(NoiseOfARun, GoesOnInMidAverageBitForBitAfterAResume) {
   }
 }
 
-// In one bucket of gradients and in several, of which the smallest are shorter than a tensor's padding.
+// The gradients lie in one bucket or in several. The smallest buckets are shorter than a tensor's padding.
 TEST_F(NoiseOfARun, OfGroupsAddsUpToTheWhole) {
   for (const bool on_device : {false, true})
     for (const char* groups : {"kind", "tensor"})
@@ -225,7 +225,7 @@ TEST_F(NoiseOfARun, OfGroupsAddsUpToTheWhole) {
       }
 }
 
-// The definition, element by element, from gradients that are computed apart.
+// Applies the definition element by element to gradients that are computed one by one.
 TEST_F(NoiseOfARun, OfAGroupIsThatOfItsElements) {
   for (const bool on_device : {false, true}) {
     const Experiment e =
@@ -288,7 +288,7 @@ TEST_F(NoiseOfARun, OfGroupsGoesOnBitForBitAfterAResumeAndBeginsAnewWithOtherGro
   EXPECT_FALSE(off.trainer->noise_groups().has_value());
 }
 
-// Checkpoints of earlier versions know nothing of it.
+// Checkpoints of earlier versions do not hold the noise scale.
 TEST_F(NoiseOfARun, BeginsAnewWhereTheCheckpointHasNone) {
   const Experiment e = experiment("names", {});
   TrainingRank first(e, false);

@@ -1,5 +1,5 @@
-// Batch norm's statistics over training samples: on any number of ranks those of the samples in fp64, and no trace of
-// them in the training.
+// Tests the recomputation of batch norm's statistics over training samples. On any number of ranks the statistics must
+// be those of the samples in fp64. The training must not depend on whether they were recomputed.
 #include "train/norm_recomputation.h"
 
 #include <atomic>
@@ -19,7 +19,7 @@ class NormRecomputationTest : public TrainerTest {
     ASSERT_NO_FATAL_FAILURE(TrainerTest::SetUp());
     write_image_shards((folder_ / "images").string(), raw_images(samples, 8, 8), 2);
   }
-  // 12 virtual workers of 3 fill a batch on 1, 2, 3 and 4 ranks.
+  // Twelve virtual workers of three samples fill a batch on 1, 2, 3 and 4 ranks.
   Experiment experiment(const Settings& more = {}) const {
     return image_experiment(
         "images", 8,
@@ -42,7 +42,7 @@ struct Measured {
   }
 };
 
-// The loader's first samples of epoch 0, group by group, in fp64.
+// Computes the statistics of the loader's first samples of epoch 0 in fp64, group by group.
 std::vector<double> expected_values(TrainingRank& rank) {
   const RunPlan& plan = rank.plan;
   LoaderPlan one = plan.train_loader;
@@ -106,14 +106,14 @@ TEST_F(NormRecomputationTest, AreThoseOfTheFirstSamplesInFp64OnAnyNumberOfRanks)
   Measured gpu(experiment(), true);
   gpu.rank.backend->copy_from_host(cpu.rank.weights(), gpu.rank.trainer->weights(), 0);
   EXPECT_LT(distance(gpu.values(), expected), 1e-4);
-  // A rank alone, with passes of two groups.
+  // This run has one rank, whose passes hold two groups.
   Measured other(experiment({"batch.micro=12"}), false, true);
   EXPECT_EQ(other.rank.plan.norm_loader.rows, 2 * group);
   other.rank.backend->copy_from_host(cpu.rank.weights(), other.rank.trainer->weights(), 0);
   EXPECT_LT(distance(other.values(), {values.begin(), values.end()}), 1e-6);
 }
 
-// More ranks than passes: some have nothing to do.
+// There are more ranks than passes, so some ranks have nothing to do.
 TEST_F(NormRecomputationTest, OneGroupIsEnough) {
   Measured m(experiment({"evaluate.norm_samples=3"}), false);
   EXPECT_LT(distance(m.values(), expected_values(m.rank)), 1e-5);
@@ -129,7 +129,7 @@ TEST_F(NormRecomputationTest, LeaveTheTrainingAsItIsBitForBit) {
       EXPECT_EQ(a.gradient_norm, b.gradient_norm) << step;
       const std::vector<float> before = measured.rank.weights(), values = measured.values();
       EXPECT_EQ(measured.rank.weights(), before);
-      // As an evaluation does.
+      // An evaluation exchanges the statistics in the same way.
       measured.norms.exchange(measured.rank.trainer->weights());
       const std::vector<float> evaluated = measured.rank.weights();
       EXPECT_TRUE(
@@ -152,7 +152,7 @@ TEST_F(NormRecomputationTest, EndHalfWayWhenARankWantsToLeave) {
   const bool done = m.norms.measure(m.rank.trainer->weights(), 1, wish);
   const std::int64_t passes =
       (m.rank.plan.norm_samples / m.rank.plan.norm_loader.rows + session().size() - 1) / session().size();
-  EXPECT_EQ(done, passes < 3);  // agreed on one pass later
+  EXPECT_EQ(done, passes < 3);  // the ranks agree on the end one pass later
   EXPECT_EQ(std::equal(before.begin(), before.end(), m.norms.values().begin()), !done);
 }
 
@@ -187,7 +187,8 @@ TEST_F(NormRecomputationTest, StandInTheCheckpointsWeightsAndTheRunsOwnBesideThe
   EXPECT_EQ(resumed.weights(), first.rank.weights());
 }
 
-// Akiba et al.: the step's own statistics, reduced over all workers; a skipped step leaves those before it.
+// Akiba et al. take the statistics of the newest step, reduced over all workers. A skipped step leaves the statistics
+// of the step before it.
 TEST_F(NormRecomputationTest, LastOnesAreTheReducedStatisticsOfTheNewestAppliedStep) {
   for (const bool on_device : {false, true}) {
     const Settings last = {"evaluate.norm_statistics=last", "evaluate.norm_samples=0"};
@@ -207,7 +208,7 @@ TEST_F(NormRecomputationTest, LastOnesAreTheReducedStatisticsOfTheNewestAppliedS
         EXPECT_NEAR(mean[i], expected[i], 1e-5 * (1 + std::abs(expected[i]))) << step << " " << i;
       }
     }
-    // The trained weights depend on neither.
+    // The trained weights must not depend on the choice of statistics.
     const std::vector<float> a = own.weights(), b = averaged.weights();
     EXPECT_TRUE(std::equal(a.begin(), a.begin() + own.plan.parameters.trained(), b.begin()));
   }

@@ -1,5 +1,5 @@
-// Virtual workers of batch norm that ranks share: the first gradient, the curve, evaluations and checkpoints of one
-// rank.
+// Tests virtual workers of batch norm that several ranks share. The first gradient, the curve, evaluations and
+// checkpoints must be those of one rank.
 #include <functional>
 
 #include "checkpoint/resume_rules.h"
@@ -18,7 +18,8 @@ class NormSpanTraining : public TrainerTest {
     write_image_shards((folder_ / "images").string(), raw_images(150, 20, 20), 2);
   }
 
-  // `workers` of four samples. On p ranks (p a power of two) that do not divide them, ranks share them.
+  // The batch is `workers` virtual workers of four samples. On p ranks, where p is a power of two that does not divide
+  // `workers`, ranks share workers.
   Experiment experiment(std::int64_t workers, const std::string& model, const Settings& more = {}) const {
     return image_experiment("images", 16,
                             cat("model: ", model, "\nbatch: {global: ", 4 * workers,
@@ -34,7 +35,7 @@ bool is_power_of_two(int n) {
   return (n & (n - 1)) == 0;
 }
 
-// One update at rate 1 without momentum: the weights before it minus those after it.
+// Makes one update at rate 1 without momentum. The gradient is the weights before it minus those after it.
 template <class Run>
 std::vector<double> first_gradient(Run& run) {
   const std::vector<float> before = run.weights();
@@ -78,8 +79,8 @@ TEST_F(NormSpanTraining, ThePartsOfAllRanksArriveInTheirOrder) {
   EXPECT_THROW(make_span_ranks(session().job(), 3 * size), Error);
 }
 
-// A large rate, so that the weights' roundings are small beside the update.
-// The largest relative difference of a tensor of the first gradient.
+// Returns the largest relative difference of a tensor of the first gradient. The learning rate is large, so that the
+// rounding of the weights is small compared with the update.
 double gradient_difference(const Experiment& e, bool on_device) {
   TrainingRank run(e, on_device);
   OneRank one(e);
@@ -91,8 +92,9 @@ double gradient_difference(const Experiment& e, bool on_device) {
   return largest;
 }
 
-// Rounding decides about a ReLU whose input is nearly zero, and one unit is 1 % of a gradient. So one seed of a few
-// must give the gradient, and all must be near it. A missing part would show with every seed.
+// Rounding decides whether a ReLU with an input close to zero is open, and one such unit is 1 % of a gradient. One of a
+// few seeds must therefore give the gradient, and the other seeds must come close to it. A missing part would show with
+// every seed.
 void expect_gradient_of_one_rank(const std::function<Experiment(const std::string& seed)>& seeded, bool on_device) {
   double least = 1;
   for (int seed = 1; seed <= 4 && least > 1e-5; ++seed) {
@@ -103,7 +105,7 @@ void expect_gradient_of_one_rank(const std::function<Experiment(const std::strin
   EXPECT_LE(least, 1e-5);
 }
 
-// The losses and norms of the steps; roundings grow from step `exact` on.
+// Compares losses and norms of the steps. From step `exact` on, rounding errors grow.
 void expect_curve(const std::vector<StepReport>& shared, const std::vector<OneRank::Step>& alone, std::size_t exact) {
   for (std::size_t i = 0; i < shared.size(); ++i) {
     const double tolerance = i < exact ? 1e-5 : 2e-2;
@@ -112,7 +114,7 @@ void expect_curve(const std::vector<StepReport>& shared, const std::vector<OneRa
   }
 }
 
-// The running statistics count each worker once.
+// The running statistics must count each worker once.
 void expect_running_statistics_of_one_rank(const Experiment& e, bool on_device) {
   TrainingRank once(e, on_device);
   OneRank alone(e);
@@ -129,7 +131,7 @@ TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
   if (!is_power_of_two(session().size())) return;
   Settings large = kOneUpdate;
   large.push_back("data.image_size=64");
-  const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights: 2 ranks are enough
+  const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights, so 2 ranks do
   struct Case {
     std::int64_t workers;
     std::string model;
@@ -212,7 +214,7 @@ TEST_F(NormSpanTraining, RecomputedStatisticsAreThoseOfOneRank) {
     EXPECT_NEAR(found[i], expected[i], 1e-4f * (1 + std::abs(expected[i]))) << i;
 }
 
-// A block's second forward pass needs the statistics of the whole group, too.
+// The second forward pass of a recomputed block needs the statistics of the whole group, too.
 TEST_F(NormSpanTraining, RecomputedBlocksChangeNoBit) {
   if (!is_power_of_two(session().size())) return;
   TrainingRank plain(experiment(3, kResnet), false);
@@ -226,7 +228,8 @@ TEST_F(NormSpanTraining, RecomputedBlocksChangeNoBit) {
   EXPECT_EQ(again.weights(), plain.weights());
 }
 
-// A checkpoint says how large the passes were; ranks that share workers, or do not any more, have passes of their own.
+// A checkpoint says how large the passes were. The resumed run has passes of another size when it shares workers and
+// the first run did not, or the other way round.
 TEST_F(NormSpanTraining, ARunGoesOnWithWorkersSharedAndWhole) {
   if (!is_power_of_two(session().size())) return;
   const Experiment e = experiment(3, kResnet);
@@ -243,7 +246,7 @@ TEST_F(NormSpanTraining, ARunGoesOnWithWorkersSharedAndWhole) {
   TrainingRank resumed(e, false, &checkpoint);
   const std::vector<StepReport> reports = resumed.steps(2);
   for (std::size_t i = 0; i < reports.size(); ++i) EXPECT_EQ(reports[i].loss, expected[i].loss) << i;
-  if (session().rank() != 0) {  // rank 0 has the checkpoint, and splits the job
+  if (session().rank() != 0) {  // rank 0 has the checkpoint and splits the job
     session().job().split(session().rank());
     return;
   }

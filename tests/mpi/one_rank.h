@@ -1,5 +1,5 @@
-// The run of one rank that others are compared with. Rank 0 alone carries it out, and the other ranks sleep: with more
-// ranks than cores a run on each of them would take most of a test's time.
+// Runs the training on one rank, so that tests can compare other runs with it. Only rank 0 carries it out, and the
+// other ranks sleep. With more ranks than cores, one such run on each rank would take most of a test's time.
 #pragma once
 
 #include <optional>
@@ -11,13 +11,13 @@ namespace ringtrain {
 
 class OneRank {
  public:
-  // What all ranks are told of a step.
+  // Rank 0 tells all ranks these values of a step.
   struct Step {
     Position position;
     double loss = 0, gradient_norm = 0;
   };
 
-  // All functions are collective, and `work` must not be.
+  // All functions are collective. The function objects given to them must not be collective.
   explicit OneRank(const Experiment& e, bool on_device = false) {
     if (session().rank() != 0) session().job().split(session().rank());
     on_0([&] { run_.emplace(e, on_device, nullptr, true); });
@@ -36,7 +36,7 @@ class OneRank {
     for (int i = 0; i < count; ++i) made.push_back(step());
     return made;
   }
-  // Of any vector that `read` takes from the run.
+  // Returns to all ranks a vector that `read` takes from the run on rank 0.
   template <class Read>
   auto values(const Read& read) {
     decltype(read(*run_)) found;
@@ -50,7 +50,7 @@ class OneRank {
   std::vector<float> weights() {
     return values([](TrainingRank& run) { return run.weights(); });
   }
-  // On rank 0; elsewhere empty.
+  // Returns the checkpoint on rank 0 and an empty one elsewhere.
   Checkpoint snapshot() {
     Checkpoint made;
     on_0([&] { made = run_->snapshot(); });
@@ -69,7 +69,7 @@ class OneRank {
     check_mpi(MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, 0, MPI_COMM_WORLD), "MPI_Bcast");
   }
 
-  std::optional<TrainingRank> run_;  // on rank 0
+  std::optional<TrainingRank> run_;  // on rank 0 only
 };
 
 }  // namespace ringtrain

@@ -30,7 +30,7 @@ class Shares : public TrainerTest {
   }
 };
 
-// Of each tensor: the norm of the two updates' difference, by that of the ring's update.
+// Compares for each tensor the norm of the difference of the two updates with the norm of the ring's update.
 void expect_same_updates(const ParameterTable& parameters, const std::vector<float>& before,
                          const std::vector<float>& ring, const std::vector<float>& own, double tolerance) {
   for (const Parameter& p : parameters.all()) {
@@ -52,7 +52,7 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
   return largest;
 }
 
-// Every way that this number of ranks can do.
+// Every way of sharing that this number of ranks allows.
 std::vector<Settings> ways() {
   std::vector<Settings> all = {{"parallel.shard_state=true"}};
   for (int servers = 1; servers <= std::min(3, session().size()); ++servers)
@@ -124,7 +124,7 @@ TEST(RootSums, AddInTheOrderOfTheRanksAndBroadcastFromTheRoot) {
   }
 }
 
-// Plain SGD at a large rate: a weight's change is its gradient, and rounding of the weight itself does not count.
+// With plain SGD at a large rate the change of a weight is its gradient, and the rounding of the weight is negligible.
 TEST_F(Shares, GiveTheFirstGradientOfTheRing) {
   const Settings large = {"optimizer.momentum=0", "optimizer.weight_decay=0", "learning_rate.base=100",
                           "communication.bucket_mib=0.002"};
@@ -204,7 +204,7 @@ TEST_F(Shares, GiveTheCurveOfTheRing) {
   }
 }
 
-// The checkpoint of one way, gone on with by another, comes to what the ring comes to without a stop.
+// One way writes the checkpoint, and another way resumes from it. The result must be that of the ring without a stop.
 TEST_F(Shares, GoOnFromEachOthersCheckpoints) {
   const Settings common = {"optimizer.kind=adamw", "optimizer.weight_decay=0.01", "communication.bucket_mib=0.002"};
   TrainingRank ring(experiment("names", common), false);
@@ -215,7 +215,7 @@ TEST_F(Shares, GoOnFromEachOthersCheckpoints) {
     SCOPED_TRACE(way.back());
     const Experiment own = experiment("names", joined(common, way));
     TrainingRank first(own, false, &at_4);
-    const Checkpoint same = first.snapshot();  // nothing is lost on the way through the parts
+    const Checkpoint same = first.snapshot();  // splitting the state into parts loses nothing
     for (std::size_t a = 0; a < same.arrays.size(); ++a)
       EXPECT_EQ(same.arrays[a].values, at_4.arrays[a].values) << same.arrays[a].name;
     first.steps(2);

@@ -1,5 +1,5 @@
-// Shared by the tests of pipelines. Compares runs of pipelines, in host memory or on (host) devices, with one rank's
-// run.
+// Helpers that the tests of pipelines share. They compare runs of pipelines, in host memory or on (host) devices, with
+// the run of one rank.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ inline Experiment as_pipeline(Experiment e, int stages, const std::string& sched
   return e;
 }
 
-// Numbers of stages that this job's ranks divide into.
+// The numbers of stages that divide the number of ranks.
 inline std::vector<int> possible_stages() {
   std::vector<int> all;
   for (const int stages : {2, 3, 4})
@@ -49,7 +49,7 @@ inline std::vector<int> possible_stages() {
   return all;
 }
 
-// On rank 0: the largest difference of any array's element, by the array's largest element.
+// Returns, on rank 0, the largest difference of an element divided by the largest element of its array.
 inline double distance(const Checkpoint& a, const Checkpoint& b) {
   double worst = 0;
   EXPECT_EQ(a.arrays.size(), b.arrays.size());
@@ -83,7 +83,7 @@ inline void expect_same_run(const Experiment& e, int steps, double tolerance, do
       TrainingRank pipe(as_pipeline(e, stages, schedule), on_device);
       EXPECT_EQ(pipe.plan.stages(), stages);
       EXPECT_LT(pipe.trainer->weights().size(), static_cast<std::int64_t>(elements));
-      // Rank 0 has the checkpoints; those of a pipeline are collective.
+      // Taking a pipeline's checkpoint is collective, and rank 0 receives it.
       const auto expect_near = [&](const Checkpoint& of_one, double limit) {
         const Checkpoint found = pipe.snapshot();
         if (session().rank() == 0) {

@@ -53,7 +53,7 @@ TEST_F(PipelineTest, GoesOnFromARingAndARingFromIt) {
     TrainingRank as_ring(e, false, &of_pipe), from_ring(piped, false, &of_ring), again(piped, false, &of_pipe);
     for (int step = 0; step < 3; ++step) {
       const StepReport expected = pipe.trainer->step({});
-      EXPECT_EQ(again.trainer->step({}).loss, expected.loss);  // bit for bit
+      EXPECT_EQ(again.trainer->step({}).loss, expected.loss);  // equal bit for bit
       EXPECT_NEAR(as_ring.trainer->step({}).loss, expected.loss, 1e-4 * expected.loss);
       EXPECT_NEAR(from_ring.trainer->step({}).loss, expected.loss, 1e-4 * expected.loss);
     }

@@ -1,5 +1,5 @@
-// A bit of one rank's copy flips: the step in which the ranks compare their copies names the rank, its host and the
-// tensor, with the same text on all ranks.
+// Flips a bit in one rank's copy of the weights or state. The step in which the ranks compare their copies must name
+// the rank, its host and the tensor, with the same text on all ranks.
 #include "train/replica_check.h"
 
 #include <unistd.h>
@@ -35,7 +35,7 @@ class ReplicaCheckTest : public TrainerTest {
     ::gethostname(name, sizeof name - 1);
     return name;
   }
-  // Of a flip on the last rank, between so many ranks that have the same.
+  // The message for a flip on the last rank. `ranks` are the ranks whose copies are compared.
   static std::string difference(const std::vector<int>& ranks, const std::string& tensor,
                                 const std::string& group = "") {
     std::string who;
@@ -52,7 +52,7 @@ class ReplicaCheckTest : public TrainerTest {
     for (int rank = 0; rank < session().size(); ++rank) ranks.push_back(rank);
     return ranks;
   }
-  // The second step is fine, the third one finds it.
+  // The second step finds no difference, and the third one finds it.
   static void expect_found(TrainingRank& run, const std::string& text) {
     run.trainer->compare_copies([] { return std::string("runs/a/checkpoints/step-1.h5 (after step 1)"); });
     run.steps(2);
@@ -64,7 +64,7 @@ class ReplicaCheckTest : public TrainerTest {
       EXPECT_NE(error.hint().find("known to be good, runs/a/checkpoints/step-1.h5 (after step 1),"), std::string::npos)
           << error.hint();
     }
-    EXPECT_THROW(run.trainer->check_copies(), Error);  // as before every checkpoint
+    EXPECT_THROW(run.trainer->check_copies(), Error);  // this check runs before every checkpoint
   }
 };
 
@@ -94,7 +94,7 @@ TEST_F(ReplicaCheckTest, FindsItWhereTheUpdateIsShared) {
       TrainingRank run(images(flips(tensor, way)), false);
       expect_found(run, difference(all_ranks(), tensor));
     }
-    // Nobody else has a copy of a part of the state.
+    // No other rank has a copy of this part of the state.
     TrainingRank run(images(flips(kTensors[2], way)), false);
     run.steps(1);
     if (session().rank() + 1 == session().size())
@@ -113,7 +113,7 @@ TEST_F(ReplicaCheckTest, ComparesTheReplicasOfAPipelinesStage) {
     TrainingRank run(images(flips(tensor, two)), false);
     if (size == 2) {
       run.trainer->compare_copies([] { return ""; });
-      EXPECT_FALSE(run.trainer->compares_copies());  // a stage lies on one rank only
+      EXPECT_FALSE(run.trainer->compares_copies());  // only one rank holds a stage
       run.steps(3);
     } else {
       expect_found(run, difference({1, 3}, tensor, " of stage 1"));
@@ -138,14 +138,14 @@ TEST_F(ReplicaCheckTest, EqualCopiesGoOnWithTheSameBits) {
   }
 }
 
-// Rank 0's clock asks in one step, all ranks compare in the next one.
+// Rank 0's clock asks for the comparison in one step, and all ranks compare in the next one.
 TEST_F(ReplicaCheckTest, ComparesWhenRankZeroAsks) {
   if (session().size() == 1) GTEST_SKIP() << "one rank has nothing to compare";
   Settings settings = flips("weights/fc.weight");
   settings[0] = "communication.check_every_steps=-1";
   TrainingRank run(images(settings), false);
   run.trainer->compare_copies([] { return ""; });
-  run.steps(3);  // nobody asked
+  run.steps(3);  // no comparison was asked for
   EXPECT_EQ(run.steps(1, {.check = session().rank() == 0 ? 1.0 : 0.0}).front().requests.check, 1);
   EXPECT_THROW(run.steps(1), Error);
 }
@@ -155,7 +155,7 @@ TEST_F(ReplicaCheckTest, GroupsAreComparedByThemselves) {
   const int rank = session().rank(), size = session().size();
   const auto backend = make_cpu_backend(1);
   const auto vector = backend->make_vector(128);
-  // Ranks 0 and 2, ranks 1 and 3; one rank has no copy where there are three.
+  // Ranks 0 and 2 hold copies of each other, and so do ranks 1 and 3. With three ranks, rank 1 holds the only copy.
   const int group = size == 3 && rank == 1 ? -1 : rank % 2;
   const auto fill = [&](float last) {
     std::vector<float> values(128, static_cast<float>(rank % 2) + 0.5f);

@@ -12,8 +12,8 @@
 
 namespace ringtrain {
 
-// The ring, with a device that works while the host waits for counters: another rank's sum may need this
-// rank's part before it comes to its counters.
+// A ring whose device works while the host waits for a sum of counters. Another rank may need this rank's part of a sum
+// on devices before that rank comes to its counters.
 class RingBesideDevice final : public Communicator {
  public:
   RingBesideDevice(Communicator& ring, cuda::HostDevice& device) : ring_(ring), device_(device) {}
@@ -37,7 +37,7 @@ class RingBesideDevice final : public Communicator {
   std::unique_ptr<GroupRanks> share_groups(int span) override { return ring_.share_groups(span); }
 
  private:
-  // Calls that block: what the device has been given is done before.
+  // Blocking calls use the ring after the device has finished all its work.
   Communicator& beside() {
     device_.finish_all();
     return ring_;
@@ -56,12 +56,12 @@ class RingBesideDevice final : public Communicator {
   cuda::HostDevice& device_;
 };
 
-// What FakeNccl makes sums with.
+// The function with which FakeNccl sums.
 inline std::function<void(std::span<float>)> sum_over(Communicator& ring) {
   return [&ring](std::span<float> values) { ring.sum(values); };
 }
 
-// And messages that cross.
+// The function with which FakeNccl sends and receives at the same time.
 inline std::function<void(std::span<const float>, int, std::span<float>, int)> exchange_over(const RankGroup& group) {
   return [comm = std::shared_ptr<MPI_Comm>(new MPI_Comm(duplicate(group)), [](MPI_Comm* c) { delete c; })](
              std::span<const float> sent, int to, std::span<float> received, int from) {

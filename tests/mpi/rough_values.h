@@ -9,7 +9,7 @@
 
 namespace ringtrain {
 
-// Values whose sum depends on the order of adding.
+// Returns values whose sum depends on the order in which they are added.
 template <class T = float>
 std::vector<T> rough_values(std::size_t count) {
   std::vector<T> values(count);

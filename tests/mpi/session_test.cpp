@@ -29,7 +29,7 @@ TEST(Session, ThreadsOfRanksWithTheSameMaskDoNotExceedTheMask) {
   const int cpus = CPU_COUNT(&mask);
   EXPECT_GE(session().available_threads(), 1);
   EXPECT_LE(session().available_threads(), cpus);
-  // Masks of this node; in a single-node test run, all of them.
+  // Collects the masks of all ranks on this node. In a test run on one node, these are all ranks.
   std::vector<cpu_set_t> masks(static_cast<std::size_t>(session().size()));
   MPI_Allgather(&mask, sizeof mask, MPI_BYTE, masks.data(), sizeof mask, MPI_BYTE, MPI_COMM_WORLD);
   int same = 0, overlapping = 0;
@@ -74,7 +74,7 @@ TEST(Bindings, OfAllRanksReachRankZeroInOrderWithTheirHosts) {
   }
 }
 
-// What each rank of a node may see, and whether the check of all of them says something.
+// Gives each rank its own visible devices. Returns the error of the check of all ranks, or an empty string.
 std::string visible_devices_error(const std::string& mine) {
   const WithEnvironment environment(Variables{{"CUDA_VISIBLE_DEVICES", mine}});
   try {
@@ -117,20 +117,20 @@ TEST(LaunchedTasks, OneWithoutALauncher) {
 }
 
 TEST(LaunchedTasks, SlurmStepsCountButAnAllocationAloneDoesNot) {
-  // Inside salloc or a batch script.
+  // These variables are those inside salloc or in a batch script.
   const WithEnvironment environment(Variables{{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}});
   EXPECT_EQ(launched_tasks(), 1);
-  const WithEnvironment step(Variables{{"SLURM_STEP_NUM_TASKS", "4"}});  // a task of srun
+  const WithEnvironment step(Variables{{"SLURM_STEP_NUM_TASKS", "4"}});  // this process is a task of srun
   EXPECT_EQ(launched_tasks(), 4);
 }
 
 TEST(LaunchedTasks, MpirunInsideAnAllocationIsBelieved) {
-  // A deliberate mpirun -n 1.
+  // The user has called mpirun -n 1 on purpose.
   const WithEnvironment environment(Variables{{"SLURM_STEP_NUM_TASKS", "4"}, {"OMPI_COMM_WORLD_SIZE", "1"}});
   EXPECT_EQ(launched_tasks(), 1);
 }
 
-// What becomes of a forked child that runs `action`: its exit code, or 128 + signal.
+// Returns the exit code of a forked child that runs `action`, or 128 + the number of the signal that ended it.
 template <class Action>
 int fate_of_child(Action action) {
   const pid_t child = fork();
@@ -148,7 +148,7 @@ void pass_seconds(double seconds) {
   while (now_seconds() - start < seconds) usleep(10'000);
 }
 
-// To this process, as launchers do: another thread takes it, and not at once.
+// Sends the signal to this process, as launchers do. Another thread takes it, and not at once.
 void send(int signal_number) {
   kill(getpid(), signal_number);
   for (int i = 0; i < 500 && requested_signal() == 0; ++i) pass_seconds(0.01);
@@ -177,7 +177,7 @@ TEST(Signals, InterruptNoThreadThatComputes) {
     return all;
   };
   EXPECT_EQ(fate_of_child([&] {
-              signal(SIGHUP, SIG_DFL);  // not what nohup left
+              signal(SIGHUP, SIG_DFL);  // nohup may have left it ignored
               catch_signals();
               bool also_there = false;
               std::thread([&] { also_there = blocks_all(); }).join();
@@ -251,7 +251,7 @@ TEST(Watchdog, BeatsKeepItQuietBeyondTheTimeout) {
   }
 }
 
-// Rank 0 works longer than the time-out, and gets further all the time.
+// Rank 0 works longer than the time-out, and reports progress all the time.
 TEST(Watchdog, StaysQuietOnAllRanksWhileRankZerosSlowWorkGetsFurther) {
   Watchdog watchdog(session().job(), 1.0);
   const auto ring = make_mpi_communicator(session().job(), 1 << 16);

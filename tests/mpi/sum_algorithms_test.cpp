@@ -1,4 +1,4 @@
-// Every way of communication.algorithm on real messages; tests/unit/sum_schedule_test.cpp looks at more ranks.
+// Tests every way of communication.algorithm on real messages. tests/unit/sum_schedule_test.cpp tests more ranks.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,7 +16,7 @@
 namespace ringtrain {
 namespace {
 
-// This machine's ranks as if each `per_node` of them had a node of their own.
+// Names a node for each rank, as if every `per_node` ranks had a node of their own.
 std::vector<std::string> nodes_of(int per_node) {
   std::vector<std::string> nodes;
   for (int r = 0; r < session().size(); ++r) nodes.push_back("node" + std::to_string(r / per_node));
@@ -51,7 +51,7 @@ TEST(SumAlgorithms, SumEveryElementForOddSizesAndCuts) {
     for (const Cut& cut : {Cut{20, 0x7fffffff}, Cut{256, 7}, Cut{1024, 1000}, Cut{131072, 0x7fffffff}}) {
       const auto communicator = make_mpi_communicator(session().job(), cut.chunk_bytes, cut.max_count, choice);
       for (const std::size_t count : {0u, 1u, 2u, 3u, 4u, 15u, 16u, 17u, 63u, 1000u, 4096u, 4097u, 300007u}) {
-        if (cut.chunk_bytes < 1024 && count > 5000) continue;  // a message per element: minutes
+        if (cut.chunk_bytes < 1024 && count > 5000) continue;  // one element a message would take minutes
         std::vector<float> values = exact_values(session().rank(), count);
         communicator->sum(values);
         EXPECT_EQ(values, exact_sums(session().size(), count))

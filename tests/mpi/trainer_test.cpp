@@ -1,5 +1,5 @@
-// The trainer on (host) devices whose streams run as late as events allow: what a step reports is its own although the
-// next one has begun.
+// Tests the trainer on (host) devices whose streams run as late as events allow. A step reports its own values although
+// the next step has begun.
 #include "checkpoint/resume_rules.h"
 #include "training_rank.h"
 
@@ -51,7 +51,8 @@ TEST_F(TrainerOnDevices, AStepReturnsWithTheNextOnesFirstPassUnderWayWhereItMay)
     Settings settings;
     std::int64_t ahead;
   };
-  // Carried state is a checkpoint's, and a dynamic loss scale is known late.
+  // The next pass waits in two cases. A checkpoint needs the carried state of this step, and a dynamic loss scale is
+  // known late.
   for (const Case& c : {Case{"names", {}, 1},
                         {"text", streams, 0},
                         {"names", {"precision=fp16"}, 0},
@@ -100,7 +101,7 @@ TEST_F(TrainerOnDevices, ResumedIsUninterruptedBitForBit) {
 
 const Settings overflows = {"precision=fp16", "loss_scale.initial=16777216"};
 
-// Skipped updates do not count for Adam's bias correction, before a checkpoint and after it.
+// Skipped updates do not count for Adam's bias correction, neither before a checkpoint nor after it.
 TEST_F(TrainerOnDevices, ResumedAfterSkippedUpdatesIsUninterruptedBitForBit) {
   const Experiment e = experiment("names", overflows);
   TrainingRank first(e, true);
@@ -119,7 +120,8 @@ TEST_F(TrainerOnDevices, ResumedAfterSkippedUpdatesIsUninterruptedBitForBit) {
   EXPECT_EQ(resumed.weights(), first.weights());
 }
 
-// Checkpoints of earlier versions say nothing of it: every step was applied, at the rate of the step before.
+// Checkpoints of earlier versions do not say which steps were applied. A resumed run takes it that every step was
+// applied, at the rate of the step before.
 TEST_F(TrainerOnDevices, CheckpointsThatDoNotSayWhatWasAppliedResumeAsIfEveryStepWas) {
   const Settings sgd = {"optimizer.kind=sgd", "optimizer.clip_norm=0", "optimizer.rate_in_momentum=true",
                         "optimizer.momentum_correction=true"};
@@ -182,7 +184,7 @@ TEST_F(TrainerOnDevices, Fp16BeginsAtItsOwnLossScaleAfterAnotherPrecisionAndGoes
   EXPECT_EQ(scale_after({"precision=fp16", "loss_scale.initial=32"}, fp16), 32);
 }
 
-// A transition between the first two steps of an epoch is the same wherever it lies between them.
+// The position of a transition between the first two steps of an epoch must not change the result.
 TEST_F(TrainerOnDevices, RmspropTurnsIntoSgdAtTheEpochOfTheRunsPosition) {
   const auto trained = [this](const std::string& center) {
     TrainingRank run(experiment("names", {"optimizer.kind=rmsprop_to_sgd", "optimizer.transition_length=1e-4",

@@ -1,5 +1,5 @@
-// One rank's machine and trainer, on the CPU or on a (host) device, with small data sets: what the tests of the trainer
-// share.
+// One rank's machine and trainer, on the CPU or on a (host) device, with small data sets. The tests of the trainer
+// share it.
 #pragma once
 
 #include <array>
@@ -73,7 +73,8 @@ class TrainerTest : public WithFolder {
     return read_experiment((folder_ / "experiment.yaml").string(), more);
   }
 
-  // Images of a folder that write_image_shards() has filled. `rest`: the lines of model, batch, optimizer and so on.
+  // An experiment on images in a folder that write_image_shards() has filled. `rest` holds the lines of model, batch,
+  // optimizer and so on.
   Experiment image_experiment(const std::string& data, int size, const std::string& rest, const Settings& more) const {
     std::ofstream(folder_ / "images.yaml")
         << "name: test\ndata: {train: " << (folder_ / data).string() << ", image_size: " << size
@@ -84,15 +85,15 @@ class TrainerTest : public WithFolder {
 };
 
 struct TrainingRank {
-  bool alone;  // a run of one rank, whatever the number of ranks of this test
+  bool alone;  // this run has one rank, whatever the number of ranks of the test
   RankGroup group = alone ? *session().job().split(session().rank()) : session().job();
   std::unique_ptr<Communicator> host;
   std::unique_ptr<cuda::HostDevice> device;
   std::unique_ptr<RingBesideDevice> beside;
-  std::unique_ptr<FakeNccl> nccl;  // communication.library: nccl
-  std::vector<std::unique_ptr<FakeNccl>> nccls;  // the same, of a pipeline: one for each of its communicators
+  std::unique_ptr<FakeNccl> nccl;                // where communication.library is nccl
+  std::vector<std::unique_ptr<FakeNccl>> nccls;  // for a pipeline: one for each of its communicators
   std::unique_ptr<DeviceCommunicator> sums;
-  std::unique_ptr<StageRanks> stages;  // of a pipeline
+  std::unique_ptr<StageRanks> stages;  // for a pipeline
   std::unique_ptr<Backend> backend;
   Watchdog watchdog{group, 0};
   RunPlan plan;
@@ -142,7 +143,7 @@ struct TrainingRank {
     complete(progress, plan);
     load_trainer(host->rank() == 0 ? checkpoint : nullptr, *trainer, plan, progress, communicator(), stages.get());
   }
-  // What make_stage_ranks() makes, with an NCCL of this test's.
+  // Does what make_stage_ranks() does, with the test's own NCCL.
   std::unique_ptr<StageRanks> stages_by_nccl(const Experiment& experiment) {
     StageDevices devices;
     devices.sums = [this](Communicator& over) {
@@ -181,7 +182,7 @@ struct TrainingRank {
     progress.position = trainer->position();
     return take_snapshot(*trainer, plan, progress, communicator(), {}, stages.get());
   }
-  // Forward passes that the device has been given.
+  // The number of forward passes that the device has been given.
   std::int64_t passes() const {
     std::int64_t count = 0;
     for (const cuda::Call& call : device->flat_calls()) count += call.name == "cross_entropy";

@@ -1,9 +1,10 @@
 #!/bin/bash
 # Builds with a sanitizer in a folder of its own, build/sanitize-KIND, which has links to the sources and the same
-# Makefile: tests/sanitize/build.sh address|undefined|thread [GOAL...]. Prints the folder; the build's output goes to stderr.
+# Makefile: tests/sanitize/build.sh address|undefined|thread [GOAL...]. Prints the folder. The build's output goes to
+# stderr.
 #
-# address looks for undefined behaviour too, and is ready for the fuzzer: one build serves tests with sanitizers
-# and `make fuzz`. Without CUDA: the own kernels run in the emulation.
+# The build `address` also looks for undefined behaviour and includes the fuzzer, so one build serves tests with
+# sanitizers and `make fuzz`. It has no CUDA, and the own kernels run in the emulation.
 set -eu
 cd "$(dirname "$0")/../.."
 kind=${1:?usage: tests/sanitize/build.sh address|undefined|thread [GOAL...]}
@@ -22,7 +23,7 @@ done
 compiler=$(.ci/clang.sh)
 jobs=()
 case ${MAKEFLAGS:-} in *-j*) ;; *) jobs=(-j"$(nproc)") ;; esac
-# -O1: as fast to build as -O0 and much faster to run; the kernels' vector code is compiled as it is elsewhere.
+# -O1 builds as fast as -O0 and runs much faster. The kernels' vector code is compiled as in other builds.
 env -u MAKEOVERRIDES make -C "$folder" --no-print-directory ${jobs[@]+"${jobs[@]}"} CXX="$compiler" CUDA=0 WARNINGS=-w \
   OPTIMISE="-O1 -g -fno-omit-frame-pointer -ffp-contract=fast -fno-math-errno -fno-trapping-math $flags" \
   ${@:-all tests} >&2

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Short runs of every command on one and on two ranks: tests/sanitize/commands.sh CHECKOUT, with the programs in its bin/.
-# Stops at the first that fails.
+# Runs every command shortly on one and on two ranks: tests/sanitize/commands.sh CHECKOUT, with the programs in its
+# bin/. Stops at the first command that fails.
 set -eu
 root=$(cd "$1" && pwd)
 work=$(mktemp -d)
@@ -46,7 +46,7 @@ ranks 2 train names.yaml run.dir=shares parallel.shard_state=true
 ranks 2 train names.yaml run.dir=stages parallel.kind=pipeline parallel.stages=2 batch.micro=8
 ranks 2 bench comm input step names.yaml --seconds 0.2 --json preflight.json
 alone predict names.yaml --ranks 1..16 --preflight preflight.json
-# A signal: a checkpoint, and exit code 85.
+# The signal leads to a checkpoint and exit code 85.
 said "a run that SIGUSR1 stops"
 "$program" train names.yaml run.dir=stopped stop.steps=100000 test.slow_rank=0 test.slow_seconds=0.02 > last.out 2> last.err &
 until grep -qs '"step": *4,' stopped/metrics.jsonl; do kill -0 $! || break; sleep 0.1; done
@@ -55,7 +55,7 @@ code=0
 wait $! || code=$?
 expected=85 failed $code
 
-# Pictures: the golden files of the tests, two classes of them.
+# The pictures are the golden files of the tests, in two classes.
 for class in a b; do mkdir -p pictures/train/$class pictures/val/$class; done
 for file in "$root"/tests/golden/images/4*.jpg; do
   for split in train val; do for class in a b; do cp "$file" pictures/$split/$class/; done; done

@@ -1,13 +1,13 @@
-# What programs with a sanitizer are started with; read by tests/sanitize/run.sh.
-# Each stops the job at its first finding (exit code 66), with a stack that llvm-symbolizer names.
+# Sets the environment for programs with a sanitizer. tests/sanitize/run.sh reads it. Each sanitizer stops the job at
+# its first finding (exit code 66), with a stack that llvm-symbolizer names.
 here=$PWD/tests/sanitize
 symbolizer=$(command -v llvm-symbolizer-19 || command -v llvm-symbolizer || true)
 # allocator_may_return_null: tests ask for more memory than there is, and expect to be refused.
 export ASAN_OPTIONS=exitcode=66:allocator_may_return_null=1:detect_stack_use_after_return=0:external_symbolizer_path=$symbolizer
 export LSAN_OPTIONS=suppressions=$here/leaks.supp:print_suppressions=0
 export UBSAN_OPTIONS=halt_on_error=1:exitcode=66:print_stacktrace=1:external_symbolizer_path=$symbolizer
-# ignore_noninstrumented_modules: calls to memcpy and the like by libraries that were built without the sanitizer.
-# LLVM's OpenMP tells ThreadSanitizer of its barriers through Archer, its own tool.
+# ignore_noninstrumented_modules: leaves out calls to memcpy and the like by libraries that were built without the
+# sanitizer. LLVM's OpenMP tells ThreadSanitizer about its barriers through its own tool Archer.
 export TSAN_OPTIONS=suppressions=$here/threads.supp:ignore_noninstrumented_modules=1:exitcode=66:halt_on_error=0:second_deadlock_stack=1:external_symbolizer_path=$symbolizer
 archer=$(ls /usr/lib/llvm-*/lib/libarcher.so 2> /dev/null | tail -n 1 || true)
 [ -z "$archer" ] || export OMP_TOOL_LIBRARIES=$archer

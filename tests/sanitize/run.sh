@@ -1,7 +1,8 @@
 #!/bin/bash
-# Builds with a sanitizer and runs what the programs can do without a GPU: tests/sanitize/run.sh address|undefined|thread
-# [commands] [unit] [mpi] (make sanitize KIND=...; all three by default). UNIT, MPI: GoogleTest filters.
-# Logs lie in build/sanitize-KIND/logs; the exit code is 1 where a part failed. results/sanitize/README.md is the record.
+# Builds with a sanitizer and runs everything that the programs can do without a GPU: tests/sanitize/run.sh
+# address|undefined|thread [commands] [unit] [mpi] (make sanitize KIND=...; all three by default). UNIT and MPI are
+# GoogleTest filters. Logs are in build/sanitize-KIND/logs. The exit code is 1 when a part failed.
+# results/sanitize/README.md is the record.
 set -eu
 cd "$(dirname "$0")/../.."
 kind=${1:?usage: tests/sanitize/run.sh address|undefined|thread [commands] [unit] [mpi]}
@@ -17,12 +18,12 @@ for part in $parts; do
 done
 folder=$(tests/sanitize/build.sh "$kind" "${goals[@]}")
 . tests/sanitize/environment.sh
-# Programs and tests look for what lies beside them.
+# Programs and tests look for their files in this folder.
 export RINGTRAIN_ROOT=$PWD/$folder
 logs=$folder/logs
 mkdir -p "$logs"
 result=0
-# A finding is reported wherever it is printed: a test that expects its child to fail would hide it.
+# Looks for findings in all output. A test that expects its child to fail would hide a finding.
 judge() {
   local log=$1 code=$2 findings
   findings=$(grep -cE '^(SUMMARY: |.*: runtime error: )' "$log" || true)

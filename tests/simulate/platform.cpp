@@ -1,9 +1,10 @@
-// SimGrid's platform: nodes with a stated memory and network, in a fat tree or a dragonfly. A library that smpirun opens.
+// SimGrid's platform: nodes with a given memory and network, in a fat tree or a dragonfly. smpirun loads it as a
+// library.
 //
-// RINGTRAIN_PLATFORM: "TOPOLOGY NODES RANKS_PER_NODE MESSAGE_GB_S MEMORY_GB_S NODE_US NETWORK_GB_S NETWORK_US"
+// RINGTRAIN_PLATFORM is "TOPOLOGY NODES RANKS_PER_NODE MESSAGE_GB_S MEMORY_GB_S NODE_US NETWORK_GB_S NETWORK_US".
 //
-// A message of a rank travels at MESSAGE_GB_S at most, and shares MEMORY_GB_S with all messages that ranks of its node
-// send; one to another node goes through the node's network, too.
+// A rank's message travels at MESSAGE_GB_S at most, and shares MEMORY_GB_S with all messages that ranks of its node
+// send. A message to another node also goes through the node's network.
 #include <cstdio>
 #include <cstdlib>
 #include <simgrid/s4u.hpp>
@@ -22,7 +23,7 @@ struct Stated {
 
 using Ends = std::pair<simgrid::kernel::routing::NetPoint*, simgrid::kernel::routing::NetPoint*>;
 
-// Rank r is a host of its own, n<node>-<r>.
+// Each rank r is a host of its own, named n<node>-<r>.
 Ends make_node(const sg4::NetZone* cluster, const std::vector<unsigned long>&, unsigned long id) {
   const std::string name = "n" + std::to_string(id);
   sg4::NetZone* node = sg4::create_star_zone(name);
@@ -46,7 +47,7 @@ Ends make_node(const sg4::NetZone* cluster, const std::vector<unsigned long>&, u
 
 }  // namespace
 
-// The latency of a message between nodes is shared out over the links of most paths: `links` of them.
+// The latency of a message between nodes is divided by the number of links (`links`) that most paths have.
 extern "C" void load_platform(const sg4::Engine&) {
   std::istringstream text(std::getenv("RINGTRAIN_PLATFORM"));
   text >> stated.topology >> stated.nodes >> stated.ranks_per_node >> stated.message_gb_s >> stated.memory_gb_s >>
@@ -61,13 +62,13 @@ extern "C" void load_platform(const sg4::Engine&) {
     make_node(cluster, {}, 0);
     cluster->seal();
   } else if (stated.topology == "fat_tree") {
-    // Leaf switches of 32 nodes, each with 16 uplinks of two cables: no narrow places.
+    // A fat tree with leaf switches of 32 nodes. Each switch has 16 uplinks of two cables, so there are no bottlenecks.
     const unsigned leaf = std::min(stated.nodes, 32u);
     sg4::create_fatTree_zone("cluster", nullptr, {2, {leaf, groups}, {1, 16}, {1, 2}}, callbacks, bandwidth,
                              latency(groups == 1 ? 2 : 4), shared)
         ->seal();
   } else {
-    // Groups of 4 chassis with 4 routers of 2 nodes.
+    // A dragonfly with groups of 4 chassis, each with 4 routers of 2 nodes.
     sg4::create_dragonfly_zone("cluster", nullptr, {{groups, 4}, {4, 4}, {4, 4}, 2}, callbacks, bandwidth, latency(5),
                                shared)
         ->seal();

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the program's own collectives on simulated ranks of a cluster (SimGrid's SMPI): make simulate [RANKS=64] [ARGS="..."].
+"""Runs the program's own collectives on simulated ranks of a cluster (SimGrid's SMPI): make simulate [RANKS=64]
+[ARGS="..."].
 
-Prints and, with --csv, appends a line for each of: the start of a job, a sum of ResNet-50's gradient in buckets that are
-all ready at once, counters, a gathering; with --what broadcast a broadcast of the weights; with --what step a whole
-training step with sleeps in the place of computing, beside what `ringtrain predict` says of it.
-results/simulate/README.md says what is stated, and what the figures mean.
+Prints a line for each of these, and appends it to a file with --csv: the start of a job, a sum of ResNet-50's gradient
+in buckets that are all ready at once, counters, and a gather. With --what broadcast, it simulates a broadcast of the
+weights. With --what step, it simulates a whole training step with sleeps for the computation, and compares it with the
+result of `ringtrain predict`. results/simulate/README.md lists the assumptions and explains the figures.
 """
 import argparse
 import csv
@@ -31,8 +32,9 @@ SOURCES = [
         "span_ranks", "start_guard", "sum_choice", "sum_schedule")),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "src" / "base").glob("*.cpp"))),
 ]
-# The stated latency and bandwidth, without factors of TCP; looks at requests and at the clock take no time (waits.h).
-# Where the program leaves the algorithm to MPI: what libraries take for few bytes. Allreduce: Open MPI's choice.
+# SimGrid uses the given latency and bandwidth without TCP's correction factors. Tests of requests and readings of the
+# clock take no time (waits.h). If the program leaves the algorithm to MPI, SimGrid uses one that libraries take for few
+# bytes. For Allreduce, this is Open MPI's choice.
 OPTIONS = {
     "network/model": "CM02", "network/crosstraffic": "0", "smpi/simulate-computation": "no", "smpi/test": "0",
     "smpi/wtime": "0", "smpi/iprobe": "0", "smpi/send-is-detached-thresh": "0", "smpi/coll-selector": "ompi",
@@ -53,7 +55,7 @@ def run(command, what, **options):
 
 
 def compile_all():
-    """Compiles the program's own files for SMPI, which replaces MPI and the clock, and the platform."""
+    """Compiles the platform, and the program's own files for SMPI, which replaces MPI and the clock."""
     BUILD.mkdir(parents=True, exist_ok=True)
     objects = []
     headers = max(path.stat().st_mtime for folder in (ROOT / "src", HERE) for path in folder.rglob("*.h"))
@@ -71,7 +73,8 @@ def compile_all():
 
 
 def planned_sums(ranks):
-    """(values of the gradient, values of a bucket), as the program plans them for `ranks` CPU ranks of 32 samples."""
+    """Returns (values of the gradient, values of a bucket) as the program plans them for `ranks` CPU ranks of 32
+    samples."""
     text = run([PROGRAM, "plan", EXPERIMENT, "--ranks", ranks, f"batch.global={32 * ranks}"], "planning")
     found = re.search(r"^ +sums +of ([\d,]+) gradients in buckets of ([\d,]+)$", text, re.MULTILINE)
     if found is None:
@@ -80,19 +83,21 @@ def planned_sums(ranks):
 
 
 def rank_gb_s(o):
-    """What a rank of a node can send within it while all of them send."""
+    """The GB/s that a rank can send within its node while all ranks of the node send."""
     return min(o.message_gb_s, o.memory_gb_s / o.ranks_per_node)
 
 
 def bound(ranks, elements, o):
-    """Seconds in which a node must send its share: 2 (n - 1) / n of the gradient over n nodes; one node: over its ranks."""
+    """The seconds in which a node must send its share, which is 2 (n - 1) / n of the gradient with n nodes. With one
+    node, n is the number of its ranks."""
     nodes = ranks // o.ranks_per_node
     count, gb_s = (ranks, o.memory_gb_s / o.ranks_per_node) if nodes == 1 else (nodes, o.network_gb_s)
     return 2 * (count - 1) / count * elements * 4 / (gb_s * 1e9)
 
 
 def stated_preflight(o):
-    """What `ringtrain bench` measured of ResNet-50's step on one core, `o.faster` times faster, on the stated links."""
+    """The measurements by `ringtrain bench` of ResNet-50's step on one core, made `o.faster` times faster, with the
+    given links."""
     text = json.loads(MEASURED.read_text())
     step = text["step"]
     for place in (step, *step["passes"]):
@@ -110,7 +115,8 @@ def stated_preflight(o):
 
 
 def predicted(ranks, preflight, folder):
-    """(seconds, efficiency) of the weakly scaled step by the faster of both topologies, as the program chooses."""
+    """Returns (seconds, efficiency) of the weakly scaled step, for the faster of both topologies, as the program
+    chooses."""
     file, table = folder / "preflight.json", folder / "predicted.csv"
     file.write_text(json.dumps(preflight))
     run([PROGRAM, "predict", EXPERIMENT, "--preflight", file, "--ranks", ranks, "--csv", table], "predicting")
@@ -121,7 +127,7 @@ def predicted(ranks, preflight, folder):
 
 
 def simulate(ranks, algorithm, elements, bucket, preflight, o, folder):
-    """{what: simulated seconds}."""
+    """Returns {name: simulated seconds}."""
     nodes = ranks // o.ranks_per_node
     hosts, watermark = folder / "hosts", folder / "watermark"
     hosts.write_text("".join(f"n{rank // o.ranks_per_node}-{rank}\n" for rank in range(ranks)))
@@ -129,7 +135,7 @@ def simulate(ranks, algorithm, elements, bucket, preflight, o, folder):
     watermark.write_text("".join(f"{at} {share}\n" for at, share in step["watermark"]))
     options = dict(OPTIONS)
     if o.what == "broadcast":
-        options["smpi/bcast"] = "scatter_LR_allgather"  # what MPICH takes for large vectors
+        options["smpi/bcast"] = "scatter_LR_allgather"  # MPICH uses it for large vectors
     stated = [getattr(o, name) for name in STATED]
     environment = {**os.environ, "RINGTRAIN_PLATFORM": " ".join(map(str, (o.topology, nodes, o.ranks_per_node, *stated)))}
     text = run(["smpirun", "-np", ranks, "-platform", BUILD / "platform.so", "-hostfile", hosts,

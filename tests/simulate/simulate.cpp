@@ -1,12 +1,14 @@
-// Sums of gradients, and whole steps, on simulated ranks: the program's own collectives under SimGrid's SMPI.
+// Sums gradients, or runs whole training steps, on simulated ranks. It uses the program's own collectives under
+// SimGrid's SMPI.
 //
 //   simulate collectives|broadcast|step ALGORITHM RANKS_PER_NODE NODE_GB_S NODE_US NETWORK_GB_S NETWORK_US ELEMENTS
 //            BUCKET_ELEMENTS [WATERMARK FORWARD_S BACKWARD_S UPDATE_S LOOK_US]
 //
-// ALGORITHM: as communication.algorithm; library: MPI_Allreduce, bucket after bucket. WATERMARK: a file of "time share"
-// lines, shares of the backward pass and of the gradient. LOOK_US: a rank in its backward pass looks at its messages
-// so often, as between kernels; 0: at watermarks only. Rank 0 prints a line "what seconds" for each; times are
-// simulated. Values are not looked at: all ranks share the same few pages, so that thousands fit into memory.
+// ALGORITHM is a value of communication.algorithm, or `library` for MPI_Allreduce, bucket after bucket. WATERMARK is a
+// file of lines "time share", which are shares of the backward pass and of the gradient. LOOK_US is the time between
+// two looks of a rank at its messages during the backward pass, which happen between kernels in a real run. With 0, the
+// rank looks at watermarks only. Rank 0 prints a line "what seconds" for each result. All times are simulated. The
+// values do not matter: all ranks share the same few pages, so that thousands of ranks fit into memory.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -84,7 +86,8 @@ void step(GradientReducer& reducer, std::int64_t elements, const std::vector<Poi
 
 }  // namespace
 
-// Buffers of messages are large vectors, too. An array's size is not known when it is deleted.
+// Arrays are not shared, because their size is not known when they are deleted. Message buffers are large vectors,
+// which use the operator below.
 void* operator new[](std::size_t bytes) {
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
@@ -106,7 +109,7 @@ void operator delete(void* memory, std::size_t bytes) noexcept {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  node_is_oversubscribed = true;  // ranks that wait offer their CPU at once: waits.h
+  node_is_oversubscribed = true;  // waiting ranks offer their CPU at once (waits.h)
   {
     const auto number = [&](int i) { return std::atof(argv[i]); };
     const std::string what = argv[1];
@@ -121,7 +124,7 @@ int main(int argc, char** argv) {
 
     const double begin = after_barrier();
     const RankGroup job = RankGroup::of_job();
-    job.gather(std::string(200, 'x'));  // as long as what ranks say of their CPUs (binding.h)
+    job.gather(std::string(200, 'x'));  // as long as the text that ranks send about their CPUs (binding.h)
     const auto communicator = make_mpi_communicator(job, 128 << 10, 0x7fffffff, choice);
     const double start = after_barrier() - begin;
     if (rank == 0) std::printf("start %.9f\n", start);

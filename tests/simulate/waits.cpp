@@ -1,4 +1,4 @@
-// SMPI gives every rank its own copy of what is static here.
+// SMPI gives every rank its own copy of static variables.
 #include "waits.h"
 
 #include <algorithm>
@@ -8,12 +8,12 @@ namespace simulate {
 namespace {
 
 struct Slot {
-  MPI_Request* request;  // where the program keeps it
-  bool is_told;          // the end of a request of MPI_Testsome is told by its index, the others' by a null request
+  MPI_Request* request;  // the program's own variable
+  bool is_told;          // MPI_Testsome reports the end by an index; other calls by a null request
 };
-std::vector<Slot> asked;          // looked at in vain since the last wait
-std::vector<MPI_Request*> ended;  // in a wait, and not told yet
-double waited_at = -1;            // nothing else has ended at this time
+std::vector<Slot> asked;          // tested without success since the last wait
+std::vector<MPI_Request*> ended;  // ended in a wait, and not yet reported
+double waited_at = -1;            // no other request has ended at this time
 
 bool is_new_time() {
   return MPI_Wtime() > waited_at;
@@ -69,7 +69,8 @@ int broadcast(void* values, int count, MPI_Datatype type, int root, MPI_Comm com
   return MPI_Bcast(values, count, type, root, comm);
 }
 
-// One at a time: of requests that a test has found ended, SimGrid 3.32 keeps a list, and searches it at every end.
+// Waits for one request at a time. SimGrid 3.32 keeps a list of the requests that a test has found ended, and searches
+// this list at every end.
 int wait_for_one() {
   std::erase_if(asked, [](const Slot& slot) { return *slot.request == MPI_REQUEST_NULL; });
   if (asked.empty()) return usleep(1);

@@ -1,9 +1,10 @@
-// Included before every file of the program (-include): what its looks at unfinished messages are in simulated time.
+// Replaces MPI's tests of unfinished messages in simulated time. It is included before every file of the program
+// (-include).
 //
-// A look costs nothing there, so a rank that looks again and again would never let time pass. Where the program offers
-// its CPU to others (cluster/waiting.h), a simulated rank sleeps until one of the messages that it has looked at has
-// ended. SimGrid's own way, an injected time for every look at every request, makes a rank with 32 requests wait 32
-// times as long for each message, and a simulation of thousands of ranks endless.
+// A test costs no simulated time, so a rank that tests again and again would never let time pass. Where the program
+// offers its CPU to other ranks (cluster/waiting.h), a simulated rank sleeps until one of the messages that it has
+// tested has ended. SimGrid's own way adds a fixed time for every test of every request. A rank with 32 requests then
+// waits 32 times as long for each message, and a simulation of thousands of ranks takes far too long.
 #pragma once
 
 #include <mpi.h>
@@ -13,16 +14,17 @@
 
 namespace simulate {
 
-// As MPI's calls of these names.
+// These functions behave as MPI's functions of similar names.
 int test(MPI_Request* request, int* done, MPI_Status* status);
 int test_all(int count, MPI_Request* requests, int* done, MPI_Status* statuses);
 int test_some(int count, MPI_Request* requests, int* ended, int* indices, MPI_Status* statuses);
 
-// They block, which the driver's calls allow: SimGrid's own are linear in the ranks.
+// These functions block, which the driver's calls allow. SimGrid's own non-blocking calls take time that is linear in
+// the number of ranks.
 int barrier(MPI_Comm comm, MPI_Request* request);
 int broadcast(void* values, int count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request* request);
 
-// Returns when a message has ended that was looked at in vain since the last call.
+// Waits until one of the messages has ended that were tested without success since the last call.
 int wait_for_one();
 
 }  // namespace simulate

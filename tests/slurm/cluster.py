@@ -1,4 +1,4 @@
-"""The local cluster and its jobs, as a user sees them: sbatch, scancel, scontrol, squeue."""
+"""The local cluster and its jobs as a user sees them: sbatch, scancel, scontrol, squeue."""
 import importlib.util
 import os
 import re
@@ -9,12 +9,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LOCAL_SLURM = ROOT / "tests" / "slurm" / "local_slurm.sh"
 SCRIPTS = ROOT / "slurm"
-STEPS = 160  # some seconds, so that what a test does to a job comes before its end
+STEPS = 160  # some seconds, so that a test can act on a job before its end
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "DEADLINE"}
 
 
 def load_e2e_tools():
-    """What the end-to-end tests know about runs; their file has the name that pytest gives to ours as well."""
+    """Loads the end-to-end tests' helpers for runs. Their file has the name that pytest also gives to ours."""
     spec = importlib.util.spec_from_file_location("e2e_tools", ROOT / "tests" / "e2e" / "conftest.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -29,7 +29,7 @@ class CannotRunHere(Exception):
 
 
 def until(condition, what, timeout=120):
-    """The condition's first true value."""
+    """Waits for the condition and returns its first true value."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         value = condition()
@@ -69,7 +69,7 @@ class Cluster:
         raise AssertionError(f"no slurmd of {node}")
 
     def rank(self, node):
-        """The process id of a rank there; needs namespaces."""
+        """The process id of a rank on this node. It needs namespaces."""
         there = os.readlink(f"/proc/{self.daemon(node)}/ns/uts")
         for entry in Path("/proc").iterdir():
             try:
@@ -89,7 +89,7 @@ class Job:
         self.cluster, self.id, self.folder = cluster, number, folder
 
     def fields(self):
-        """Of `scontrol show job`; an array's first task is the last to start."""
+        """The fields of `scontrol show job`. The last task of an array to start has the array's id."""
         shown = self.cluster.run("scontrol", "show", "job", "-o", self.id).stdout
         return dict(re.findall(r"(\S+?)=(\S*)", shown))
 
@@ -106,7 +106,7 @@ class Job:
         return self.fields()["JobId"]
 
     def log(self, restart=0):
-        """The training log of one life."""
+        """The training log after this number of restarts."""
         paths = list((self.folder / "logs").glob(f"*-{self.id}-r{restart}.log"))
         return paths[0].read_text(errors="replace") if paths else ""
 
@@ -138,12 +138,12 @@ class Job:
         assert done.returncode == 0, done.stderr
 
     def ask_for_checkpoint(self):
-        """As --signal=B:USR1@... does before the time limit."""
+        """Sends the signal that --signal=B:USR1@... sends before the time limit."""
         self.signal("USR1", "-b")
 
 
 class Shop:
-    """A test's own folder, and the commands in it."""
+    """A test's own folder, and the commands that run in it."""
 
     def __init__(self, cluster, folder, data):
         folder.mkdir(parents=True)
@@ -151,7 +151,7 @@ class Shop:
         self.slow_sync = None
 
     def site(self, text):
-        """A site.env that differs from the project's in these lines."""
+        """Makes a site.env that differs from the project's in these lines."""
         path = self.folder / "site.env"
         path.write_text(f'. "$root/slurm/site.env"\n{text}\n')
         return {"RINGTRAIN_SITE": str(path)}
@@ -163,7 +163,7 @@ class Shop:
         return self.site(f'RINGTRAIN=({prefix} env LD_PRELOAD={library} "$root/bin/ringtrain")')
 
     def keys(self, name=None, **changes):
-        """The names experiment, of STEPS steps: key__path=value."""
+        """The keys of the names experiment with STEPS steps, as key__path=value."""
         keys = {"data__train": f"{self.data}-train", "data__validation": f"{self.data}-validation", "run__threads": 1,
                 "evaluate__every_epochs": 0, "checkpoint__every_epochs": 0, "stop__epochs": 0, "stop__steps": STEPS}
         if name:

@@ -1,4 +1,5 @@
-"""One local cluster for all tests. What can run beside other jobs does (`together`): a requeued job waits most of its time."""
+"""One local cluster for all tests. Tests that can run beside other jobs do so (`together`), because a requeued job
+waits most of its time."""
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +15,14 @@ scenarios = {}
 
 
 def stop_on_request(number, frame):
-    raise KeyboardInterrupt  # so that the cluster is stopped
+    raise KeyboardInterrupt  # the cluster is stopped then
 
 
 signal.signal(signal.SIGTERM, stop_on_request)
 
 
 def together(scenario):
-    """A test whose body starts with all the others that are marked like this, in the order of the file."""
+    """Marks a test. The bodies of all marked tests start together, in the order of the file."""
     def test(running):
         running[scenario.__name__].result()
     test.__name__ = scenario.__name__

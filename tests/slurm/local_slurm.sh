@@ -1,36 +1,37 @@
 #!/bin/bash
-# A cluster for tests on one machine: Slurm's own daemons (munged, slurmctld and a slurmd per virtual node), started from
-# a folder of their own, with ports of their own and without touching /etc. What differs from a real cluster is in
-# tests/README.md.
+# A cluster for tests on one machine. It runs Slurm's own daemons (munged, slurmctld and a slurmd per virtual node) from
+# a folder of their own, with ports of their own, and does not touch /etc. tests/README.md lists the differences from a
+# real cluster.
 #
-#   tests/slurm/local_slurm.sh start [--install]   --install: apt-get what is missing (root on Debian or Ubuntu)
+#   tests/slurm/local_slurm.sh start [--install]   --install: also install packages (root, Debian or Ubuntu)
 #   . <(tests/slurm/local_slurm.sh env)            then sbatch, srun, squeue as on any cluster
 #   tests/slurm/local_slurm.sh status
-#   tests/slurm/local_slurm.sh stop                jobs, daemons, files; the packages stay
-#   tests/slurm/local_slurm.sh purge               stop, and remove the packages that --install has added
+#   tests/slurm/local_slurm.sh stop                ends jobs and daemons and removes files; the packages stay
+#   tests/slurm/local_slurm.sh purge               also removes the packages that --install has added
 #
 # Environment: NODES=2, CPUS=8 and GPUS=2 (fake) per node, KILL_WAIT=10 (seconds), NAMESPACES=auto|yes|no,
 # LOCAL_SLURM_DIR=/tmp/..., OWNER=PID (the cluster stops when that process has ended).
-# Exit code 77: it cannot run here (the reason is printed).
+# Exit code 77 means that it cannot run here. The reason is printed.
 #
-# As root every node has its own host name, /dev/shm and /scratch-like folder (namespaces); else ranks of different
-# nodes would meet in the one /dev/shm, so that Open MPI is kept to TCP.
+# As root, every node has its own host name, /dev/shm and /scratch-like folder (namespaces). Otherwise ranks of
+# different nodes would share one /dev/shm, so Open MPI uses TCP only.
 set -euo pipefail
 
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
 number=$(cksum <<< "$checkout" | cut -d' ' -f1)
-dir=${LOCAL_SLURM_DIR:-/tmp/slurm-$UID-$number} # short: sockets are in it, and their paths have 108 characters
+dir=${LOCAL_SLURM_DIR:-/tmp/slurm-$UID-$number} # short, because paths of sockets have at most 108 characters
 nodes=${NODES:-2} cpus=${CPUS:-8} gpus=${GPUS:-2} kill_wait=${KILL_WAIT:-10} namespaces=${NAMESPACES:-auto}
 packages=(slurm-wlm slurm-wlm-basic-plugins munge openmpi-bin)
 installed_by_us=$dir.packages
 export SLURM_CONF=$dir/slurm.conf PATH=$PATH:/usr/sbin:/sbin
-unset "${!SBATCH_@}" # the caller's defaults would be those of another cluster
+unset "${!SBATCH_@}" # the caller may have defaults of another cluster
 
 say() { echo "local_slurm: $*"; }
 cannot() { say "$* (not possible here)" >&2; exit 77; }
 fail() { say "error: $*" >&2; exit 1; }
 
-# The process ids of this cluster's daemons and job steps, found by what they were started with: nobody else's.
+# Prints the process ids of this cluster's daemons and job steps. They are recognised by their arguments and
+# environment, so processes of other clusters are left alone.
 our_processes() {
   local process command
   for process in /proc/[0-9]*; do
@@ -43,7 +44,7 @@ our_processes() {
   done
 }
 
-# With the shell's own kill: a minimal machine has no other.
+# Uses the shell's own kill, because a minimal machine may have no other.
 end_our_processes() {
   local process
   for process in $(our_processes); do kill -s "$1" "$process" 2> /dev/null || true; done
@@ -67,7 +68,7 @@ install() {
   command -v apt-get > /dev/null || cannot "there is no $missing, and no apt-get to install ${packages[*]}"
   log=$(mktemp)
   package_list > "$log.before"
-  # Debian would start the services of the packages at once, for a cluster that nobody has configured.
+  # Debian would start the packages' services at once, without a configured cluster.
   if [ ! -e $policy ]; then
     printf '#!/bin/sh\nexit 101\n' > $policy
     chmod 755 $policy
@@ -89,7 +90,7 @@ install() {
   [ -z "$missing" ] || cannot "${packages[*]} are installed, and there is still no $missing"
 }
 
-# The first of `nodes`+1 free ports, different for every checkout so that several may test at once.
+# The first of `nodes`+1 free ports. It differs for every checkout, so that several checkouts can be tested at once.
 free_ports() {
   local first=$((20000 + number % 20000)) port
   while :; do
@@ -119,11 +120,11 @@ SlurmctldPort=$port
 SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
 AuthType=auth/munge
-# A requeued job starts when credentials of its first life have expired: after 120 s by default.
+# A requeued job starts when the credentials of its first start have expired, which takes 120 s by default.
 AuthInfo=socket=$dir/run/munge.sock,cred_expire=5
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$dir/%n/spool
-# Of each node its own, or the PMIx servers of two nodes want the same folder.
+# Each node has its own folder, because the PMIx servers of two nodes would use the same one otherwise.
 TmpFS=$dir/%n/tmp
 SlurmctldPidFile=$dir/run/slurmctld.pid
 SlurmdPidFile=$dir/run/%n.pid
@@ -161,7 +162,7 @@ END
     chmod 1777 "$dir/node$i"/{tmp,scratch}
   done
   cat >> "$SLURM_CONF" << END
-# Jobs of the idle partitions give way to urgent ones: queued again at once, or cancelled after a time of grace.
+# Jobs of the idle partitions are preempted by urgent ones. They are requeued at once, or cancelled after a grace time.
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=batch Nodes=ALL Default=YES PriorityTier=1 PreemptMode=OFF
@@ -169,7 +170,7 @@ PartitionName=idle Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=idle_grace Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=30
 PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF
 END
-  # Many sites give each job a folder on the node's own disk; and Open MPI has to be told what it runs on here.
+  # As at many sites, each job gets a folder on the node's own disk. Open MPI also needs settings for this machine.
   {
     printf '#!/bin/bash\n'
     printf 'folder=%s/scratch/$SLURM_JOB_ID\nmkdir -p $folder\necho export SLURM_TMPDIR=$folder\n' "$dir"
@@ -204,9 +205,10 @@ start() {
   if [ "$UID" = 0 ]; then mpi_environment+=(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1); fi
   if [ "$namespaces" = auto ]; then namespaces=$(can_have_namespaces && echo yes || echo no); fi
   if [ "$namespaces" = no ]; then mpi_environment+=(OMPI_MCA_btl=self,tcp OMPI_MCA_pml=ob1); fi
-  if [ -z "$(hostname -I 2> /dev/null)" ]; then # only the loopback interface
+  if [ -z "$(hostname -I 2> /dev/null)" ]; then # there is only the loopback interface
     mpi_environment+=(OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo)
-    # Without any other address names are not resolved (AI_ADDRCONFIG); this one is for documentation (RFC 5737).
+    # Without another address, names are not resolved (AI_ADDRCONFIG). This address is reserved for documentation (RFC
+    # 5737).
     if ip address add 198.51.100.1/32 dev lo 2> /dev/null; then touch "$dir/loopback_address"; fi
   fi
   for ((i = 0; i < gpus; i++)); do # Slurm asks for a device file, not for a GPU
@@ -255,7 +257,7 @@ stop() {
   fi
   if [ -e "$dir/loopback_address" ]; then ip address del 198.51.100.1/32 dev lo; fi
   rm -rf "$dir"
-  # Last, since this may be the leash itself. Its number may be another process's by now.
+  # This comes last, since this process may be the leash itself. Another process may have its number by now.
   if [ -n "$leash" ] && [ "$leash" != "$PPID" ] && grep -qzFx leash "/proc/$leash/cmdline" 2> /dev/null; then
     kill "$leash" 2> /dev/null || true
   fi

@@ -1,4 +1,4 @@
-"""The batch scripts and the program on a real Slurm: two virtual nodes, started by local_slurm.sh."""
+"""Tests the batch scripts and the program on a real Slurm: two virtual nodes, started by local_slurm.sh."""
 import json
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 from cluster import ROOT, SCRIPTS, STEPS, Job, e2e, until
 from conftest import together
 
-PAIRS = ["--nodes=2"]  # with the two tasks per node of train.sbatch: four ranks
+PAIRS = ["--nodes=2"]  # four ranks, with the two tasks per node of train.sbatch
 HOSTS = {"node1": [0, 1], "node2": [2, 3]}
 
 
@@ -22,11 +22,12 @@ def step_numbers(run_dir):
     return [record["step"] for record in e2e.steps(run_dir)]
 
 
-# ---- Beside each other; the slowest first ----------------------------------------------------------------------------
+# ---- Tests that run together, the slowest first
+# -----------------------------------------------------------------------
 
 @together
 def test_at_the_time_limit_a_checkpoint_is_made_within_kill_wait_and_the_job_goes_on(shop, whole):
-    # URG instead of USR1: nobody hears of the limit before SIGTERM comes. One step takes a second here.
+    # With URG in place of USR1, the job learns of the limit only by SIGTERM. One step takes a second here.
     job = shop.train("run", options=["--nodes=1", "--ntasks-per-node=1", "--time=1", "--signal=B:URG@1"],
                      env=shop.slow_checkpoints(), checkpoint__every_steps=1, stop__steps=10**6, stop__epochs=0)
     job.wait_for_restart()
@@ -72,7 +73,7 @@ def test_signals_while_the_checkpoint_is_being_written_lose_nothing(shop, whole)
 
     first = until(under_way, job.told)
     job.ask_for_checkpoint()
-    until(lambda: under_way() and under_way() != first, job.told)  # the checkpoint that was asked for
+    until(lambda: under_way() and under_way() != first, job.told)  # waits for the checkpoint that was asked for
     job.signal("TERM")
     job.ask_for_checkpoint()
     until(lambda: "stopped with a checkpoint" in job.output(), job.told)
@@ -96,7 +97,7 @@ def test_two_nodes_with_two_tasks_equal_mpirun_with_four_ranks(shop, whole):
 def test_mpirun_inside_a_job_equals_mpirun_without_slurm(shop, whole):
     job = shop.train("run", options=PAIRS, env=shop.site("LAUNCHER=mpirun MPIRUN_OPTIONS=(--bind-to none)")).wait()
     e2e.assert_same_bits(shop.folder / "run", whole)
-    # The daemon that starts the ranks of the second node has as many CPUs as the first.
+    # The daemon that starts the second node's ranks has as many CPUs as the first node's.
     assert not shop.cluster.has_namespaces or re.search("^node1, node2: 2 ranks, CPUs", job.log(), re.MULTILINE), job.told()
 
 
@@ -145,11 +146,11 @@ def test_the_jobs_of_a_chain_go_on_where_the_one_before_stopped_and_the_rest_is_
                             ROOT / "configs" / "names.yaml", *shop.keys("run"), cwd=shop.folder)
     assert done.returncode == 0, done.stderr
     first, waiting, third, fourth = (Job(shop.cluster, number, shop.folder) for number in done.stdout.split())
-    # One that is cancelled before its turn lets the next go no earlier.
+    # A job that is cancelled before its turn must not let the next one start earlier.
     shop.cluster.run("scancel", waiting.id)
     waiting.wait("CANCELLED")
     shop.cluster.run("scontrol", "release", third.id, fourth.id)
-    time.sleep(3)  # the scheduler comes by every two seconds
+    time.sleep(3)  # the scheduler runs every two seconds
     assert third.state() == "PENDING", third.told()
     shop.cluster.run("scontrol", "release", first.id)
     first.wait_for_step(shop.folder / "run", 3)
@@ -184,7 +185,7 @@ def test_without_pmix_there_is_one_error_with_advice_instead_of_singletons(shop,
 
 @together
 def test_where_slurm_has_no_pmix_mpirun_starts_the_ranks(shop, whole):
-    # `srun --mpi=list` of a Slurm without PMIx; all else is the real srun.
+    # Prints what `srun --mpi=list` prints for a Slurm without PMIx. Everything else is the real srun.
     srun = shop.folder / "without-pmix" / "srun"
     srun.parent.mkdir()
     srun.write_text('#!/bin/bash\n[ "$1" != --mpi=list ] || { echo "MPI plugin types are... none pmi2" >&2; exit; }\nexec '
@@ -350,7 +351,7 @@ def test_a_copy_that_has_been_corrupted_is_found_and_made_again(shop, whole):
     kept = shop.cluster.folder / "scratch" / "kept"
     env = shop.site(f"NODE_SCRATCH={kept}")
     shop.train("first", "--stage", options=PAIRS, env=env, stop__steps=3).wait()
-    # The nodes' scratch folders as they are seen from outside.
+    # The nodes' scratch folders, seen from outside.
     copies = sorted((shop.cluster.folder / "node2" / "scratch" / "kept").glob("*/*/names-train-*.h5"))
     assert len(copies) == 2
     content = bytearray(copies[0].read_bytes())
@@ -433,12 +434,13 @@ def test_a_job_of_an_installed_program_needs_no_checkout(shop, whole):
     assert step_numbers(shop.folder / "run") == [1, 2, 3, 4]
 
 
-# ---- Alone, since they take nodes from the others --------------------------------------------------------------------
+# ---- Tests that run alone, since they take nodes from the others
+# ------------------------------------------------------
 
 @pytest.fixture
 def alone(running):
     for scenario in running.values():
-        scenario.exception()  # wait for its end
+        scenario.exception()  # waits for its end
 
 
 @pytest.mark.parametrize("partition", ["idle", "idle_grace"])
@@ -472,7 +474,7 @@ def test_a_node_that_the_ranks_miss_before_slurm_does_is_no_error_of_the_run(alo
     job = shop.train("run", options=PAIRS)
     job.wait_for_step(shop.folder / "run", 3)
     daemon, victim = shop.cluster.daemon("node2"), shop.cluster.rank("node2")
-    os.kill(daemon, signal.SIGSTOP)  # Slurm looks after its nodes twice a minute
+    os.kill(daemon, signal.SIGSTOP)  # Slurm checks its nodes only twice a minute
     try:
         os.kill(victim, signal.SIGKILL)
         until(lambda: "not every node of the job answers" in job.output(), job.told)

@@ -1,4 +1,4 @@
-"""study.sbatch on a real Slurm: one allocation or an array, signals, and a rank that dies."""
+"""Tests study.sbatch on a real Slurm: one allocation or an array, signals, and a rank that dies."""
 import json
 import os
 import signal
@@ -7,7 +7,7 @@ from cluster import SCRIPTS, Job, e2e
 from conftest import together
 
 EXPERIMENT = {**e2e.EXPERIMENT, "stop": {"steps": 100}, "checkpoint": {"every_epochs": 0}}
-# A trial takes seconds on any processor, so that what a test does to a job comes before the trial's end.
+# A trial takes seconds on any processor, so that a test can act on a job before the trial's end.
 SLOW = {"test": {"slow_rank": 0, "slow_seconds": 0.05}}
 
 
@@ -54,7 +54,7 @@ def test_the_tasks_of_an_array_share_a_study(shop, whole):
 
 @together
 def test_after_a_rank_has_died_another_job_goes_on(shop, whole):
-    # Slurm's PMIx ends the step where a process is lost, in spite of --kill-on-bad-exit=0.
+    # Slurm's PMIx ends the step when a process is lost, in spite of --kill-on-bad-exit=0.
     path = write_study(shop, "ranks_per_trial: 2\nrepeat: 3\n", **SLOW)
     job = shop.submit(SCRIPTS / "study.sbatch", path, options=["--nodes=1", "--ntasks-per-node=4"])
     victim = shop.folder / "results" / "small" / "ranks-2"

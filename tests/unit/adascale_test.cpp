@@ -1,5 +1,5 @@
-// AdaScale SGD against the algorithm of its paper, as a program in double precision that has nothing in common with the
-// trainer's.
+// Compares AdaScale SGD with the algorithm of its paper. The test has its own implementation in double precision, which
+// shares no code with the trainer.
 #include "optim/adascale.h"
 
 #include <gtest/gtest.h>
@@ -17,9 +17,9 @@ namespace ringtrain {
 namespace {
 
 constexpr int elements = 100;
-using Gradients = std::vector<std::vector<double>>;  // of each base batch
+using Gradients = std::vector<std::vector<double>>;  // one gradient for each base batch
 
-// Noise that shrinks from step to step, so that the gain falls.
+// The noise shrinks from step to step, so the gain falls.
 Gradients gradients_of(int step, int count) {
   Gradients g(static_cast<std::size_t>(count), std::vector<double>(elements));
   for (std::size_t k = 0; k < g.size(); ++k)
@@ -44,7 +44,7 @@ std::vector<double> mean_of(const Gradients& all) {
   return mean;
 }
 
-// Algorithm 1, with momentum: one step for each call.
+// Algorithm 1 of the paper with momentum. Each call is one step.
 struct Paper {
   int S;
   double momentum = 0.9, theta = std::max(1 - S / 1000.0, 0.0);
@@ -76,7 +76,8 @@ double falls_at_20(double step) {
   return step < 20 ? 0.1 : 0.02;
 }
 
-// The gradients as the trainer's ranks leave them: summed, with the loss scale, and the norms behind them.
+// Returns the gradients as the trainer's ranks leave them. They are summed and multiplied by the loss scale, and the
+// norms of the base batches follow them.
 std::vector<float> reduced(const Gradients& g, std::size_t padded, float scale) {
   std::vector<float> flat(padded + 64);
   double norms = 0;
@@ -96,7 +97,7 @@ std::vector<std::unique_ptr<Backend>> backends(cuda::HostDevice& device) {
 
 TEST(AdaScale, FollowsThePapersAlgorithmThroughARateChangeASkippedStepAndMovingAverages) {
   cuda::HostDevice device;
-  for (const int S : {8, 200})  // 200: the averages move from step 5 on
+  for (const int S : {8, 200})  // with 200, the averages move from step 5 on
     for (const auto& backend : backends(device)) {
       ParameterTable table;
       table.append({.name = "w", .shape = {elements}});
@@ -153,7 +154,7 @@ TEST(AdaScale, TheGainLiesBetweenOneAndSAndIsTheEfficiencyTimesS) {
   EXPECT_EQ(adascale_gain({}, 8), 1) << "no step yet";
 }
 
-// S need not be an integer, and small batches need not be base batches.
+// S does not have to be an integer, and small batches do not have to be base batches.
 TEST(AdaScale, AveragesAreTheUnbiasedEstimates) {
   const AdaScaleStep step{.times = 2.5, .batch = 40, .small_batch = 4, .averages = {}};
   const NoiseEstimate e =

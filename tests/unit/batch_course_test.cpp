@@ -13,7 +13,8 @@
 namespace ringtrain {
 namespace {
 
-// Smith et al. 2018, CIFAR-10: x 5 at epochs 60, 120 and 160 instead of a rate / 5, up to 5,120.
+// Smith et al. 2018 on CIFAR-10. The batch grows by a factor of 5 at epochs 60, 120 and 160, where the rate would be
+// divided by 5, up to 5,120.
 BatchConfig smith() {
   BatchConfig batch;
   batch.global = 128;
@@ -47,7 +48,8 @@ TEST(BatchCourse, AFractionOfAnEpochIsOneOfItsSamples) {
   EXPECT_EQ(course.batch_at({0, 0, 2, 0}), 40);
 }
 
-// 100 samples: 2 x 20, then the batch becomes 40: after 20 + 20 + 40 the last 20 fill no batch of 40, but one of 20.
+// The epoch has 100 samples. After two batches of 20, the batch becomes 40. After 20 + 20 + 40 samples, the remaining
+// 20 fill no batch of 40, so the epoch is over. In the other course the batch becomes 20, and they fill one.
 TEST(BatchCourse, TheNextBatchDecidesWhetherAnEpochIsOver) {
   const BatchCourse course{100, false, {{.batch = 20}, {.offset = 40, .batch = 40}}};
   Position p = course.after(course.after({}));
@@ -73,7 +75,7 @@ TEST(BatchCourse, WhatIsLeftOfAnEpochIsASmallerBatch) {
   EXPECT_EQ(p, (Position{6, 109, 1, 0}));
 }
 
-// batch_plan() on every batch of the course: "" or the error and its hint.
+// Calls batch_plan() for every batch of the course. Returns "", or the error and its hint.
 std::string refusal(const BatchConfig& batch, std::int64_t ranks, std::int64_t small_batch = 0) {
   try {
     const BatchPlan plan = batch_plan(batch, ranks, 64, false, small_batch);
@@ -117,7 +119,7 @@ TEST(BatchCourse, ABatchThatFollowsTheNoiseDoublesUpToTheLargest) {
   EXPECT_EQ(batches_on_course(batch), (std::vector<std::int64_t>{24, 48, 96, 192}));
 }
 
-// Of images that are not here: no pixel is needed.
+// The plan of a run on images. No image files are needed, because no pixel is read.
 RunPlan planned(const std::vector<std::string>& overrides, std::int64_t samples) {
   RunPlan plan;
   plan.experiment = parse_experiment(good, "x.yaml", overrides);
@@ -135,7 +137,7 @@ RunPlan planned(const std::vector<std::string>& overrides, std::int64_t samples)
   return plan;
 }
 
-// One update after another.
+// Counts the updates of a run by going from one update to the next.
 std::int64_t updates_of(const RunPlan& plan) {
   Position p;
   while (!is_over(plan, p)) p = plan.course.after(p);
@@ -155,8 +157,8 @@ TEST(RunCourse, TheNumberOfUpdatesIsThatOfGoingThroughThemOneByOne) {
         }
 }
 
-// 1,000 samples, 64: 15 steps an epoch; 128: 7 steps of the second and third one; then 320, cut to 256, 3 steps of each
-// of the seven others.
+// An epoch has 1,000 samples. A batch of 64 makes 15 steps in the first epoch. A batch of 128 makes 7 steps in each of
+// the next two. A batch of 320 is limited to 256 and makes 3 steps in each of the other seven.
 TEST(RunCourse, PlanShowsBatchPassesRateAndSteps) {
   const RunPlan plan = planned({"batch.schedule=[[1,2],[3,5]]", "batch.largest=256", "learning_rate.base=0.1"}, 1000);
   EXPECT_EQ(plan.updates, 15 + 2 * 7 + 7 * 3);

@@ -1,4 +1,4 @@
-// Batch arithmetic: global = workers x worker = ranks x accumulation x micro_batch.
+// Tests the arithmetic of the batch: global = workers x worker = ranks x accumulation x micro_batch.
 #include "config/batch_plan.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ BatchConfig config(std::int64_t global, std::int64_t worker, std::int64_t micro 
   return batch;
 }
 
-// "what | hint" of the error, "no error" without one.
+// Returns the error as "what | hint", or "no error".
 std::string refusal(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred = 64,
                     bool whole_workers = false) {
   try {
@@ -59,10 +59,10 @@ TEST(BatchPlan, TheMicroBatchIsTheDivisorNearestInRatio) {
   };
   EXPECT_EQ(micro(4096, 256), 256);
   EXPECT_EQ(micro(4096, 300), 256);
-  EXPECT_EQ(micro(4096, 400), 512);  // 400/256 = 1.56, 512/400 = 1.28
+  EXPECT_EQ(micro(4096, 400), 512);  // 400/256 = 1.56 is further away than 512/400 = 1.28
   EXPECT_EQ(micro(36, 6), 6);
   EXPECT_EQ(micro(16, 100000), 16);
-  EXPECT_EQ(micro(36, 5), 6);  // 5/4 is further than 6/5
+  EXPECT_EQ(micro(36, 5), 6);  // 5/4 is further away than 6/5
 }
 
 TEST(BatchPlan, PrimeRowsAreOnePassOrSinglesWhicheverIsNearer) {
@@ -122,7 +122,7 @@ TEST(BatchPlan, RanksShareWorkersByPowersOfTwo) {
   const auto plan = [](std::int64_t global, std::int64_t worker, std::int64_t ranks, std::int64_t micro = 0) {
     return batch_plan(config(global, worker, micro), ranks, 64, true);
   };
-  // MLPerf's batch: 160 workers of 424.
+  // MLPerf's batch has 160 workers of 424 samples.
   for (const auto& [ranks, span, accumulation] :
        {std::tuple{160, 1, 1}, {320, 2, 1}, {640, 4, 1}, {1280, 8, 1}, {64, 2, 5}, {128, 4, 5}, {256, 8, 5}}) {
     const BatchPlan p = plan(67840, 424, ranks);

@@ -18,7 +18,8 @@ TEST(Utilisation, CountsTheProductsOfBothPasses) {
   int x = g.image(8, 8, {0, 0, 0}, {1, 1, 1});
   x = g.convolution(x, 4, 3, 1, 1, "conv");
   g.cross_entropy(g.dense(g.flatten(g.relu(x)), 10, "fc"));
-  // The convolution's 4 x 27 products at 64 places, forward and for the weights; the dense layer's three times.
+  // The convolution has 4 x 27 products at 64 places, in the forward pass and for the weight gradient. The dense
+  // layer's products count three times.
   EXPECT_EQ(training_flops_per_sample(g), 2 * (2 * 4 * 27 * 64 + 3 * 256 * 10));
 }
 
@@ -42,7 +43,7 @@ TEST(DecodedOnly, AreTheRowsOfTheCropAsTheyAre) {
     const CropBox box = training_crop(transform, 90, 70, key);
     decoder.decoded_only(jpeg, key, out);
     const std::int64_t width = std::min(size, box.width);
-    // Row i of the result is the crop's last one that is i modulo the size.
+    // Row i of the result is the last row of the crop whose number is i modulo the size.
     for (std::int64_t i = 0; i < std::min(size, box.height); ++i) {
       const std::int64_t row = box.top + (box.height - 1 - i) / size * size + i;
       const auto expected = whole.pixels.begin() + (row * 70 + box.left) * 3;
@@ -74,7 +75,7 @@ class ReducedSource : public WithFolder {
     p.micro_batch = 4;
     return p;
   }
-  // The first micro-batches' pixels and targets.
+  // Returns the pixels and targets of the first micro-batches.
   static std::pair<std::vector<std::uint8_t>, std::vector<std::int32_t>> first(Loader& loader, int passes) {
     std::pair<std::vector<std::uint8_t>, std::vector<std::int32_t>> all;
     loader.seek(0, 0);
@@ -87,8 +88,8 @@ class ReducedSource : public WithFolder {
   }
 };
 
-// The first pictures of the order are those that stand in for all: without storage and without decoding they are the
-// same.
+// A reduced source repeats the first pictures of the order. They themselves are the same with and without reading and
+// decoding.
 TEST_F(ReducedSource, GivesTheFirstPicturesWithoutReadingOrDecodingThem) {
   const auto jpeg = data(false);
   Loader whole(jpeg, plan());
@@ -112,7 +113,7 @@ TEST_F(ReducedSource, OfPixelsHasNoDecoding) {
   EXPECT_EQ(first(reduced, 3), first(whole, 3));
 }
 
-// A device takes what it was given before; everything else of the pass is its own.
+// stage_again() gives a device the input of an earlier pass. Everything else of the pass is done as usual.
 TEST(StageAgain, TakesTheInputOfTheSecondLastPass) {
   Images s(small_resnet(18, 16, "small", 16), 2, 2);
   cuda::HostDevice device;

@@ -7,7 +7,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-// CPUs as text; every CPU is a core of its own.
+// A rank's binding, with CPUs as text. Every CPU is a core of its own.
 RankBinding bound(int rank, const std::string& host, const std::string& cpus, const std::string& gpus = "") {
   return {rank, host, parse_cpu_list(cpus), parse_cpu_list(cpus), gpus};
 }
@@ -59,7 +59,7 @@ TEST(Bindings, OfThousandsOfRanksAreAFewWords) {
 TEST(SharedCores, BoundRanksAndUnboundOnesWithCoresEnoughAreInNobodysWay) {
   EXPECT_EQ(shared_cores({bound(0, "a", "0-3"), bound(1, "a", "4-7")}), Lines{});
   EXPECT_EQ(shared_cores({bound(0, "a", "0-7"), bound(1, "a", "0-7")}), Lines{});
-  // Two sockets, two ranks on each.
+  // Each of two sockets has two ranks.
   EXPECT_EQ(shared_cores({bound(0, "a", "0-3"), bound(1, "a", "0-3"), bound(2, "a", "4-7"), bound(3, "a", "4-7")}),
             Lines{});
 }

@@ -36,7 +36,8 @@ TEST_F(CheckpointAbsent, CountsThatEarlierVersionsWroteAsFractionsAreWhole) {
   expect_contains(message_of([&] { written.whole("epoch"); }), "expected a whole number");
 }
 
-// It may be whole: a run that passed over it would go on from an older one, and delete it.
+// A checkpoint that may not be read can still be whole. If a run skipped it, the run would resume from an older
+// checkpoint and later delete this one.
 TEST_F(CheckpointAbsent, OneThatMayNotBeReadIsAnErrorAndNotPassedOver) {
   const std::string folder = path("run"), newest = checkpoint_path(folder, 8);
   std::filesystem::create_directories(folder + "/checkpoints");
@@ -47,7 +48,7 @@ TEST_F(CheckpointAbsent, OneThatMayNotBeReadIsAnErrorAndNotPassedOver) {
   }
   std::filesystem::permissions(folder_, std::filesystem::perms::all);
   std::filesystem::permissions(newest, std::filesystem::perms::none);
-  const bool root = ::geteuid() == 0;  // root may read everything: be nobody meanwhile
+  const bool root = ::geteuid() == 0;  // root may read everything, so become nobody for a while
   ASSERT_EQ(root ? ::setresuid(65534, 65534, 0) : 0, 0);
   const std::string message = message_of([&] { newest_checkpoint(folder, nullptr); });
   ASSERT_EQ(root ? ::setresuid(0, 0, 0) : 0, 0);

@@ -1,4 +1,4 @@
-// How much room a run's checkpoints need: what slurm/README.md advises when the disk is full.
+// Tests how much disk space a run's checkpoints need. slurm/README.md gives the same numbers for a full disk.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 namespace ringtrain {
 namespace {
 
-// A run folder on a disk with room for two checkpoints, not for three.
+// A run folder on a disk with room for two checkpoints, but not for three.
 class RoomForTwoCheckpoints : public WithFolder {
  protected:
   void SetUp() override {
@@ -21,7 +21,7 @@ class RoomForTwoCheckpoints : public WithFolder {
     if (mounted_) ::umount(folder_.c_str());
     WithFolder::TearDown();
   }
-  // What the writing of these steps said, one after another; `best`: this step is the best so far.
+  // Writes these steps. Returns the messages of the writer. `best` is the step that is the best so far.
   std::string write(std::int64_t keep, std::vector<std::int64_t> steps, std::int64_t best = 0) {
     return message_of([&] {
       CheckpointWriter writer(folder_.string(), keep);

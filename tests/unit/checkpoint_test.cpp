@@ -65,7 +65,7 @@ void expect_same_bits(const Checkpoint& a, const Checkpoint& b) {
     EXPECT_EQ(a.arrays[i].shape, b.arrays[i].shape);
     ASSERT_EQ(a.arrays[i].values.size(), b.arrays[i].values.size());
     const std::size_t bytes = a.arrays[i].values.size() * sizeof(float);
-    if (bytes == 0) continue;  // memcmp wants no null pointers
+    if (bytes == 0) continue;  // memcmp must not get null pointers
     EXPECT_EQ(std::memcmp(a.arrays[i].values.data(), b.arrays[i].values.data(), bytes), 0) << a.arrays[i].name;
   }
 }
@@ -194,7 +194,7 @@ std::uint64_t position_of(const std::string& path, const std::string& bytes) {
 struct Damage {
   const char* what;
   std::function<void(const std::string&)> apply;
-  const char* expected;  // part of the message
+  const char* expected;  // a part of the message
 };
 
 TEST_F(CheckpointTest, EveryDamageIsNamed) {
@@ -283,7 +283,7 @@ TEST_F(CheckpointTest, NoFlippedByteIsReadAsGood) {
     fs::copy_file(path("a.h5"), path("b.h5"), fs::copy_options::overwrite_existing);
     flip_byte(path("b.h5"), static_cast<std::uint64_t>(random_uniform(5, i) * static_cast<double>(size)));
     try {
-      expect_same_bits(checkpoint, read_checkpoint(path("b.h5")));  // a byte of padding
+      expect_same_bits(checkpoint, read_checkpoint(path("b.h5")));  // the changed byte is padding
     } catch (const Error&) {
       ++noticed;
     }
@@ -294,7 +294,8 @@ TEST_F(CheckpointTest, NoFlippedByteIsReadAsGood) {
 // ---- Failing files
 // ---------------------------------------------------------------------------------------------------
 
-// Runs in a child, so that limits and crashes at exit stay there; its exit code.
+// Runs `action` in a child process, because limits and crashes at exit must not touch the other tests. Returns its exit
+// code.
 int in_child(const std::function<int()>& action) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -304,7 +305,7 @@ int in_child(const std::function<int()>& action) {
     } catch (const std::exception& error) {
       std::fprintf(stderr, "%s\n", error.what());
     }
-    std::exit(code);  // with HDF5's own clean-up, which must not crash
+    std::exit(code);  // runs HDF5's own clean-up, which must not crash
   }
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -316,7 +317,7 @@ TEST_F(CheckpointTest, UnreadablePermissionsAreNamed) {
   ::chmod(folder_.c_str(), 0755);
   ::chmod(path("a.h5").c_str(), 0);
   EXPECT_EQ(in_child([&] {
-              if (::geteuid() == 0 && ::setuid(65534) != 0) return 1;  // root reads everything
+              if (::geteuid() == 0 && ::setuid(65534) != 0) return 1;  // root may read everything
               const std::string message = message_of([&] { read_checkpoint(path("a.h5")); });
               return message.starts_with(path("a.h5") + ": cannot open: Permission denied") ? 0 : 2;
             }),
@@ -352,7 +353,7 @@ TEST_F(CheckpointTest, AFullDiskIsNamedAndLeavesTheOlderFilesWhole) {
               CheckpointWriter writer(disk, 2);
               writer.start(example(1, 30000), true);
               writer.finish();
-              writer.start(example(2, 100000), true);  // 0.4 MB more than there is
+              writer.start(example(2, 100000), true);  // 0.4 MB more than fits
               std::string message;
               try {
                 writer.finish();
@@ -362,8 +363,8 @@ TEST_F(CheckpointTest, AFullDiskIsNamedAndLeavesTheOlderFilesWhole) {
               if (message.find("No space left on device | free some space") == std::string::npos) return 1;
               std::vector<std::string> warnings;
               if (newest_checkpoint(disk, &warnings) != checkpoint_path(disk, 1) || !warnings.empty()) return 2;
-              if (files_in(disk + "/checkpoints").size() != 2) return 3;  // and best.h5
-              writer.start(example(3, 30000), false);                     // there is room again
+              if (files_in(disk + "/checkpoints").size() != 2) return 3;  // the checkpoint and best.h5
+              writer.start(example(3, 30000), false);                     // fits again
               writer.finish();
               return newest_checkpoint(disk, nullptr) == checkpoint_path(disk, 3) ? 0 : 4;
             }),

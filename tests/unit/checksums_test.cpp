@@ -1,4 +1,4 @@
-// Checksums of ranges, of the CPU's backend and of a device's.
+// Tests checksums of ranges on the CPU's backend and on a device.
 #include "backend/checksums.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@
 namespace ringtrain {
 namespace {
 
-// Tensors with their padding: short ones, one longer than several blocks of a device and than a piece of a CPU's.
+// Tensors with their padding. Two are short, and one is longer than several blocks of a device and than a piece of a
+// CPU.
 const std::vector<ElementRange> ranges = {{0, 64}, {64, 128}, {128, 150016}, {150016, 150080}};
 constexpr std::int64_t elements = 150080;
 
@@ -26,7 +27,7 @@ std::vector<float> numbers(std::uint64_t key) {
   return values;
 }
 
-using Values = std::vector<std::vector<float>>;  // of the vectors
+using Values = std::vector<std::vector<float>>;  // one array per vector
 std::vector<std::uint64_t> measured(Backend& backend, const Values& all) {
   std::vector<std::unique_ptr<Vector>> vectors;
   std::vector<ChecksumRange> of_all;
@@ -39,12 +40,12 @@ std::vector<std::uint64_t> measured(Backend& backend, const Values& all) {
   checksums->start();
   const auto first = checksums->values();
   const std::vector<std::uint64_t> result(first.begin(), first.end());
-  checksums->start();  // again: the same
+  checksums->start();  // a second start must give the same
   EXPECT_TRUE(std::ranges::equal(checksums->values(), result));
   return result;
 }
 
-// Another program of the same formula: 128-bit products, one byte of a word after the other.
+// Another implementation of the same formula, with 128-bit products and one byte of a word after the other.
 std::uint64_t expected(const std::vector<float>& values, const ElementRange& range) {
   std::uint64_t sum = 0;
   for (std::int64_t i = range.begin; i < range.end; i += 2) {

@@ -44,7 +44,7 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
   const std::string kinds = "one of sgd, lars, adam, adamw, lamb, rmsprop, rmsprop_to_sgd, muon";
   const std::string kinds_of_parameters = "a list such as [norm, bias] of different words, each one of norm, bias";
   const std::vector<Bad> cases = {
-      // The file itself
+      // The file itself.
       {"", {}, "exp.yaml:1:1: the file is empty, expected an experiment"},
       {"# only a comment\n", {}, "exp.yaml:1:1: the file is empty, expected an experiment"},
       {"just words\n", {}, "exp.yaml:1:1: the file is 'just words', expected a map of keys such as name: my-study"},
@@ -52,10 +52,10 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
       {good + "\tseed: 1\n", {}, "exp.yaml:8:2: not valid YAML: a tab in the indentation, expected spaces"},
       {good + "---\nname: two\n", {}, "exp.yaml:8:1: more text after the experiment's end, expected one YAML document"},
       {"a note without its mark\n# more\n" + good,
-       {},  // made LoadAll of yaml-cpp 0.7 run for ever
+       {},  // LoadAll of yaml-cpp 0.7 ran for ever on this
        "exp.yaml:3:1: more text after the experiment's end, expected one YAML document"},
       {good + "? [a, b]\n: 1\n", {}, "exp.yaml:8:3: a key that is not a word, expected a key such as seed"},
-      // No space after the colon, or no colon: the parser complains about the next line
+      // A colon without a space after it, or no colon. The parser complains about the next line.
       {good + "model:\n  depth:50\n  width: 64\n",
        {},
        "exp.yaml:9:3: not valid YAML: 'depth:50' has no space after the colon, expected depth: 50"},
@@ -80,7 +80,7 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
        {},
        "exp.yaml:8:1: 'precision:fp32' has no space after the colon, expected precision: fp32"},
       {good + "data:\n  train: a: b\n", {}, "exp.yaml:9:11: not valid YAML: illegal map value"},
-      // Keys
+      // Keys.
       {good + "lr: 0.1\n", {}, "exp.yaml:8:1: unknown key 'lr'; did you mean 'learning_rate.base'?"},
       {good + "batch_size: 32\n", {}, "exp.yaml:8:1: unknown key 'batch_size'; did you mean 'batch.global'?"},
       {good + "epochs: 3\n", {}, "exp.yaml:8:1: unknown key 'epochs'; did you mean 'stop.epochs'?"},
@@ -109,7 +109,7 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
       {good + "batch: {micro: 1}\n",
        {},
        "exp.yaml:8:1: the key 'batch' is given twice, first at line 4, expected once"},
-      // What must be there
+      // Required keys.
       {replaced(good, "  worker: 16\n", ""), {}, "exp.yaml:4:1: batch.worker is missing, expected " + i32},
       {replaced(good, "name: study\n", ""),
        {},
@@ -117,7 +117,7 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
        "'.'"},
       {replaced(good, "data:\n  train: some/train\n", ""), {}, "exp.yaml:1:1: data.train is missing, expected text"},
       {replaced(good, "some/train", "''"), {}, "exp.yaml:3:10: data.train is '' in quotes, expected text"},
-      // Types
+      // Types.
       {replaced(good, "64", "abc"), {}, "exp.yaml:5:11: batch.global is 'abc', expected " + i32},
       {replaced(good, "64", "64.0"), {}, "exp.yaml:5:11: batch.global is '64.0', expected " + i32},
       {replaced(good, "64", "1e3"), {}, "exp.yaml:5:11: batch.global is '1e3', expected " + i32},
@@ -176,7 +176,7 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
        {},
        "exp.yaml:8:11: run.id is 'a/b', expected at most 100 letters, digits, '.', '_' and '-' that do not start with "
        "'.'"},
-      // Ranges
+      // Ranges.
       {replaced(good, "64", "0"), {}, "exp.yaml:5:11: batch.global is '0', expected " + i32},
       {replaced(good, "64", "-64"), {}, "exp.yaml:5:11: batch.global is '-64', expected " + i32},
       {replaced(good, "64", "2147483648"), {}, "exp.yaml:5:11: batch.global is '2147483648', expected " + i32},
@@ -235,7 +235,7 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
        {},
        "exp.yaml:8:46: learning_rate.milestones item 1 is a list, expected a list of numbers such as [30, 60, 80], "
        "each greater than 0 and at most 1000000"},
-      // Overrides
+      // Overrides.
       {good, {"batch.global=abc"}, "override 'batch.global=abc': batch.global is 'abc', expected " + i32},
       {good, {"batch.global="}, "override 'batch.global=': batch.global has no value, expected " + i32},
       {good,
@@ -686,7 +686,7 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
 }
 
 TEST(ConfigReader, YamlThatDoesNotParseIsReportedWithItsPlace) {
-  // The words after the prefix are the YAML library's and differ between its versions.
+  // The text after the prefix comes from the YAML library and differs between its versions.
   const std::vector<std::pair<std::string, std::string>> cases = {
       {good + "seed: [1\n", "exp.yaml:9:1: not valid YAML: "},
       {good + "}\n", "exp.yaml:8:1: not valid YAML: "},
@@ -751,7 +751,7 @@ TEST(ConfigReader, WindowsLineEndsAndAByteOrderMarkReadTheSame) {
 }
 
 TEST(ConfigSchema, DefaultsLieInTheirOwnRange) {
-  // The default of every key that is not required, given by hand.
+  // Writes the default of every key that is not required.
   for (const Field& field : schema())
     if (!field.required_) {
       const std::string value = value_text(field, Experiment());

@@ -42,7 +42,7 @@ TEST_F(ConfigRetired, InAUsersFileTheyAreErrorsThatNameTheNewKey) {
   EXPECT_THROW(parse_stored_experiment(good, "c.h5", {"optimizer.decay_norm_and_bias=true"}), Error);
 }
 
-// `train RUN/experiment.yaml --resume` is how a run is continued.
+// Users continue a run with `train RUN/experiment.yaml --resume`.
 TEST_F(ConfigRetired, TheFileOfARunsFolderIsReadAndAUsersOwnIsNot) {
   const std::string file = path("experiment.yaml");
   std::ofstream(file) << with_decay("true");

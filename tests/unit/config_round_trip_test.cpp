@@ -13,7 +13,7 @@ namespace ringtrain {
 namespace {
 
 TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
-  // Together these give every key another value than its default.
+  // Together these overrides give every key a value that is not its default.
   const std::vector<std::vector<std::string>> variants = {
       {},
       {"name=null", "seed=18446744073709551615", "precision=bf16", "model.hidden=7", "model.layers=1",

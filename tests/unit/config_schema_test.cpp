@@ -1,4 +1,4 @@
-// The list of keys, the page made from it, and the experiments that come with the program.
+// Tests the list of keys, the page made from it, and the experiments that come with the program.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -25,7 +25,7 @@ std::string contents(const std::filesystem::path& path) {
   return text.str();
 }
 
-// How many members an aggregate has: the most values that it can be initialised with.
+// Counts the members of an aggregate, which is the largest number of values that can initialise it.
 struct Anything {
   template <class T>
   operator T() const;  // never called
@@ -70,7 +70,8 @@ TEST(Configs, EveryExperimentInTheRepositoryReadsAndItsRanksDivide) {
                       << "; RINGTRAIN_ROOT names the repository";
 }
 
-// "# Row  key=value key=value -> what came out" in a file's header: the same experiment with these words.
+// Reads lines "# Row  key=value key=value -> result" in a file's header. Each stands for the same experiment with these
+// overrides.
 std::vector<std::vector<std::string>> rows_of(const std::filesystem::path& path) {
   std::vector<std::vector<std::string>> rows;
   std::istringstream text(contents(path));

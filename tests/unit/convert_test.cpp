@@ -1,4 +1,4 @@
-// The converters: cleaning, encoding, splitting, and that what they write is what the verifier accepts.
+// Tests the converters: cleaning, encoding and splitting. The verifier must accept the files that they write.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ class Convert : public WithFolder {
     log_.str("");
     return convert_names(options, log_);
   }
-  // All rows of a split, decoded.
+  // Returns all rows of a split, decoded.
   std::vector<std::string> rows(const std::string& split) const {
     const TextDataset dataset(read_dataset_index(path("out-") + split));
     const DatasetIndex& index = dataset.index();
@@ -89,7 +89,7 @@ TEST_F(Convert, BellaBecomesTheRowsOfTheStudy) {
     dataset.read_row(i, row);
     found.insert(row);
   }
-  // '*' 0, '+' 1, a 2, b 3, ... z 27, '-' 28, '.' 29, ' ' 30
+  // The ids are '*' 0, '+' 1, a 2, b 3, ... z 27, '-' 28, '.' 29, ' ' 30.
   EXPECT_EQ(found, (std::set<std::vector<std::uint8_t>>{{0, 0, 0, 0, 0, 0, 0, 0, 3},
                                                         {0, 0, 0, 0, 0, 0, 0, 3, 6},
                                                         {0, 0, 0, 0, 0, 0, 3, 6, 13},
@@ -333,7 +333,7 @@ TEST_F(Convert, TheNumberOfShardsDoesNotChangeTheDataSet) {
   std::vector<std::vector<std::uint8_t>> sequences;
   for (const std::int64_t shards : {1, 2, 7}) {
     options.shards = shards;
-    convert(options);  // also: the files of the conversion before are gone, or the index would call them mixed
+    convert(options);  // must delete the earlier files, or the index would find them mixed
     const TextDataset dataset(read_dataset_index(path("out-train")));
     EXPECT_EQ(dataset.index().shards.size(), static_cast<std::size_t>(shards));
     std::vector<std::uint8_t> all(static_cast<std::size_t>(dataset.index().total * 9));
@@ -362,7 +362,7 @@ TEST_F(Convert, AFailedConversionLeavesTheOldFilesAndNoTemporaries) {
   {
     OutputFiles files({path("out-train")}, true);
     std::ofstream(files.add(path("out-train-00000-of-00001.h5"))) << "half";
-  }  // no commit, as when an exception passes
+  }  // no commit, as when an exception is thrown
   EXPECT_FALSE(fs::exists(path("out-train-00000-of-00001.h5.tmp")));
   expect_no_faults();
 }

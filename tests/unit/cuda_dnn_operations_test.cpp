@@ -1,4 +1,4 @@
-// Descriptions of cuDNN operations: keys, tensors, FLOPs. Needs no CUDA.
+// Tests descriptions of cuDNN operations: keys, tensors and FLOPs. These tests need no CUDA.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -19,7 +19,7 @@ DnnOperation convolution() {
   return o;
 }
 
-// Each kind in each precision with each prologue and epilogue and switch.
+// Every kind in every precision, with every prologue, epilogue and switch.
 std::vector<DnnOperation> all_kinds() {
   std::vector<DnnOperation> all;
   for (const auto& [type, math] : {std::pair(Type::fp32, Math::fp32),
@@ -74,7 +74,7 @@ TEST(CudaDnnOperations, KeysNameTheOperationAndComeBack) {
 
 TEST(CudaDnnOperations, KeysThatAreNotUnderstoodAreRefusedByName) {
   for (const char* key : {"pool bf16 n1", "conv int8 n1", "conv bf16 q3", "conv bf16 n3x", "conv bf16 n1 +magic", "",
-                          "wgrad bf16 n1 c8 7x7 k8 r1 s1 p0 +accumulate",  // words of older tables
+                          "wgrad bf16 n1 c8 7x7 k8 r1 s1 p0 +accumulate",  // older tables use these words
                           "conv bf16 n1 c8 7x7 k8 r1 s1 p0 +scale_bias_add_relu"})
     EXPECT_THROW(parse_operation(key), Error) << key;
   try {

@@ -1,5 +1,5 @@
-// Real cuDNN plans for GPUs that are only described: the recorded tables are true of the graphs as they are built now,
-// and a few are planned again. Needs cuDNN, no GPU.
+// Tests real cuDNN plans for GPUs that are only described. The recorded tables must fit the graphs that the program
+// builds now, and a few operations are planned again. These tests need cuDNN, but no GPU.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -23,7 +23,7 @@ class CudaDnnPlans : public testing::TestWithParam<std::string> {
   std::string recorded(const std::string& what) const {
     return cat(root_, "/results/cuda_", what, "_", GetParam(), ".csv");
   }
-  // What a row of the record says, by operation.
+  // One row of the record. The map's key is the operation.
   struct Row {
     std::string cudnn;
     std::uint64_t graph;
@@ -51,7 +51,8 @@ class CudaDnnPlans : public testing::TestWithParam<std::string> {
   std::string root_;
 };
 
-// A fault in how a graph is written shows here for every operation of the models, without planning any.
+// Compares the hash of every recorded graph with today's graph. This finds every fault in how a graph is built, without
+// planning.
 TEST_P(CudaDnnPlans, CudnnIsAskedWhatItWasAskedForTheRecord) {
   const DeviceDescription description = find_description(GetParam());
   PlanProcess process(description.name, description.json);
@@ -72,7 +73,8 @@ TEST_P(CudaDnnPlans, RefusalsAreCudnnsAndNotTheStandInsAndEveryRefusalHasAReason
   }
 }
 
-// Compiles every model in every precision on the described GPU: every layer finds a plan, and takes what is recorded.
+// Compiles every model in every precision for the described GPU. Every layer must find a plan and choose the recorded
+// fusion.
 TEST_P(CudaDnnPlans, EveryLayerOfEveryModelFindsAPlanAndTakesTheRecordedFusion) {
   const std::string copy = cat(testing::TempDir(), "cuda_plans_", GetParam(), ".csv");
   std::filesystem::copy_file(recorded("plans"), copy, std::filesystem::copy_options::overwrite_existing);
@@ -114,7 +116,7 @@ class CudaDescribedDevice : public CudaDnnPlans {};
 TEST_P(CudaDescribedDevice, APlanComesBackFromItsSerialisedForm) {
   const DeviceDescription description = find_description(GetParam());
   PlanProcess process(description.name, description.json);
-  // A run that is resumed loads its plans and writes them down again: twice, with the same bytes.
+  // A resumed run loads its plans and writes them again. Two such rounds must give the same bytes.
   for (const char* key :
        {"conv fp16 n32 c64 56x56 k64 r3 s1 p1 +sums", "conv fp16 n32 c64 56x56 k64 r3 s1 p1 +sums +specialised",
         "conv bf16 n32 c64 56x56 k256 r1 s1 p0 +scale_bias_relu", "dgrad bf16 n32 c64 56x56 k256 r1 s1 p0 +relu_sums",
@@ -126,7 +128,8 @@ TEST_P(CudaDescribedDevice, APlanComesBackFromItsSerialisedForm) {
   }
 }
 
-// Blocks that add to one sum by turns leave their turn in memory; atomic additions, in any order, want none.
+// Blocks that take turns to add to one sum keep their turn in the workspace. Atomic additions in any order need no
+// workspace.
 TEST_P(CudaDescribedDevice, SumsBehindAConvolutionAreAddedUpInOneOrder) {
   const DeviceDescription description = find_description(GetParam());
   PlanProcess process(description.name, description.json);
@@ -148,7 +151,7 @@ TEST_P(CudaDescribedDevice, AnswersComeFromTheCacheTheSecondTime) {
   ASSERT_NE(planned, nullptr);
   EXPECT_EQ(planned, first->plan(operation));
 
-  // What stands in the file is what the next device says, whatever cuDNN would.
+  // The next device takes its answers from the file and does not ask cuDNN.
   std::ifstream in(file);
   std::string line;
   std::getline(in, line);
@@ -160,7 +163,7 @@ TEST_P(CudaDescribedDevice, AnswersComeFromTheCacheTheSecondTime) {
   EXPECT_EQ(second->plan(operation)->engine(), "an engine of the cache");
   EXPECT_EQ(second->plan(operation)->workspace_bytes(), planned->workspace_bytes());
 
-  // Of another device, graph or cuDNN it says nothing.
+  // The cache answers only for this device, graph and version of cuDNN.
   PlanProcess process(description.name, description.json);
   const std::uint64_t graph = process.hash(operation);
   const std::string version = process.cudnn_version();
@@ -188,7 +191,7 @@ TEST_P(CudaDescribedDevice, CountsMemoryAndRunsNothing) {
 
 TEST_P(CudaDescribedDevice, AGraphOnWhichCudnnCrashesIsRefusedAndTheNextOneIsPlanned) {
   const DeviceDescription description = find_description(GetParam());
-  // A planner that dies at the first question and is the real one afterwards.
+  // This planner crashes at the first question and is the real planner afterwards.
   const std::string script = testing::TempDir() + "ringtrain-crashes-once";
   const std::string mark = script + ".mark";
   std::filesystem::remove(mark);

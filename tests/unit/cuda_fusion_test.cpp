@@ -1,4 +1,4 @@
-// The table of fusions, on a device that only answers. Needs no CUDA.
+// Tests the table of fusions with a device that only answers questions. These tests need no CUDA.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -22,15 +22,15 @@ struct Plan : DnnPlan {
   DnnOperation described;
 };
 
-// Plans whatever is not refused; a trial adds what it costs to `clock`.
+// Has a plan for every operation that is not refused. A trial adds its cost to `clock`.
 class AnsweringDevice : public Device {
  public:
-  std::set<std::string> refused;  // keys
+  std::set<std::string> refused;  // keys of operations
   bool can_time = false;
   double clock = 0;
   int trials = 0;
-  std::map<std::string, double> tuning;  // what timing an operation's plans takes, by key
-  std::vector<std::string> tuned;        // keys, in order
+  std::map<std::string, double> tuning;  // the seconds that timing an operation's plans takes, by key
+  std::vector<std::string> tuned;        // keys in the order of the calls
   std::vector<std::string> prepared;
   int prepared_of_each = 0;
 
@@ -54,7 +54,7 @@ class AnsweringDevice : public Device {
     if (!can_time) return -1;
     const double before = clock;
     work({});
-    trials += clock > before;  // a question whether it can time at all is none
+    trials += clock > before;  // asking whether the device can time is no trial
     return clock - before;
   }
 
@@ -93,7 +93,7 @@ DnnOperation operation(const std::string& extra) {
   return parse_operation("conv bf16 n32 c64 56x56 k64 r3 s1 p1" + extra);
 }
 
-// Three ways; the first needs the least memory, the second is the fastest.
+// A site with three ways. The first needs the least memory, and the second is the fastest.
 FusionSite site(AnsweringDevice& device, const std::string& name = "layer1.0.conv2 forward") {
   const auto costs = [&device](double seconds) {
     return [&device, seconds](Device&) -> std::vector<TrialPart> {
@@ -115,7 +115,7 @@ TEST(CudaFusionTable, WithoutTimesTheFewestBytesThatFindPlansWin) {
   AnsweringDevice device;
   const FusionSite s = site(device);
   EXPECT_EQ(FusionTable().choose(device, s), 0u);
-  EXPECT_EQ(device.prepared_of_each, 1);  // nobody will time a second plan
+  EXPECT_EQ(device.prepared_of_each, 1);  // a second plan would never be timed
   device.refused.insert(operation(" +scale_bias_relu +sums").key());
   FusionTable table;
   EXPECT_EQ(table.choose(device, s), 1u);
@@ -182,7 +182,7 @@ TEST(CudaFusionTable, AChoiceOfAnotherDeviceOrCudnnIsNotTaken) {
     other.facts_.*fact = "another";
     FusionTable second;
     second.load(first.text());
-    EXPECT_EQ(second.choose(other, site(other)), 0u);  // by its bytes
+    EXPECT_EQ(second.choose(other, site(other)), 0u);  // chosen by its bytes
   }
 }
 
@@ -215,14 +215,14 @@ TEST_F(KeptFusions, OneSearchServesLaterRuns) {
   AnsweringDevice device;
   device.can_time = true;
   FusionTable first;
-  load_kept_fusions(path("plans"), first);  // there is none yet
+  load_kept_fusions(path("plans"), first);  // there is no file yet
   first.choose(device, site(device));
   keep_fusions(path("plans"), first);
   const int trials = device.trials;
   FusionTable second(0), third;
   for (FusionTable* table : {&second, &third}) {
     load_kept_fusions(path("plans"), *table);
-    EXPECT_EQ(table->text(), "");  // holds what is in use, so that a checkpoint does
+    EXPECT_EQ(table->text(), "");  // holds only choices in use, like a checkpoint
     EXPECT_EQ(table->choose(device, site(device)), 1u);
     EXPECT_EQ(table->text(), first.text());
   }
@@ -285,7 +285,7 @@ TEST_F(KeptFusions, ADamagedFileCountsAsNone) {
   EXPECT_EQ(table.choose(device, site(device)), 0u);
 }
 
-// A convolution of `k` output channels whose fused way is the faster one, whatever its bytes say.
+// A convolution with `k` output channels. The fused way moves more bytes than the plain one.
 FusionSite site_of_channels(AnsweringDevice& device, std::int64_t k, double fused_seconds, double plain_seconds) {
   DnnOperation plain = operation("");
   plain.k = k;
@@ -304,13 +304,13 @@ FusionSite site_of_channels(AnsweringDevice& device, std::int64_t k, double fuse
           {.name = "plain", .operations = {plain}, .bytes = 2 * elements, .flops = 0, .trial = costs(plain_seconds)}}};
 }
 
-// By bytes every site takes "plain"; by time, "fused".
+// By bytes, "plain" is better at every site. By time, "fused" is better.
 std::vector<FusionSite> three_sizes(AnsweringDevice& device) {
   return {site_of_channels(device, 64, 0.001, 0.002), site_of_channels(device, 512, 0.001, 0.002),
           site_of_channels(device, 128, 0.001, 0.002)};
 }
 
-// A trial of a site costs 6 x 0.001 s and 6 x 0.002 s of the device's time.
+// Trials of a site cost 6 x 0.001 s and 6 x 0.002 s of the device's time.
 TEST(CudaFusionSearch, ASmallBudgetGoesToWhatTakesLongestNotToWhatComesFirst) {
   const std::vector<std::size_t> expected[] = {{1, 1, 1}, {1, 0, 1}, {1, 0, 0}, {0, 0, 0}};
   for (int reached = 0; reached <= 3; ++reached) {
@@ -337,7 +337,7 @@ TEST(CudaFusionSearch, ASiteCountsAsOftenAsItIsUsed) {
   EXPECT_EQ(device.trials, 2);
 }
 
-// Building plans costs nothing here: only what tune() and time() say is counted.
+// Building plans costs nothing in this test. Only the results of tune() and time() count.
 TEST(CudaFusionSearch, PlansAreTimedBeforeTheWaysAndTheBudgetCountsBoth) {
   AnsweringDevice device;
   device.can_time = true;
@@ -349,7 +349,7 @@ TEST(CudaFusionSearch, PlansAreTimedBeforeTheWaysAndTheBudgetCountsBoth) {
   EXPECT_EQ(table.choose(device, sites), (std::vector<std::size_t>{1, 0, 1}));
   EXPECT_EQ(device.tuned, (std::vector<std::string>{key(1, 1), key(1, 0)}));
   EXPECT_NEAR(table.seconds_spent(), 0.020, 1e-12);
-  EXPECT_EQ(device.prepared.size(), 6u);  // all, before anything is timed
+  EXPECT_EQ(device.prepared.size(), 6u);  // all are built before any is timed
   EXPECT_EQ(device.prepared_of_each, usual_plan_candidates);
 }
 

@@ -1,4 +1,5 @@
-// Fused operations take one group's statistics, a launch for each: they are taken where that costs less than it saves.
+// Tests fused operations that compute the statistics of one group. They need a launch for each group and are chosen
+// where that costs less than it saves.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -38,13 +39,14 @@ TEST(CudaGroupLaunches, OneLaunchLosesNothing) {
 }
 
 TEST(CudaGroupLaunches, LargeMapsLoseTheGapsBetweenLaunches) {
-  // 32 samples of 56 x 56 fill the GPU many times: seven launches of 3 us at 3.6 TB/s, less than the map of 411 MB.
+  // 32 samples of 56 x 56 fill the GPU many times. The cost is seven more launches of 3 us at 3.6 TB/s, which is less
+  // than moving the map of 411 MB.
   EXPECT_NEAR(bytes_lost_to_groups(h200, convolution(32, 64, 56, 256, 1), 8), 7 * 3e-6 * 3.6e12, 1e6);
 }
 
 TEST(CudaGroupLaunches, SmallMapsLoseTheMultiprocessorsThatAreIdle) {
-  // 32 x 7 x 7 rows are 13 tiles, of 512 columns 4: 52 blocks on 132 multiprocessors, eight times; all at once are 392
-  // blocks in three waves. By hand: a tile of 128 x 128 x 4608 takes 28.5 us.
+  // 32 x 7 x 7 rows make 13 tiles, and 512 columns make 4, so a group has 52 blocks on 132 multiprocessors, eight
+  // times. All groups at once have 392 blocks, in three waves. By hand, a tile of 128 x 128 x 4608 takes 28.5 us.
   const double tile_seconds = 2 * 128 * 128 * 4608 / (7e14 / 132);
   EXPECT_NEAR(bytes_lost_to_groups(h200, convolution(32, 512, 7, 512, 3), 8),
               (7 * 3e-6 + (8 - 3) * tile_seconds) * 3.6e12, 1e6);
@@ -52,18 +54,18 @@ TEST(CudaGroupLaunches, SmallMapsLoseTheMultiprocessorsThatAreIdle) {
 
 TEST(CudaGroupLaunches, ADataGradientIsMeasuredByItsOwnProduct) {
   DnnOperation op = convolution(32, 2048, 7, 512, 1);
-  op.kind = DnnKind::data_gradient;  // 13 x 16 tiles of 512 each: two waves; all at once 1568 tiles: twelve
+  op.kind = DnnKind::data_gradient;  // a group has 13 x 16 tiles, in two waves; all have 1568, in twelve
   const double tile_seconds = 2 * 128 * 128 * 512 / (7e14 / 132);
   EXPECT_NEAR(bytes_lost_to_groups(h200, op, 8), (7 * 3e-6 + (16 - 12) * tile_seconds) * 3.6e12, 3e7);
 }
 
-// A host device that says it were an H200.
+// A host device that claims to be an H200.
 class Large final : public HostDevice {
  public:
   const DeviceFacts& facts() const override { return h200; }
 };
 
-// The choices of ResNet-50 at a micro-batch of 256: site -> way.
+// The choices of ResNet-50 at a micro-batch of 256, as site -> way.
 std::map<std::string, std::string> choices_of(std::int64_t group) {
   Large device;
   FusionTable table;

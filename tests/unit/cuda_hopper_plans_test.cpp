@@ -1,5 +1,5 @@
-// The library of convolutions for Hopper behind the device's interface: what it is asked, what it answers on the host,
-// and how its results are compared with cuDNN's before a layer takes them.
+// Tests the library of convolutions for Hopper through the device's interface: the questions it gets, its answers on
+// the host, and how its results are compared with cuDNN's before a layer uses it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -53,7 +53,7 @@ TEST(CudaHopperPlans, KeysSayTheEngineAndTheGroups) {
   EXPECT_NE(convolution(Type::bf16, 3).key(), convolution(Type::bf16, 1).key());
 }
 
-// One launch over groups is as many launches of cuDNN's operation, each over a group.
+// One launch over all groups equals one launch of cuDNN's operation for each group.
 TEST(CudaHopperPlans, ALaunchOverGroupsIsOneLaunchPerGroup) {
   constexpr std::int64_t groups = 3;
   for (const DnnOperation& whole : hopper_works(convolution(Type::fp16, groups))) {
@@ -135,13 +135,13 @@ TEST(CudaHopperPlans, TheLibraryHasAtMostTwelveKernelsAndSaysWhy) {
     EXPECT_LE(d.shared_bytes, 227 * 1024) << d.name;
   }
   EXPECT_EQ(kinds.size(), 8u);
-  // Without a GPU a launch says so.
+  // Without a GPU a launch throws Error.
   DnnOperation o = convolution(Type::bf16, 1);
   const auto problem = hopper::problem_of(o, nullptr);
   EXPECT_THROW(found->launch(0, *problem, {}, nullptr, nullptr), Error);
 }
 
-// ---- Before a layer takes one --------------------------------------------------------------------------------------
+// ---- The comparison before a layer uses one ------------------------------------------------------------------------
 
 TEST(CudaHopperPlans, RightResultsPassTheComparisonWithPlainOperations) {
   for (const Type type : {Type::bf16, Type::fp16})
@@ -151,7 +151,7 @@ TEST(CudaHopperPlans, RightResultsPassTheComparisonWithPlainOperations) {
     }
 }
 
-// What is lost, or made by a kernel that skips a part, shows.
+// The comparison finds results that are missing, for example because a kernel skips a part.
 TEST(CudaHopperPlans, WrongResultsDoNotPassIt) {
   for (const DnnOperation& o : hopper_works(convolution(Type::bf16, 2))) {
     HostDevice device;

@@ -1,11 +1,11 @@
-// The convolutions for Hopper, as far as no GPU is needed: which problems they are for, where their tiles' partial sums
-// lie, and what becomes of these. What the compiled kernels consist of: tests/gpu/hopper.py.
+// Tests the convolutions for Hopper as far as this is possible without a GPU: which problems they take, where the
+// partial sums of their tiles lie, and how these are added up. tests/gpu/hopper.py checks the compiled kernels.
 #include <numeric>
 
 #include "backend/cuda/hopper/tiling.h"
 #include "cuda_kernels.h"
 #include "tests/emulation/cuda_emulation.h"
-// Behind CUDA's words.
+// These headers must come after the definitions of CUDA's keywords.
 #include "backend/cuda/hopper/reduce.cuh"
 #include "backend/cuda/hopper/tile_sums.cuh"
 
@@ -52,10 +52,10 @@ TEST(CudaHopper, GroupsEndAtTilesEdgesOnAllMapsButThoseOfSevenPixels) {
   }
   const std::string why = refusal(layer(Work::forward_sums, 512, 7, 2048, 1, 1), wide);
   EXPECT_TRUE(says(why, "1568 pixels, which end inside a tile of 128 rows")) << why;
-  // The stride makes the map: 14 to 7.
+  // The stride reduces the map from 14 to 7.
   EXPECT_TRUE(says(refusal(layer(Work::forward_sums, 512, 14, 512, 3, 2), wide), "end inside a tile"));
   EXPECT_EQ(refusal(layer(Work::forward_sums, 256, 28, 256, 3, 2), wide), "");
-  // One group ends where the batch does.
+  // A single group ends where the batch ends.
   EXPECT_EQ(refusal(layer(Work::forward_sums, 512, 7, 2048, 1, 1, 1), wide), "");
 }
 
@@ -125,7 +125,7 @@ TEST(CudaHopper, AWeightGradientsSplitsTakeEveryStepOnceAndKeepTheGpuBusy) {
   }
 }
 
-// One tile as the four warps of an epilogue add it up; rows from `rows_left` on are not there.
+// Adds up one tile as the four warps of an epilogue do. Rows from `rows_left` on do not exist.
 template <int rows, int columns>
 void add_up_tile(const std::vector<float>& values, const std::vector<float>& others, std::int64_t first,
                  std::int64_t row_stride, std::int64_t rows_left, float* sum, float* other) {
@@ -152,7 +152,7 @@ void add_up_tile(const std::vector<float>& values, const std::vector<float>& oth
   });
 }
 
-// The whole way of the two sums: tiles, workspace, reduction; against float64 sums over the group.
+// Computes the two sums through tiles, workspace and reduction, and compares them with float64 sums over the group.
 template <int columns>
 void sums_of_groups(std::int64_t groups, std::int64_t rows_per_group, std::int64_t channels) {
   const Description d = instance(Work::forward_sums, 128, columns);
@@ -167,7 +167,7 @@ void sums_of_groups(std::int64_t groups, std::int64_t rows_per_group, std::int64
   const Workspace space = workspace_of(p, d);
   const std::int64_t rows = groups * rows_per_group, row_stride = space.sum_columns;
   std::vector<float> values(static_cast<std::size_t>(tiles_of(rows, 128) * 128 * row_stride)), others(values);
-  for (std::size_t i = 0; i < values.size(); ++i) {  // what lies outside would be seen
+  for (std::size_t i = 0; i < values.size(); ++i) {  // values outside the tensor would change the sums
     values[i] = from_bf16(to_bf16(static_cast<float>(random_normal(1, i))));
     others[i] = from_bf16(to_bf16(static_cast<float>(random_normal(2, i))));
   }
@@ -209,9 +209,9 @@ void sums_of_groups(std::int64_t groups, std::int64_t rows_per_group, std::int64
 }
 
 TEST(CudaHopper, PartialSumsOfTilesAddUpToThoseOfGroups) {
-  sums_of_groups<128>(2, 256, 136);  // a second tile of columns, mostly empty
+  sums_of_groups<128>(2, 256, 136);  // the second tile of columns is mostly empty
   sums_of_groups<64>(3, 128, 64);
-  sums_of_groups<64>(1, 5120, 72);  // more tiles than a block has parts
+  sums_of_groups<64>(1, 5120, 72);  // a block has fewer parts than there are tiles
 }
 TEST(CudaHopper, TheLastTileOfTheOnlyGroupMayBeUnfinished) {
   sums_of_groups<128>(1, 128 + 77, 40);

@@ -1,6 +1,6 @@
-// When a layer takes a convolution of the library for Hopper: never untimed, and only where it computes on this device
-// what cuDNN's plain operation does. That each way trains as the CPU does is tested with all other ways
-// (cuda_image_programs_test.cpp).
+// Tests when a layer chooses a convolution of the library for Hopper. It never does without timing, and only if the
+// convolution computes on this device what cuDNN's plain operation computes. cuda_image_programs_test.cpp tests that
+// each way trains as the CPU does, together with all other ways.
 #include <gtest/gtest.h>
 
 #include "tests/emulation/host_device.h"
@@ -14,7 +14,8 @@ struct Chosen {
   std::string refused, table;
 };
 
-// cuDNN's fused operations are refused, so that CUTLASS's move the fewest bytes and take the least time.
+// A task for a device that refuses cuDNN's fused operations, so that those of CUTLASS move the fewest bytes and take
+// the least time.
 Task two_groups(Precision precision) {
   Task task = image_task(small_resnet(18, 8, "small", 16), 4, 4, 2);
   task.precision = precision;
@@ -58,7 +59,7 @@ TEST(CudaHopperWays, TheFastestIsTakenWhereItComputesWhatCudnnDoes) {
   }
 }
 
-// Statistics are those of the groups, though a launch takes all of them.
+// The statistics are those of each group, although one launch covers all groups.
 TEST(CudaHopperWays, WhatWasChosenTrainsAsTheCpuDoes) {
   const Curve expected = train_on_cpu(two_groups(Precision::fp32));
   const Task task = two_groups(Precision::fp16);

@@ -1,5 +1,5 @@
-// Whole GPU programs for images, run on a device in host memory, against the CPU backend: several steps of training
-// with every check of the device on, in each precision, with every way to fuse.
+// Runs whole GPU programs for images on a device in host memory and compares them with the CPU backend. They train
+// several steps with every check of the device, in each precision, with every way to fuse.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@ struct Case {
   const char* name;
   Graph graph;
   std::int64_t rows, micro_batch, group;
-  // How far 10-bit fractions and bf16 move the gradient, by roundings and by ReLUs that they switch: measured, and half
-  // as much again.
+  // How far 10-bit fractions and bf16 move the gradient, through rounding and through ReLUs that rounding opens or
+  // closes. They are 1.5 times measured values.
   double half_gradient, bf16_gradient;
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {
@@ -73,8 +73,8 @@ Task small_task(const std::string& stem = "imagenet", std::int64_t micro_batch =
   return image_task(small_resnet(18, 8, stem, 48), 4, micro_batch, 2);
 }
 
-// A training program on a device in host memory: what its layers take, and all that its commands move but the copies to
-// the flat gradients, whatever a site's own count says.
+// A compiled training program on a device in host memory. `choices` are the choices of its layers. `bytes` counts what
+// all its commands move, except the copies to the flat gradients.
 struct Compiled {
   std::vector<FusionChoice> choices;
   double bytes = 0;
@@ -95,11 +95,11 @@ std::string line_of(const FusionChoice& choice, const std::string& way) {
   return cat(choice.key, "\t", way, "\t0\t", choice.site, "\t\n");
 }
 
-// Tables that between them give every way to some site of each kind; neighbours take different ones. Sites are of one
-// kind when they have the same ways.
+// Returns tables that together give every way to some site of each kind. Neighbouring sites get different ways. Sites
+// are of the same kind when they have the same ways.
 std::vector<std::string> forced_tables(const std::vector<FusionChoice>& choices) {
   std::map<std::vector<std::string>, std::vector<FusionChoice>> kinds;
-  std::set<std::string> seen;  // equal sites are one line
+  std::set<std::string> seen;  // equal sites share a line
   for (const FusionChoice& choice : choices)
     if (seen.insert(choice.key).second) kinds[choice.ways].push_back(choice);
   std::size_t rounds = 1;
@@ -112,7 +112,7 @@ std::vector<std::string> forced_tables(const std::vector<FusionChoice>& choices)
   return tables;
 }
 
-// Trains in every round; what is expected of the whole is `check`'s.
+// Trains once with every table of forced_tables(). `check` judges each training.
 template <class Check>
 void train_every_way(const Task& task, const Check& check) {
   const std::vector<FusionChoice> choices = compiled(task).choices;
@@ -162,7 +162,7 @@ TEST(CudaFusions, EveryWayIsWithinRoundingsInSixteenBits) {
   }
 }
 
-// The norm's result, ResNet's largest map, is neither written nor read, nor is its gradient.
+// With the fused way, the norm's result, which is ResNet's largest map, and its gradient never go through memory.
 TEST(CudaFusions, TheStemIsPooledWithoutTheMapInMemory) {
   Task task = small_task();
   task.steps = 1;
@@ -193,14 +193,14 @@ TEST(CudaFusions, TheStemIsPooledWithoutTheMapInMemory) {
   const double separate_bytes = moved_bytes(forced, own, separate);
   EXPECT_EQ(own, 1) << "in inference";
   EXPECT_EQ(separate, 2);
-  // fp32, 24 x 24 and 12 x 12, 8 channels: five maps and the mask three times in training, against the pooled map and
-  // its places once more; partial sums differ a little.
+  // In fp32, with 24 x 24 and 12 x 12 places and 8 channels, the separate way moves five maps and three masks more in
+  // training, and the fused way moves the pooled map and its places once more. Partial sums differ a little.
   const double map = 4 * 4 * 24 * 24 * 8, pooled = 4 * 5 * 12 * 12 * 8, mask = map / 32;
   EXPECT_NEAR(separate_bytes - joined_bytes, 5 * map + 3 * mask - pooled, 0.05 * map);
 }
 
-// Trials are the program's own commands on scratch memory: each runs where it may touch nothing but what it names, the
-// memory is given back, and no operation of the program, forward or backward, was left out.
+// Trials run the program's own commands on scratch memory. Each trial may touch only the memory that its commands name,
+// and the memory is released. No operation of the program, forward or backward, may be left out.
 TEST(CudaFusions, AWholeResNetIsTimedCommandByCommand) {
   for (const Precision precision : {Precision::fp32, Precision::fp16}) {
     SCOPED_TRACE(precision_name(precision));
@@ -243,7 +243,7 @@ TEST(CudaFusions, AWholeResNetIsTimedCommandByCommand) {
   }
 }
 
-// cuDNN compiles none of them and takes seconds to say so.
+// cuDNN compiles none of these operations and needs seconds to refuse them.
 TEST(CudaFusions, NoDataGradientWithAStrideIsAskedForSums) {
   Task task = image_task(small_resnet(50, 8, "imagenet", 48), 4, 4, 4);
   task.precision = Precision::bf16;
@@ -266,8 +266,9 @@ bool makes_sums(const DnnOperation& o) {
   return o.epilogue != Epilogue::none && o.epilogue != Epilogue::add && o.epilogue != Epilogue::bias;
 }
 
-// Pairs that a device may refuse while it has a kernel for each of the two alone, as an H200 does in bf16. What is left
-// is judged whole: no other way that the device has, at any site, would make the program move fewer bytes.
+// A device may refuse two fusions together although it has a kernel for each alone, as an H200 does in bf16. The choice
+// is then made over the whole site: no other way that the device has, at any site, would let the program move fewer
+// bytes.
 TEST(CudaFusions, WhatADeviceRefusesTogetherFallsToTheNextByBytesOverTheWholeSite) {
   Task task = image_task(small_resnet(18, 8, "small", 16), 4, 4, 4);
   struct Refusal {
@@ -289,7 +290,7 @@ TEST(CudaFusions, WhatADeviceRefusesTogetherFallsToTheNextByBytesOverTheWholeSit
        [](const DnnOperation& o) { return o.kind == DnnKind::data_gradient && makes_sums(o); }}};
   for (const Precision precision : {Precision::bf16, Precision::fp16})
     for (const Refusal& refusal : refusals) {
-      if (precision == Precision::fp16 && &refusal != &refusals[1]) continue;  // bf16 has shown the rest
+      if (precision == Precision::fp16 && &refusal != &refusals[1]) continue;  // bf16 covers the others
       SCOPED_TRACE(cat(precision_name(precision), ", refused pair: ", refusal.pair));
       task.precision = precision;
       HostDeviceOptions device;
@@ -301,7 +302,7 @@ TEST(CudaFusions, WhatADeviceRefusesTogetherFallsToTheNextByBytesOverTheWholeSit
         ASSERT_NE(choice, chosen.choices.end()) << site;
         for (const std::string& way : choice->ways) {
           const Compiled other = compiled(task, device, line_of(*choice, way));
-          if (std::ranges::find(other.choices, site, &FusionChoice::site)->way != way) continue;  // refused
+          if (std::ranges::find(other.choices, site, &FusionChoice::site)->way != way) continue;  // this way is refused
           ++others;
           EXPECT_GE(other.bytes, chosen.bytes * (1 - 1e-12)) << site << ": " << choice->way << ", or " << way;
         }
@@ -310,8 +311,8 @@ TEST(CudaFusions, WhatADeviceRefusesTogetherFallsToTheNextByBytesOverTheWholeSit
     }
 }
 
-// 18 maps instead of 21: bf16 has no kernel for prologue and sums together, and the sums are worth more behind a
-// bottleneck's last convolution, whose result has four times the channels of its input.
+// The choice moves 18 maps instead of 21. bf16 has no kernel with both prologue and sums. After a bottleneck's last
+// convolution the sums save more, because its result has four times the channels of its input.
 TEST(CudaFusions, ABottlenecksLastConvolutionPrefersSumsToThePrologueWhereItCannotHaveBoth) {
   Task task = image_task(small_resnet(50, 8, "small", 16), 4, 4, 4);
   task.precision = Precision::bf16;

@@ -1,4 +1,4 @@
-// Device memory and values for tests of the GPU's own kernels on the CPU.
+// Device memory and values for tests that run the GPU's own kernels on the CPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ inline float rounded(Type type, double value) {
   return type == Type::fp32 ? x : type == Type::bf16 ? from_bf16(to_bf16(x)) : from_fp16(to_fp16(x));
 }
 
-// Where the tests' kernels run: here, emulated; tests/gpu puts a GPU in its place. `memory`: all that the arguments
-// point into.
+// Runs the kernels of the tests. Here they are emulated, and tests/gpu replaces this function to run them on a GPU.
+// `memory` holds everything that the arguments point to.
 inline std::function<void(const KernelLaunch&, std::span<std::byte> memory)> run_kernel =
     [](const KernelLaunch& launch, std::span<std::byte>) { run_emulated(launch); };
 
@@ -60,7 +60,8 @@ struct Array {
   float* floats() const { return reinterpret_cast<float*>(data); }
 };
 
-// Every piece lies between guards, at a multiple of 16 bytes (or, on request, beside one). What nobody wrote is NaN.
+// The memory of a test. Every piece lies between guards, at a multiple of 16 bytes or, on request, next to one. Memory
+// that was never written holds NaNs.
 class TestMemory {
  public:
   Array array(Type type, std::int64_t count, std::int64_t shift = 0) {
@@ -72,7 +73,8 @@ class TestMemory {
   }
 
   void run_once(const KernelLaunch& launch) { run_kernel(launch, {memory_.get(), used_}); }
-  // Runs it with threads and blocks in both orders: the same bits, and no guard touched.
+  // Runs the launch with threads and blocks in both orders. Both must give the same bits and leave the guards as they
+  // were.
   void run(const KernelLaunch& launch) { run(std::vector{launch}); }
   void run(const std::vector<KernelLaunch>& launches) {
     const std::vector<std::byte> before(memory_.get(), memory_.get() + used_);
@@ -126,7 +128,7 @@ class TestMemory {
   std::vector<std::size_t> guards_;
 };
 
-// Of a result that is rounded once to its type; `size`: of the terms it was summed from.
+// The tolerance of a result that is rounded once to its type. `size` is the size of the terms of its sum.
 inline double tolerance(Type type, double expected, double size = 1) {
   const double unit = type == Type::fp32 ? 1e-6 : type == Type::bf16 ? 1.0 / 256 : 1.0 / 2048;
   return unit * std::abs(expected) + 3e-6 * size + (type == Type::fp16 ? 6e-8 : 0);

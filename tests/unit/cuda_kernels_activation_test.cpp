@@ -1,4 +1,4 @@
-// Bias, ReLU, sums over rows and the input kernel of the GPU against double precision.
+// Compares the GPU's kernels for bias, ReLU, sums over rows and input with double precision.
 #include "cuda_kernels.h"
 
 namespace ringtrain::cuda {
@@ -63,7 +63,7 @@ TEST(CudaKernelsActivation, ColumnSumsTakePaddedRowsAndAccumulate) {
         for (const bool accumulate : {false, true}) {
           SCOPED_TRACE(testing::Message() << type_name(type) << " " << rows << " x " << columns << " of " << stride);
           TestMemory memory;
-          const Array x = memory.array(type, rows * stride);  // NaN in the padding
+          const Array x = memory.array(type, rows * stride);  // the padding holds NaN
           for (std::int64_t i = 0; i < x.count; ++i)
             if (i % stride < columns) x.set(i, random_normal(1, static_cast<std::uint64_t>(i)));
           const Array sums = memory.array(Type::fp32, columns);

@@ -1,4 +1,4 @@
-// Copies between the flat vector and a program's layouts, and the optimizer's kernels.
+// Tests the copies between the flat vector and a program's layouts, and the optimizer's kernels.
 #include <algorithm>
 
 #include "backend/cuda/program/update_places.h"
@@ -12,7 +12,8 @@ struct Tensor {
   std::int64_t outer;
   int inner, taps, padded;
 };
-// Biases, dense weights, padded rows, the stem, 3 x 3 and 11 x 11 convolutions; more inner channels than a tile has.
+// Biases, dense weights, padded rows, the stem, and 3 x 3 and 11 x 11 convolutions. Some have more inner channels than
+// a tile.
 const Tensor tensors[] = {{1, 64, 1, 64}, {10, 100, 1, 100}, {7, 17, 1, 24},     {9000, 1, 1, 1},
                           {6, 3, 49, 4},  {5, 64, 9, 64},    {2, 600, 9, 600},   {3, 3, 121, 8},
                           {4, 5, 9, 16},  {1, 1, 1, 1},      {1, 8192, 1, 8192}, {2, 2, 2304, 3}};
@@ -49,7 +50,7 @@ struct CopyCase {
          .accumulate = accumulate,
          .own_is_fp32 = own_type == Type::fp32};
   }
-  // Every element of every tensor: place in the flat vector (-1: padding) and in the own one.
+  // Calls body(place in the flat vector or -1 for padding, place in the own layout) for every element of every tensor.
   template <class Body>
   void each(const Body& body) const {
     for (const TensorPlace& p : places)
@@ -143,7 +144,7 @@ TEST(CudaKernelsFlat, TooLargeForFp16IsInfinite) {
   EXPECT_TRUE(std::isnan(to[2]));
 }
 
-// An update's places in device memory, and how many blocks they take.
+// The places of an update in device memory, and the number of blocks that they need.
 struct DevicePlaces {
   UpdatePlace* data;
   int count;
@@ -157,7 +158,7 @@ DevicePlaces device_places(TestMemory& memory, std::vector<UpdatePlace> places) 
   return {data, count, blocks};
 }
 
-// The gradient's norm in three ranges, of which the second is longer than a block's chunk, with elements between them.
+// The gradient's norm over three ranges with elements between them. The second range is longer than a block's chunk.
 struct NormCase {
   TestMemory memory;
   Array values;
@@ -195,7 +196,7 @@ struct NormCase {
 TEST(CudaKernelsFlat, SquaredNormsAreSummedInDoublePrecision) {
   for (const std::int64_t count : {3, 7, 64, 8194, 8195, 1300003}) {
     NormCase k(count);
-    k.values.set(0, 1e25);  // its square is no fp32
+    k.values.set(0, 1e25);  // its square overflows fp32
     ASSERT_NO_FATAL_FAILURE(k.run(0.5f, 0));
     const double sum = k.expected(0, count);
     EXPECT_NEAR(k.scalars->squared_norm, sum / 4, 1e-12 * sum) << count;
@@ -209,7 +210,8 @@ TEST(CudaKernelsFlat, SquaredNormsAreSummedInDoublePrecision) {
   }
 }
 
-// Each range by itself: unaligned, of one element, longer than many chunks, overlapping; and nothing between them.
+// Each range is measured by itself. Some are unaligned, have one element, are longer than many chunks, or overlap.
+// Elements between the ranges do not count.
 TEST(CudaKernelsFlat, SquaredNormsOfRangesIgnoreWhatLiesBetween) {
   const std::vector<NormRange> wanted = {{.begin = 3, .count = 1},     {.begin = 64, .count = 8191},
                                          {.begin = 8256, .count = 64}, {.begin = 8321, .count = 100003},
@@ -228,7 +230,7 @@ TEST(CudaKernelsFlat, SquaredNormsOfRangesIgnoreWhatLiesBetween) {
   EXPECT_EQ(k.scalars->applied, 1);
 }
 
-// Over several objects, in three calls; the place that it is stored at is one of a longer vector.
+// Norms of several objects are added in three calls, and the total is stored at a place within a longer vector.
 TEST(CudaKernelsFlat, NormsAreAddedToATotalAndStored) {
   for (const int count : {1, 3, 700}) {
     TestMemory memory;
@@ -237,7 +239,7 @@ TEST(CudaKernelsFlat, NormsAreAddedToATotalAndStored) {
     auto* to = memory.make<float>(4);
     double expected = 0;
     for (int i = 0; i < count; ++i) expected += norms[i] = 0.1 + i;
-    *total = 1e30;  // of the step before
+    *total = 1e30;  // left from the step before
     to[1] = to[3] = 7;
     ASSERT_NO_FATAL_FAILURE(memory.run({launch_of(NormTotalArguments{norms, total, count, true}),
                                         launch_of(NormTotalArguments{norms, total, count, false}),
@@ -251,7 +253,7 @@ TEST(CudaKernelsFlat, NormsAreAddedToATotalAndStored) {
 
 TEST(CudaKernelsFlat, AdaScalesGainFollowsFromTheNormsWithoutTheLossScale) {
   NormCase k(4);
-  k.values.fill(8);  // norm 16, unscaled 4
+  k.values.fill(8);  // the squared norm is 16, unscaled 4
   auto* small = k.memory.make<float>(1);
   *small = 16.0f * 3;  // unscaled 3
   const AdaScaleStep step{
@@ -275,7 +277,7 @@ TEST(CudaKernelsFlat, AdaScalesGainFollowsFromTheNormsWithoutTheLossScale) {
 
 TEST(CudaKernelsFlat, ClippingScalesTheUnscaledGradientToTheLimit) {
   NormCase k(4);
-  k.values.fill(8);  // norm 16, unscaled 4
+  k.values.fill(8);  // the norm is 16, unscaled 4
   ASSERT_NO_FATAL_FAILURE(k.run(0.25f, 1));
   EXPECT_EQ(k.scalars->squared_norm, 16);
   EXPECT_EQ(k.scalars->gradient_scale, 0.25f * 0.25f);
@@ -325,7 +327,7 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
         const auto kind = static_cast<OptimizerKind>(number);
         const Array w = memory.array(Type::fp32, n, shift).normal(1), g = memory.array(Type::fp32, n, shift).normal(2);
         const Array m = memory.array(Type::fp32, n, shift).normal(3), v = memory.array(Type::fp32, n, shift).fill(0.5);
-        if (kind == OptimizerKind::rmsprop) m.fill(0.5);  // a mean of squares
+        if (kind == OptimizerKind::rmsprop) m.fill(0.5);  // a mean of squares is positive
         auto* rule = memory.make<UpdateRule>(1);
         *rule = {.kind = kind,
                  .learning_rate = 0.1f,
@@ -342,7 +344,8 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
                  .sgd_share = 0.6f};
         auto* scalars = memory.make<UpdateScalars>(1);
         *scalars = {.squared_norm = 1, .gradient_scale = 0.25f, .applied = 1};
-        // A gap, ends inside four elements, a range inside one vector, one over several chunks, one beyond the count.
+        // There is a gap, and there are ends inside four elements, a range inside one vector, a range over several
+        // chunks, and a range up to the last element.
         const std::vector<UpdateRange> ranges = {
             {2, 3, 0.5f}, {3, 11, 0}, {64, 9001, 0.1f}, {9001, 9002, 0.2f}, {9990, 10000, 0}};
         const DevicePlaces places = device_places(memory, update_places(ranges, {}));
@@ -380,7 +383,8 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
       }
 }
 
-// The same formulas element by element, summed in double; a range of several chunks, gaps, one without a ratio.
+// Computes the same formulas element by element with sums in double. There are a range of several chunks, gaps, and a
+// range without a ratio.
 TEST(CudaKernelsFlat, TrustRatiosAreThoseOfTheSharedFormulas) {
   for (const OptimizerKind kind : {OptimizerKind::lars, OptimizerKind::lamb}) {
     NormCase k(30000, {{.begin = 1, .count = 1}, {.begin = 64, .count = 20001}, {.begin = 20100, .count = 9000}});
@@ -436,7 +440,7 @@ TEST(CudaKernelsFlat, TrustRatiosAreThoseOfTheSharedFormulas) {
   }
 }
 
-// The one kernel does what an update without copies and a copy of all tensors do.
+// One kernel does the work of an update without copies and of a copy of all tensors.
 TEST(CudaKernelsFlat, AnUpdateWritesTheCopiesOfWhatTheWeightsBecome) {
   for (const Type own : all_types)
     for (const Type kernel_type : all_types)
@@ -453,7 +457,7 @@ TEST(CudaKernelsFlat, AnUpdateWritesTheCopiesOfWhatTheWeightsBecome) {
         *scalars = {.gradient_scale = 0.25f, .applied = 1};
         std::vector<WeightCopy> copies;
         for (const TensorPlace& place : k.places) copies.push_back({place, k.own.data, own == Type::fp32});
-        std::ranges::reverse(copies);  // in no particular order
+        std::ranges::reverse(copies);  // the order must not matter
         const UpdateRange range{0, n, 0.5f};
         const DevicePlaces joined = device_places(memory, update_places({&range, 1}, copies)),
                            alone = device_places(memory, update_places({&range, 1}, {}));

@@ -1,4 +1,4 @@
-// Launches of the GPU's own kernels, and the emulation that runs them on the CPU.
+// Tests launches of the GPU's own kernels, and the emulation that runs them on the CPU.
 #include <set>
 
 #include "backend/cuda/kernels/list.h"
@@ -19,7 +19,7 @@ std::string message(const std::function<void()>& body) {
   return "";
 }
 
-// Zeros but for what `set` changes.
+// Arguments that are zero except for those that `set` changes.
 template <class Arguments, class Set>
 Arguments with(const Set& set) {
   Arguments a{};
@@ -98,7 +98,7 @@ TEST(CudaKernelsLaunch, CountsBeyond32BitsAreCovered) {
   EXPECT_EQ(places[1].first_block, (std::int64_t{1} << 33) / 4096);
 }
 
-// A captured graph must not hold what changes, so two steps' launches are compared byte by byte.
+// A captured graph must not contain values that change. The launches of two steps are therefore compared byte by byte.
 TEST(CudaKernelsLaunch, EqualArgumentsAreEqualBytes) {
   const auto launch = [](unsigned char garbage) {
     CastArguments a;
@@ -160,7 +160,7 @@ TEST(CudaEmulation, ABarrierLetsEveryThreadSeeWhatAllWrote) {
       if (written[63 - t] != 1) ++seen[barrier];
     });
   }
-  EXPECT_EQ(seen[false], 32);  // and without it, it shows
+  EXPECT_EQ(seen[false], 32);  // without the barrier, half of the threads read too early
   EXPECT_EQ(seen[true], 0);
 }
 
@@ -172,7 +172,7 @@ TEST(CudaEmulation, LanesExchangeWithTheirPartnersOnly) {
   });
 }
 
-// A block finds no other block's values, nor those of an earlier launch.
+// A block must not find values of another block or of an earlier launch.
 TEST(CudaEmulation, SharedMemoryHoldsNoNumbersUntilTheBlockWritesIt) {
   for (const bool barriers : {false, true}) {
     int read_too_early = 0, lost = 0;

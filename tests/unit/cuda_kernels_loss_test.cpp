@@ -1,4 +1,4 @@
-// Softmax, cross-entropy and its gradient on the GPU's kernel against double precision.
+// Compares softmax, cross-entropy and its gradient in the GPU's kernel with double precision.
 #include <algorithm>
 
 #include "cuda_kernels.h"
@@ -19,7 +19,7 @@ struct LossCase {
 
   LossCase(Type type, std::int64_t the_samples, std::int64_t the_length, int the_classes, int the_stride)
       : samples(the_samples), length(the_length), rows(samples * length), classes(the_classes), stride(the_stride) {
-    logits = memory.array(Type::fp32, rows * stride);  // NaN in the padding
+    logits = memory.array(Type::fp32, rows * stride);  // the padding holds NaN
     for (std::int64_t i = 0; i < logits.count; ++i)
       if (i % stride < classes) logits.set(i, 3 * random_normal(1, static_cast<std::uint64_t>(i)));
     gradient = memory.array(type, rows * stride);
@@ -131,12 +131,12 @@ TEST(CudaKernelsLoss, ANaNIsNeverCorrectAndShowsInTheLoss) {
   EXPECT_TRUE(std::isnan(k.gradient[0]));
 }
 
-// The update is given to the device before the host has seen the loss: only the gradient can stop it.
+// The update is given to the device before the host knows the loss, so only the gradient can stop the update.
 TEST(CudaKernelsLoss, ALossThatIsNotFiniteMakesTheGradientNaN) {
   for (const float smoothing : {0.0f, 0.1f}) {
     LossCase k(Type::bf16, 8, 1, 10, 16);
     k.a.label_smoothing = smoothing;
-    k.logits.set(2 * 16 + k.target(2), -INFINITY);  // each class has a finite share still, and the gradient would too
+    k.logits.set(2 * 16 + k.target(2), -INFINITY);  // without this rule all shares and the gradient would be finite
     ASSERT_NO_FATAL_FAILURE(k.memory.run(launch_of(Type::bf16, k.a)));
     EXPECT_FALSE(std::isfinite(k.sums->loss));
     for (int j = 0; j < 10; ++j) {

@@ -1,4 +1,4 @@
-// Muon's own kernels, against the shared formulas.
+// Compares Muon's own kernels with the shared formulas.
 #include <algorithm>
 
 #include "cuda_kernels.h"
@@ -6,11 +6,11 @@
 namespace ringtrain::cuda {
 namespace {
 
-// Matrices that take several blocks, one, and part of one; what lies between them is nobody's.
+// Matrices that need several blocks, one block, and part of one. The elements between them belong to no matrix.
 struct Matrices {
   TestMemory memory;
   std::vector<NormRange> ranges = {{5, 3 * 8192 + 17, 0}, {30000, 1, 0}, {30004, 700, 0}};
-  std::vector<std::int64_t> places = {1024, 0, 64};  // of their directions
+  std::vector<std::int64_t> places = {1024, 0, 64};  // places of their directions
   std::int64_t elements = 31000, directions = 30000, blocks = range_blocks(ranges);
   NormRange* device_ranges = on_device(ranges);
   std::int64_t* device_places = on_device(places);
@@ -24,7 +24,7 @@ struct Matrices {
     std::copy(values.begin(), values.end(), to);
     return to;
   }
-  template <class Body>  // body(range, element of it)
+  template <class Body>  // body(range, element of the range)
   void each(const Body& body) const {
     for (std::size_t range = 0; range < ranges.size(); ++range)
       for (std::int64_t i = 0; i < ranges[range].count; ++i) body(range, i);
@@ -34,7 +34,7 @@ struct Matrices {
 TEST(CudaKernelsMuon, DirectionsFollowTheSharedRuleAndMoveTheMomentum) {
   for (const std::int32_t applied : {1, 0}) {
     Matrices m;
-    *m.rule = UpdateRule{.gradient_scale = 100, .momentum = 0.9f};  // the scale is the scalars'
+    *m.rule = UpdateRule{.gradient_scale = 100, .momentum = 0.9f};  // the kernel takes the scale of `scalars`
     *m.scalars = {.squared_norm = 1, .gradient_scale = 0.25f, .applied = applied};
     const Array gradients = m.memory.array(Type::fp32, m.elements).normal(1);
     const Array momentum = m.memory.array(Type::fp32, m.elements).normal(2);

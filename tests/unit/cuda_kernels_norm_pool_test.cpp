@@ -1,4 +1,4 @@
-// Norm, ReLU and max pooling in one kernel, against the kernels that do it one after the other and against loops.
+// Compares the kernel that does norm, ReLU and max pooling with the separate kernels and with loops.
 #include "backend/cuda/kernels/tiles.h"
 #include "cuda_kernels.h"
 
@@ -53,14 +53,14 @@ TEST(CudaKernelsNormPool, ForwardIsThatOfNormReluAndPoolingBitForBit) {
     const std::int64_t elements = k.groups * k.rows * k.channels,
                        mask_bytes = k.groups * k.rows * octets_of(k.channels);
     const Array x = memory.array(k.type, elements);
-    // Few values: ties in nearly every window, and windows without anything positive.
+    // The map has few different values, so nearly every window has ties, and some windows have no positive value.
     for (std::int64_t i = 0; i < elements; ++i) x.set(i, std::round(random_normal(1, static_cast<std::uint64_t>(i))));
     if (k.groups > 1) x.normal(1, 0.1);
     x.set(0, NAN);
     x.set(elements - 1, -INFINITY);
     const Array scale = memory.array(Type::fp32, k.groups * k.channels).normal(2, 0.5, 1),
                 bias = memory.array(Type::fp32, k.groups * k.channels).normal(3, 0.5, -0.7);
-    // Values that are equal once they are rounded to 16 bits.
+    // Some values become equal when they are rounded to 16 bits.
     if (k.groups > 1)
       for (std::int64_t i = 0; i < bias.count; i += 2) bias.set(i, 60 + bias[i]);
     const Array map = memory.array(k.type, elements), y = memory.array(k.type, k.pooled),
@@ -89,7 +89,7 @@ TEST(CudaKernelsNormPool, ForwardIsThatOfNormReluAndPoolingBitForBit) {
             ASSERT_EQ(int{places[at]}, passed ? place : int{no_gradient}) << n << " " << i << " " << j << " " << c;
           }
     EXPECT_GT(stopped, 0);
-    // In inference without places; another group's affine form would show.
+    // Inference needs no places. Using another group's scale and bias would change the result.
     const Array again = memory.array(k.type, k.pooled);
     a.y = again.data;
     a.places = nullptr;
@@ -98,12 +98,12 @@ TEST(CudaKernelsNormPool, ForwardIsThatOfNormReluAndPoolingBitForBit) {
   });
 }
 
-// Places inside the image, or none.
+// The places lie inside the image, or say that there is no gradient.
 struct Backward {
   TestMemory memory;
   Array dy, x;
   std::uint8_t* places;
-  std::vector<double> dr;  // by scattering
+  std::vector<double> dr;  // computed by scattering
   explicit Backward(const Case& k)
       : dy(memory.array(k.type, k.pooled).normal(1)),
         x(memory.array(k.type, k.groups * k.rows * k.channels).normal(2)),
@@ -174,7 +174,7 @@ TEST(CudaKernelsNormPool, TheGradientMatchesDoublePrecision) {
   });
 }
 
-// In fp32 nothing is rounded between the kernels that it stands for, and all add in the same order.
+// In fp32 nothing is rounded between the separate kernels, and all kernels add in the same order.
 TEST(CudaKernelsNormPool, InFp32TheBackwardPassIsThatOfPoolingAndNormBitForBit) {
   const Case k{Type::fp32, window(28, 30, 3, 2, 1), 72, 2, 4, 2 * 28 * 30, std::int64_t{4} * 14 * 15 * 72};
   Backward b(k);

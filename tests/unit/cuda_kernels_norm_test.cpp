@@ -1,11 +1,11 @@
-// Batch norm's kernels against double precision.
+// Compares the kernels of batch norm with double precision.
 #include "cuda_kernels.h"
 
 namespace ringtrain::cuda {
 namespace {
 
 struct Size {
-  std::int64_t rows;  // of a group
+  std::int64_t rows;  // rows of a group
   int groups, channels;
 };
 std::ostream& operator<<(std::ostream& out, const Size& s) {
@@ -24,7 +24,7 @@ void for_all(const Body& body) {
     }
 }
 
-// Sums of `values(row, channel)` over the rows of a group, however many blocks they lie in.
+// Adds up the partial sums of a group over all of its blocks.
 double total(const Array& partial, const Size& s, int blocks, int per_block, int group, int which, int channel) {
   double sum = 0;
   for (int b = 0; b < blocks; ++b)
@@ -57,7 +57,7 @@ TEST(CudaKernelsNorm, SumsOfEachGroupMatchDoublePrecision) {
 
 TEST(CudaKernelsNorm, SeveralBlocksAndTilesOfChannelsAreSummed) {
   TestMemory memory;
-  const Size s{3000, 2, 2056};  // 257 octets: two tiles
+  const Size s{3000, 2, 2056};  // 257 octets, which are two tiles
   const int blocks = norm_blocks({}, Kernel::norm_sums, Type::bf16, s.rows, s.groups, s.channels);
   ASSERT_GT(blocks, 1);
   const Array x = memory.array(Type::bf16, s.groups * s.rows * s.channels).fill(1);
@@ -84,7 +84,7 @@ struct FinalizeCase {
     const std::int64_t n = std::int64_t{s.groups} * s.channels;
     partial = memory.array(Type::fp32, n * 2 * blocks);
     for (std::int64_t i = 0; i < partial.count; ++i) {
-      // About `rows` values with mean 3 and deviation 1 in all.
+      // The partial sums are those of about `rows` values with mean 3 and deviation 1.
       const bool squares = i / s.channels % 2 == 1;
       const double share = static_cast<double>(s.rows) / blocks;
       const double noise = random_normal(9, static_cast<std::uint64_t>(i));
@@ -122,7 +122,7 @@ struct FinalizeCase {
   }
 };
 
-// Of a pass that only measures, whatever the step's share is.
+// A pass that only measures ignores the step's share.
 TEST(CudaKernelsNorm, MeanSquaresAreAddedUpOverTheGroupsWithoutAScale) {
   for_all([](Type type, const Size& s) {
     for (const int blocks : {1, 40}) {
@@ -196,7 +196,7 @@ TEST(CudaKernelsNorm, AConstantChannelHasNoNegativeVarianceAndANaNStays) {
   const float third = 1.0f / 3;
   const double sum = 7 * static_cast<double>(third);
   k.partial.set(0, sum);
-  k.partial.set(2, sum * static_cast<double>(third) * (1 - 1e-6));  // rounding took more than all of it
+  k.partial.set(2, sum * static_cast<double>(third) * (1 - 1e-6));  // rounding took more than the whole variance
   k.partial.set(1, NAN);
   ASSERT_NO_FATAL_FAILURE(k.memory.run(launch_of(Type::fp32, k.a)));
   EXPECT_NEAR(k.inverse[0], 1 / std::sqrt(1e-5), 1e-2);
@@ -297,7 +297,7 @@ struct BackwardCase {
     for (std::int64_t r = 0; r < rows; ++r)
       for (int c = 0; c < s.channels; ++c)
         set_bit(mask, r, s.channels, c, random_normal(4, static_cast<std::uint64_t>(r * s.channels + c)) > 0);
-    // What the mask stops does not get through, whatever it is.
+    // A NaN that the mask stops must not get through.
     dy.set(0, NAN);
     set_bit(mask, 0, s.channels, 0, false);
   }

@@ -1,4 +1,4 @@
-// Pooling and flattening on the GPU's kernels against loops.
+// Compares the GPU's kernels for pooling and flattening with loops.
 #include "cuda_kernels.h"
 
 namespace ringtrain::cuda {
@@ -29,7 +29,8 @@ PoolArguments arguments(const Window& w, std::int64_t samples, int channels) {
   return a;
 }
 
-// Value and place of the winner, as PyTorch chooses it: the first of equals; a NaN wins and stays until the next NaN.
+// The largest value and its place, as PyTorch chooses them. The first of equal values wins. A NaN wins and stays until
+// the next NaN.
 struct Winner {
   double value;
   int place;
@@ -54,7 +55,7 @@ TEST(CudaKernelsPool, MaximaAndTheirPlacesAreThoseOfTheFirstWinner) {
         TestMemory memory;
         PoolArguments a = arguments(w, 2, channels);
         const Array x = memory.array(type, a.samples * a.height * a.width * channels);
-        // Few values: ties in nearly every window.
+        // There are few different values, so nearly every window has ties.
         for (std::int64_t i = 0; i < x.count; ++i)
           x.set(i, std::round(random_normal(1, static_cast<std::uint64_t>(i))));
         x.set(0, NAN);

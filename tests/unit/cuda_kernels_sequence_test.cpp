@@ -1,4 +1,4 @@
-// One-hot symbols, dropout and carried state on the GPU's kernels.
+// Tests the GPU's kernels for one-hot symbols, dropout and carried state.
 #include "backend/cpu/kernels.h"
 #include "cuda_kernels.h"
 #include "nn/lstm_cell.h"
@@ -56,7 +56,7 @@ TEST(CudaKernelsSequence, DropoutDropsWhatTheCpuBackendDrops) {
     }
 }
 
-// Time step 65536 once had the bits of time step 0, of this row or of the next one.
+// In an earlier version, time step 65536 had the bits of time step 0 of this row or of the next one.
 TEST(CudaKernelsSequence, DropoutOfALongSequenceRepeatsNoBits) {
   TestMemory memory;
   const std::int64_t samples = 2, length = 65538, units = 64;

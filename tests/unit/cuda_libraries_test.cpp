@@ -1,4 +1,4 @@
-// Finding CUDA's libraries at run time, and plans as bytes. Needs neither a GPU nor CUDA.
+// Tests how CUDA's libraries are found at run time, and plans as bytes. These tests need neither a GPU nor CUDA.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -14,7 +14,7 @@
 namespace ringtrain::cuda {
 namespace {
 
-// An environment variable for the length of a test.
+// Sets an environment variable until the end of a scope.
 class Setting {
  public:
   Setting(const char* name, const std::string& value) : name_(name) {
@@ -37,7 +37,7 @@ class Setting {
 
 class CudaLibraries : public WithFolder {
  protected:
-  // A real library under a name that no machine has.
+  // Copies a real library to a name that no machine has.
   std::string place(const std::string& folder, const std::string& file) {
     std::filesystem::create_directories(path(folder));
     std::filesystem::copy_file(library_file(open_library({"libm.so.6", {}, ""})), path(folder + "/" + file));

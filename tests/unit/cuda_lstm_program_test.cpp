@@ -1,4 +1,5 @@
-// The GPU's LSTM program on a device in host memory against the CPU backend: losses, gradients, logits, carried state.
+// Compares the GPU's LSTM program on a device in host memory with the CPU backend: losses, gradients, logits and
+// carried state.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ std::ostream& operator<<(std::ostream& out, const Setting& s) {
              << precision_name(s.precision) << " micro-steps" << s.micro_steps;
 }
 
-// A model on a backend that takes plain gradient steps on made-up symbols, the same on every backend.
+// A model on a backend. It takes plain gradient steps on made-up symbols, which are the same on every backend.
 class Training {
  public:
   Training(Backend& backend, const Setting& setting, Precision precision)
@@ -60,7 +61,7 @@ class Training {
     for (std::size_t i = 0; i < state_.size(); ++i) state_[i] = static_cast<float>(0.5 * random_normal(key_, i));
   }
 
-  // What a step reads: all rows, their micro-batches one after the other.
+  // Returns the input of a step, which is all rows with one micro-batch after the other.
   TestPass pass(std::int64_t step) {
     const std::int64_t positions = s_.rows * s_.positions;
     x_.clear();
@@ -149,7 +150,7 @@ HostDeviceOptions refusing(std::function<std::string(const cuda::RnnOperation&)>
   return options;
 }
 
-// A backend on a device of its own.
+// A backend with its own device.
 struct Gpu {
   explicit Gpu(HostDeviceOptions device_options = {}, cuda::BackendOptions options = {})
       : device(std::move(device_options)), backend(cuda::make_backend(device, std::move(options))) {}
@@ -164,7 +165,7 @@ double norm(const std::vector<float>& v, std::int64_t begin, std::int64_t count)
   return std::sqrt(sum);
 }
 
-// Tensor by tensor, relative to its norm.
+// Compares each tensor relative to its norm.
 void expect_close(const ParameterTable& table, const std::vector<float>& found, const std::vector<float>& expected,
                   double tolerance) {
   std::vector<float> difference(found.size());
@@ -290,7 +291,7 @@ TEST(LstmOnTheGpu, WithoutARecurrentPlanTheErrorHasTheReason) {
   }
 }
 
-// A device that runs what it is asked to time, and says that it took as long as `seconds` has it.
+// A device that runs the work that it should time and returns the sum of `seconds` over its calls.
 class TimingDevice : public HostDevice {
  public:
   explicit TimingDevice(std::function<double(const cuda::Call&)> seconds) : seconds_(std::move(seconds)) {}
@@ -368,7 +369,7 @@ TEST(LstmOnTheGpu, ReplayedGraphsGiveTheBitsOfSingleLaunches) {
             0);
 }
 
-// A pass without carried state after one that had it starts from zeros again, replayed or not.
+// A pass without carried state starts from zeros, also after a pass with carried state, replayed or not.
 TEST(LstmOnTheGpu, StateThatIsNotCarriedIsZero) {
   const Setting setting{16, 2, 31, 5, 6};
   Gpu gpu;
@@ -383,7 +384,7 @@ TEST(LstmOnTheGpu, StateThatIsNotCarriedIsZero) {
   }
 }
 
-// The gradient of 16-bit weights leaves cuDNN in 16 bits; what is added up over micro-steps does not.
+// cuDNN gives the gradient of 16-bit weights in 16 bits. The sum over micro-steps is in fp32.
 TEST(LstmOnTheGpu, MicroStepsAreAddedUpInFp32InEveryPrecision) {
   for (const Precision precision : {Precision::bf16, Precision::fp16}) {
     const Setting one{16, 2, 31, 5, 4};
@@ -416,7 +417,7 @@ TEST(LstmOnTheGpu, GradientsBelowAWatermarkAreFinalWhenItIsReported) {
     options.segment_elements = 512;
     Gpu gpu(as_late_as_allowed(), options);
     Training training(*gpu.backend, setting, Precision::fp32);
-    for (int step = 0; step < 3; ++step) {  // launched, captured, replayed
+    for (int step = 0; step < 3; ++step) {  // launched, then captured, then replayed
       std::vector<std::pair<std::int64_t, std::vector<float>>> reported;
       BackwardHooks hooks;
       hooks.ready = [&](std::int64_t watermark) { reported.emplace_back(watermark, training.gradients()); };

@@ -1,4 +1,4 @@
-// Where the tensors of LSTM layers lie in the flat vector and in a recurrent plan's weight space.
+// Tests where the tensors of LSTM layers lie in the flat vector and in the weight space of a recurrent plan.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace ringtrain::cuda {
 namespace {
 
-// cuDNN's order: layer by layer, the matrices of all gates, then the biases.
+// Uses cuDNN's order, which is layer by layer, the matrices of all gates first and then the biases.
 class PlainPlan : public RnnPlan {
  public:
   explicit PlainPlan(const RnnOperation& operation) : operation_(operation) {

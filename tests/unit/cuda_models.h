@@ -1,5 +1,5 @@
-// The models whose cuDNN plans are recorded for described GPUs: results/cuda_plans_DEVICE.csv holds cuDNN's answers (a
-// PlanCache), results/cuda_fusions_DEVICE.csv what each layer takes. Both are written by build/bench/cuda_plans.
+// The models whose cuDNN plans are recorded for described GPUs. results/cuda_plans_DEVICE.csv holds cuDNN's answers (a
+// PlanCache), and results/cuda_fusions_DEVICE.csv holds the choice of each layer. build/bench/cuda_plans writes both.
 #pragma once
 
 #include <fstream>
@@ -26,8 +26,8 @@ struct PlannedModel {
   bool half_only = false;         // planned in bf16 and fp16 only
 };
 
-// Every model at the size of its paper, with the 32 samples that Goyal et al. normalise together; and ResNet-50 with
-// the 256 that a GPU takes at once, in the precisions that are trained so.
+// Every model has the size of its paper, with the 32 samples that Goyal et al. normalise together. ResNet-50 is listed
+// again with the 256 samples that a GPU takes at once, in the precisions that are trained with them.
 inline std::vector<PlannedModel> planned_models() {
   const auto resnet_of = [](std::int64_t depth) { return small_resnet(depth, 64, "imagenet", 224, 0, 1000); };
   SampleShape text;
@@ -49,7 +49,7 @@ struct NamedPrecision {
 inline constexpr NamedPrecision planned_precisions[] = {
     {"bf16", Precision::bf16}, {"fp16", Precision::fp16}, {"tf32", Precision::tf32}, {"fp32", Precision::fp32}};
 
-// All pairs that are planned.
+// All pairs of a model and a precision that are planned.
 inline std::vector<std::pair<PlannedModel, NamedPrecision>> planned_passes() {
   std::vector<std::pair<PlannedModel, NamedPrecision>> passes;
   for (const NamedPrecision& precision : planned_precisions)
@@ -59,8 +59,8 @@ inline std::vector<std::pair<PlannedModel, NamedPrecision>> planned_passes() {
   return passes;
 }
 
-// Compiles a model for training and returns a line for each place where kernels could be joined:
-// model,precision,site,way,ways refused. Throws Error where a layer finds no plan.
+// Compiles a model for training. Returns a line for each site where kernels could be fused:
+// model,precision,site,way,ways refused. Throws Error if a layer finds no plan.
 inline std::vector<std::string> fusion_lines(Device& device, const PlannedModel& model, const NamedPrecision& p) {
   FusionTable fusions;
   const std::unique_ptr<Backend> backend = make_backend(device, {.fusions = &fusions});

@@ -1,4 +1,4 @@
-// How many blocks a GPU holds, beside CUDA's own rules, and grids of whole waves.
+// Compares the number of blocks that a GPU holds with CUDA's own rules, and tests grids of whole waves.
 #include <gtest/gtest.h>
 
 #include <climits>
@@ -20,7 +20,7 @@ namespace ringtrain::cuda {
 namespace {
 
 #ifdef RINGTRAIN_HAS_CUDA_OCCUPANCY
-// Of a GPU, from CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+// The numbers of a GPU, from "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide.
 struct Kind {
   int major, minor, threads, shared_of_multiprocessor, shared_of_block;
 };
@@ -75,7 +75,7 @@ TEST(CudaOccupancy, ARegisterMoreCanCostABlock) {
   EXPECT_EQ(blocks_per_multiprocessor(80, 256, 32, 40 << 10), 4);
 }
 
-// The table that is compiled in is the recorded one, row by row.
+// The table that is compiled in must equal the recorded one, row by row.
 TEST(CudaOccupancy, KernelsTakeWhatTheRecordedTableSays) {
   std::ifstream file("results/cuda_kernel_resources.csv");
   if (!file) GTEST_SKIP() << "not started in the repository";
@@ -102,11 +102,11 @@ TEST(CudaOccupancy, KernelsTakeWhatTheRecordedTableSays) {
 }
 
 TEST(CudaOccupancy, GridsAreWholeWaves) {
-  // The sums of a norm's backward pass on an H200 ran 512 blocks where 396 fit: a second wave of 116.
+  // The sums of a norm's backward pass on an H200 once ran 512 blocks where 396 fit, so that a second wave had 116.
   EXPECT_EQ(whole_waves(396, 396, 1, 100'000), 396);
   EXPECT_EQ(whole_waves(396, 512, 1, 100'000), 396);
   EXPECT_EQ(whole_waves(396, 2048, 1, 100'000), 5 * 396);
-  EXPECT_EQ(whole_waves(396, 4, 8, 100), 49);  // 392 blocks of 396
+  EXPECT_EQ(whole_waves(396, 4, 8, 100), 49);  // uses 392 of the 396 blocks
   EXPECT_EQ(whole_waves(396, 10, 1, 25), 25) << "less work than one wave: all of it at once";
   EXPECT_EQ(whole_waves(396, 1, 500, 1), 1);
   for (const std::int64_t resident : {12, 132, 396, 1056, 1184})
@@ -128,16 +128,16 @@ TEST(CudaOccupancy, TheSumsOfANormRunOneWaveOfEachGpu) {
   for (const GpuSize gpu : {GpuSize{90, 132}, GpuSize{80, 108}, GpuSize{100, 148}})
     for (const Kernel kernel : {Kernel::norm_sums, Kernel::norm_backward_sums}) {
       const std::int64_t resident = resident_blocks(gpu, kernel, Type::bf16, tile_threads);
-      for (const int groups : {1, 2, 8}) {  // ResNet-50's largest and smallest maps
+      for (const int groups : {1, 2, 8}) {  // the largest and smallest maps of ResNet-50
         const std::int64_t large = std::int64_t{groups} * norm_blocks(gpu, kernel, Type::bf16, 401'408, groups, 64);
         EXPECT_LE(large, resident);
         EXPECT_GT(large, resident - groups);
       }
-      EXPECT_LE(norm_blocks(gpu, kernel, Type::bf16, 1568, 1, 2048), 392);  // a thread has four rows at least
+      EXPECT_LE(norm_blocks(gpu, kernel, Type::bf16, 1568, 1, 2048), 392);  // a thread has at least four rows
     }
 }
 
-// Walking kernels give the same bits in any grid, so the device may choose it.
+// Kernels that walk over their data give the same bits with any grid, so the device may choose the grid.
 TEST(CudaOccupancy, AFittedGridGivesTheSameBits) {
   TestMemory memory;
   constexpr std::int64_t rows = 10'007;

@@ -1,5 +1,6 @@
-// Order of commands in GPU programs: streams delayed as long as events allow, graphs, buckets on the watermark, frozen
-// arguments, memory as predicted; and faults planted in each, which have to be found.
+// Tests the order of commands in GPU programs: streams that run as late as events allow, graphs, buckets at the
+// watermark, frozen arguments, and the predicted memory. Faults are planted in each of these, and the tests must find
+// them.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -23,11 +24,11 @@ std::vector<Task> tasks() {
   return {images(), text()};
 }
 
-// Training with a reducer as the trainer has it: buckets below the watermark are read in a second stream while the
-// compute stream goes on.
+// Trains with a reducer like the trainer's. A second stream reads the buckets below the watermark while the compute
+// stream goes on.
 struct Reduced {
   Curve curve;
-  std::vector<std::vector<float>> reduced;       // what the second stream saw, by step
+  std::vector<std::vector<float>> reduced;       // the values that the second stream read, by step
   std::vector<std::vector<std::int64_t>> marks;  // by step
 };
 
@@ -67,7 +68,7 @@ Reduced train_reduced(HostDevice& device, const Task& task, BackendOptions optio
   return result;
 }
 
-// What the training program multiplies with, bit for bit.
+// The copies of the weights that the training program multiplies with, as bytes.
 std::vector<std::vector<std::byte>> copies_of(const ProgramBase& program) {
   std::vector<std::vector<std::byte>> result;
   for (const WeightCopy& copy : *program.weight_copies()) {
@@ -204,7 +205,7 @@ TEST(CudaOrder, ThreadsThatRunBackwardsGiveTheSameBits) {
   }
 }
 
-// Kernels and plans of the compute stream in a step.
+// The kernels and plans of the compute stream in a step.
 std::vector<Call> work_of(const std::vector<Call>& calls) {
   std::vector<Call> result;
   for (const Call& call : calls)
@@ -226,7 +227,7 @@ TEST(CudaOrder, EveryStepLaunchesTheSameKernelsWithTheSameArguments) {
       device.clear_calls();
     };
     train(*backend, task, listener);
-    // Step 1 lies behind steps[1] and before steps[2]; two passes stage into the same two places in turn.
+    // The calls of step 1 are in steps[2]. The inputs of two passes go to the same two places in turn.
     ASSERT_EQ(steps[2].size(), steps[4].size());
     ASSERT_GT(steps[2].size(), 20u);
     for (std::size_t i = 0; i < steps[2].size(); ++i)
@@ -253,7 +254,7 @@ TEST(CudaOrder, ADeviceTakesTheMemoryThatThePlanSays) {
 
 // ---- Planted faults -------------------------------------------------------------------------------------------------
 
-// What a fault does to a run: it is found when the device throws, or when results change.
+// Returns whether a fault is found, which means that the device throws or that results change.
 bool found(HostDevice& device, const Task& task, const Reduced& expected, BackendOptions options = {}) {
   try {
     const Reduced actual = train_reduced(device, task, std::move(options));
@@ -270,7 +271,7 @@ bool found(HostDevice& device, const Task& task, const Reduced& expected, Backen
 }
 
 TEST(CudaFaults, EveryMissingWaitIsFound) {
-  // Four passes a step: copies ahead have to wait for the pass before the last.
+  // A step has four passes, because copies of later inputs have to wait for the pass before the last.
   for (Task task : {image_task(small_resnet(18, 8, "small", 8), 8, 2, 2), text(12, false)}) {
     task.steps = 2;
     HostDevice sound;
@@ -280,7 +281,8 @@ TEST(CudaFaults, EveryMissingWaitIsFound) {
       if (call.kind == Call::Kind::wait) waits.push_back(call);
     std::map<std::size_t, int> of_stream;
     for (std::size_t lost = 0; lost < waits.size(); ++lost) {
-      // What the host has waited for needs no other wait. Of each stream every third, to be quick.
+      // A wait for something that the host has waited for is not needed. Only every third wait of each stream is
+      // tested, to save time.
       if (!waits[lost].adds_order || of_stream[waits[lost].stream]++ % 3 != 0) continue;
       HostDevice device;
       std::size_t number = 0;
@@ -292,7 +294,7 @@ TEST(CudaFaults, EveryMissingWaitIsFound) {
   }
 }
 
-// A kernel's name; of a plan its kind and what is fused, without its sizes.
+// Returns a kernel's name. For a plan, returns its kind and its fusions without its sizes.
 std::string kind_of(const Call& call) {
   std::string result = call.name.substr(0, call.name.find(' '));
   for (std::size_t plus = call.name.find(" +"); plus != std::string::npos; plus = call.name.find(" +", plus + 1))
@@ -317,7 +319,7 @@ TEST(CudaFaults, EveryMissingKernelIsFound) {
   }
 }
 
-// Passes the StepState of the first launch of a kernel by value, as it were: later launches read a copy of it.
+// Behaves as if the StepState of a kernel's first launch were passed by value. Later launches read a copy of it.
 class FreezingDevice : public HostDevice {
  public:
   void launch(const KernelLaunch& given, Stream stream) override {
@@ -367,7 +369,7 @@ TEST(CudaFaults, AFrozenLossScaleIsFound) {
   }
 }
 
-// Gives two kernels of the backward pass in the wrong order.
+// Launches two kernels of the backward pass in the wrong order.
 class SwappingDevice : public HostDevice {
  public:
   explicit SwappingDevice(Kernel held) : held_(held) {}
@@ -402,7 +404,7 @@ TEST(CudaFaults, CommandsInTheWrongOrderAreFound) {
   }
 }
 
-// Writes a gradient once more at the end of the backward pass.
+// The test writes a gradient again at the end of the backward pass.
 TEST(CudaFaults, AGradientThatIsWrittenBehindItsWatermarkIsFound) {
   const Task task = images();
   HostDevice device;

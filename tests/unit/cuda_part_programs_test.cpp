@@ -1,5 +1,5 @@
-// Two parts of a model on a device, with several micro-batches in flight, against the whole model on one: the same
-// gradients in every order of passes that a pipeline has, replayed or not.
+// Compares two parts of a model on a device, with several micro-batches in flight, with the whole model on one device.
+// The gradients must be the same in every order of passes that a pipeline has, replayed or not.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -19,7 +19,7 @@ struct Result {
   std::vector<float> state;
 };
 
-// One model, or the parts of it, on a device.
+// One model, or its parts, on a device.
 class Parts {
  public:
   Parts(const Task& task, std::vector<int> cuts, std::vector<int> slots, bool graphs)
@@ -144,7 +144,7 @@ struct Event {
   char pass;
   std::int64_t i;
 };
-// Stage 0 keeps three micro-batches, stage 1 two.
+// Stage 0 keeps three micro-batches, and stage 1 keeps two.
 const std::vector<Event> kInFlight = {{0, 'f', 0}, {0, 'f', 1}, {0, 'f', 2}, {1, 'f', 0}, {1, 'f', 1}, {1, 'b', 0},
                                       {0, 'b', 0}, {0, 'f', 3}, {1, 'b', 1}, {0, 'b', 1}, {1, 'f', 2}, {1, 'f', 3},
                                       {1, 'b', 2}, {0, 'b', 2}, {1, 'b', 3}, {0, 'b', 3}};
@@ -169,7 +169,7 @@ void expect_whole_model(const Task& task, double tolerance = 1e-6) {
       if (!graphs && cut > 1) continue;
       SCOPED_TRACE(cat("a cut before ", layers[cut].name, graphs ? ", graphs" : ""));
       Parts whole(task, {}, {1}, graphs), parts(task, {layers[cut].first}, {3, 2}, graphs);
-      for (int step = 0; step < 4; ++step) {  // plain, captured, replayed
+      for (int step = 0; step < 4; ++step) {  // plain, then captured, then replayed
         for (std::int64_t i = 0; i < kPasses; ++i) {
           whole.forward(0, i);
           whole.backward(0, i);
@@ -221,7 +221,7 @@ TEST(CudaPartPrograms, Cnn) {
   expect_whole_model(image_task(model("cnn", 8), 8, 2, 2), 1e-5);
 }
 
-// Only what waits for a backward pass exists once per slot.
+// Only tensors that wait for a backward pass exist once per slot.
 TEST(CudaPartPrograms, SlotsTakeTheMemoryOfWhatWaits) {
   const Task task = image_task(model("resnet", 8), 16, 4, 2);
   const int cut = layers_of(task.graph)[4].first;

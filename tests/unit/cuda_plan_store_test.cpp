@@ -1,5 +1,5 @@
-// Which plan of an operation a device takes, and what is kept of it: with a maker of plans that only names them. Needs
-// no CUDA.
+// Tests which plan a device chooses for an operation and what it keeps. The plans have only names. These tests need no
+// CUDA.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -31,13 +31,13 @@ struct NamedPlan : DnnPlan {
   bool loaded = false;
 };
 
-// What all makers of a test share: what cuDNN would propose, and what was asked of it.
+// State that all makers of a test share: the engines that cuDNN would propose, and the requests to it.
 struct Proposals {
   std::map<std::string, std::vector<std::string>> engines = {{wide.key(), {"a", "b", "c", "d"}},
                                                              {deep.key(), {"e", "f"}}};
-  std::set<std::string> not_written, not_loaded;  // engines
+  std::set<std::string> not_written, not_loaded;  // names of engines
   std::mutex mutex;
-  std::map<std::string, std::size_t> builds;  // the most that were asked for, by key
+  std::map<std::string, std::size_t> builds;  // the largest number of plans requested, by key
   std::set<std::thread::id> threads;
 };
 
@@ -78,7 +78,7 @@ class NamingMaker : public PlanMaker {
   Proposals& p_;
 };
 
-// Computes nothing new, but says how long an engine takes.
+// Runs work as usual, but returns given times for engines.
 class TimingDevice : public HostDevice {
  public:
   using HostDevice::HostDevice;
@@ -113,7 +113,7 @@ class CudaPlanStore : public WithFolder {
     unsetenv("RINGTRAIN_PLAN_CANDIDATES");
     WithFolder::TearDown();
   }
-  // As a device makes it at the start of a run.
+  // Makes the store as a device does at the start of a run.
   PlanStore start(const std::string& folder = "") {
     return PlanStore(
         device, std::make_unique<NamingMaker>(proposals), [this] { return std::make_unique<NamingMaker>(proposals); },
@@ -231,10 +231,10 @@ TEST_F(CudaPlanStore, ATimedPlanIsKeptInTheCacheAndAnUntimedOneIsTimedAtTheNextS
   EXPECT_GT(third.tune(wide, 8), 0) << "more were asked for than before";
 }
 
-// A run that is resumed takes what it had, timed or not, whatever the cache holds by now.
+// A resumed run uses the plans that it had, timed or not, whatever the cache holds now.
 TEST_F(CudaPlanStore, PlansOfARunAreTakenAsTheyAreAndWrittenDownAgainAsTheyWere) {
   PlanStore first = start();
-  first.tune(wide, 2);  // "b", not the best
+  first.tune(wide, 2);  // takes "b", which is not the best
   first.find(deep, nullptr);
   first.find(none, nullptr);
   const std::string kept = pack(first.packed());

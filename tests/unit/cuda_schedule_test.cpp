@@ -1,4 +1,4 @@
-// The schedule of GPU programs on lists of commands that do nothing but say that they were issued.
+// Tests the schedule of GPU programs with commands that only report that they were issued.
 #include <gtest/gtest.h>
 
 #include "backend/cuda/program/schedule.h"

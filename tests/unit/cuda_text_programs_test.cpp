@@ -1,4 +1,4 @@
-// Whole GPU programs of LSTM models, run on a device in host memory, against the CPU backend.
+// Runs whole GPU programs of LSTM models on a device in host memory and compares them with the CPU backend.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -98,7 +98,8 @@ TEST(CudaTextPrograms, EveryOptimizerOnTheDeviceIsTheCpus) {
   for (const char* optimizer : {"adam", "adamw", "lars", "lamb", "rmsprop", "rmsprop_to_sgd"}) {
     SCOPED_TRACE(optimizer);
     task.optimizer = optimizer;
-    // The first steps of these divide a gradient by its own size: of a gradient near 0 any rounding is seen.
+    // The first steps of these optimizers divide a gradient by its own size, so any rounding of a gradient near 0 has
+    // an effect.
     expect_equal_training(task, train_on_cpu(task), train_on_host_device(task),
                           {.loss = 1e-4, .gradients = 2e-3, .weights = 1e-3, .logits = 1e-3});
   }

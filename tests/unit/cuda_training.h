@@ -1,4 +1,4 @@
-// A few steps of training on any backend, with everything that can be compared: what the tests of GPU programs share.
+// Trains a few steps on any backend and keeps everything that can be compared. The tests of GPU programs share it.
 #pragma once
 
 #include <cmath>
@@ -21,14 +21,14 @@ namespace ringtrain::cuda {
 
 struct Task {
   Graph graph;
-  std::int64_t rows = 0, micro_batch = 0, group = 0;  // rows: of a step
+  std::int64_t rows = 0, micro_batch = 0, group = 0;  // rows of a step
   std::vector<float> weights;
   std::vector<std::uint8_t> inputs;
   std::vector<std::int32_t> targets;
-  std::vector<float> state;  // carried from step to step; empty: none
+  std::vector<float> state;  // carried from step to step; empty for none
   Precision precision = Precision::fp32;
   int steps = 3;
-  float overflow_scale = 1;  // fp16's loss scale
+  float overflow_scale = 1;  // the loss scale of fp16
   std::string optimizer = "sgd";
   double rate = 0.01;
   ParameterTable table = graph.parameters();
@@ -50,7 +50,7 @@ inline Task image_task(const Graph& graph, std::int64_t rows, std::int64_t micro
           .rate = 1e-4};
 }
 
-// Every `blank_every`-th target does not count; 0: all do.
+// Every `blank_every`-th target does not count. With 0, all targets count.
 inline Task text_task(const ModelConfig& model, std::int64_t length, std::int64_t vocabulary, std::int64_t rows,
                       std::int64_t micro_batch, bool carried = false, std::int64_t blank_every = 0) {
   Task task{.graph = char_lstm(model, {.sequence = length, .vocabulary = vocabulary}),
@@ -78,7 +78,7 @@ inline Task text_task(const ModelConfig& model, std::int64_t length, std::int64_
   return task;
 }
 
-// What a backend made of a task, step by step.
+// The results of a task on a backend, step by step.
 struct Curve {
   std::vector<LossSums> sums;
   std::vector<std::vector<float>> gradients, weights, states;
@@ -87,10 +87,10 @@ struct Curve {
   LossSums evaluated;
 };
 
-// What a test does beside the training.
+// Functions of a test that train() calls.
 struct Listener {
   std::function<void(Program&)> compiled, before_step;
-  // For the last micro-step's backward.
+  // Called for the backward pass of the last micro-step.
   std::function<void(const Vector& gradients, std::int64_t watermark)> ready;
   std::function<void(const Vector& gradients)> before_update;
 };
@@ -115,7 +115,7 @@ inline Curve train(Backend& backend, const Task& task, const Listener& listener 
     backend.copy_to_host(vector, 0, values);
     return values;
   };
-  // As the loader does: two page-locked places in turn, overwritten once forward() has returned.
+  // Inputs go to two page-locked places in turn, as in the loader. They are overwritten after forward() has returned.
   const std::int64_t symbols = task.micro_batch * task.graph.input_bytes(),
                      places = task.micro_batch * task.graph.sequence();
   PageVector<std::uint8_t> inputs[2];
@@ -126,7 +126,7 @@ inline Curve train(Backend& backend, const Task& task, const Listener& listener 
     backend.pin(pages_of(inputs[i]));
     backend.pin(pages_of(targets[i]));
   }
-  std::int64_t staged = 0;  // passes
+  std::int64_t staged = 0;  // number of passes
   const auto stage = [&](Program& to) {
     const std::int64_t row = staged * task.micro_batch % task.rows;
     auto& x = inputs[staged % 2];
@@ -144,7 +144,7 @@ inline Curve train(Backend& backend, const Task& task, const Listener& listener 
   const float group = static_cast<float>(task.group == 0 ? task.rows : task.group);
   for (int step = 0; step < task.steps; ++step) {
     if (listener.before_step) listener.before_step(*program);
-    // What an earlier step left and this one has to overwrite.
+    // These values stand for those of an earlier step, which this step has to overwrite.
     std::vector<float> garbage(static_cast<std::size_t>(size), 0.0f);
     for (const Parameter& p : task.table.all())
       std::fill_n(garbage.begin() + p.offset, p.count, std::numeric_limits<float>::quiet_NaN());
@@ -196,8 +196,8 @@ inline Curve train_on_cpu(const Task& task) {
   return train(*make_cpu_backend(1), task);
 }
 
-// Fills what no command may read before it has written it, in the program's own stream: all memory that does not last
-// from pass to pass.
+// Fills all memory that does not last from pass to pass with NaNs, in the program's own stream. No command may read
+// this memory before it has been written.
 inline void poison_activations(HostDevice& device, const Program& program) {
   const Schedule& schedule = dynamic_cast<const ProgramBase&>(program).schedule();
   std::vector<Region> regions;
@@ -209,7 +209,7 @@ inline void poison_activations(HostDevice& device, const Program& program) {
   device.poison(regions, device.compute_stream());
 }
 
-// The GPU program on the CPU, with garbage wherever nothing may be read, and all checks of the device on.
+// Runs the GPU program on the CPU with all checks of the device. Memory that must not be read holds NaNs.
 inline Curve train_on_host_device(const Task& task, HostDeviceOptions device_options = {},
                                   BackendOptions options = {}) {
   HostDevice device(std::move(device_options));
@@ -224,7 +224,7 @@ inline Curve train_on_host_device(const Task& task, HostDeviceOptions device_opt
 
 struct Tolerance {
   double loss, gradients, weights, logits;
-  double whole_gradient = 0;  // 0: every tensor within `gradients`; else the whole vector within this
+  double whole_gradient = 0;  // 0 compares each tensor; otherwise the limit for the whole vector
 };
 
 inline void expect_equal_training(const Task& task, const Curve& expected, const Curve& actual, const Tolerance& t) {
@@ -261,7 +261,7 @@ inline void expect_equal_training(const Task& task, const Curve& expected, const
   }
 }
 
-// Bit for bit.
+// All results must be equal bit for bit.
 inline void expect_same_bits(const Curve& a, const Curve& b) {
   for (std::size_t step = 0; step < a.sums.size(); ++step) {
     EXPECT_EQ(a.sums[step].loss, b.sums[step].loss) << "step " << step;

@@ -56,7 +56,7 @@ void expect_same(const Checkpoint& found, const Checkpoint& wanted) {
   }
 }
 
-// libhdf5 reads through a null pointer where some bytes of the format without checksums are changed.
+// When some bytes in the parts of the format without checksums change, libhdf5 reads through a null pointer.
 TEST_F(DamagedInput, NoByteOfACheckpointChangesUnseen) {
   const std::string file = path("c.h5");
   write_checkpoint(file, small_checkpoint());
@@ -64,7 +64,7 @@ TEST_F(DamagedInput, NoByteOfACheckpointChangesUnseen) {
   const std::string good{std::istreambuf_iterator<char>(in), {}};
   int refused = 0;
   for (std::size_t at = 0; at < good.size(); ++at) {
-    if (good[at] == 0 && at % 61 != 0) continue;  // most of it is the space between aligned arrays
+    if (good[at] == 0 && at % 61 != 0) continue;  // zeros are mostly the space between aligned arrays
     SCOPED_TRACE(at);
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ (at % 3 == 0 ? 1 : at % 3 == 1 ? 0x80 : 0xff));
@@ -94,7 +94,7 @@ TEST_F(DamagedInput, AnArrayLargerThanItsFileTakesNoMemory) {
       expect_contains(message, "more than a file of its size can");
     }
   }
-  // An extent of 0 leaves nothing, whatever stands beside it.
+  // A data set with an extent of 0 is empty, however large its other extents are.
   edit(path("a.h5"), [](hid_t file) {
     replace_dataset(file, "x", H5T_STD_U8LE, {hsize_t{1} << 61, 0, hsize_t{1} << 40});
   });
@@ -115,7 +115,7 @@ TEST_F(DamagedInput, WhatWasNeverWrittenIsReadAsLongAsItIsSmall) {
 }
 
 TEST(DamagedPictures, SizesThatTheirBytesCannotHoldTakeNoMemory) {
-  // 16,000 x 16,000 pixels, and then nothing: the headers alone.
+  // The file has the headers of a picture with 16,000 x 16,000 pixels, and nothing after them.
   std::vector<std::uint8_t> jpeg = encode_jpeg({8, 8, 3, std::vector<std::uint8_t>(192)}, 90);
   for (std::size_t i = 0; i + 9 < jpeg.size(); ++i)
     if (jpeg[i] == 0xFF && jpeg[i + 1] == 0xC0)

@@ -29,7 +29,7 @@ class DatasetTest : public WithFolder {
  protected:
   std::string shard(int i) const { return shard_path(path("pets-train"), i, 2); }
 
-  // 20,000 rows of 9: three blocks per shard.
+  // 20,000 rows of 9 tokens, which are three blocks per shard.
   void make_names() const {
     std::ofstream out(path("names.txt"));
     for (int i = 0; i < 3000; ++i) {
@@ -167,7 +167,7 @@ TEST_F(DatasetTest, EveryKindOfDamageIsNamed) {
     damage.apply(shard(0), shard(1));
     const std::string message = message_of([&] { read_everything(path("pets-train")); });
     if (*damage.message == 0) {
-      EXPECT_EQ(message, "(no error)");  // the undamaged files: the table's own check
+      EXPECT_EQ(message, "(no error)");  // the undamaged files check the table itself
     } else {
       expect_contains(message, damage.message);
       EXPECT_EQ(message.find("[]"), std::string::npos) << damage.what << " has no hint: " << message;
@@ -183,7 +183,7 @@ TEST_F(DatasetTest, AnIdOutsideTheVocabularyIsNamed) {
   const std::string file = shard(0);
   change_byte(file, read_shard_header(file).byte_offset + 20, 200);
   expect_contains(message_of([&] { read_everything(path("pets-train")); }), "block 0 of 'tokens'");
-  edit(file, [](hid_t f) { H5Ldelete(f, "crc32c", H5P_DEFAULT); });  // without checksums the range check is left
+  edit(file, [](hid_t f) { H5Ldelete(f, "crc32c", H5P_DEFAULT); });  // without checksums only the range check is left
   expect_contains(message_of([&] { read_everything(path("pets-train")); }),
                   "record 2 of 'tokens' holds the id 200, but the vocabulary has 31 symbols");
 }
@@ -310,7 +310,7 @@ TEST_F(DatasetTest, AFileThatChangedSinceItsHeaderWasReadIsNamed) {
 }
 
 TEST_F(DatasetTest, TheVerifierFindsWhatChecksumsCannot) {
-  // Each fault is written with right checksums, as a faulty converter would.
+  // Each fault has right checksums, as if a faulty converter had written it.
   const auto faults_after = [&](std::size_t row, std::size_t column, std::uint8_t id) {
     make_names();
     const ShardHeader header = read_shard_header(shard(0));

@@ -11,7 +11,7 @@ namespace {
 
 using Lists = std::vector<RankDevices>;
 
-// What every rank of the node takes.
+// The device that each rank of the node takes.
 std::vector<int> choices(const Lists& ranks, bool may_share = false) {
   std::vector<int> result;
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r)
@@ -51,12 +51,12 @@ TEST(DeviceChoice, MoreRanksThanDevicesIsAnErrorWithAdvice) {
       << error;
   EXPECT_NE(error.find("taken are GPU-a (rank 4), GPU-b (rank 5)"), std::string::npos) << error;
   EXPECT_NE(error.find("communication.library: mpi"), std::string::npos) << error;
-  EXPECT_EQ(choose_device({{4, two}, {5, two}, {6, two}}, 1, "node17", false), 1);  // the others go on
+  EXPECT_EQ(choose_device({{4, two}, {5, two}, {6, two}}, 1, "node17", false), 1);  // the other ranks go on
 }
 
 TEST(DeviceChoice, TwoRanksOnOneDeviceByAccidentAreNamed) {
   const std::string error = error_of({{0, {"GPU-a", "GPU-b"}}, {1, {"GPU-a"}}, {2, {"GPU-a"}}}, 2);
-  EXPECT_NE(error.find("rank 1 on node17"), std::string::npos) << error;  // the first that finds none
+  EXPECT_NE(error.find("rank 1 on node17"), std::string::npos) << error;  // the first rank that finds no device
   EXPECT_NE(error.find("GPU-a (rank 0)"), std::string::npos) << error;
 }
 

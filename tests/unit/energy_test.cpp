@@ -1,4 +1,4 @@
-// The energy counters of a folder that is made here as Linux makes it.
+// Tests energy counters in a folder that has the layout of Linux's own.
 #include "run/energy.h"
 
 #include <gtest/gtest.h>

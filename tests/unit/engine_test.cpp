@@ -1,4 +1,5 @@
-// The engine against fp64 loops that share no code with it: losses, every gradient, dropout, carried state, padding.
+// Compares the engine with fp64 loops that share no code with it: losses, every gradient, dropout, carried state and
+// padding.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -17,20 +18,21 @@
 namespace ringtrain {
 namespace {
 
-// The char-LSTM in fp64, written from the formulas: forward only, so gradients of the engine are compared with
-// differences of this loss.
+// The char-LSTM in fp64, written from the formulas. It has a forward pass only. The engine's gradients are compared
+// with differences of this loss.
 struct Reference {
   const Graph& graph;
   ParameterTable table = graph.parameters();
   std::int64_t hidden, layers, vocabulary, steps;
   double dropout = 0;
 
-  // Start of a tensor in the flat vector.
+  // The start of a tensor in the flat vector.
   const double* tensor(const std::vector<double>& w, const std::string& name) const {
     return w.data() + table.find(name).offset;
   }
 
-  // Mean over counted targets of the cross-entropy. `state` [rows][layers][2][hidden] in and out, or empty.
+  // Returns the mean cross-entropy over the targets that count. `state` is [rows][layers][2][hidden], read and
+  // overwritten, or empty.
   double loss(const std::vector<double>& w, const std::vector<std::uint8_t>& x, const std::vector<std::int32_t>& y,
               std::int64_t rows, const TestPass& pass, std::vector<double>* state, double* sum_out = nullptr) const {
     struct Layer {
@@ -204,7 +206,8 @@ TEST_P(CharLstm, LossAndEveryGradientMatchFp64Loops) {
                      {}});
   EXPECT_EQ(watermark, s.reference.table.size());
 
-  // Central differences of the fp64 loss along random directions within each tensor, and of single elements.
+  // Compares with central differences of the fp64 loss, along random directions within each tensor and for single
+  // elements.
   const std::uint64_t key = random_key(17, RandomPurpose::sampling);
   for (const Parameter& parameter : s.reference.table.all()) {
     double largest = 0;
@@ -266,7 +269,7 @@ TEST(Engine, InferenceGivesTheLossOfTrainingWithoutDropout) {
   auto program = s.program(Precision::fp32, PassMode::inference);
   const LossSums sums = run(*program, s.pass);
   EXPECT_NEAR(sums.loss, trained, 1e-6 * trained);
-  // The logits are those that the loss was made of.
+  // The loss must follow from these logits.
   double loss = 0;
   for (std::int64_t r = 0; r < 24; ++r)
     for (std::int64_t t = 0; t < 4; ++t) {
@@ -327,13 +330,13 @@ TEST(Engine, NotFiniteWeightsShowInTheLoss) {
   EXPECT_FALSE(std::isfinite(run(*s.program(Precision::fp32), s.pass).loss));
 }
 
-// oneDNN would take a thread for each CPU of the process where nobody says otherwise.
+// Without a limit, oneDNN would start a thread for each CPU of the process.
 TEST(Engine, StartsNoMoreThreadsThanItWasGiven) {
   const auto threads = [] {
     const std::filesystem::directory_iterator all("/proc/self/task");
     return std::distance(begin(all), end(all));
   };
-  std::thread([&] {  // OpenMP keeps a thread's team: this one has none yet
+  std::thread([&] {  // OpenMP keeps a team per thread, and a new thread has none yet
     omp_set_num_threads(3);
     const auto before = threads();
     Bench s(Case{128, 2, 31, 16, 64, 1});

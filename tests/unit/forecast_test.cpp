@@ -1,4 +1,5 @@
-// From measurements to predictions: what is chosen, scaled and refused; and the file between bench and predict.
+// Tests predictions from measurements: which measurements are chosen, scaled and refused, and the file that bench
+// writes and predict reads.
 #include "bench/forecast.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ Experiment experiment() {
   return e;
 }
 
-// One rank with a core of two: passes of 8 and 32 samples, 1 ms + 0.1 ms a sample forward, twice that backward.
+// A measurement of `ranks` ranks with one thread each, on a node of two cores. Passes have 8 and 32 samples. The
+// forward pass takes 1 ms + 0.1 ms per sample, and the backward pass takes twice that.
 Preflight measured(int ranks, double slower = 1) {
   Preflight p;
   p.version = "1.0";
@@ -96,7 +98,7 @@ TEST(Forecast, RanksThatShareCoresTakeTurns) {
 TEST(Forecast, WhatTurnsCostBesideThemselvesIsMeasuredOnTwoRanksAndUsedForMore) {
   Preflight two = with_links(measured(2), false);
   const double pass = two.step.forward + two.step.backward;
-  two.step.shared_pass = 2 * 1.1 * pass;  // a tenth more than the turns
+  two.step.shared_pass = 2 * 1.1 * pass;  // a tenth more than taking turns
   const Forecast unmeasured(experiment(), {two}, {.ranks_per_node = 4});
   EXPECT_NEAR(unmeasured.core_sharing().slowdown, 0, 1e-12) << "a pass alone does not say how long messages wait";
   two.step.shared_step =
@@ -110,8 +112,8 @@ TEST(Forecast, WhatTurnsCostBesideThemselvesIsMeasuredOnTwoRanksAndUsedForMore) 
   EXPECT_EQ(apart.crowding, 1);
   EXPECT_EQ(shared.crowding, 2);
   EXPECT_NEAR(shared.step.compute, 2.2 * apart.step.compute, 1e-9);
-  // Those of two ranks waited for most of the 50 ms: 9 messages in a row (2 of each of 4 sums, and the
-  // counters), where there are 18 now.
+  // Most of the 50 ms were waiting for the messages of two ranks. These were 9 messages in a row (2 for each of 4 sums,
+  // and the counters), and now there are 18.
   EXPECT_GT(shared.step.exposed, 0.08);
   EXPECT_LT(shared.step.exposed, 0.05 * 18 / 9);
 }
@@ -144,13 +146,13 @@ TEST(Forecast, ARankAloneIsSlowerOnceTheNodeIsFull) {
 }
 
 TEST(Forecast, WhatCrowdedRanksMeasuredIsNotTakenForTheirSpeed) {
-  Preflight crowded = with_links(measured(4, 2), false);  // 4 ranks on 2 cores: everything takes twice as long
+  Preflight crowded = with_links(measured(4, 2), false);  // with 4 ranks on 2 cores, everything takes twice as long
   crowded.step.update *= 2;
   crowded.fit["node"] = scaled(crowded.fit["node"], 2);
   crowded.step.seconds = 0;
   Preflight roomy = with_links(measured(4), false);
   roomy.step.cores_per_node = 4;
-  roomy.step.seconds = 1;  // sums that take the whole core
+  roomy.step.seconds = 1;  // longer than without overlap: the sums need the whole core
   const ForecastRow a = Forecast(experiment(), {crowded}, {.cores_per_node = 4}).row(Scaling::weak, Topology::flat, 4);
   const ForecastRow b = Forecast(experiment(), {roomy}, {}).row(Scaling::weak, Topology::flat, 4);
   EXPECT_NEAR(a.step.total(), b.step.total(), 1e-9);
@@ -176,7 +178,7 @@ TEST(Forecast, AStepOfSeveralRanksSaysHowBusyItsSumsKeepTheCore) {
   EXPECT_EQ(Forecast(experiment(), {gpu}, {}).busy(), 0);
 
   Preflight two = with_links(measured(2), false);
-  two.step.seconds += 1e-4;  // most of the 400 us that the sums take is hidden
+  two.step.seconds += 1e-4;  // most of the sums' 400 us is hidden
   const Forecast fitted(experiment(), {alone, two}, {});
   EXPECT_TRUE(fitted.busy_is_fitted());
   EXPECT_LT(fitted.busy(), 0.5);
@@ -198,7 +200,7 @@ TEST(Forecast, ASlowLoaderLimitsTheStep) {
 
 TEST(Forecast, ALoaderTakesTheTimeOfCoresThatAllCompute) {
   Preflight p = with_links(measured(1), false);
-  p.step.input_seconds = p.step.seconds;  // nothing added: the second core did it
+  p.step.input_seconds = p.step.seconds;  // the second core did the loading, so nothing is added
   const auto seconds = [&](int ranks) {
     const Forecast f(experiment(), {p}, {.ranks_per_node = 2});
     return f.row(Scaling::weak, Topology::flat, ranks).step.total();

@@ -1,4 +1,4 @@
-// The fuzzer's stored inputs, through the targets that it runs: what once was a finding stays repaired.
+// Runs the fuzzer's stored inputs through its targets, so that repaired findings stay repaired.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -39,7 +39,7 @@ TEST(FuzzInputs, LeaveOnlyErrorsOfTheProgramsOwn) {
   }
 }
 
-// A seed that is refused at once shows the fuzzer nothing.
+// A seed that its target refuses at once does not help the fuzzer, so every target needs a seed that it accepts.
 TEST(FuzzInputs, AreTakenToTheEndSomewhere) {
   for (const auto& [name, read] : fuzz::targets()) {
     bool taken = false;
@@ -48,7 +48,7 @@ TEST(FuzzInputs, AreTakenToTheEndSomewhere) {
       const std::string input{std::istreambuf_iterator<char>(in), {}};
       try {
         taken = taken || fuzz::run(read, input).empty();
-      } catch (const std::exception&) {  // the other test says so
+      } catch (const std::exception&) {  // reported by the other test
       }
     }
     EXPECT_TRUE(taken) << name;
@@ -68,7 +68,7 @@ std::string bytes_of_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// A right checksum stays; a wrong one, which is refused, becomes what it was.
+// The repair keeps a right checksum, and turns a wrong one, which the reader refuses, back into the right one.
 TEST(FuzzInputs, RepairsMakeChecksumsRight) {
   struct Case {
     std::string target, file;
@@ -92,7 +92,7 @@ TEST(FuzzInputs, RepairsMakeChecksumsRight) {
       EXPECT_EQ(repair(none).size(), none.size()) << name;
 }
 
-// The member's name in a pax header is longer now: the record's length, the header's checksum follow.
+// The name of the member in a pax header gets longer. The repair adapts the record's length and the header's checksum.
 TEST(FuzzInputs, ARepairedPaxRecordHasItsLength) {
   const std::string good = bytes_of_file("tests/fuzz/corpus/tar/pax");
   const std::size_t record = 512, blank = good.find(' ', record);
@@ -102,7 +102,7 @@ TEST(FuzzInputs, ARepairedPaxRecordHasItsLength) {
   EXPECT_EQ(fuzz::repairs().at("tar")(wrong), good);
 }
 
-// A changed value of a data set is seen by what looks behind the checksums.
+// Checks after the checksums must see a changed value of a data set.
 TEST(FuzzInputs, ChangedValuesHaveRightChecksums) {
   const auto path_of = [](const char* target, std::string input) {
     EXPECT_NO_THROW(fuzz::run(fuzz::targets().at(target), input));
@@ -113,17 +113,18 @@ TEST(FuzzInputs, ChangedValuesHaveRightChecksums) {
     for (const std::string& fault : verify_dataset(path).faults) all += fault + "\n";
     return all;
   };
-  // Objects are counted in the order of their names: crc32c, name_index, name_offsets, names, sample_ids, tokens.
+  // Objects are numbered in the order of their names: crc32c, name_index, name_offsets, names, sample_ids, tokens.
   const std::string token = problems_of(path_of("dataset_text", std::string("\xf0\x05\x07\x63\0\0\0\0\0\0\0", 11)));
   EXPECT_NE(token.find("holds the id 99"), std::string::npos) << token;
   EXPECT_EQ(token.find("CRC-32C"), std::string::npos) << token;
-  // class_ids, class_names, crc32c, images, labels, ...: the first byte of the first picture; an odd length is JPEG.
+  // The objects are class_ids, class_names, crc32c, images, labels, ... The change hits the first byte of the first
+  // picture. An input of odd length uses the JPEG data set.
   const std::string picture = problems_of(path_of("dataset_images", std::string("\xf0\x03\0\0\0\0\0\0\0\0\0", 11)));
   EXPECT_NE(picture.find("does not decode"), std::string::npos) << picture;
   EXPECT_EQ(picture.find("CRC-32C"), std::string::npos) << picture;
 }
 
-// The driver is built with Clang alone; here the checks themselves are seen to fail.
+// Only Clang builds the fuzzer's driver. This test sees that the driver's checks fail where they should.
 TEST(FuzzInputs, OtherExceptionsAndBadMessagesAreFindings) {
   EXPECT_THROW(fuzz::run([](std::string_view) { throw std::out_of_range("x"); }, ""), std::out_of_range);
   EXPECT_THROW(fuzz::run([](std::string_view) { throw Error(""); }, ""), std::logic_error);

@@ -1,4 +1,5 @@
-// The engine and the optimizers against PyTorch: tests/golden/*.json, made by the scripts beside them.
+// Compares the engine and the optimizers with PyTorch. The scripts in tests/golden made the values in
+// tests/golden/*.json.
 #include "tests/unit/golden.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// The golden file names parameters as torch.nn.LSTM does, the model puts "lstm." before those.
+// The golden file names parameters as torch.nn.LSTM does. The model adds "lstm." in front.
 std::string our_name(const std::string& name) {
   return name.rfind("linear", 0) == 0 ? name : "lstm." + name;
 }
@@ -44,7 +45,7 @@ TEST(Golden, LstmLossGradientsAndStatesEqualPyTorch) {
     for (double v : values(c.at("tokens"))) tokens.push_back(static_cast<std::uint8_t>(v));
     const double ignored = c.at("ignored_target");
     for (double v : values(c.at("targets"))) targets.push_back(v == ignored ? -1 : static_cast<std::int32_t>(v));
-    // PyTorch: [layers, batch, hidden]; here: [batch, layers, (h, c), hidden].
+    // PyTorch's shape is [layers, batch, hidden], and the program's is [batch, layers, (h, c), hidden].
     const std::vector<double> start[2] = {values(c.at("h0")), values(c.at("c0"))};
     const std::vector<double> end[2] = {values(c.at("h")), values(c.at("c"))};
     std::vector<float> state(static_cast<std::size_t>(rows * graph.state_size()));
@@ -139,7 +140,7 @@ TEST(Optimizer, DecayGoesByKindAndClippingByGlobalNorm) {
     config.momentum = 0;
     config.weight_decay = 0.5;
     config.no_decay = no_decay;
-    config.clip_norm = std::sqrt(27.0) / 6;  // the norm is sqrt(3 x 9): gradients shrink to 0.5, decay does not
+    config.clip_norm = std::sqrt(27.0) / 6;  // gradients of 3 shrink to 0.5, the decay does not
     Optimizer optimizer(config, table, *backend);
     optimizer.update(*weights, *gradients, {0.1}, 1, 0);
     for (const Parameter& p : table.all()) {

@@ -1,4 +1,5 @@
-// The shortest good experiment; its lines are 1 to 7. Bad ones, and those with every key changed, are made from it.
+// The shortest valid experiment, whose lines are 1 to 7. Invalid experiments and those with every key changed are made
+// from it.
 #pragma once
 
 #include <string>

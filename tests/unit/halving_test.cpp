@@ -1,4 +1,4 @@
-// Successive halving as functions: the rungs of a budget, and who goes on.
+// Tests the functions of successive halving: the rungs of a budget, and which points are promoted.
 #include "study/halving.h"
 
 #include <gtest/gtest.h>
@@ -16,15 +16,15 @@ TEST(Halving, RungsEndWithOnePointAtTheWholeBudget) {
   EXPECT_EQ(halving_rungs(27, {.samples = 2700, .factor = 3}), (Rungs{{27, 100}, {9, 300}, {3, 900}, {1, 2700}}));
   EXPECT_EQ(halving_rungs(8, {.samples = 1000, .factor = 2}), (Rungs{{8, 125}, {4, 250}, {2, 500}, {1, 1000}}));
   EXPECT_EQ(halving_rungs(1, {.samples = 500, .factor = 3}), (Rungs{{1, 500}}));
-  // What the factor does not divide: points down, samples up.
+  // If the factor does not divide evenly, points are rounded down and samples up.
   EXPECT_EQ(halving_rungs(17, {.samples = 1000, .factor = 4}), (Rungs{{17, 63}, {4, 250}, {1, 1000}}));
 }
 
 TEST(Halving, AFirstRungOfItsOwnLengthSetsTheOthers) {
-  // Dask-ML: n_i = floor(n / eta^i), r_i = r eta^i.
+  // Dask-ML uses n_i = floor(n / eta^i) and r_i = r eta^i.
   EXPECT_EQ(halving_rungs(27, {.samples = 2700, .factor = 3, .first = 300}), (Rungs{{27, 300}, {9, 900}, {3, 2700}}));
   EXPECT_EQ(halving_rungs(27, {.samples = 2000, .factor = 3, .first = 300}), (Rungs{{27, 300}, {9, 900}, {3, 2000}}));
-  // One point has nobody to be compared with: it goes to the end.
+  // A single point has no competitor, so it goes to the end.
   EXPECT_EQ(halving_rungs(4, {.samples = 10000, .factor = 2, .first = 10}), (Rungs{{4, 10}, {2, 20}, {1, 10000}}));
 }
 
@@ -41,7 +41,8 @@ TEST(Halving, TheLowestLossesArePromotedAndTiesGoByName) {
   EXPECT_EQ(promoted({{"a", nan}}, 1), Names{});
 }
 
-// f(x, samples) = (x - 0.3)^2 + 1 / samples: the same order at every rung, so halving finds what the whole grid does.
+// f(x, samples) = (x - 0.3)^2 + 1 / samples has the same order at every rung, so halving finds the minimum of the whole
+// grid.
 TEST(Halving, FindsTheLowestPointOfAKnownFunction) {
   std::map<std::string, double> x;
   for (int i = 0; i < 40; ++i) x[std::to_string(i)] = i * 0.029;

@@ -1,4 +1,5 @@
-// Changes finished HDF5 files, which the program itself never does. Tests damage files so and read the error messages.
+// Changes finished HDF5 files, which the program itself never does. Tests damage files with it and read the error
+// messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@ namespace ringtrain {
 
 inline void edit(const std::string& path, const std::function<void(hid_t)>& change) {
   const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
-  h5::File::open(path);  // turns HDF5's printing off
+  h5::File::open(path);  // turns off HDF5's own messages
   const h5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
   ASSERT_GE(file.get(), 0);
   change(file.get());

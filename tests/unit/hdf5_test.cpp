@@ -62,7 +62,7 @@ TEST_F(Hdf5, AttributesComeBack) {
   file.write_attribute("/", "no_words", std::vector<std::string>{});
   file.write_attribute("group", "count", std::int64_t{-7});
   file.write_attribute("group", "rate", 0.125);
-  file.write_attribute("group", "rate", 0.25);  // replaces
+  file.write_attribute("group", "rate", 0.25);  // replaces the attribute
   file.write_integers("/", "version", {1, 0});
   file.close();
 
@@ -118,7 +118,8 @@ TEST_F(Hdf5, CreateNeverOverwrites) {
   expect_contains(message_of([&] { h5::File::create(path("none/a.h5")); }), "No such file or directory");
 }
 
-// A full disk is played by the limit on a file's size (EFBIG instead of ENOSPC), in a child because it is per process.
+// The limit on a file's size stands for a full disk, with EFBIG instead of ENOSPC. It runs in a child process, because
+// the limit holds for a whole process.
 int write_under_limit(const std::string& path, rlim_t limit, bool many_attributes) {
   ::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{limit, limit};
@@ -140,7 +141,7 @@ int write_under_limit(const std::string& path, rlim_t limit, bool many_attribute
 
 int exit_code_of(const std::function<int()>& action) {
   const pid_t child = ::fork();
-  if (child == 0) std::exit(action());  // exit, not _exit: HDF5's own clean-up must not crash either
+  if (child == 0) std::exit(action());  // exit, not _exit, because HDF5's own clean-up must not crash either
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);

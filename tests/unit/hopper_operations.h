@@ -1,7 +1,7 @@
-// What the models would ask the library of convolutions for Hopper: every 16-bit convolution among the recorded plans
-// of cuDNN (results/cuda_plans_h200.csv), at 8 groups of the 32 samples that batch norm normalises together. The
-// answers are recorded in results/cuda_hopper_plans.csv, which build/bench/hopper_plans writes; they hold whether the
-// library is built or not, and are compared where it is.
+// The operations that the models would ask the library of convolutions for Hopper. They are every 16-bit convolution
+// among the recorded plans of cuDNN (results/cuda_plans_h200.csv), with 8 groups of the 32 samples that batch norm
+// normalises together. build/bench/hopper_plans writes the answers to results/cuda_hopper_plans.csv. The record holds
+// whether or not the library is built, and is compared where it is built.
 #pragma once
 
 #include <fstream>
@@ -17,7 +17,7 @@ namespace ringtrain::cuda {
 
 inline constexpr const char* hopper_plans_header = "operation,answer,workspace_bytes,instance or reason";
 
-// The four kinds of work of one convolution.
+// The kinds of work for one convolution: forward, two data gradients, and the weight gradient in two types.
 inline std::vector<DnnOperation> hopper_works(DnnOperation convolution) {
   DnnOperation o = convolution;
   o.engine = Engine::hopper;
@@ -61,7 +61,7 @@ inline std::vector<DnnOperation> hopper_operations(const std::string& recorded_p
   return all;
 }
 
-// A row of the record. Throws Error where there is no library.
+// Returns a row of the record. Throws Error where there is no library.
 inline std::string hopper_line(const DnnOperation& operation) {
   std::string why;
   const hopper::Library* library = hopper::Library::find(&why);

@@ -1,5 +1,5 @@
-// The device in host memory itself: it delays what nothing orders, finds accesses that nothing orders, freezes captured
-// arguments, and refuses what CUDA refuses.
+// Tests the device in host memory itself. It delays work that nothing orders, finds accesses that nothing orders,
+// freezes captured arguments, and refuses what CUDA refuses.
 #include "tests/emulation/host_device.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using Kind = RunOrder::Kind;
 
 constexpr std::int64_t count = 100;
 
-// Page-locked 1 ... 100 on its way through two buffers of the device and two streams, to `result`.
+// Copies page-locked values 1 ... 100 through two buffers of the device and two streams to `result`.
 struct TwoStreams {
   HostDevice device;
   Stream first, second;
@@ -60,7 +60,7 @@ TEST(HostDevice, AWaitOrdersTwoStreamsInEveryOrderOfExecution) {
       s.give();
       s.device.synchronize(s.end, {});
       EXPECT_TRUE(s.arrived());
-      // The second stream reads what the first will write in the next step.
+      // The second stream reads what the first stream will overwrite in the next step.
       s.device.wait(s.first, s.end);
     }
   }
@@ -171,7 +171,7 @@ TEST(HostDevice, AWaitIsForTheRecordBeforeIt) {
   s.device.record(s.copied, s.first);
   s.device.wait(s.second, s.copied);
   s.device.copy(s.a, s.source, 4, CopyKind::to_device, s.first);
-  s.device.record(s.copied, s.first);  // the wait is not for this one
+  s.device.record(s.copied, s.first);  // the wait is not for this record
   s.device.record(s.end, s.second);
   s.device.synchronize(s.end, {});
   EXPECT_EQ(s.a[0], 0);
@@ -181,7 +181,7 @@ TEST(HostDevice, AWaitIsForTheRecordBeforeIt) {
 
 TEST(HostDevice, CapturedWorkRunsWhenItIsLaunchedWithTheArgumentsOfItsCapture) {
   TwoStreams s({Kind::at_issue});
-  // y = 1 x 1 weight gradient: dw = alpha x sum of x dy.
+  // A weight gradient of a 1 x 1 convolution, dw = alpha x sum of x dy.
   const DnnOperation op = {.kind = DnnKind::weight_gradient,
                            .type = Type::bf16,
                            .math = Math::half,
@@ -266,7 +266,7 @@ TEST(HostDevice, FindsAddressesThatNobodyAllocatedAndWritesBehindTheEnd) {
   device.check_guards();
 }
 
-// As CUDA's sticky errors: nothing works until the device is made anew, and destructors may still give memory back.
+// As with CUDA's sticky errors, nothing works until a new device is made. Destructors may still release memory.
 TEST(HostDevice, AfterAnErrorOfACommandEveryCallFailsWithItsWords) {
   const auto every_call_fails = [](HostDevice& device, void* memory, Event event, const std::string& words) {
     const Stream stream = device.compute_stream();
@@ -303,7 +303,7 @@ TEST(HostDevice, AfterAnErrorOfACommandEveryCallFailsWithItsWords) {
     every_call_fails(device, memory, event, "illegal address");
   }
   {
-    // A kernel that ends badly is noticed when it runs.
+    // A kernel that fails is noticed when it runs.
     HostDevice device({.order = {Kind::latest}});
     void* memory = device.allocate(1024, "memory");
     const Event event = device.make_event();
@@ -311,7 +311,7 @@ TEST(HostDevice, AfterAnErrorOfACommandEveryCallFailsWithItsWords) {
     add.a = add.b = add.y = memory;
     add.count = 8;
     KernelLaunch launch = launch_of(Type::fp32, add);
-    launch.shape.block = 33;  // no whole warps
+    launch.shape.block = 33;  // not a whole number of warps
     device.launch(launch, device.compute_stream());
     device.record(event, device.compute_stream());
     EXPECT_THROW(device.synchronize(event, {}), Error);
@@ -326,7 +326,7 @@ TEST(HostDevice, PageLockedMemoryComesWithoutZeros) {
   device.release_host(memory);
 }
 
-// 3 us a command, and the longer of bytes at 4 TB/s and operations at 500 TFlop/s; the work runs.
+// A command takes 3 us, plus the longer of its bytes at 4 TB/s and its operations at 500 TFlop/s. The work runs.
 TEST(HostDevice, TimesByItsModelWhereItIsAsked) {
   HostDevice untimed;
   EXPECT_EQ(untimed.time([](Stream) { FAIL() << "nothing to run"; }, 3), -1);

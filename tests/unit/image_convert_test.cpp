@@ -1,4 +1,5 @@
-// Images into data sets: what is listed, what is stored, what does not matter, and what is refused.
+// Tests the conversion of images into data sets: which files are listed, how they are stored, what does not change the
+// result, and what is refused.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -38,7 +39,7 @@ TEST_F(ImageConvert, EveryImageIsStoredWithItsBytesAndTheLabelOfItsSortedClass) 
 
 TEST_F(ImageConvert, ThreadsMemoryAndTheKindOfCheckDoNotChangeTheFiles) {
   put_classes(40, 5);
-  put("in/train/ant/x.png", test_jpeg(9, 9, 1));  // a JPEG whatever its name
+  put("in/train/ant/x.png", test_jpeg(9, 9, 1));  // the content is JPEG, whatever the name
   ImagesOptions one = options("a/set");
   one.shards = 3;
   one.threads = 1;
@@ -119,7 +120,7 @@ TEST_F(ImageConvert, AFolderThatCannotBeReadIsAnError) {
   put_classes(2, 0);
   fs::permissions(path("in/train/bee"), fs::perms::none);
   {
-    const AsNobody nobody(folder_);  // root reads everything
+    const AsNobody nobody(folder_);  // root may read everything
     expect_contains(error_of(options()), "train/bee: cannot read the folder");
   }
   fs::permissions(path("in/train/bee"), fs::perms::owner_all);
@@ -128,7 +129,7 @@ TEST_F(ImageConvert, AFolderThatCannotBeReadIsAnError) {
 TEST_F(ImageConvert, AnOutputThatCannotBeWrittenIsAnErrorBeforeImagesAreRead) {
   put_classes(2, 2);
   put("in/train/ant/empty.jpg", {});
-  fs::create_directories(path("out/set-validation.lock"));  // stands in the way, for root too
+  fs::create_directories(path("out/set-validation.lock"));  // stands in the way, also for root
   expect_contains(error_of(options()), "set-validation.lock: cannot write: Is a directory");
   EXPECT_EQ(log_.str(), "");
   EXPECT_FALSE(fs::exists(path("out/set-train.lock")));
@@ -155,7 +156,7 @@ TEST_F(ImageConvert, OtherFilesAreIgnoredAndCounted) {
   put_classes(2, 0);
   put_text("in/train/notes.txt", "x");
   put_text("in/train/ant/._1.jpg", "macOS");
-  put("in/train/ant/more/deep.PNG", test_jpeg(8, 8, 1));  // as torchvision, folders of a class are searched
+  put("in/train/ant/more/deep.PNG", test_jpeg(8, 8, 1));  // folders of a class are searched, as in torchvision
   const ImagesReport report = convert(options());
   EXPECT_EQ(report.splits[train_split].samples, 5);
   expect_contains(log_.str(), "ignored     2 other file(s)");
@@ -262,7 +263,7 @@ TEST_F(ImageConvert, AllBrokenImagesAreListedAndNothingIsWritten) {
   put_text("in/train/bee/page.jpg", "<html>not found</html>");
   put_text("in/val/bee/moving.jpg", "GIF89a...........");
   fs::create_symlink(path("nowhere"), path("in/val/bee/dangling.jpg"));
-  ::mkfifo(path("in/val/bee/pipe.jpg").c_str(), 0600);  // nobody ever writes into it
+  ::mkfifo(path("in/val/bee/pipe.jpg").c_str(), 0600);  // nobody ever writes into this pipe
   ImagesOptions strict = options();
   expect_contains(error_of(strict), "6 of 14 images cannot be used");
   for (const std::string part :
@@ -345,9 +346,9 @@ TEST_F(ImageConvert, ResumingGivesTheSameBytesAsAnUninterruptedConversion) {
   convert(whole);
   const auto expected = files("a");
   const auto shard = [&](int i) { return path(cat("a/set-train-0000", i, "-of-00004.h5")); };
-  fs::rename(shard(1), shard(1) + ".tmp");  // finished, not yet renamed
+  fs::rename(shard(1), shard(1) + ".tmp");  // finished, but not yet renamed
   fs::remove(shard(2));                     // not begun
-  fs::rename(shard(3), shard(3) + ".tmp");  // half of it
+  fs::rename(shard(3), shard(3) + ".tmp");  // half written
   fs::resize_file(shard(3) + ".tmp", fs::file_size(shard(3) + ".tmp") / 2);
   whole.resume = true;
   const ImagesReport report = convert(whole);

@@ -1,4 +1,5 @@
-// Reading images' records: what good files give, what each kind of damage is called, patience with bad moments.
+// Tests reading the records of images: the values from good files, the error for each kind of damage, and retries after
+// transient failures.
 #include "data/image_dataset.h"
 
 #include <gtest/gtest.h>
@@ -95,7 +96,7 @@ TEST_F(ImageDatasetTest, MakeDatasetChoosesTheKind) {
 
 TEST_F(ImageDatasetTest, MemoryIsTheTablesOfAllShards) {
   write(files_of_bytes(40), 2);
-  const std::int64_t per_shard = 8;  // whether it is there
+  const std::int64_t per_shard = 8;  // a flag whether the shard has been read
   EXPECT_EQ(dataset_bytes(open().index()), 2 * (per_shard + 8) + 40 * 24);
   write(raw_images(40), 2);
   EXPECT_EQ(dataset_bytes(open().index()), 2 * per_shard + 40 * 16);
@@ -271,7 +272,7 @@ TEST_F(ImageDatasetTest, FilesWithoutChecksumsAreRead) {
   EXPECT_EQ(DatasetIndex::deserialize(open().index().serialize()).shards[0].arrays.has_crc32c, false);
 }
 
-// The same values in chunks of `chunk`, compressed, as h5py users may store them; attributes are kept.
+// Stores the same values compressed, in chunks of `chunk`, as h5py users may do. The attributes stay.
 void store_in_chunks(const std::string& path, const char* name, const std::vector<hsize_t>& chunk) {
   edit(path, [&](hid_t file) {
     const h5::Handle old(H5Dopen2(file, name, H5P_DEFAULT), H5Dclose);
@@ -381,14 +382,14 @@ TEST_F(ImageDatasetTest, FilesAreOpenedWhenFirstNeededAndOnlySoManyStayOpen) {
     EXPECT_EQ(open_files_in(folder_), 1);
     for (int pass = 0; pass < 2; ++pass) {
       expect_all(dataset, images);
-      EXPECT_EQ(open_files_in(folder_), 16);  // a quarter
+      EXPECT_EQ(open_files_in(folder_), 16);  // a quarter of the limit
     }
   }
   EXPECT_EQ(open_files_in(folder_), 0);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-// Bad moments for reads: each function stands in for pread.
+// These functions replace pread and fail at times.
 std::atomic<int> bad_moments = 0;
 
 ssize_t fails_at_times(int descriptor, void* out, std::size_t size, off_t offset) {
@@ -468,7 +469,7 @@ TEST_F(ImageDatasetTest, ReadsThatKeepFailingNameFileAndRecord) {
   const ImageDataset dataset = open(fails_at_times);
   expect_contains(message_of([&] { dataset.record(0); }), "00000-of-00002.h5: 'offsets': cannot read at byte ");
   bad_moments = 0;
-  EXPECT_EQ(dataset.record(1).label, 1);  // the server came back
+  EXPECT_EQ(dataset.record(1).label, 1);  // the file server came back
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The engine's networks for images against fp64 loops that share no code with it, and the equalities that training
-// on any machine rests on: groups of batch norm, accumulation, threads, instruction sets.
+// Compares the engine's networks for images with fp64 loops that share no code with it. Also tests the equalities on
+// which training on any machine relies: groups of batch norm, accumulation, threads and instruction sets.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -12,7 +12,7 @@
 namespace ringtrain {
 namespace {
 
-// fp32 sums of some thousand products in tens of layers: what is seen is 1e-6 to 1e-5.
+// The engine adds some thousand products in fp32, in tens of layers. Differences of 1e-6 to 1e-5 are usual.
 constexpr double fp32_tolerance = 5e-5;
 
 struct Case {
@@ -51,7 +51,7 @@ TEST_P(ImageEngine, EqualsFp64Loops) {
   const Case& c = GetParam();
   Images s(c.graph, c.rows, c.group, c.threads, c.zero_gammas);
   const ImageResult expected = s.expected();
-  // What an earlier step left in the gradients, which this pass has to overwrite.
+  // These values stand for those of an earlier step, which this pass has to overwrite.
   for (const Parameter& p : s.table.all()) std::fill_n(s.gradients->data() + p.offset, p.count, 1e6f);
 
   auto program = s.program();
@@ -94,7 +94,7 @@ Images four_groups(int threads = 2) {
   return {small_resnet(18, 16, "imagenet", 64, 0.1), 16, 4, threads};
 }
 
-// The passes' gradients accumulated into s.gradients; their summed counts.
+// Accumulates the gradients of all passes in s.gradients. Returns the sums of their losses and counts.
 LossSums run_in_parts(Images& s, Program& program) {
   LossSums total;
   for (std::int64_t first = 0; first < s.rows; first += program.micro_batch()) {
@@ -134,7 +134,7 @@ TEST(ImageEngineEquality, GroupsDoNotSeeEachOther) {
   auto one = s.program(Precision::fp32, PassMode::training, 4), all = s.program();
   const double first = run(*one, s.part(0)).loss, second = run(*one, s.part(4)).loss;
   const double before = run(*all, s.pass).loss;
-  // Other pixels in the second group change what the second group gives, and nothing else.
+  // Other pixels in the second group must change the result of the second group only.
   for (std::int64_t i = 0; i < 4 * s.graph.input_bytes(); ++i)
     s.x[static_cast<std::size_t>(4 * s.graph.input_bytes() + i)] ^= 0xff;
   const double changed = run(*one, s.part(4)).loss, after = run(*all, s.pass).loss;
@@ -150,7 +150,7 @@ TEST(ImageEngineEquality, TheSamePassTwiceGivesTheSameBits) {
     const double loss = run(*program, s.pass).loss;
     program->backward(*s.gradients, false, {});
     const std::vector<float> first = copy(*s.gradients);
-    TestPass other = s.pass;  // something else in between leaves nothing behind
+    TestPass other = s.pass;  // a pass in between must leave nothing
     const std::vector<std::uint8_t> black(s.x.size(), 0);
     other.inputs = black.data();
     run(*program, other);
@@ -174,7 +174,7 @@ TEST(ImageEngineEquality, OneThreadIsTwoThreadsIsThree) {
   }
 }
 
-// Of what RINGTRAIN_ISA lowers.
+// Tests with the instruction sets that RINGTRAIN_ISA selects.
 class WithIsa : public testing::TestWithParam<const char*> {
  protected:
   WithIsa() { setenv("RINGTRAIN_ISA", GetParam(), 1); }
@@ -295,8 +295,8 @@ TEST(ImageEngineValues, NewWeightsAreSeenAfterSetWeights) {
 
 class Bf16 : public testing::TestWithParam<Case> {};
 
-// A rounding to bf16 is up to 2^-9 of the value, and tens of layers add theirs up and switch ReLUs: PyTorch's autocast
-// is as far from fp64 (image_golden_test.cpp).
+// Rounding to bf16 changes a value by up to 2^-9. Tens of layers add up these errors and switch ReLUs. PyTorch's
+// autocast differs from fp64 by as much (image_golden_test.cpp).
 TEST_P(Bf16, FollowsFp64Loops) {
   if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
   const Case& c = GetParam();

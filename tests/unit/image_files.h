@@ -1,4 +1,4 @@
-// The images of tests/golden/images and what Pillow and torchvision make of them (make_images.py).
+// The images of tests/golden/images, with the results of Pillow and torchvision for them (make_images.py).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,14 +32,14 @@ inline Bytes golden_image(const std::string& name) {
   return read_file(repository() + "/tests/golden/images/" + name + ".jpg");
 }
 
-// A list of images.json.
+// A list in images.json.
 inline nlohmann::json golden_images(const char* list) {
   std::ifstream file(repository() + "/tests/golden/images.json");
   EXPECT_TRUE(file.good());
   return nlohmann::json::parse(file).at(list);
 }
 
-// Photographs that are not part of the repository; empty where there are none.
+// Photographs that are not part of the repository. The list is empty if they are missing.
 inline std::vector<std::filesystem::path> sample_photographs() {
   std::vector<std::filesystem::path> paths;
   const std::filesystem::path folder = repository() + "/../shared/data/imagenet-samples";

@@ -1,4 +1,4 @@
-// The kinds of files that the converter of images reads: JPEG with and without damage, CMYK, PNG, tar.
+// Tests the kinds of files that the converter of images reads: JPEG with and without damage, CMYK, PNG and tar.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 // clang-format off: each of these needs the one before
@@ -25,7 +25,7 @@ class ImageFormat : public ImageFolder {};
 class JpegCheck : public testing::Test {};
 class Tar : public ImageFolder {};
 
-// Not by our own encoder: 4 components as Photoshop writes them, or progressive.
+// Encodes images that the program's own encoder cannot write: 4 components as Photoshop writes them, or progressive.
 Bytes jpeg_of(const Image& image, J_COLOR_SPACE space, bool progressive) {
   jpeg_compress_struct info{};
   jpeg_error_mgr errors{};
@@ -52,7 +52,7 @@ Bytes jpeg_of(const Image& image, J_COLOR_SPACE space, bool progressive) {
   return bytes;
 }
 
-// libpng's own writer for everything that ours does not write.
+// Uses libpng's writer for everything that the program's own writer cannot write.
 Bytes png_of(std::uint32_t format, std::int64_t height, std::int64_t width, const void* pixels,
              const void* palette = nullptr, std::uint32_t colours = 0) {
   png_image image{};
@@ -123,7 +123,7 @@ TEST_F(ImageFormat, PngsOfAllKindsDecodeToTheirColours) {
   std::vector<std::uint16_t> wide;
   for (std::size_t i = 0; i < colour.pixels.size(); ++i) {
     with_alpha.push_back(colour.pixels[i]);
-    if (i % 3 == 2) with_alpha.push_back(static_cast<std::uint8_t>(i));  // some quite transparent
+    if (i % 3 == 2) with_alpha.push_back(static_cast<std::uint8_t>(i));  // some pixels are nearly transparent
     wide.push_back(static_cast<std::uint16_t>(colour.pixels[i] * 256 + 77));
   }
   EXPECT_EQ(decode_png(png_of(PNG_FORMAT_RGBA, 7, 9, with_alpha.data())).pixels, colour.pixels);
@@ -149,7 +149,7 @@ std::string octal(std::uint64_t value, int digits) {
   return text;
 }
 
-// One member as `tar` writes it, with its padding.
+// One member of an archive with its padding, as `tar` writes it.
 std::string member(const std::string& name, const std::string& content, char type = '0',
                    const std::string& prefix = "") {
   std::string header(512, '\0');
@@ -213,7 +213,7 @@ TEST_F(Tar, MoreTarFilesThanMayBeOpenAtOnceAreReadToo) {
     put_text(cat("in/n", 1000 + i, ".tar"), member("a.jpg", text_of(jpeg)) + std::string(1024, '\0'));
   }
   for (const bool can_be_raised : {true, false}) {
-    const auto convert_with_few_files = [&] {  // in a process of its own, whose limit nobody else has
+    const auto convert_with_few_files = [&] {  // in a child process, because the limit holds for a whole process
       rlimit limit{};
       ::getrlimit(RLIMIT_NOFILE, &limit);
       limit.rlim_cur = 100;
@@ -240,8 +240,7 @@ TEST_F(Tar, DamagedOnesAreNamedWithTheByte) {
   put_text("in/ant.tar", whole.substr(0, second + 600));
   expect_contains(error_of(options()), "1 of 2 images cannot be used");
   expect_contains(log_.str(), "b.jpg: the tar file ends inside it");
-  for (const std::size_t length :
-       {second - 1, second, second + 100}) {  // where nothing else tells that b.jpg is missing
+  for (const std::size_t length : {second - 1, second, second + 100}) {  // nothing else shows that b.jpg is missing
     put_text("in/ant.tar", whole.substr(0, length));
     expect_contains(error_of(options()), cat("ant.tar: is damaged at byte ", length, ": the empty block that ends"));
   }
@@ -258,7 +257,7 @@ TEST_F(Tar, DamagedOnesAreNamedWithTheByte) {
   expect_contains(error_of(options()), "holds both folders ('bee') and tar files ('ant.tar')");
 }
 
-// The header at `at` gets the checksum of what it holds.
+// Computes the checksum of the header at `at`.
 void seal(std::string& archive, std::size_t at) {
   archive.replace(at + 148, 8, "        ");
   std::uint64_t sum = 0;

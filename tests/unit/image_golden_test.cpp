@@ -1,5 +1,6 @@
-// ResNets, AlexNet and the small CNN against PyTorch in float64 (tests/golden/resnet.json, plain.json): the fp64
-// reference to the last digits, the engine within fp32's rounding, and five steps of training through the optimizer.
+// Compares ResNets, AlexNet and the small CNN with PyTorch in float64 (tests/golden/resnet.json, plain.json). The fp64
+// reference must agree to the last digits, and the engine within fp32's rounding. Five steps of training go through the
+// optimizer.
 #include <cmath>
 
 #include "backend/cpu/isa.h"
@@ -12,7 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-// keyed_uniform() of tests/golden/image_case.py: the splitmix64 finaliser of FNV-1a(name) + index, in [0, 1).
+// The same as keyed_uniform() of tests/golden/image_case.py: the splitmix64 finaliser of FNV-1a(name) + index, in [0,
+// 1).
 class KeyedUniform {
  public:
   explicit KeyedUniform(const std::string& name) {
@@ -30,7 +32,8 @@ class KeyedUniform {
   std::uint64_t key_ = 0xcbf29ce484222325ull;
 };
 
-// starting_value() of the script, for a u in [0, 1). The order of the operations is the script's: the bits are, too.
+// The same as starting_value() of the script, for a u in [0, 1). The operations have the same order as in the script,
+// so the bits are the same.
 struct StartingValues {
   double low = 0.75, slope = 0.5, range = 1;
 
@@ -91,7 +94,7 @@ struct GoldenCase {
     return build_model(config, image_shape(c.at("image_size"), c.at("classes")), {c.at("label_smoothing")});
   }
 
-  // Norms and samples of the tensors named in `expected`, within `tolerance` of their norms.
+  // Compares norms and samples of the tensors named in `expected`, within `tolerance` of their norms.
   template <class T>
   void expect_tensors(const json& expected, const T* flat, double tolerance) const {
     for (const auto& [name, tensor] : expected.items()) {
@@ -110,7 +113,7 @@ struct GoldenCase {
     }
   }
 
-  // The running statistics after one step whose sums lie in `flat`.
+  // The running statistics after one step, whose sums lie in `flat`.
   template <class T>
   std::vector<double> averaged(const T* flat) const {
     std::vector<double> result = s.w;
@@ -152,7 +155,7 @@ TEST_P(ImageGolden, FirstStepEqualsPyTorch) {
   auto program = s.program();
   EXPECT_NEAR(run(*program, s.pass).loss / static_cast<double>(s.rows), c.at("losses").at(0).get<double>(), 2e-5);
   program->backward(*s.gradients, false, {});
-  // A ReLU that rounding switches is up to 1e-3 of a tensor.
+  // A ReLU that rounding switches changes a tensor by up to 1e-3.
   the_case.expect_tensors(c.at("gradients"), s.gradients->data(), c.at("model") == "resnet" ? 1e-2 : 2e-3);
   the_case.expect_tensors(c.at("statistics"), the_case.averaged(s.gradients->data()).data(), 1e-5);
 }
@@ -174,7 +177,7 @@ TEST_P(ImageGolden, FiveStepsOfNesterovMomentumEqualPyTorch) {
   auto program = s.program();
   Optimizer optimizer(rule, s.table, *s.backend);
   const double rate = c.at("learning_rate");
-  // ReLUs that rounding switches add up.
+  // The effects of ReLUs that rounding switches add up.
   const double tolerance = c.value("depth", 0) == 50 ? 1e-2 : 1e-3;
   for (const double loss : c.at("losses").get<std::vector<double>>()) {
     EXPECT_NEAR(run(*program, s.pass).loss / static_cast<double>(s.rows), loss, tolerance * loss)
@@ -184,7 +187,7 @@ TEST_P(ImageGolden, FiveStepsOfNesterovMomentumEqualPyTorch) {
     program->set_weights(*s.weights);
     const auto expected = c.at("updates").find(std::to_string(optimizer.applied().updates));
     if (expected == c.at("updates").end()) continue;
-    std::vector<double> updates(s.w.size());  // of the running statistics, too
+    std::vector<double> updates(s.w.size());  // includes the running statistics
     for (std::size_t i = 0; i < updates.size(); ++i) updates[i] = static_cast<double>(s.weights->data()[i]) - s.w[i];
     the_case.expect_tensors(*expected, updates.data(), 2 * tolerance);
   }
@@ -201,7 +204,7 @@ TEST_P(ImageGolden, Bf16IsAsCloseToFp64AsPyTorchsAutocast) {
   const auto distance = [&](std::int64_t begin, std::int64_t count) {
     return relative_difference(s.gradients->data() + begin, expected.data() + begin, count);
   };
-  // Which ReLUs switch is chance; over many images the two distances are the same within 10 %.
+  // It is a matter of chance which ReLUs switch. Over many images the two distances agree within 10 %.
   const json& of_torch = c.at("bf16_gradient_distances");
   EXPECT_LE(distance(0, s.table.trained()), 1.5 * of_torch.at("").get<double>());
   EXPECT_GT(distance(0, s.table.trained()), 0.01);

@@ -1,4 +1,4 @@
-// The kernels of image models, of every instruction set that this CPU has, against loops in double precision.
+// Compares the kernels of image models, for every instruction set that this CPU has, with loops in double precision.
 #include "backend/cpu/image_kernels.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ std::vector<T> normal(std::uint64_t key, std::size_t n, double deviation = 1, do
 template <class T>
 constexpr double rounding = sizeof(T) == 2 ? 1.0 / 128 : 2e-6;
 
-// One unit of `pixels` with everything that batch norm's backward pass can be given.
+// One unit of `pixels` with every possible input of batch norm's backward pass.
 template <class T>
 struct NormCase {
   Isa isa;
@@ -221,7 +221,7 @@ void backward_matches(Passing passing, bool two_sources, bool two_norms) {
       for (std::size_t i = 0; i < total.size(); ++i)
         ASSERT_NEAR(sums[i], total[i], 2e-6 * (1 + size[i])) << isa_name(isa) << " sum " << i << " pixels " << pixels;
 
-      // The second pass, in place over the masked gradient: dx2 takes its place, as in a network.
+      // The second pass works in place. dx2 replaces the masked gradient, as in a network.
       std::vector<T> dx(c.n), dx2 = dz;
       NormBackwardApply<T> b{};
       b.pixels = a.pixels;
@@ -247,7 +247,7 @@ void backward_matches(Passing passing, bool two_sources, bool two_norms) {
         b.dx2 = dx2.data();
         c.kernels.backward_apply(b);
         near(dx2, other, isa, "dx2");
-      } else if (passing == Passing::norm && !two_sources) {  // masks once more instead of reading dz
+      } else if (passing == Passing::norm && !two_sources) {  // applies the mask again, does not read dz
         b.dz = c.d0.data();
         b.relu = true;
         c.kernels.backward_apply(b);
@@ -310,8 +310,8 @@ void pooling_matches(const PoolCase& c, bool two_sources) {
     const std::int64_t out_width = (c.width + 2 * c.padding - c.kernel) / c.stride + 1;
     const auto in = static_cast<std::size_t>(c.height * c.width * lanes);
     const auto out = static_cast<std::size_t>(out_height * out_width * lanes);
-    std::vector<T> x = normal<T>(1, in, 1, -5);                         // below zero: padding must not win
-    for (T& v : x) v = from_float<T>(std::round(to_float(v) * 2) / 2);  // many ties
+    std::vector<T> x = normal<T>(1, in, 1, -5);                         // below zero, because padding must not win
+    for (T& v : x) v = from_float<T>(std::round(to_float(v) * 2) / 2);  // makes many ties
     const std::vector<T> d0 = normal<T>(2, out), d1 = normal<T>(3, out);
     std::vector<T> y(out), dx(in);
     std::vector<std::uint8_t> place(out);
@@ -440,7 +440,7 @@ TEST(ImageKernels, SmoothedCrossEntropyAndItsGradientMatchDoublePrecision) {
           const double q = (j == target ? 1 - smoothing : 0) + smoothing / static_cast<double>(classes);
           ASSERT_NEAR(gradient[j], 0.5 * (std::exp(wide(z[j])) / total - q), 5e-7) << isa_name(isa) << " " << j;
         }
-        // In place, as training does it.
+        // Training computes the gradient in place, too.
         image_kernels(isa).cross_entropy(static_cast<std::int64_t>(classes), z.data(),
                                          static_cast<std::int64_t>(target), smoothing, 0.5f, z.data());
         EXPECT_EQ(z, gradient);

@@ -1,5 +1,5 @@
-// The loader with images: the same global batches on any number of ranks, shards, threads and reads; every sample
-// once; seek = continue; errors in their place.
+// Tests the loader with images. Any number of ranks, shards, threads and parallel reads must give the same global
+// batches, with every sample once. A seek must equal reading on, and errors must appear at their place.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -30,7 +30,7 @@ class ImageLoaderTest : public WithFolder {
   std::string prefix() const { return path("squares-train"); }
   std::string shard(std::int64_t i, std::int64_t shards) const { return shard_path(prefix(), i, shards); }
 
-  // Labels are the samples' numbers, so that targets say which sample a row is.
+  // Labels are the numbers of the samples, so targets say which sample a row holds.
   TestImages write(std::int64_t samples, std::int64_t shards = 2) const {
     TestImages images = raw_images(samples, side, side);
     images.classes = samples;
@@ -44,7 +44,7 @@ class ImageLoaderTest : public WithFolder {
   }
 };
 
-// Pixels as they are stored, or pad-crop-flip.
+// A plan that takes pixels as they are stored, or applies pad-crop-flip.
 LoaderPlan plan_of(std::int64_t global_batch, Augmentation augmentation = Augmentation::none) {
   LoaderPlan plan;
   plan.seed = 5;
@@ -75,7 +75,7 @@ struct Step {
   }
 };
 
-// The global batches of `steps` steps, put together from all ranks' micro-batches.
+// Joins the micro-batches of all ranks into the global batches of `steps` steps.
 std::vector<Step> global_steps(const std::shared_ptr<const Dataset>& dataset, const LoaderPlan& plan,
                                std::int64_t ranks, std::int64_t micro_batches, std::int64_t steps,
                                std::int64_t epoch = 0, std::int64_t first = 0) {
@@ -106,7 +106,7 @@ TEST_F(ImageLoaderTest, RanksMicroBatchesThreadsReadsAndShardsDoNotChangeTheGlob
   for (const std::int64_t shards : {1, 2, 3, 7}) {
     write(101, shards);
     const auto dataset = open();
-    const std::int64_t steps = 2 * steps_per_epoch(dataset->index(), plan) + 3;  // into the third epoch
+    const std::int64_t steps = 2 * steps_per_epoch(dataset->index(), plan) + 3;  // reaches the third epoch
     for (const std::int64_t ranks : {1, 2, 3, 4}) {
       LoaderPlan varied = plan;
       varied.threads = 1 + (ranks + shards) % 4;
@@ -146,7 +146,7 @@ TEST_F(ImageLoaderTest, AugmentationDiffersBetweenEpochsAndSeedsAndNotBetweenRun
   const TestImages images = write(48);
   const auto dataset = open();
   LoaderPlan plan = plan_of(48, Augmentation::pad_crop);
-  const auto by_sample = [&](std::int64_t epoch) {  // by sample
+  const auto by_sample = [&](std::int64_t epoch) {  // the pixels of each sample
     const Step step = global_steps(dataset, plan, 1, 1, 1, epoch).front();
     std::vector<Bytes> result(48);
     for (std::size_t row = 0; row < 48; ++row) result[static_cast<std::size_t>(step.targets[row])] = step.image(row);
@@ -171,7 +171,7 @@ TEST_F(ImageLoaderTest, EvaluationTakesEverySampleOnceInNaturalOrderOnAnyNumberO
   const auto dataset = open();
   for (const std::int64_t ranks : {1, 2, 3, 4}) {
     for (const std::int64_t batch : {12, 24, 120}) {
-      LoaderPlan plan = plan_of(batch, Augmentation::pad_crop);  // which evaluation does not use
+      LoaderPlan plan = plan_of(batch, Augmentation::pad_crop);  // evaluation ignores it
       plan.evaluation = true;
       plan.threads = 2;
       std::int64_t targets = 0, valid = 0;
@@ -228,7 +228,7 @@ TEST_F(ImageLoaderTest, SeekGivesWhatContinuingWouldHaveGiven) {
   for (std::int64_t i = 0; i < 3 * (2 * steps + 3); ++i) all.push_back(take(loader));
   for (int round = 0; round < 10; ++round) {
     for (const std::int64_t start : {std::int64_t{1}, steps - 1, steps, steps + 1, std::int64_t{0}}) {
-      loader.seek(start / steps, start % steps * plan.global_batch);  // also from the middle of reading ahead
+      loader.seek(start / steps, start % steps * plan.global_batch);  // also in the middle of reading ahead
       for (std::size_t i = 0; i < static_cast<std::size_t>(round); ++i)
         EXPECT_TRUE(take(loader) == all[static_cast<std::size_t>(3 * start) + i]) << start;
     }
@@ -257,12 +257,12 @@ TEST_F(ImageLoaderTest, AnEvaluationCanBeRepeated) {
 
 TEST_F(ImageLoaderTest, DamagedRecordsComeOutOfNextInTheirPlaceNamingFileAndRecord) {
   write(40);
-  const std::string file = shard(1, 2);  // samples 20 to 39
+  const std::string file = shard(1, 2);  // holds samples 20 to 39
   change_byte(file, read_shard_header(file).byte_offset + 7 * image_bytes, 1);
   change_byte(file, read_shard_header(file).byte_offset + 9 * image_bytes, 1);
   for (const std::int64_t threads : {1, 3}) {
     LoaderPlan plan = plan_of(8);
-    plan.evaluation = true;  // natural order
+    plan.evaluation = true;  // keeps the stored order
     plan.threads = threads;
     plan.prefetch = 8;
     const auto dataset = open();
@@ -273,7 +273,7 @@ TEST_F(ImageLoaderTest, DamagedRecordsComeOutOfNextInTheirPlaceNamingFileAndReco
     }
     loader.seek(0, 0);
     EXPECT_EQ(loader.next().valid_rows, 8);
-    loader.seek(0, 4 * plan.global_batch);  // after the damaged batch; its slot is used again
+    loader.seek(0, 4 * plan.global_batch);  // after the damaged batch, whose slot is used again
     for (const std::int64_t step : {4, 0, 1, 2}) EXPECT_EQ(loader.next().offset, step * plan.global_batch);
   }
 }
@@ -281,7 +281,7 @@ TEST_F(ImageLoaderTest, DamagedRecordsComeOutOfNextInTheirPlaceNamingFileAndReco
 TEST_F(ImageLoaderTest, ImagesThatCannotBeDecodedNameFileAndRecord) {
   TestImages images = raw_images(10, side, side);
   images.raw = false;
-  for (Bytes& record : images.records) record.front() = 0;  // no JPEG file begins so
+  for (Bytes& record : images.records) record.front() = 0;  // no JPEG file begins with 0
   write_image_shards(prefix(), images, 2);
   LoaderPlan plan = plan_of(2);
   plan.evaluation = true;
@@ -302,7 +302,7 @@ TEST_F(ImageLoaderTest, AShardThatVanishesIsAnErrorOfNext) {
   expect_contains(message_of([&] { loader.next(); }), "00000-of-00002.h5: cannot open: No such file");
 }
 
-// Stands in for pread: records wait until so many are being read at the same time.
+// State of a replacement for pread, in which reads wait until so many records are being read at the same time.
 struct Meeting {
   std::mutex mutex;
   std::condition_variable changed;
@@ -395,7 +395,7 @@ TEST_F(ImageLoaderTest, WaitingIsTimed) {
   Loader loader(dataset, plan);
   EXPECT_EQ(loader.waited_seconds(), 0);
   loader.next();
-  EXPECT_GE(loader.waited_seconds(), 16 * 0.005);  // sleeps are never shorter
+  EXPECT_GE(loader.waited_seconds(), 16 * 0.005);  // a sleep is never shorter than asked for
 }
 
 TEST_F(ImageLoaderTest, MemoryIsTheRingAndTheRecordsInHand) {

@@ -11,17 +11,17 @@ namespace ringtrain {
 
 namespace {
 
-// A node's tensors, [rows, channels, height, width], and those of its first input.
+// A node's tensors and those of its first input, [rows, channels, height, width].
 struct Place {
   const double* x;
-  double* dx;  // added to, since a tensor may feed several nodes
+  double* dx;  // is added to, since a tensor may feed several nodes
   double* y;
   const double* dy;
   FeatureShape in, out;
 };
 
-// Of one image and one output channel: body(weight index, input index, output index) for every product of
-// y(o, p, q) = sum over i, k, l of w(o, i, k, l) x(i, stride p + k - padding, stride q + l - padding).
+// For one image and one output channel, calls body(weight index, input index, output index) for every product of y(o,
+// p, q) = sum over i, k, l of w(o, i, k, l) x(i, stride p + k - padding, stride q + l - padding).
 template <class Body>
 void for_each_product(const Convolution& op, const FeatureShape& in, const FeatureShape& out, std::int64_t o,
                       Body body) {
@@ -53,7 +53,8 @@ class Interpreter {
         group_(group),
         training_(mode == PassMode::training) {}
 
-  // `adjusted`: the weights, when they are to be kept off kinks.
+  // `adjusted` holds the weights if biases are to be moved so that no value lies near a ReLU's kink. Otherwise it is
+  // null.
   ImageResult run(bool with_gradients, double* adjusted = nullptr) {
     adjusted_ = adjusted;
     const std::vector<Node>& nodes = graph_.nodes();
@@ -100,7 +101,7 @@ class Interpreter {
 
   // ---- Convolution -----------------------------------------------------------------------------------------------
 
-  // Whether threads are worth their start.
+  // Returns whether the work is worth the start of threads.
   bool large(const Convolution& op, const Place& at) const {
     return rows_ * at.out.size() * op.input * op.kernel * op.kernel > 2'000'000;
   }
@@ -141,7 +142,7 @@ class Interpreter {
     for_each(at.out, [&](std::int64_t c, std::int64_t i) { db[c] += at.dy[i]; });
   }
 
-  // body(channel, index) of every value of all rows.
+  // Calls body(channel, index) for every value of all rows.
   template <class Body>
   void for_each(const FeatureShape& shape, Body body) {
     for_each_of(0, rows_, shape, body);
@@ -162,7 +163,7 @@ class Interpreter {
     return values[static_cast<std::size_t>(c)];
   }
 
-  // Mean and biased variance of each channel over the rows of one group.
+  // Computes the mean and the biased variance of each channel over the rows of one group.
   void moments(const BatchNorm& op, std::int64_t first_row, const Place& place, Channels& mean, Channels& variance) {
     const auto n = static_cast<double>(group_ * place.in.height * place.in.width);
     mean.assign(static_cast<std::size_t>(op.channels), 0);
@@ -223,7 +224,7 @@ class Interpreter {
     for_each(at.out, [&](std::int64_t, std::int64_t i) { at.dx[i] += at.x[i] > 0 ? at.dy[i] : 0; });
   }
 
-  // The bias that was added last to a node's values.
+  // Returns the bias that was the last one to be added to a node's values.
   double* bias_of(int node) {
     const Operation& op = graph_.nodes()[static_cast<std::size_t>(node)].operation;
     if (std::holds_alternative<Add>(op)) return bias_of(graph_.nodes()[static_cast<std::size_t>(node)].inputs.front());
@@ -231,7 +232,7 @@ class Interpreter {
     if (const auto* dense = std::get_if<Dense>(&op)) return adjusted_ + table_.find(dense->bias).offset;
     return adjusted_ + table_.find(std::get<Convolution>(op).bias).offset;
   }
-  // Shifts every channel by up to 0.1 so that zero comes to lie in the middle of the widest gap between its values.
+  // Shifts every channel by up to 0.1, so that zero lies in the middle of the widest gap between its values.
   void keep_off_zero(int node, const FeatureShape& shape) {
     std::vector<double>& values = values_[static_cast<std::size_t>(node)];
     std::vector<std::vector<double>> channels(static_cast<std::size_t>(shape.channels));
@@ -287,7 +288,7 @@ class Interpreter {
 
   // ---- Pooling ---------------------------------------------------------------------------------------------------
 
-  // The index of the largest input under an output value; the first of equals.
+  // Returns the index of the largest input for an output value. The first of equals wins.
   static std::int64_t winner(const MaxPool& op, const Place& at, std::int64_t plane, std::int64_t p, std::int64_t q) {
     std::int64_t best = -1;
     for (std::int64_t k = 0; k < op.kernel; ++k)
@@ -347,7 +348,7 @@ class Interpreter {
       }
   }
 
-  // Target distribution of a class: (1 - s) one-hot + s / classes in training.
+  // The target probability of a class, which is (1 - s) one-hot + s / classes in training.
   double wanted(const CrossEntropy& op, std::int64_t row, std::int64_t c) const {
     const double s = training_ ? op.label_smoothing : 0;
     return (c == pass_.targets[row] ? 1 - s : 0) + s / static_cast<double>(op.classes);

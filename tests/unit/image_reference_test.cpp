@@ -1,5 +1,5 @@
-// The judge judged: the reference's gradients against differences of its own loss, its statistics against their
-// definition.
+// Tests the reference itself. Its gradients are compared with differences of its own loss, and its statistics with
+// their definition.
 #include <gtest/gtest.h>
 
 #include "tests/unit/images.h"
@@ -7,7 +7,7 @@
 namespace ringtrain {
 namespace {
 
-// Every kind of node, strides that leave a remainder, and a tensor that feeds two nodes.
+// A graph with every kind of node, strides that leave a remainder, and a tensor that feeds two nodes.
 Graph every_node() {
   Graph g;
   int x = g.image(14, 13, {0.4, 0.5}, {0.3, 0.2});
@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Networks, ImageReference,
                                          cnn({}, image_shape(9, 6), {})),
                          [](const auto& information) { return "Network" + std::to_string(information.index); });
 
-// Normalised to mean 0 and variance 1, then scaled: a norm's own output says what its statistics are.
+// The input is normalised to mean 0 and variance 1 and then scaled, so the statistics of a norm's output are known.
 TEST(ImageReferenceNorm, StatisticsAreMeansOverGroupsOfMeanAndUnbiasedVariance) {
   Graph g;
   g.cross_entropy(g.dense(g.global_average_pool(g.batch_norm(g.image(2, 1, {0.0}, {1.0}), "norm")), 2, "fc"));
@@ -72,7 +72,7 @@ TEST(ImageReferenceNorm, StatisticsAreMeansOverGroupsOfMeanAndUnbiasedVariance) 
     return result.gradients[static_cast<std::size_t>(s.table.find(name).offset)];
   };
   EXPECT_NEAR(at("norm.running_mean"), (0.3 + 0.5) / 2, 1e-12);
-  EXPECT_NEAR(at("norm.running_var"), (0.2 / 3 + 1.0 / 3) / 2, 1e-12);  // of 0 0.2 0.4 0.6, and of 1 1 0 0
+  EXPECT_NEAR(at("norm.running_var"), (0.2 / 3 + 1.0 / 3) / 2, 1e-12);  // the variances of 0 0.2 0.4 0.6 and of 1 1 0 0
 }
 
 TEST(ImageReferenceNorm, CountsTargetsAmongTheFiveLargest) {
@@ -86,7 +86,7 @@ TEST(ImageReferenceNorm, CountsTargetsAmongTheFiveLargest) {
   s.w[static_cast<std::size_t>(s.table.find("fc.bias").offset + 3)] = 2.5;
   s.w[static_cast<std::size_t>(s.table.find("fc.bias").offset + 5)] = 4.5;
   s.w[static_cast<std::size_t>(s.table.find("fc.bias").offset + 6)] = 1.5;
-  s.y = {5, 6, 1, -1};  // the largest, the fifth, the sixth, not counted
+  s.y = {5, 6, 1, -1};  // the ranks of these targets: first, fifth, sixth, not counted
   s.pass.targets = s.y.data();
   const ImageResult result = s.expected(PassMode::inference);
   EXPECT_EQ(result.correct, 1);

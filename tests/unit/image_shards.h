@@ -1,4 +1,4 @@
-// Small data sets of kind "image", written as the schema says, for tests of the reader.
+// Writes small data sets of kind "image" according to the schema, for tests of the reader.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@ namespace ringtrain {
 
 struct TestImages {
   bool raw = true;
-  std::int64_t height = 6, width = 5, channels = 3;  // raw
+  std::int64_t height = 6, width = 5, channels = 3;  // of raw images
   std::vector<std::vector<std::uint8_t>> records;
   std::int64_t classes = 7;
-  std::vector<std::int32_t> labels;  // sample i: i mod classes, unless given
+  std::vector<std::int32_t> labels;  // sample i has i mod classes, unless given
   bool with_checksums = true;
 };
 
-// Pixels that tell samples apart.
+// Makes raw images whose pixels differ from sample to sample.
 inline TestImages raw_images(std::int64_t samples, std::int64_t height = 6, std::int64_t width = 5,
                              std::int64_t channels = 3) {
   TestImages images;
@@ -64,7 +64,7 @@ inline void write_string_dataset(hid_t file, const char* name, const std::vector
   H5Dwrite(made.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data());
 }
 
-// Samples [first, last) as one file.
+// Writes the samples [first, last) as one file.
 inline void write_image_shard(const std::string& path, const TestImages& images, std::size_t first, std::size_t last,
                               std::int64_t shard, std::int64_t shards) {
   const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
@@ -121,7 +121,7 @@ inline void write_image_shard(const std::string& path, const TestImages& images,
   file.close();
 }
 
-// Contiguous shares of the samples, as even as can be.
+// Splits the samples into contiguous shards whose sizes differ by at most one.
 inline void write_image_shards(const std::string& prefix, const TestImages& images, std::int64_t shards) {
   const auto count = static_cast<std::int64_t>(images.records.size());
   for (std::int64_t i = 0; i < shards; ++i) {

@@ -107,7 +107,7 @@ TEST(ImageDecoder, TrainingWithoutAugmentationIsEvaluationMirroredOrNot) {
     EXPECT_FALSE(training_crop(transform, 101, 150, {1, 0, sample}).flip);
 }
 
-// pad_crop by its definition: black all round the size x size image, then the crop.
+// Computes pad_crop by its definition: the image of size x size gets a black border, then the crop is taken.
 Bytes padded_crop(const Bytes& square, std::int64_t size, std::int64_t pad, const CropBox& box) {
   Bytes out(square.size(), 0);
   for (std::int64_t y = 0; y < size; ++y) {
@@ -149,7 +149,7 @@ TEST(ImageDecoder, PadCropIsARandomCropOfThePaddedSquare) {
 }
 
 TEST(ImageDecoder, PadCropOfOtherSizesStartsFromTheEvaluationImage) {
-  for (const std::int64_t size : {32, 120}) {  // 120: taller than the image, so already padded by the central crop
+  for (const std::int64_t size : {32, 120}) {  // 120: the central crop has padded the image
     ImageTransform transform = transform_of(size, size == 32 ? 36 : 0, Augmentation::pad_crop);
     const Bytes bytes = golden_image("420");
     ImageDecoder decoder(transform);
@@ -196,7 +196,7 @@ TEST(TrainingCrop, DependsOnSeedEpochAndSampleAlone) {
   EXPECT_NE(training_crop(transform, 375, 500, {7, 3, 1235}), box);
 }
 
-TEST(TrainingCrop, StaysTheSameAcrossVersions) {  // a changed crop would break the resuming of runs
+TEST(TrainingCrop, StaysTheSameAcrossVersions) {  // resumed runs need the same crops
   const CropBox box = training_crop(ImageTransform{}, 375, 500, {1, 0, 0});
   EXPECT_EQ(box, (CropBox{44, 108, 318, 392, true}));
 }
@@ -227,7 +227,8 @@ TEST(TrainingCrop, SharesRatiosAndPlacesAreDistributedAsTorchvisionSays) {
       ++placed;
     }
   }
-  // Large shares of long ratios do not fit and are tried again: torchvision's means over 60,000 draws.
+  // Large shares with long ratios do not fit and are drawn again. The expected means are torchvision's over 60,000
+  // draws.
   EXPECT_NEAR(share_sum / samples, 0.4778, 0.008);
   EXPECT_NEAR(static_cast<double>(small_shares) / samples, 0.4045, 0.014);
   EXPECT_NEAR(log_ratio_sum / samples, 0.0, 0.005);
@@ -239,7 +240,7 @@ TEST(TrainingCrop, EveryPlaceIsEquallyLikely) {
   ImageTransform transform;
   transform.scale_low = transform.scale_high = 0.25;
   transform.ratio_low = transform.ratio_high = 1;
-  std::map<std::pair<std::int64_t, std::int64_t>, int> places;  // a 4 x 4 crop of 8 x 8: 5 x 5 places
+  std::map<std::pair<std::int64_t, std::int64_t>, int> places;  // a 4 x 4 crop of 8 x 8 has 5 x 5 places
   for (std::uint64_t sample = 0; sample < 25000; ++sample) {
     const CropBox box = training_crop(transform, 8, 8, {1, 0, sample});
     ASSERT_EQ(box.height, 4);
@@ -279,7 +280,7 @@ TEST(ImageDecoder, SaysWhatIsWrong) {
   expect_contains(message_of([&] { decoder.training(golden_image("420"), {}, std::span(out).first(5)); }),
                   "room for 5 values");
   expect_contains(message_of([] { ImageDecoder(transform_of(0, 0, Augmentation::none)); }), "size >= 1");
-  // And works on.
+  // The decoder still works after these errors.
   decoder.training(golden_image("420"), {}, out);
 }
 

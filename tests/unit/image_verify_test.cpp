@@ -1,4 +1,4 @@
-// What the verifier finds in data sets of images, what importing arrays gives, and the contact sheet.
+// Tests the verifier's findings in data sets of images, the import of arrays, and the contact sheet.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -24,7 +24,7 @@ class ImageVerify : public ImageFolder {
     fs::remove_all(path("out"));
     convert(options());
   }
-  // Changes one value of a data set of the converted file.
+  // Changes one value of a data set in the converted file.
   template <class T>
   void change(const std::string& dataset, std::size_t at, T value, const std::string& split = "train") const {
     std::uint64_t begin = 0;
@@ -124,7 +124,7 @@ TEST_F(ImageVerify, WhatIsNoFaultIsAWarning) {
 class ArrayImport : public ImageFolder {
  protected:
   static constexpr std::int64_t count = 23, height = 6, width = 5;
-  // Images "hwc" and "chw", chunked and packed "packed", "grey", labels "y".
+  // Writes images "hwc" and "chw", chunked and compressed images "packed", "grey" images, and labels "y".
   std::string make_arrays() {
     std::vector<std::uint8_t> hwc, chw, grey;
     std::vector<std::int64_t> labels;
@@ -159,7 +159,7 @@ class ArrayImport : public ImageFolder {
     write_encoded(file);
     return file.path();
   }
-  // Fuel's way: variable-length bytes, one whole file each.
+  // Writes one whole file per image as variable-length bytes, as Fuel does.
   static void write_encoded(const h5::File& file) {
     std::vector<Bytes> jpegs;
     std::vector<hvl_t> values;

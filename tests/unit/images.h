@@ -1,5 +1,5 @@
-// A network for images with random weights, pixels and targets, and the engine that runs it: what the tests of the
-// engine share.
+// A network for images with random weights, pixels and targets, and the engine that runs it. The tests of the engine
+// share it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace ringtrain {
 
-// ImageNet's mean and deviation for colour.
+// Uses ImageNet's mean and deviation for colour images.
 inline SampleShape image_shape(std::int64_t size, std::int64_t classes) {
   SampleShape shape;
   shape.image_size = size;
@@ -39,8 +39,8 @@ inline Graph small_resnet(std::int64_t depth, std::int64_t width, const std::str
   return resnet(config, image_shape(size, classes), loss);
 }
 
-// AlexNet's kinds of layers: large kernel and stride, overlapping pooling, biases, dropout, dense layers after Flatten.
-// With `norm`, batch norm in place of the convolutions' biases.
+// Has AlexNet's kinds of layers: a large kernel and stride, overlapping pooling, biases, dropout, and dense layers
+// after Flatten. With `norm`, batch norm replaces the convolutions' biases.
 inline Graph small_alexnet(double dropout, bool norm = false) {
   Graph g;
   const SampleShape shape = image_shape(47, 10);
@@ -76,7 +76,7 @@ struct Images {
   TestPass pass;
 
   struct Blank {};
-  // `group` 0: all rows. All weights, pixels and targets are zero.
+  // With `group_size` 0, all rows form one group. All weights, pixels and targets are zero.
   Images(Blank, const Graph& the_graph, std::int64_t row_count, std::int64_t group_size = 0, int threads = 2)
       : graph(the_graph), rows(row_count), group(group_size == 0 ? row_count : group_size) {
     backend = make_cpu_backend(threads);
@@ -94,8 +94,8 @@ struct Images {
     pass.first_row = 32;
   }
 
-  // Every tensor gets random values; the last norms of blocks, which start at zero, become weak as they are in real
-  // training, or stay there. No ReLU is near its kink.
+  // Every tensor gets random values. The last norms of blocks, which start at zero, get small values as in real
+  // training, or stay zero with `zero_gammas`. No ReLU is near its kink.
   Images(const Graph& the_graph, std::int64_t row_count, std::int64_t group_size = 0, int threads = 2,
          bool zero_gammas = false)
       : Images(Blank{}, the_graph, row_count, group_size, threads) {
@@ -114,7 +114,7 @@ struct Images {
             static_cast<float>(positive ? share * std::exp(0.3 * normal) : 0.2 * normal);
       }
     }
-    // Logits of about 1 instead of 0.1: a softmax far from uniform.
+    // Scales the logits from about 0.1 to about 1, so that the softmax is far from uniform.
     const Parameter& last = table.all().front();
     if (graph.has_batch_norm() && last.initial == InitialValues::normal)
       for (std::int64_t i = 0; i < last.count; ++i) initial[static_cast<std::size_t>(last.offset + i)] *= 20;
@@ -132,7 +132,7 @@ struct Images {
     backend->copy_from_host(initial, *weights, 0);
   }
 
-  // `micro_batch` 0: all rows.
+  // With `micro_batch` 0, a pass takes all rows.
   std::unique_ptr<Program> program(Precision precision = Precision::fp32, PassMode mode = PassMode::training,
                                    std::int64_t micro_batch = 0) {
     micro_batch = micro_batch == 0 ? rows : micro_batch;
@@ -142,7 +142,7 @@ struct Images {
     return p;
   }
 
-  // The pass over `count` rows from row `first` on.
+  // The pass over the rows of one micro-batch, from row `first` on.
   TestPass part(std::int64_t first) const {
     TestPass result = pass;
     result.inputs += first * graph.input_bytes();
@@ -156,7 +156,7 @@ struct Images {
   }
 };
 
-// |a - b| / |b| of one tensor, or of the whole vector.
+// Returns |a - b| / |b| of one tensor or of the whole vector.
 template <class A, class B>
 double relative_difference(const A* a, const B* b, std::int64_t count) {
   double difference = 0, norm = 0;
@@ -168,7 +168,7 @@ double relative_difference(const A* a, const B* b, std::int64_t count) {
   return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
 }
 
-// Every tensor of a flat vector within `tolerance` of its own norm.
+// Expects every tensor of a flat vector to agree within `tolerance` of its norm.
 template <class A, class B>
 void expect_same_tensors(const ParameterTable& table, const A* a, const B* b, double tolerance) {
   for (const Parameter& p : table.all())

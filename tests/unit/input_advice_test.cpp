@@ -1,4 +1,4 @@
-// Which input a node needs, and how many loader threads.
+// Tests the advice on input: which kind of input a node needs, and how many loader threads.
 #include "bench/input_advice.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace ringtrain {
 namespace {
 
-// 971 crops/s a core were measured: 4 ranks with 2 loader threads each on 16 cores.
+// The measured rate is 971 crops/s per core, with 4 ranks of 2 loader threads each on 16 cores.
 NodeInput jpegs(int cores = 16) {
   return {.samples_per_second = 8 * 971.0,
           .bytes_per_second = 2e9,
@@ -26,7 +26,7 @@ TEST(InputAdvice, ThreadsAreThoseOfTheWantedRateWholeOnEveryRank) {
   EXPECT_EQ(a.free_cores, 12);
   EXPECT_TRUE(a.loaders_do);
   EXPECT_FALSE(input_advice(jpegs(15), 8000).loaders_do);
-  EXPECT_EQ(input_advice(jpegs(), 2 * 4 * 971).threads_per_rank, 2);  // exactly
+  EXPECT_EQ(input_advice(jpegs(), 2 * 4 * 971).threads_per_rank, 2);  // exactly two threads' rate
 }
 
 TEST(InputAdvice, ThreadsThatShareACoreAreNotFaster) {

@@ -90,7 +90,7 @@ TEST(BilinearResizer, TheProcessorsKernelsEqualThePortableOnes) {
   }
 }
 
-// Whether the rows that JpegReader gives are those of the image.
+// Returns whether JpegReader gives the rows of the image.
 ::testing::AssertionResult reads(const Bytes& bytes, const Image& whole, const PixelBox& box) {
   JpegReader reader(bytes);
   reader.start(box, 7);
@@ -107,7 +107,7 @@ TEST(BilinearResizer, TheProcessorsKernelsEqualThePortableOnes) {
   return ::testing::AssertionSuccess();
 }
 
-// Small numbers from a large state; good enough to choose boxes.
+// Returns a random number below `count`. It is good enough to choose boxes.
 std::int64_t below(std::int64_t count, std::uint64_t& state) {
   state = state * 6364136223846793005u + 1442695040888963407u;
   return static_cast<std::int64_t>((state >> 33) % static_cast<std::uint64_t>(count));

@@ -1,4 +1,4 @@
-// The CPU kernels of every instruction set that this CPU has, against the standard library in double precision.
+// Compares the CPU kernels of every instruction set that this CPU has with the standard library in double precision.
 #include "backend/cpu/kernels.h"
 
 #include <gtest/gtest.h>
@@ -54,8 +54,8 @@ TEST(Math, SigmoidIsWithin2e7) {
 
 TEST(Math, Bf16RoundsToNearestEvenAndKeepsNotFiniteValues) {
   EXPECT_EQ(from_float<BFloat16>(1.0f).bits, 0x3f80);
-  EXPECT_EQ(from_float<BFloat16>(1.00390625f).bits, 0x3f80);  // half way: to even
-  EXPECT_EQ(from_float<BFloat16>(1.01171875f).bits, 0x3f82);  // half way: to even
+  EXPECT_EQ(from_float<BFloat16>(1.00390625f).bits, 0x3f80);  // a tie goes to even
+  EXPECT_EQ(from_float<BFloat16>(1.01171875f).bits, 0x3f82);  // a tie goes to even
   EXPECT_EQ(from_float<BFloat16>(1.004f).bits, 0x3f81);
   EXPECT_TRUE(std::isinf(to_float(from_float<BFloat16>(INFINITY))));
   EXPECT_TRUE(std::isnan(to_float(from_float<BFloat16>(NAN))));
@@ -97,8 +97,8 @@ TEST(Kernels, DropoutIsAFunctionOfTheGlobalRow) {
   EXPECT_NE(0, std::memcmp(whole.data() + 4 * 96, half.data(), half.size()));
 }
 
-// The counter of short sequences is that of earlier versions, so that their runs can be repeated; long ones must not
-// meet it again.
+// Short sequences must keep the counters of earlier versions, so that old runs can be repeated. Long sequences must not
+// use these counters again.
 TEST(Kernels, DropoutCountersOfLongSequencesAreNewAndThoseOfShortOnesAreAsBefore) {
   const auto before = [](std::int64_t step, std::int64_t layer, std::int64_t row, std::int64_t time,
                          std::int64_t block) {
@@ -124,7 +124,7 @@ TEST(Kernels, DropoutCountersOfLongSequencesAreNewAndThoseOfShortOnesAreAsBefore
   EXPECT_EQ(seen.size(), places);
 }
 
-// The vectorised loops must give what the scalar formula gives, up to contraction.
+// The vectorised loops must give the results of the scalar formula, except for contraction.
 TEST(Kernels, CrossEntropyMatchesDoublePrecision) {
   const std::int64_t classes = 31, width = 32, rows = 40;
   std::vector<float> logits(static_cast<std::size_t>(rows * width)), bias(static_cast<std::size_t>(width), -1e30f);
@@ -218,7 +218,7 @@ void lstm_matches_on_every_isa(double tolerance) {
         const double cell = fg * static_cast<double>(c0[at]) + i * g;
         ASSERT_NEAR(c[at], cell, 1e-6) << isa_name(isa);
         ASSERT_NEAR(to_float(out[at]), o * std::tanh(cell), tolerance) << isa_name(isa);
-        // Backward of the stored (rounded) activations.
+        // The backward pass starts from the stored (rounded) activations.
         const auto a = [&](std::size_t k) { return static_cast<double>(to_float(activated[r * 4 * h + k * h + j])); };
         const double t = std::tanh(static_cast<double>(c[at])), dh = static_cast<double>(d_out[at]);
         const double dc = 0.25 + dh * a(3) * (1 - t * t);

@@ -1,5 +1,5 @@
-// The optimizers for large batches, on the CPU and on a device: against a float64 program (tests/golden/
-// make_large_batch.py), and what is special about each.
+// Tests the optimizers for large batches, on the CPU and on a device. They are compared with a float64 program
+// (tests/golden/make_large_batch.py). Other tests check what is special about each optimizer.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// 20 steps, across two changes of the rate and a step that is skipped just where the rate changes; with a loss scale.
+// Runs 20 steps with a loss scale, across two changes of the rate and a skipped step at which the rate changes.
 TEST(LargeBatch, OptimizersAreTheFloat64Programs) {
   constexpr float loss_scale = 8;
   const json all = golden("large_batch.json");
@@ -79,7 +79,8 @@ double norm(std::span<const double> values) {
       std::transform_reduce(values.begin(), values.end(), 0.0, std::plus<>(), [](double x) { return x * x; }));
 }
 
-// MLPerf's convergence points need it: biases and norms see the rate itself, 17 and more, and never their ratio.
+// MLPerf's convergence points need this. Biases and norms use the rate itself, which is 17 and more, without a trust
+// ratio.
 TEST(LargeBatch, LarsMovesBiasesAndNormsAtTheFullRateWithoutDecay) {
   const ParameterTable table = two_layers();
   on_cpu_and_device([&](Backend& backend) {
@@ -120,7 +121,7 @@ TEST(LargeBatch, TrustRatiosAreReportedWhenAskedForOfAppliedUpdates) {
       EXPECT_EQ(ratios[2], 1);
       const auto weights = std::span(before).subspan(300, 21000), slope = std::span(gradient).subspan(300, 21000);
       double expected = 0.02 * norm(weights) / (norm(slope) + 0.1 * norm(weights));
-      if (kind == "lamb") {  // Adam's first direction is the gradient's sign
+      if (kind == "lamb") {  // Adam's first direction is the sign of the gradient
         std::vector<double> direction;
         for (std::size_t i = 0; i < weights.size(); ++i)
           direction.push_back(slope[i] / (std::abs(slope[i]) + 1e-8) + 0.1 * weights[i]);
@@ -136,7 +137,7 @@ TEST(LargeBatch, TrustRatiosAreReportedWhenAskedForOfAppliedUpdates) {
   });
 }
 
-// One optimizer after another on the same device, with other ranges: each has the ratios of its own.
+// Several optimizers with other ranges run one after another on the same device. Each must have its own ratios.
 TEST(LargeBatch, OptimizersOfOneDeviceKeepTheirRatiosApart) {
   ParameterTable small;
   small.append({"w", {64}, ParameterKind::weight, InitialValues::constant, 0});
@@ -185,7 +186,7 @@ TEST(LargeBatch, RmspropGivesWayToSgdOnOneCurveWithoutAJump) {
   }
 }
 
-// Every tensor has its own state "z", but batch norm's statistics have no average of their own.
+// Every tensor has its own state "z". The running statistics of batch norm have no average of their own.
 TEST(LargeBatch, TheEvaluatedWeightsHaveTheStatisticsOfTheTrainedOnes) {
   const ParameterTable table = two_layers();
   on_cpu_and_device([&](Backend& backend) {

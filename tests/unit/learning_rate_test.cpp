@@ -1,4 +1,5 @@
-// The learning rate at its corners, against values written by hand from the papers' formulas.
+// Tests the learning rate at the corners of its schedules. The expected values follow from the papers' formulas,
+// written out by hand.
 #include "optim/learning_rate.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,8 @@
 namespace ringtrain {
 namespace {
 
-// Goyal et al. 2017: batch 8192, reference 0.1 at 256, ImageNet's 1,281,167 images: 156 whole steps per epoch.
+// Goyal et al. 2017 use batch 8192, a reference of 0.1 at 256, and ImageNet's 1,281,167 images, which are 156 whole
+// steps per epoch.
 LearningRateConfig goyal() {
   LearningRateConfig config;
   config.base = 0.1;
@@ -95,7 +97,7 @@ TEST(LearningRate, LegwStretchesWarmUpEpochsByTheBatchAndSoKeepsItsSteps) {
   config.scaling = "legw";
   config.warmup_epochs = 0.5;
   config.warmup_from = "zero";
-  // 16 times the batch: 1600 / 16 steps per epoch, 8 epochs of warm-up in place of 0.5.
+  // With 16 times the batch, an epoch has 1600 / 16 steps, and the warm-up takes 8 epochs, not 0.5.
   EXPECT_EQ(warmup_steps(config, {256, 1600, 0}), 800);
   EXPECT_EQ(warmup_steps(config, {4096, 100, 0}), 800);
   EXPECT_DOUBLE_EQ(learning_rate(config, {4096, 100, 0}, 400), 0.004);
@@ -159,7 +161,7 @@ LearningRateConfig with_points(const std::vector<EpochFactor>& points) {
   return config;
 }
 
-// FFCV's rn50 configurations: up to the peak in two epochs, then down to zero.
+// FFCV's rn50 configurations go up to the peak in two epochs, then down to zero.
 TEST(LearningRate, PointsAreJoinedByStraightLines) {
   const LearningRateConfig config = with_points({{0, 0}, {2, 1}, {16, 0}});
   const ScheduleContext context{4096, 10, 160};
@@ -173,7 +175,7 @@ TEST(LearningRate, PointsAreJoinedByStraightLines) {
   EXPECT_EQ(learning_rate(config, context, 1000), 0);
 }
 
-// Akiba et al. 2017: 0.5, 0.075, 0.01 and 0.001 of the scaled rate for 40, 30, 15 and 5 epochs.
+// Akiba et al. 2017 use 0.5, 0.075, 0.01 and 0.001 of the scaled rate for 40, 30, 15 and 5 epochs.
 TEST(LearningRate, TwoPointsAtAnEpochAreAJump) {
   LearningRateConfig config =
       with_points({{0, 0.5}, {40, 0.5}, {40, 0.075}, {70, 0.075}, {70, 0.01}, {85, 0.01}, {85, 0.001}});
@@ -213,7 +215,7 @@ TEST(LearningRate, PointsRoundToTheNearestStep) {
   EXPECT_EQ(learning_rate(config, context, 11), 0);
 }
 
-// After the batch has doubled, 6 updates take as long as 12: the rate follows the samples.
+// After the batch has doubled, 6 updates cover as many samples as 12 did. The rate follows the samples.
 TEST(LearningRate, PointsFollowThePositionWhereTheBatchChanges) {
   const LearningRateConfig config = with_points({{0, 1}, {2, 0}});
   const ScheduleContext context{64, 10, 0};
@@ -239,8 +241,8 @@ TEST(LearningRate, AnEpochOfOneRateHasThatOfItsFirstStep) {
   }
 }
 
-// lr_cosine_policy of NVIDIA's DeepLearningExamples: base (e + 1) / W in epoch e of the warm-up, then the cosine of
-// (e - W) / (epochs - W).
+// This is lr_cosine_policy of NVIDIA's DeepLearningExamples: base (e + 1) / W in epoch e of the warm-up, then the
+// cosine of (e - W) / (epochs - W).
 TEST(LearningRate, AnEpochOfOneRateIsNvidias) {
   LearningRateConfig config;
   config.base = 0.256;
@@ -259,10 +261,10 @@ TEST(LearningRate, AnEpochOfOneRateIsNvidias) {
   }
 }
 
-// The epoch that the warm-up ends in has the peak, not more.
+// The epoch in which the warm-up ends has the peak rate, not more.
 TEST(LearningRate, AWarmUpOfAFractionOfAnEpochEndsAtThePeak) {
   LearningRateConfig config = simple("constant");
-  config.warmup_steps = 50;  // of 20 in an epoch
+  config.warmup_steps = 50;  // an epoch has 20 steps
   config.every = "epoch";
   EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 19), 0.2);
   EXPECT_DOUBLE_EQ(learning_rate(config, simple_run, 20), 0.4);
@@ -279,7 +281,7 @@ TEST(LearningRate, SchedulesWithoutMilestonesHaveNoJump) {
       config.warmup_from = from;
       for (int step = 0; step < 120; ++step)
         EXPECT_LE(std::abs(learning_rate(config, simple_run, step + 1) - learning_rate(config, simple_run, step)),
-                  1.0 / 10 + 1e-12)  // the slope of the warm-up, the steepest part
+                  1.0 / 10 + 1e-12)  // the warm-up is the steepest part
             << schedule << " from " << from << " at step " << step;
     }
 }

@@ -1,4 +1,5 @@
-// The loader where the batch changes: the same samples in the same order, each once, on any number of ranks.
+// Tests the loader in runs whose batch changes. Any number of ranks must give the same samples in the same order, each
+// once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ constexpr std::int64_t side = 8, samples = 101;
 
 using Labels = std::vector<std::int32_t>;
 
-// One update's rows, put together from all ranks.
+// The rows of one update, joined from all ranks.
 struct Update {
   std::int64_t epoch = 0, offset = 0, counted = 0;
   Labels labels;
@@ -26,7 +27,7 @@ struct Update {
 
 class LoaderCourse : public WithFolder {
  protected:
-  // Labels are the samples' numbers, so that targets say which sample a row is.
+  // Labels are the numbers of the samples, so targets say which sample a row holds.
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(WithFolder::SetUp());
     images_ = raw_images(samples, side, side);
@@ -102,14 +103,14 @@ Labels order_of(std::int64_t epoch, std::int64_t count) {
   return labels;
 }
 
-// Within epoch 0 after three updates, and at epoch 2.
+// The batch grows after three updates of epoch 0, and again at epoch 2.
 const BatchCourse grows{samples, false, {{.batch = 12}, {.offset = 36, .batch = 24}, {.epoch = 2, .batch = 60}}};
 
 TEST_F(LoaderCourse, ASchedulesSamplesAreThoseOfAConstantBatchInTheSameOrder) {
   const std::vector<Update> expected = updates(grows, 1, 4, 4);
   for (const auto& [ranks, micro] : {std::pair<std::int64_t, std::int64_t>{1, 12}, {1, 1}, {2, 3}, {2, 6}, {4, 3}})
     EXPECT_TRUE(updates(grows, ranks, micro, 4) == expected) << ranks << " ranks, micro-batch " << micro;
-  // The three updates of 12 and two of 24; four of 24; one of 60, twice.
+  // Epoch 0 has three updates of 12 and two of 24, epoch 1 has four of 24, and epochs 2 and 3 have one of 60 each.
   EXPECT_EQ(of_epoch(expected, 0), order_of(0, 84));
   EXPECT_EQ(of_epoch(expected, 1), order_of(1, 96));
   EXPECT_EQ(of_epoch(expected, 2), order_of(2, 60));
@@ -164,7 +165,7 @@ TEST_F(LoaderCourse, WithASmallerLastBatchEverySampleCountsOnceAnEpoch) {
   }
 }
 
-// Batch norm takes them into its statistics.
+// Batch norm includes these rows in its statistics.
 TEST_F(LoaderCourse, TheOtherRowsOfASmallerBatchAreTheEpochsFirstImages) {
   LoaderPlan plan = plan_of(0, 1, 12);
   plan.course = constant_course(12, samples, true);

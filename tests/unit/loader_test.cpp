@@ -1,4 +1,5 @@
-// The loader: the same global batches on any number of ranks, shards and threads; every sample once; seek = continue.
+// Tests the loader. Any number of ranks, shards and threads must give the same global batches, with every sample once.
+// A seek must equal reading on.
 #include "data/loader.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +30,7 @@ using Bytes = std::vector<std::uint8_t>;
 
 class LoaderTest : public WithFolder {
  protected:
-  // 1,500-odd rows whose content tells them apart well enough.
+  // About 1,500 rows with contents that differ enough.
   std::shared_ptr<const TextDataset> names(std::int64_t shards = 2) const {
     std::ofstream out(path("names.txt"));
     for (int i = 0; i < 300; ++i) {
@@ -92,7 +93,7 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
-// The global batches of `steps` steps, put together from all ranks' micro-batches.
+// Joins the micro-batches of all ranks into the global batches of `steps` steps.
 std::vector<Step> global_steps(const std::shared_ptr<const TextDataset>& dataset, const LoaderPlan& plan,
                                std::int64_t ranks, std::int64_t micro_batches, std::int64_t steps,
                                std::int64_t epoch = 0, std::int64_t first = 0) {
@@ -126,7 +127,7 @@ TEST_F(LoaderTest, RanksMicroBatchesThreadsAndShardsDoNotChangeTheGlobalBatches)
     std::vector<Step> expected;
     for (const std::int64_t shards : {1, 2, 3, 7}) {
       const auto dataset = rows ? names(shards) : text(20011, shards);
-      const std::int64_t steps = 2 * steps_per_epoch(dataset->index(), plan) + 3;  // into the third epoch
+      const std::int64_t steps = 2 * steps_per_epoch(dataset->index(), plan) + 3;  // reaches the third epoch
       for (const std::int64_t ranks : {1, 2, 3, 4}) {
         plan.threads = ranks;
         plan.prefetch = 1 + shards;
@@ -192,7 +193,7 @@ TEST_F(LoaderTest, MaskedBlanksAreCountedOverTheWholeStep) {
   }
 }
 
-// What was counted ahead for the smaller batch at the same place does not stand.
+// The loader has counted ahead for the smaller batch at the same place. It must count again.
 TEST_F(LoaderTest, MaskedBlanksAreCountedAnewWhereTheBatchChanges) {
   const auto dataset = names();
   LoaderPlan plan = part_of(plan_of(TextOrder::rows, 8, 24), 0, 1, 3);
@@ -200,7 +201,7 @@ TEST_F(LoaderTest, MaskedBlanksAreCountedAnewWhereTheBatchChanges) {
   plan.prefetch = 12;
   Loader loader(dataset, plan);
   for (int pass = 0; pass < 3; ++pass) loader.next();
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it has read ahead
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // lets it read ahead
   loader.seek(0, 24, 48);
   std::int64_t stated = 0, found = 0;
   for (int pass = 0; pass < 6; ++pass) {
@@ -239,7 +240,7 @@ TEST_F(LoaderTest, EvaluationTakesEverySampleOnceOnAnyNumberOfRanks) {
             whole.push_back(static_cast<std::uint8_t>(micro.targets[8 * row + 7]));
             taken.insert(whole);
           }
-          for (const std::uint8_t id : micro.inputs) ASSERT_LT(id, 31);  // padding rows too
+          for (const std::uint8_t id : micro.inputs) ASSERT_LT(id, 31);  // padding rows must be valid, too
         }
       }
       EXPECT_EQ(valid, dataset->index().total);
@@ -303,7 +304,7 @@ TEST_F(LoaderTest, StreamsContinueWhereTheyStopped) {
       for (std::size_t i = 0; i < 7; ++i) streams[row].push_back(static_cast<std::uint8_t>(batch.targets[row * 7 + i]));
     }
   }
-  EXPECT_TRUE(loader.next().resets_state);  // the next epoch
+  EXPECT_TRUE(loader.next().resets_state);  // the next epoch begins
   for (std::int64_t row = 0; row < 6; ++row) {
     Bytes expected(static_cast<std::size_t>(7 * steps + 1));
     dataset->read_text(row * piece, expected);
@@ -357,7 +358,7 @@ TEST_F(LoaderTest, SeekGivesWhatContinuingWouldHaveGiven) {
     Loader loader(dataset, plan);
     for (std::int64_t i = 0; i < 3 * (2 * steps + 2); ++i) all.push_back(take(loader));
     for (const std::int64_t start : {std::int64_t{1}, steps - 1, steps, steps + 1, std::int64_t{0}}) {
-      loader.seek(start / steps, start % steps * plan.global_batch);  // also from the middle of prefetching
+      loader.seek(start / steps, start % steps * plan.global_batch);  // also in the middle of prefetching
       for (std::size_t i = 0; i < 7; ++i)
         EXPECT_TRUE(take(loader) == all[static_cast<std::size_t>(3 * start) + i]) << start;
     }
@@ -366,7 +367,7 @@ TEST_F(LoaderTest, SeekGivesWhatContinuingWouldHaveGiven) {
   }
 }
 
-// A batch that changed in the middle of an epoch leaves an offset that is no multiple of the new one.
+// When a batch changes in the middle of an epoch, the offset may not be a multiple of the new batch.
 TEST_F(LoaderTest, AnEpochMayBeTakenUpAtAnySampleAndTheNextOneBeginsAtItsFirst) {
   const auto dataset = names();
   const LoaderPlan small = plan_of(TextOrder::rows, 8, 6), large = plan_of(TextOrder::rows, 8, 24);

@@ -1,4 +1,5 @@
-// Errors in batches that the loader has read ahead and nobody takes: told once, as a warning, and by no exception.
+// Tests errors in batches that the loader has read ahead and that are never used. The loader reports them once, as a
+// warning, and throws nothing.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::int64_t batch = 4, first_bad = 3 * batch;
 
-// Every sample from first_bad on cannot be read; `failed` counts them.
+// A source that fails to read every sample from first_bad on. `failed` counts the failures.
 struct BadSource : BatchSource {
   struct Filler : BatchFiller {
     explicit Filler(std::atomic<int>& count) : failed(count) {}
@@ -43,7 +44,7 @@ class UnusedBatch : public WithFolder {
     plan.image.size = 8;
     plan.image.resize = 0;
     plan.global_batch = plan.rows = plan.micro_batch = batch;
-    plan.evaluation = true;  // natural order
+    plan.evaluation = true;  // keeps the stored order
     plan.prefetch = 4;
     failed_ = 0;
     return std::make_unique<Loader>(std::make_shared<ImageDataset>(read_dataset_index(path("set"))), plan,
@@ -55,7 +56,7 @@ class UnusedBatch : public WithFolder {
       std::this_thread::yield();
     EXPECT_GE(failed_, 2 * batch);
   }
-  // What `action` writes to stderr.
+  // Returns the text that `action` writes to stderr.
   template <class Action>
   static std::string said(const Action& action) {
     testing::internal::CaptureStderr();

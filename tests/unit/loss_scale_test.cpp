@@ -16,7 +16,7 @@ TEST(LossScale, HalvesAtAnOverflowAndDoublesAfterSoManyUpdatesInARow) {
   LossScale scale({.initial = 1024, .growth_steps = 3});
   EXPECT_TRUE(scale.advance(true));
   EXPECT_TRUE(scale.advance(true));
-  EXPECT_TRUE(scale.advance(false));  // the row is broken
+  EXPECT_TRUE(scale.advance(false));  // the row of good steps is broken
   EXPECT_EQ(scale.value(), 512);
   for (int i = 0; i < 2; ++i) scale.advance(true);
   EXPECT_EQ(scale.value(), 512);
@@ -35,7 +35,7 @@ TEST(LossScale, GivesUpWhenNoScaleMakesTheGradientFinite) {
   LossScale scale({.initial = 4, .growth_steps = 100});
   int overflows = 0;
   while (scale.advance(false)) ASSERT_LT(++overflows, 100);
-  EXPECT_EQ(overflows, 16);  // 4 x 2^-16 = 2^-14 was the last one tried
+  EXPECT_EQ(overflows, 16);  // the last scale was 4 x 2^-16 = 2^-14
 }
 
 TEST(LossScale, GoesOnAsIfItHadNeverStopped) {

@@ -1,4 +1,4 @@
-// memory.limit_gib and memory.recompute: what the plan chooses, against exhaustive search.
+// Compares the choices of memory.limit_gib and memory.recompute with exhaustive search.
 #include "run/memory_plan.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ class MemoryPlanOnAGpu : public MemoryPlan {
 
 const std::string all = "[conv1, layer1, layer2, layer3, layer4]";
 
-// More rows do not always take more bytes: a processor's kernels for them may need less room.
+// More rows do not always need more memory, because a processor's kernels for them may need less workspace.
 TEST_F(MemoryPlan, AnOpenMicroBatchIsTheLargestThatFits) {
   for (const std::string& recompute : {std::string("none"), all}) {
     std::map<std::int64_t, std::int64_t> needed;
@@ -86,7 +86,7 @@ TEST_F(MemoryPlan, RecomputationMakesRoomForLargerMicroBatches) {
   EXPECT_LT(bytes_at(64, all), half);
 }
 
-// Of all 512 sets of blocks none that fits is much cheaper.
+// Among all 512 sets of blocks, no set that fits costs much less.
 TEST_F(MemoryPlan, AutoRecomputesNoMoreThanItMust) {
   const std::int64_t none = bytes_at(32, "none"), least = bytes_at(32, all);
   const auto automatic = [&](double share) {
@@ -103,7 +103,7 @@ TEST_F(MemoryPlan, AutoRecomputesNoMoreThanItMust) {
     EXPECT_LE(recomputed_flops(p), before) << share;
     before = recomputed_flops(p);
     EXPECT_EQ(p.batch.micro_batch, 32);
-    // Without any one of them it does not fit.
+    // If any one of these blocks is not recomputed, the plan does not fit.
     for (const Block& block : p.graph.blocks()) {
       if (!block.recomputed) continue;
       RunPlan less = p;
@@ -149,7 +149,7 @@ TEST_F(MemoryPlan, SaysWhatWouldFit) {
   EXPECT_NE(error.find("memory.offload"), std::string::npos) << error;
 }
 
-// Overhead is an estimate there, and counts.
+// On a GPU the overhead is an estimate, which counts as well.
 TEST_F(MemoryPlanOnAGpu, AnOpenMicroBatchIsTheLargestThatFits) {
   for (const std::string& recompute : {std::string("none"), all})
     for (const std::int64_t micro : {8, 32}) {
@@ -191,7 +191,7 @@ TEST_F(MemoryPlanOnAGpu, WhatIsOffloadedMakesRoomForLargerMicroBatches) {
   EXPECT_NE(text.find("of activations a pass wait in the host's memory"), std::string::npos) << text;
   EXPECT_NE(text.find("offload nothing"), std::string::npos) << text;
 
-  // A micro-batch that is asked for may cost time.
+  // If the experiment sets the micro-batch, offloading may cost time.
   const std::int64_t hidden = bytes(plan({"batch.global=64", "batch.micro=64", "memory.offload=true"}));
   const std::string tight = limit(hidden - 100'000);
   EXPECT_NE(error_of({"batch.global=64", "batch.micro=64", tight}), "no error");

@@ -1,4 +1,4 @@
-// The models against their papers' and torchvision's tables: parameters, names, shapes, FLOPs, initial values.
+// Compares the models with their papers' and torchvision's tables: parameters, names, shapes, FLOPs and initial values.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,13 +24,14 @@ TEST(Models, HaveTorchvisionsNumbersOfParameters) {
   ModelConfig config;
   config.dropout = 0.5;
   EXPECT_EQ(alexnet(config, image_shape(224, 1000), {}).parameters().count(), 61100840);
-  // 3 x 3 convolutions of 3, 32, 64, 128 channels and biases, then 128 x 4 x 4 to 10.
+  // There are 3 x 3 convolutions from 3 to 32, 64 and 128 channels with biases, then a dense layer from 128 x 4 x 4 to
+  // 10.
   EXPECT_EQ(cnn({}, image_shape(32, 10), {}).parameters().count(), 896 + 18496 + 73856 + 20490);
 }
 
 TEST(Models, HaveTorchvisionsTensors) {
   const ParameterTable table = imagenet_resnet(50).parameters();
-  EXPECT_EQ(table.all().size(), 161u + 2 * 53);  // and running mean and variance of 53 norms
+  EXPECT_EQ(table.all().size(), 161u + 2 * 53);  // plus running mean and variance of 53 norms
   const auto shape = [&](const char* name) { return table.find(name).shape; };
   using Shape = std::vector<std::int64_t>;
   EXPECT_EQ(shape("conv1.weight"), (Shape{64, 3, 7, 7}));
@@ -44,7 +45,7 @@ TEST(Models, HaveTorchvisionsTensors) {
 
 TEST(Models, ResNet50Is4089MillionMultiplicationsAndStrideLiesInTheThreeByThree) {
   const Graph graph = imagenet_resnet(50);
-  EXPECT_EQ(graph.forward_flops_per_sample(), 2 * std::int64_t{4089184256});  // 3,858 million with version 1's stride
+  EXPECT_EQ(graph.forward_flops_per_sample(), 2 * std::int64_t{4089184256});  // version 1 has 3,858 million
   for (const Node& node : graph.nodes()) {
     const auto* conv = std::get_if<Convolution>(&node.operation);
     if (conv == nullptr || conv->stride == 1 || conv->kernel > 1) continue;
@@ -78,7 +79,7 @@ TEST(Models, StartAsTheirPapersSay) {
       EXPECT_NEAR(square / expected, 1, 0.05) << p.name;
       EXPECT_LT(std::abs(mean), 0.05 * std::sqrt(expected)) << p.name;
     } else {
-      EXPECT_EQ(square, mean * mean) << p.name;  // constant
+      EXPECT_EQ(square, mean * mean) << p.name;  // all elements are equal
       if (p.name.ends_with("bn3.weight") && mean == 0)
         zero_gammas.insert(p.name);
       else
@@ -105,7 +106,7 @@ TEST(Models, AResNetOfVersion1Is3858MillionMultiplicationsWithTheSameTensors) {
             imagenet_resnet(18).forward_flops_per_sample());
 }
 
-// 1,152 biases of convolutions make place for as many gammas and betas.
+// 1,152 biases of convolutions are replaced by as many gammas and betas.
 TEST(Models, AlexNetWithNormsHasTensorsNamedAsVgg16Bn) {
   ModelConfig config;
   config.kind = "alexnet";
@@ -151,8 +152,8 @@ double largest(std::span<const float> values) {
   return most;
 }
 
-// Of a normal that is cut off at 2 deviations, the edge lies at 2 / 0.8796 of its own deviation; the fourth moment is
-// 1.7996 / 0.7737^2 = 2.365 times the squared second (a normal's: 3).
+// A normal distribution that is cut off at 2 deviations ends at 2 / 0.8796 of its own deviation. Its fourth moment is
+// 1.7996 / 0.7737^2 = 2.365 times its squared second moment (3 for a whole normal distribution).
 TEST(Models, TruncatedNormalsHaveTheVarianceOfHeAndEndAtTwoDeviations) {
   for (const char* kind : {"resnet", "alexnet"}) {
     ModelConfig config;
@@ -183,7 +184,7 @@ TEST(Models, TruncatedNormalsHaveTheVarianceOfHeAndEndAtTwoDeviations) {
   }
 }
 
-// char-rnn: every weight and bias in +-0.08, but the forget gates' b_ih.
+// char-rnn draws every weight and bias from +-0.08, except the forget gates' b_ih.
 TEST(Models, CharRnnStartsUniformWithOneInTheForgetGates) {
   ModelConfig config;
   config.hidden = 128;
@@ -195,7 +196,7 @@ TEST(Models, CharRnnStartsUniformWithOneInTheForgetGates) {
   text.sequence = 50;
   text.vocabulary = 65;
   const Start s = start_of(config, text);
-  EXPECT_EQ(s.table.count(), 240321);  // its cells have biases twice, too
+  EXPECT_EQ(s.table.count(), 240321);  // its cells have two biases each, too
   for (const Parameter& p : s.table.all()) {
     std::vector<float> values(s(p.name).begin(), s(p.name).end());
     if (p.name.find("bias_ih") != std::string::npos) {

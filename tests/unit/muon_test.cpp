@@ -1,5 +1,5 @@
-// Muon, on the CPU and on a device: against a float64 program that torch.optim.Muon comes near (tests/golden/
-// make_muon.py), and what is its own: which tensors are matrices, and how ranks share them.
+// Tests Muon on the CPU and on a device. It is compared with a float64 program that is close to torch.optim.Muon
+// (tests/golden/make_muon.py). Other tests check which tensors are matrices and how ranks share them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,8 +27,9 @@ ParameterTable table_of(const json& tensors) {
   return table;
 }
 
-// 20 steps, across changes of the rate and a step that is skipped just where the rate changes; with a loss scale.
-// Matrices wide, tall and square, convolutions; norms, biases, the first and the last layer by AdamW and by SGD.
+// Runs 20 steps with a loss scale, across changes of the rate and a skipped step at which the rate changes. Muon's
+// matrices are wide, tall and square, and some are convolutions. AdamW or SGD updates the norms, the biases, and the
+// first and the last layer.
 TEST(Muon, IsTheFloat64Program) {
   constexpr float loss_scale = 8;
   const json all = golden("muon.json");
@@ -70,7 +71,7 @@ std::vector<float> drawn(std::int64_t count, std::uint64_t key) {
   return result;
 }
 
-// In double, row by row.
+// Computes in double, row by row.
 std::vector<double> orthogonal(std::span<const float> u, std::int64_t rows, std::int64_t columns) {
   std::vector<double> x(u.begin(), u.end());
   double norm = 0;
@@ -78,7 +79,7 @@ std::vector<double> orthogonal(std::span<const float> u, std::int64_t rows, std:
   for (double& v : x) v /= std::max(std::sqrt(norm), 1e-7);
   const bool tall = rows > columns;
   const std::int64_t s = std::min(rows, columns), l = std::max(rows, columns);
-  const auto at = [&](std::int64_t i, std::int64_t j) -> double& {  // of the wide form
+  const auto at = [&](std::int64_t i, std::int64_t j) -> double& {  // element of the wide form
     return x[static_cast<std::size_t>(tall ? j * columns + i : i * columns + j)];
   };
   for (int step = 0; step < 5; ++step) {
@@ -133,7 +134,7 @@ TEST(Muon, MatricesAreOrthogonalisedAsInDouble) {
   });
 }
 
-// What lets any number of ranks and threads share the matrices.
+// This property lets any number of ranks and threads share the matrices.
 TEST(Muon, AMatrixHasTheSameBitsOnAnyNumberOfThreadsAndBesideAnyOthers) {
   const std::vector<float> before = drawn(shapes_size, 5);
   const auto made = [&](int threads, bool apart) {
@@ -160,7 +161,7 @@ TEST(Muon, TakesTheMemoryThatItSaysAndNoneBefore) {
     orthogonalizer->allocate();
     EXPECT_EQ(backend.allocated_bytes() - before, orthogonalizer->bytes());
     EXPECT_GT(orthogonalizer->bytes(), 4 * 70 * 48);
-    backend.make_orthogonalizer({})->allocate();  // a rank that has no share
+    backend.make_orthogonalizer({})->allocate();  // a rank without a share
   });
 }
 
@@ -172,7 +173,7 @@ std::set<std::string> others_of(const Graph& graph) {
   return names;
 }
 
-// All other weights are Muon's, and nothing else is.
+// All other weights are Muon's, and no other parameters are.
 TEST(Muon, TheFirstAndTheLastLayerOfEveryModelHaveAnotherOptimizer) {
   using Names = std::set<std::string>;
   const std::vector<double> mean = {0.5, 0.5, 0.5}, std = {0.25, 0.25, 0.25};

@@ -1,5 +1,5 @@
-// The NCCL communicator of one rank, on a host device whose streams run in any order that events allow. The other ranks
-// are numbers that the test adds.
+// Tests the NCCL communicator of one rank, on a host device whose streams run in any order that events allow. The other
+// ranks are numbers that the test adds.
 #include "cluster/nccl_communicator.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using cuda::Type;
 
 constexpr std::int64_t kCount = 1000;
 
-// Keeps the environment of other tests as it was.
+// Restores the environment for other tests.
 class NcclCommunicator : public testing::Test {
  protected:
   void SetUp() override { unsetenv("NCCL_ALGO"); }
@@ -40,7 +40,7 @@ void add_others(std::span<float> values) {
   for (float& v : values) v = 4 * v + 1;
 }
 
-// A GPU on which sums never end once `stuck`, nor does what waits for them.
+// A GPU on which sums, and all work that waits for them, never end once `stuck` is set.
 class StuckDevice final : public HostDevice {
  public:
   using HostDevice::HostDevice;
@@ -66,7 +66,7 @@ struct Rank {
   FakeNccl nccl;
   std::unique_ptr<DeviceCommunicator> communicator;
   std::span<float> gradients;
-  float* source = nullptr;  // page-locked: what the "backward pass" copies to the gradients
+  float* source = nullptr;  // page-locked; the "backward pass" copies it to the gradients
 
   explicit Rank(NcclOptions options = {}, RunOrder order = {}, int rank = 2, int ranks = 4,
                 const std::function<void(FakeNccl&)>& prepare = {},
@@ -84,7 +84,7 @@ struct Rank {
     gradients = {static_cast<float*>(communicator->allocate(kCount * 4)), static_cast<std::size_t>(kCount)};
     source = static_cast<float*>(device.allocate_host(kCount * 4));
   }
-  // What a backward pass does to [begin, end), in the compute stream.
+  // Stands for a backward pass over [begin, end) in the compute stream.
   void compute(std::int64_t begin, std::int64_t end) {
     device.copy(gradients.data() + begin, source + begin, (end - begin) * 4, cuda::CopyKind::to_device,
                 device.compute_stream());
@@ -99,7 +99,7 @@ struct Rank {
     device.release_host(target);
     return values;
   }
-  // Steps of a training run: watermarks as `random` likes them.
+  // Runs training steps with random watermarks.
   void steps(int count, std::int64_t bucket, std::mt19937& random) {
     GradientReducer reducer(*communicator, gradients, bucket);
     for (int step = 0; step < count; ++step) {
@@ -141,7 +141,8 @@ const RunOrder kOrders[] = {{RunOrder::Kind::at_issue, 0},
                             {RunOrder::Kind::random, 2},
                             {RunOrder::Kind::random, 3}};
 
-// In the sum's own stream: after the values are final, before anybody else's are added or they are rounded to 16 bits.
+// The norm is measured in the sum's own stream, after the values are final and before other ranks' values are added or
+// the values are rounded to 16 bits.
 TEST_F(NcclCommunicator, ABucketIsMeasuredInItsStreamBeforeItsSum) {
   for (const Type type : {Type::fp32, Type::bf16})
     for (const RunOrder order : {RunOrder{RunOrder::Kind::latest}, RunOrder{RunOrder::Kind::random, 5}}) {
@@ -177,8 +178,8 @@ TEST_F(NcclCommunicator, SumsAreRightInEveryOrderThatStreamsAndEventsAllow) {
 }
 
 TEST_F(NcclCommunicator, EveryLostWaitBetweenStreamsIsSeen) {
-  for (int lost = 0; lost < 2; ++lost) {         // the sums' wait for the backward pass; the update's wait for the sums
-    Rank rank({}, {RunOrder::Kind::latest, 0});  // so that the host has not seen the sums end
+  for (int lost = 0; lost < 2; ++lost) {  // 0: the sums' wait for the backward pass; 1: the update's wait for the sums
+    Rank rank({}, {RunOrder::Kind::latest, 0});  // the host must not see the end of the sums
     rank.make_gradients();
     rank.device.skip = [&](const cuda::Call& call) {
       const bool of_compute = call.stream + 1 == rank.device.compute_stream().handle;
@@ -201,11 +202,11 @@ TEST_F(NcclCommunicator, BucketsAreHandedOverWhileTheBackwardPassGoesOnAndTheHos
   rank.device.clear_calls();
   reducer.ready(500);
   rank.compute(500, kCount);
-  for (const cuda::Call& call : rank.device.calls())  // nothing holds up the backward pass
+  for (const cuda::Call& call : rank.device.calls())  // nothing may delay the backward pass
     EXPECT_FALSE(call.kind == cuda::Call::Kind::wait && call.stream == 0);
   EXPECT_EQ(rank.nccl.count("all_reduce"), 2);
   rank.device.stuck = true;
-  reducer.finish({});  // returns although the last sums have not ended
+  reducer.finish({});  // returns before the last sums have ended
   EXPECT_EQ(rank.nccl.count("all_reduce"), 4);
   rank.device.stuck = false;
 }
@@ -252,7 +253,7 @@ TEST_F(NcclCommunicator, SixteenBitGradientsComeBackAsTheRoundedSumOfRoundedGrad
       for (std::int64_t i = 0; i < kCount; ++i)
         ASSERT_EQ(values[static_cast<std::size_t>(i)], rounded(4 * rounded(rank.source[i]) + 1)) << i;
     }
-    EXPECT_EQ(rank.nccl.count("all_reduce 300 at +0 of 2000 bytes, "), 2);  // the 16-bit buffer is what is registered
+    EXPECT_EQ(rank.nccl.count("all_reduce 300 at +0 of 2000 bytes, "), 2);  // the 16-bit buffer is registered
     EXPECT_TRUE(rank.nccl.misuses.empty()) << rank.nccl.misuses.front();
   }
 }
@@ -367,7 +368,7 @@ TEST_F(NcclCommunicator, ASumThatWaitsTooLongNamesRankAndBucketAndNothingIsCalle
   rank.gradients = {};
   rank.communicator.reset();
   std::vector<std::string> after(rank.nccl.calls.begin() + std::ssize(calls), rank.nccl.calls.end());
-  EXPECT_EQ(after, std::vector<std::string>{"release"});  // memory, which needs no communicator
+  EXPECT_EQ(after, std::vector<std::string>{"release"});  // releasing memory needs no communicator
   EXPECT_TRUE(rank.nccl.misuses.empty()) << rank.nccl.misuses.front();
 }
 
@@ -381,7 +382,7 @@ TEST_F(NcclCommunicator, TheTimeThatABackwardPassTakesIsNoTimeOfTheSum) {
   rank.device.record(never, other);
   auto pending = rank.communicator->start_sum(rank.gradients);
   rank.device.stuck = false;
-  EXPECT_FALSE(pending->done());  // starts no clock before the compute stream has come to the sum
+  EXPECT_FALSE(pending->done());  // the clock starts when the compute stream comes to the sum
 }
 
 TEST_F(NcclCommunicator, AnErrorOfNcclNamesRankAndBucketAndEndsNccl) {

@@ -1,5 +1,5 @@
-// Messages between devices by NCCL, with an NCCL of the test's: what they wait for, and what becomes of ranks that do not
-// come.
+// Tests messages between devices through the test's own NCCL: what the messages wait for, and what happens when a rank
+// does not come.
 #include "cluster/nccl_links.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using cuda::RunOrder;
 constexpr std::int64_t kBytes = 1000;
 constexpr int kTag = 1;
 
-// The other rank: takes its part in so many messages, and sends 1, 2, 3 ...
+// The other rank. It takes part in a given number of messages, and sends bytes 0, 1, 2 ...
 class Other final : public FakePeer {
  public:
   explicit Other(int messages) : left_(messages) {}
@@ -45,7 +45,7 @@ class Other final : public FakePeer {
   int left_, sent_ = 0;
 };
 
-// Ids come and go at once.
+// Messages of the host, which carry NCCL's ids, are done at once.
 class NoHost final : public Links {
  public:
   std::byte* allocate(std::int64_t) override { return nullptr; }
@@ -65,7 +65,7 @@ class NoHost final : public Links {
 
 class NcclLinksTest : public testing::Test {
  protected:
-  // Of rank 0 to or from rank 1, who comes to so many messages beside the first.
+  // Connects rank 0 with rank 1 in one direction. Rank 1 takes part in the first message and in `messages` more.
   void connect(bool sends, int messages, double timeout = 30) {
     auto peer = std::make_unique<Other>(1 + messages);
     other_ = peer.get();

@@ -1,4 +1,4 @@
-// Parameter table, initial values, arena.
+// Tests the parameter table, initial values and the arena.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -10,7 +10,7 @@ NoiseRatio at_least(double low) {
   return {.value = 2 * low, .low = low, .high = std::nullopt};
 }
 
-// Aims at half of the noise scale.
+// The follower aims at half of the noise scale.
 TEST(NoiseFollower, ABatchDoublesThatHasBeenSmallForLongEnough) {
   NoiseFollower follower(0.5, 100, 128);
   EXPECT_EQ(follower.next(32, at_least(65), 32), 32) << "it has been small from here on";

@@ -1,4 +1,4 @@
-// The noise scale on gradients that are drawn at random, so that |G|^2 and tr(Sigma) are known.
+// Tests the noise scale with random gradients whose |G|^2 and tr(Sigma) are known.
 #include "optim/noise_scale.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace ringtrain {
 namespace {
 
-// One sample's gradient: normal, with these means and variances per element.
+// The distribution of one sample's gradient, which is normal with this mean and variance per element.
 struct Population {
   std::vector<double> mean, variance;
   double gradient = 0, trace = 0, squared_trace = 0;  // |G|^2, tr(Sigma), tr(Sigma^2)
@@ -36,8 +36,8 @@ struct Draws {
   double operator()() { return random_normal(11, next++); }
 };
 
-// A step of `count` small batches of `small` samples each. The wrong way takes the first one's norm for the mean of
-// all.
+// Draws a step of `count` small batches of `small` samples each. `of_one` is a wrong way: it uses the norm of the first
+// small batch for the mean over all.
 enum class SmallNorm { mean_of_all, of_one };
 NoiseMeasurement draw_step(const Population& p, std::int64_t count, std::int64_t small, Draws& draws,
                            SmallNorm norm = SmallNorm::mean_of_all) {
@@ -90,8 +90,8 @@ TEST(NoiseScale, EstimatesOfOneStepAreUnbiased) {
   }
 }
 
-// With k normal gradients of b samples the estimate is b x their sample variance: its variance is
-// 2 tr(Sigma^2) / (k - 1). A single worker's norm does not get better with the number of workers.
+// With k normal gradients of b samples the estimate is b x their sample variance, so its variance is 2 tr(Sigma^2) / (k
+// - 1). The norm of a single worker does not improve with the number of workers.
 TEST(NoiseScale, TheScatterOfTheTraceFallsWithTheNumberOfSmallBatches) {
   const Population p(1);
   for (const int count : {4, 16, 64}) {
@@ -107,7 +107,7 @@ TEST(NoiseScale, TheScatterOfTheTraceFallsWithTheNumberOfSmallBatches) {
   }
 }
 
-// The gradient's estimate is often near 0 or below it here.
+// In this test the gradient's estimate is often near 0 or below it.
 TEST(NoiseScale, IsTheRatioOfAveragesAndNotTheAverageOfRatios) {
   const Population p(3);
   const std::int64_t batch = 2 * 32;
@@ -184,7 +184,7 @@ TEST(NoiseScale, TheIntervalsEndsSolveFiellersEquation) {
   const NoiseRatio ratio = noise.ratio();
   EXPECT_NEAR(ratio.value, s / g, 1e-9);
   ASSERT_TRUE(ratio.low && ratio.high);
-  constexpr double t = 2.570582;  // of 5 degrees of freedom
+  constexpr double t = 2.570582;  // the quantile for 5 degrees of freedom
   for (const double x : {*ratio.low, *ratio.high}) {
     const double bound = t * std::sqrt(ss - 2 * x * sg + x * x * gg);
     EXPECT_NEAR(std::abs(s - x * g), bound, 1e-3 * bound);
@@ -201,7 +201,7 @@ TEST(NoiseScale, AStepCountsByItsSamplesAndHalfAsMuchAfterTheHalfLife) {
   EXPECT_DOUBLE_EQ(noise.mean().trace, (8.0 / 2 + 2) / 1.5);
   EXPECT_DOUBLE_EQ(noise.mean().gradient, (1.0 / 2 + 4) / 1.5);
   EXPECT_DOUBLE_EQ(noise.ratio().value, noise.mean().trace / noise.mean().gradient);
-  // A step that was not measured lies between; and the batch is twice as large.
+  // A step without a measurement lies in between, and the batch is twice as large.
   noise.add({.estimate = {10, 1}, .samples = 4 * 64, .batch = 128, .small_batch = 1, .learning_rate = 0.1});
   EXPECT_DOUBLE_EQ(noise.mean().trace, (8.0 / 8 + 2.0 / 4 + 2 * 10) / (1.0 / 8 + 1.0 / 4 + 2));
 }
@@ -225,7 +225,7 @@ TEST(NoiseScale, MarksTheFirstStepOfAnotherRateOrBatch) {
   EXPECT_EQ(change_after([] {}), "");
 }
 
-// An epoch's last batch comes and goes, and the next one is as large as before.
+// The last batch of an epoch is smaller, and the batch after it has the usual size again.
 TEST(NoiseScale, AnEpochsRestIsNoOtherBatch) {
   NoiseScale noise(1e6);
   NoiseScale::Step step{.estimate = {1, 1}, .samples = 64, .batch = 64, .small_batch = 8, .learning_rate = 0.1};
@@ -239,10 +239,10 @@ TEST(NoiseScale, AnEpochsRestIsNoOtherBatch) {
   EXPECT_EQ(noise.change(), "");
 }
 
-// The expectations of the norms that 20 samples in small batches of 8, 8 and 4 have.
+// The test uses the expected norms of 20 samples in small batches of 8, 8 and 4.
 TEST(NoiseScale, ASmallerLastSmallBatchIsMeasuredByItsTrueSize) {
   const double gradient = 3, trace = 70;
-  double sum = 0;  // of |G_i|^2, each i with b_i / B x its mean gradient: what the trainer adds up
+  double sum = 0;  // of |G_i|^2, with G_i = b_i / B x the mean gradient of small batch i, as in the trainer
   for (const double b : {8.0, 8.0, 4.0}) sum += b * b / 400 * (gradient + trace / b);
   const double small = mean_small_batch(20, 8);
   EXPECT_DOUBLE_EQ(small, (64.0 + 64 + 16) / 20);
@@ -271,7 +271,7 @@ TEST(NoiseScale, GoesOnFromItsStateBitForBit) {
   EXPECT_EQ(second.ratio().low, whole.ratio().low);
 }
 
-// Identities of section 4.3 in AdaScale's words: sigma^2 = tr(Sigma) / B, mu^2 = |G|^2.
+// In AdaScale's words (section 4.3), sigma^2 = tr(Sigma) / B and mu^2 = |G|^2.
 TEST(NoiseScale, TheGainIsAdaScalesAndItsShareIsPolluxsEfficiency) {
   const double trace = 300, gradient = 2, batch = 64;
   for (const double times : {0.5, 1.0, 2.0, 16.0}) {
@@ -282,8 +282,8 @@ TEST(NoiseScale, TheGainIsAdaScalesAndItsShareIsPolluxsEfficiency) {
   EXPECT_LT(gain(150, 64, 1e9), 1 + 150.0 / 64);
 }
 
-// D gradients that are all there is: their mean has |G|^2 + tr(Sigma) / D, and batches drawn from them without
-// replacement estimate the population's |G|^2, which is smaller.
+// The training set consists of D gradients. Their mean has the squared norm |G|^2 + tr(Sigma) / D. Batches drawn from
+// them without replacement estimate the population's |G|^2, which is smaller.
 TEST(NoiseScale, TheTrainingSetsOwnGradientIsLarger) {
   constexpr std::size_t samples = 24, batch = 6, elements = 4;
   std::vector<std::vector<double>> set(samples, std::vector<double>(elements));

@@ -1,5 +1,5 @@
-// Groups of batch norm that lie on several ranks, here one thread each: what the ranks' programs make of their parts
-// adds up to one pass over the whole group in fp64.
+// Tests groups of batch norm that lie on several ranks, which are threads here. The parts that the ranks' programs
+// compute must add up to one pass over the whole group in fp64.
 #include <barrier>
 #include <thread>
 
@@ -11,7 +11,7 @@
 namespace ringtrain {
 namespace {
 
-// One rank of some that live in threads of this process.
+// One of several ranks that are threads of this process.
 class ThreadRanks : public GroupRanks {
  public:
   struct Meeting {
@@ -63,9 +63,9 @@ class NormSpan : public testing::TestWithParam<Case> {
  protected:
   struct Result {
     LossSums sums;
-    std::vector<double> gradients;               // of all ranks
-    std::vector<std::vector<float>> statistics;  // of every rank: what stands in their places
-    int polls = 0;                               // of rank 0's last backward pass
+    std::vector<double> gradients;               // summed over all ranks
+    std::vector<std::vector<float>> statistics;  // what each rank has in their places
+    int polls = 0;                               // in rank 0's last backward pass
   };
   static Result run_on_ranks(Images& s, std::int64_t span, Precision precision) {
     ThreadRanks::Meeting meeting(static_cast<int>(span));
@@ -120,7 +120,7 @@ TEST_P(NormSpan, OnRanksEqualsFp64LoopsOverWholeGroups) {
   EXPECT_GT(result.polls, 0);
 }
 
-// Nearer to each other than both are to fp64: only the order of a few sums differs.
+// The two results are closer to each other than to fp64, because only the order of a few sums differs.
 TEST_P(NormSpan, OnRanksEqualsOneRank) {
   const Case& c = GetParam();
   Images s(c.graph, c.rows, c.group);

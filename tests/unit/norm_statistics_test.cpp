@@ -1,4 +1,5 @@
-// Forward passes that measure batch norm's statistics: the CPU's against the fp64 loops, a device's against the CPU's.
+// Tests forward passes that measure batch norm's statistics. The CPU's are compared with fp64 loops, and a device's
+// with the CPU's.
 #include <gtest/gtest.h>
 
 #include "backend/cpu/isa.h"
@@ -16,7 +17,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.name;
 }
 
-// The last one has dropout, which no norm stands behind: before the norms of others it must be off.
+// The last model has dropout without a norm after it. Dropout before a norm must be off.
 std::vector<Case> cases() {
   return {
       {"ResNet18FourGroups", small_resnet(18, 16, "imagenet", 64), 8, 2},
@@ -30,7 +31,8 @@ std::vector<Case> cases() {
 
 class NormStatistics : public testing::TestWithParam<Case> {};
 
-// Sums over the groups of mean and mean square, from the means and unbiased variances of the reference's training.
+// The sums over the groups of mean and mean square. They follow from the means and unbiased variances in the
+// reference's training.
 std::vector<double> expected_statistics(const Images& s) {
   std::vector<double> sums(static_cast<std::size_t>(s.table.size()));
   for (std::int64_t first = 0; first < s.rows; first += s.group) {
@@ -69,11 +71,11 @@ TEST_P(NormStatistics, EqualFp64Loops) {
   Images s(c.graph, c.rows, c.group);
   const std::vector<double> expected = expected_statistics(s);
   auto program = s.program(Precision::fp32, PassMode::statistics);
-  for (int time = 0; time < 2; ++time) {  // the second pass does not add to the first
+  for (int time = 0; time < 2; ++time) {  // the second pass must not add to the first
     run(*program, s.pass);
     expect_same_statistics(s, program->statistics(), expected, 2e-5);
   }
-  // Passes of one group each add up to the same.
+  // Passes of one group each give the same total.
   auto small = s.program(Precision::fp32, PassMode::statistics, c.group);
   std::vector<float> sums(static_cast<std::size_t>(s.table.size() - s.table.trained()));
   for (std::int64_t first = 0; first < c.rows; first += c.group) {
@@ -102,7 +104,7 @@ TEST_P(NormStatistics, OfADeviceEqualTheCpus) {
     const PageVector<std::int32_t> y(s.y.begin(), s.y.end());
     backend->pin(pages_of(x));
     backend->pin(pages_of(y));
-    for (int time = 0; time < 3; ++time) {  // plain, captured, replayed
+    for (int time = 0; time < 3; ++time) {  // plain, then captured, then replayed
       program->run({x.data(), y.data()});
       expect_same_statistics(s, program->statistics(), expected, tolerance);
     }
@@ -120,7 +122,7 @@ TEST_P(NormStatistics, OfBf16AreWithinItsRoundings) {
   expect_same_statistics(s, program->statistics(), expected_statistics(s), 0.3);
 }
 
-// A statistics program keeps less than a training program: nothing for gradients.
+// A statistics program keeps nothing for gradients, so it needs less memory than a training program.
 TEST_P(NormStatistics, NeedLessMemoryThanTraining) {
   const Case& c = GetParam();
   Images s(c.graph, c.rows, c.group);
@@ -133,7 +135,7 @@ TEST_P(NormStatistics, NeedLessMemoryThanTraining) {
   EXPECT_LT(bytes(PassMode::statistics), bytes(PassMode::training));
 }
 
-// Dropout in front of a norm.
+// The model has dropout, which a statistics pass must leave out.
 TEST(NormStatisticsPass, HasNoDropout) {
   const auto graph = [](double dropout) {
     Graph g;

@@ -1,5 +1,6 @@
-// Activations that wait in the host's memory: the bits of the run without, in less of the device's memory, whatever
-// order streams and events allow; and copies that come too late, which have to be found.
+// Tests activations that wait in the host's memory. A run with them must give the same bits as a run without, with less
+// of the device's memory, in any order that streams and events allow. Copies that come too late are planted and must be
+// found.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -12,7 +13,7 @@ namespace {
 
 struct Case {
   const char* name;
-  std::function<Task()> task;  // made by the test: to make all takes longer than most tests
+  std::function<Task()> task;  // each test makes its own, because making all takes longer
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
@@ -31,7 +32,7 @@ std::vector<Case> cases() {
   };
 }
 
-// Small ones travel, too.
+// Offloads small tensors, too.
 BackendOptions options() {
   return {.least_offload = 256};
 }
@@ -51,7 +52,7 @@ class Offload : public testing::TestWithParam<Case> {};
 
 TEST_P(Offload, ChangesNoBit) {
   Task task = GetParam().task();
-  task.steps = 3;  // as plain launches, captured, replayed
+  task.steps = 3;  // as plain launches, then captured, then replayed
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     SCOPED_TRACE(precision_name(precision));
     task.precision = precision;
@@ -97,7 +98,7 @@ TEST_P(Offload, TakesWhatItPredicts) {
 INSTANTIATE_TEST_SUITE_P(Models, Offload, testing::ValuesIn(cases()),
                          [](const auto& the_case) { return std::string(the_case.param.name); });
 
-// Copies fit beside the passes that hide them, and take a good part of a deep model's memory away.
+// The copies fit into the time of the passes that hide them. A deep model needs much less memory on the device.
 TEST(OffloadTest, AsMuchTravelsAsIsHidden) {
   HostDevice device;
   const auto backend = make_backend(device, options());
@@ -110,7 +111,7 @@ TEST(OffloadTest, AsMuchTravelsAsIsHidden) {
   EXPECT_LE(traffic.back_seconds, traffic.backward_seconds);
   EXPECT_GT(traffic.out_seconds, 0.5 * traffic.forward_seconds) << "the link is idle";
   EXPECT_LT(static_cast<double>(bytes_of_memory(*program)), 0.95 * static_cast<double>(bytes_of_memory(*plain)));
-  // Commands that wait for copies let more travel.
+  // If commands may wait for copies, more is offloaded.
   graph.offload(8);
   const auto most = backend->compile(graph, 64, Precision::fp32, PassMode::training, 32);
   EXPECT_GT(most->host_traffic().bytes, traffic.bytes);
@@ -132,13 +133,13 @@ bool found(HostDevice& device, const Task& task, const Curve& expected) {
   }
 }
 
-// What each wait of a run is for: "written" and "free" hold back a copy, "is out" and "is back" the commands after it;
-// "": something else, or for what is known already.
+// Says for each wait of a run what it is for. "written" and "free" delay a copy, and "is out" and "is back" delay the
+// commands after a copy. "" means something else, or something that is known already.
 std::vector<std::string> kinds_of_waits(const std::vector<Call>& calls) {
   std::vector<std::string> kinds;
   std::map<std::uintptr_t, std::string> recorded;  // by event: the copy before it
   std::map<std::size_t, std::string> last_copy;    // by stream
-  std::size_t copies = 0;                          // the stream of what travels
+  std::size_t copies = 0;                          // the stream of offloaded tensors
   for (const Call& call : calls)
     if (call.name == "copy to host" && call.stream > 0) copies = call.stream;
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -158,7 +159,8 @@ std::vector<std::string> kinds_of_waits(const std::vector<Call>& calls) {
   return kinds;
 }
 
-// Some waits for a copy out or for free memory are not needed as the memory is laid out now: nobody else uses it then.
+// Some waits for a copy out or for free memory are not needed with today's layout, because nothing else uses the memory
+// then.
 TEST(OffloadFaults, MissingWaitsAreFound) {
   Task task = offloaded(image_task(small_resnet(18, 8, "small", 8), 4, 2, 2));
   task.steps = 1;
@@ -190,7 +192,7 @@ TEST(OffloadFaults, ACopyThatDoesNotComeBackIsFound) {
   for (const char* direction : {"copy to device", "copy to host"}) {
     HostDevice device;
     bool lost = false;
-    // Streams: 0 computes, 1 copies input.
+    // Stream 0 computes, and stream 1 copies input.
     device.skip = [&](const Call& call) {
       return call.name == direction && call.stream > 1 && !std::exchange(lost, true);
     };

@@ -10,7 +10,7 @@
 namespace ringtrain {
 namespace {
 
-// An optimizer with its weights. Gradients depend on the weights and on the number that they are asked by.
+// An optimizer with its weights. The gradients depend on the weights and on the number of the update.
 struct Training {
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
   std::unique_ptr<Vector> weights, gradients;
@@ -31,7 +31,7 @@ struct Training {
           0.1f * static_cast<float>(random_normal(9, static_cast<std::uint64_t>(number * 100000 + i)));
     EXPECT_TRUE(optimizer.update(*weights, *gradients, {rate}, 1, 0).applied);
   }
-  // fp16's gradient has overflowed.
+  // An update in which fp16's gradient has overflowed.
   void overflow(double rate) {
     std::fill_n(gradients->data(), gradients->size(), std::numeric_limits<float>::infinity());
     EXPECT_FALSE(optimizer.update(*weights, *gradients, {rate}, 1, 0).applied);
@@ -39,7 +39,7 @@ struct Training {
   std::vector<double> values() const { return {weights->data(), weights->data() + weights->size()}; }
 };
 
-// Weights after 12 updates, with a rate that changes twice.
+// Returns the weights after 12 updates, with a rate that changes twice.
 std::vector<double> trained(const OptimizerConfig& config, const ParameterTable& table, bool rate_changes) {
   Training training(config, table);
   for (std::int64_t step = 0; step < 12; ++step)
@@ -61,7 +61,7 @@ ParameterTable one_layer() {
   return table;
 }
 
-// Goyal et al. 2017, remark 2: the form with the rate inside the buffer needs the correction, and only when the rate
+// Goyal et al. 2017, remark 2: the form with the rate inside the buffer needs the correction, but only when the rate
 // changes.
 TEST(Optimizer, MomentumCorrectionMakesTheRateInsideTheBufferEqualToTheRateOutside) {
   const ParameterTable table = one_layer();
@@ -87,7 +87,7 @@ OptimizerConfig corrected_momentum() {
   return config;
 }
 
-// An overflow just where the rate changes: the next update is corrected by the ratio to the last applied one.
+// The update at which the rate changes overflows. The next update is corrected by the ratio to the last applied rate.
 TEST(Optimizer, ASkippedUpdateLeavesNoTraceInMomentumCorrection) {
   const ParameterTable table = one_layer();
   Training skipping(corrected_momentum(), table), whole(corrected_momentum(), table);
@@ -103,7 +103,7 @@ TEST(Optimizer, ASkippedUpdateLeavesNoTraceInMomentumCorrection) {
   EXPECT_EQ(skipping.optimizer.applied().rate, 0.2);
 }
 
-// As torch.optim, which knows nothing of a step that its GradScaler has skipped: t counts applied updates.
+// t counts applied updates only. This is as in torch.optim, which never sees a step that its GradScaler has skipped.
 TEST(Optimizer, AdamsBiasCorrectionDoesNotCountSkippedUpdates) {
   ParameterTable table;
   table.append({"w", {1}, ParameterKind::weight, InitialValues::constant, 0.5});
@@ -126,7 +126,7 @@ TEST(Optimizer, AdamsBiasCorrectionDoesNotCountSkippedUpdates) {
   }
 }
 
-// A run that is resumed with another base rate continues as one whose rate changes there.
+// A run that is resumed with another base rate continues like a run whose rate changes at that step.
 TEST(Optimizer, AResumedOptimizerCorrectsMomentumByTheRateThatWasApplied) {
   const ParameterTable table = one_layer();
   Training whole(corrected_momentum(), table), resumed(corrected_momentum(), table);

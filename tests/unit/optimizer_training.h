@@ -1,4 +1,4 @@
-// An optimizer with its vectors, on the CPU or on a (host) device: what tests of optimizers share.
+// An optimizer with its vectors, on the CPU or on a (host) device. The tests of optimizers share it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace ringtrain {
 
-// The backends that every test here runs on. Streams of the device run as late as events allow.
+// Runs `body` on both backends. Streams of the device run as late as events allow.
 inline void on_cpu_and_device(const std::function<void(Backend&)>& body) {
   {
     SCOPED_TRACE("cpu");
@@ -37,7 +37,7 @@ struct Training {
 
   Training(Backend& on, const ParameterTable& parameters, const OptimizerConfig& config, UpdateRanks ranks = {})
       : backend(on), table(parameters), optimizer(config, parameters, on, std::move(ranks)) {}
-  // `values`: all tensors' elements one after another, without padding.
+  // `values` holds the elements of all tensors one after another, without padding.
   void set(Vector& to, std::span<const double> values, double factor = 1) {
     for (const Parameter& p : table.all()) {
       std::vector<float> tensor;

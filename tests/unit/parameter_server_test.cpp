@@ -1,5 +1,6 @@
-// Parameter servers and workers as threads of a network that delays and reorders: plain SGD on weights that say which
-// updates they hold, against a sequential program in double.
+// Tests parameter servers and workers, which are threads that communicate through a network that delays and reorders
+// messages. They run plain SGD on weights that show which updates they contain. The results are compared with a
+// sequential program in double.
 #include "parallel/parameter_server.h"
 
 #include <gtest/gtest.h>
@@ -14,14 +15,14 @@ namespace {
 constexpr std::int64_t trained = 7, elements = 9;  // the last two are statistics
 
 struct Death {
-  int rank = 0, call = 0;  // of its mailbox
+  int rank = 0, call = 0;  // number of the call of its mailbox
 };
 
 struct Setting {
-  int servers = 1, workers = 3, backups = -1;  // backups >= 0: synchronous
+  int servers = 1, workers = 3, backups = -1;  // synchronous with backups >= 0
   std::int64_t max_staleness = -1, end = 40, meets_every = 13;
   unsigned seed = 1;
-  int slow = -1;  // a worker
+  int slow = -1;  // number of a worker, or -1
   std::vector<Arrival> replay = {};
   int replicas = 1;
   std::vector<Death> deaths = {};
@@ -35,7 +36,7 @@ struct Outcome {
   std::set<int> dead;
 };
 
-// The gradient of an update at these weights; any function that mixes both.
+// The gradient of an update at these weights. Any function that mixes both would do.
 double gradient(double weight, std::int64_t update, std::int64_t element) {
   return 0.3 * weight + static_cast<double>((update * 7 + element * 3) % 11) - 5;
 }
@@ -151,7 +152,8 @@ void expect_each_update_once(const Outcome& outcome, const Setting& s) {
   }
 }
 
-// The worker's steps by the order: whoever pulls version v has all that the bound asks for.
+// Goes through each worker's steps in order. A worker that pulls version v must have all updates that the bound asks
+// for.
 void expect_bound(const Outcome& outcome, const Setting& s) {
   std::vector<std::vector<Arrival>> steps(static_cast<std::size_t>(s.workers));
   for (const Arrival& a : outcome.arrivals) {
@@ -159,7 +161,7 @@ void expect_bound(const Outcome& outcome, const Setting& s) {
     steps[static_cast<std::size_t>(a.worker)].push_back(a);
   }
   for (const auto& mine : steps)
-    for (std::size_t k = 0; k < mine.size(); ++k)  // step k + 1: all have finished k - s before
+    for (std::size_t k = 0; k < mine.size(); ++k)  // step k + 1 needs k - s finished steps of all
       for (const auto& others : steps)
         if (const auto needed = static_cast<std::int64_t>(k) - s.max_staleness; needed > 0) {
           ASSERT_GE(std::ssize(others), needed);
@@ -210,7 +212,7 @@ TEST(ParameterServer, AReplayHasTheSameOrderAndBits) {
   }
 }
 
-// Rank 0 decides, and is not among the victims.
+// Rank 0 makes the decisions, so it does not die in this test.
 TEST(ParameterServer, AServerMayDieAtAnyMomentAndNothingIsLostOrAppliedTwice) {
   int deaths = 0;
   for (unsigned seed = 1; seed <= 200; ++seed) {
@@ -222,7 +224,7 @@ TEST(ParameterServer, AServerMayDieAtAnyMomentAndNothingIsLostOrAppliedTwice) {
               .seed = seed,
               .replicas = 2,
               .deaths = {{first, static_cast<int>(seed * 37 % 250) + 1}}};
-    if (servers == 3)  // of another range, and of the first one its second server
+    if (servers == 3)  // a server of another range, or the second server of the first range
       s.deaths.push_back({first % 3 == 0 ? 1 : 3, static_cast<int>(seed * 53 % 250) + 1});
     SCOPED_TRACE(seed);
     const Outcome outcome = Job(s).run();
@@ -266,7 +268,7 @@ TEST(ParameterServer, BackupWorkersStandInForASlowOne) {
       EXPECT_EQ(outcome.arrivals[i].version, static_cast<std::int64_t>(i));
       dropped += outcome.dropped[i];
     }
-    std::vector<Arrival> steps;  // three equal gradients of the same weights are one
+    std::vector<Arrival> steps;  // three equal gradients of the same weights count as one
     for (std::int64_t i = 0; i < s.end; ++i) steps.push_back({i + 1, i, 0, i});
     const std::vector<double> expected = sequential(steps);
     for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(outcome.weights[i], expected[i], 2e-6);
@@ -274,7 +276,7 @@ TEST(ParameterServer, BackupWorkersStandInForASlowOne) {
   EXPECT_GT(dropped, 0);
 }
 
-// Workers 0 and 1 deliver whenever nothing else can go on, worker 2 each tenth time only.
+// Workers 0 and 1 deliver whenever nothing else can be done. Worker 2 delivers every tenth time only.
 TEST(UpdateOrder, ASlowWorkerTakesFewerUpdatesAndHoldsUpNobody) {
   const auto order = make_arrival_order(3, 0, -1, [](std::int64_t step) { return step == 60; });
   for (int worker = 0; worker < 3; ++worker) order->asks(worker);
@@ -318,7 +320,7 @@ TEST(UpdateOrder, RefusesAnOrderThatNobodyCanHaveHad) {
   refuses({{1, 0, 0, 1}}, "version 1");
 }
 
-// Until then a rank may still compute, and would miss the meeting.
+// Before that a rank may still compute, and would miss the meeting.
 TEST(UpdateOrder, MeetsOnlyWhenAllWorkersWait) {
   using Kind = ServerAction::Kind;
   const auto meets = [](std::int64_t step) { return step == 1; };
@@ -327,7 +329,7 @@ TEST(UpdateOrder, MeetsOnlyWhenAllWorkersWait) {
     while (const std::optional<ServerAction> action = order.next()) all.push_back(action->kind);
     return all;
   };
-  // Worker 2 is late: it has a gradient to compute, or has not asked yet.
+  // Worker 2 is late: it still has a gradient to compute, or it has not asked yet.
   const auto backups = make_backup_order(3, 0, 1, meets);
   for (const int worker : {0, 1, 2}) backups->asks(worker);
   EXPECT_EQ(kinds(*backups), (std::vector{Kind::grant, Kind::grant, Kind::grant}));
@@ -351,7 +353,7 @@ TEST(UpdateOrder, MeetsOnlyWhenAllWorkersWait) {
   }
 }
 
-// A signal that comes when everything granted is applied: one update more, and then the meeting.
+// A signal arrives when all granted work has been applied. One more update follows, and then the meeting.
 TEST(UpdateOrder, MeetsSoonAfterAtLeastOneUpdate) {
   const auto order = make_arrival_order(1, 5, -1, [](std::int64_t) { return false; });
   using Kind = ServerAction::Kind;

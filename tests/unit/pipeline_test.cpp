@@ -66,7 +66,7 @@ TEST(Cuts, PartsHaveAllTensorsOnceAndAllWork) {
   EXPECT_THROW(resnet.part(0, layers_of(resnet)[2].first + 1), Error);  // inside a residual block
 }
 
-// All ways to cut, tried one after the other.
+// Tries all ways to cut, one after the other.
 double best_by_trying(const std::vector<ModelLayer>& layers, std::size_t first, std::int64_t stages) {
   if (stages == 1) return stage_seconds(layers, first, layers.size());
   double best = std::numeric_limits<double>::infinity();
@@ -103,7 +103,7 @@ TEST(Cuts, NamesSayWhereAStageBegins) {
   EXPECT_THROW(fastest_cuts(layers, 11), Error);
 }
 
-// Runs all stages, each as soon as what it needs is there; returns the share of the slots in which a stage waits when
+// Runs all stages, each pass as soon as its inputs exist. Returns the share of the time in which a stage waits, if
 // forward and backward passes take one unit of time each.
 double simulated_bubble(const std::string& schedule, std::int64_t stages, std::int64_t m) {
   const auto k = static_cast<std::size_t>(stages);
@@ -131,7 +131,7 @@ double simulated_bubble(const std::string& schedule, std::int64_t stages, std::i
       ++next[s];
       --left;
     }
-    if (left == before) return -1;  // every stage waits for another
+    if (left == before) return -1;  // every stage waits for another one
   }
   const std::int64_t end = *std::ranges::max_element(free);
   return 1 - static_cast<double>(2 * m) / static_cast<double>(end);

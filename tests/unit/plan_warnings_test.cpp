@@ -12,7 +12,7 @@ namespace {
 
 class PlanWarnings : public WithFolder {
  protected:
-  // Of the small CNN on 640 made-up images, 10 steps an epoch.
+  // The warnings for the small CNN on 640 made-up images, with 10 steps an epoch.
   std::vector<std::string> warnings(std::vector<std::string> overrides, const std::string& folder = "") const {
     for (const char* key : {"model.kind=cnn", "data.image_size=16", "data.classes=10", "data.train_samples=640",
                             "batch.global=64", "batch.worker=64", "stop.epochs=3", "optimizer.kind=sgd"})

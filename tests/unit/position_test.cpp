@@ -34,13 +34,13 @@ TEST(Position, SchedulesMeasureItInStepsOfTheFirstBatch) {
   EXPECT_DOUBLE_EQ(context.epochs({3, 90, 1, 50}), 1.5);
 }
 
-// The rate belongs to the samples that were seen, not to the number of updates.
+// The rate depends on the samples seen, not on the number of updates.
 TEST(Position, ARateIsThatOfTheSamplesSeen) {
   LearningRateConfig config;
   config.schedule = "cosine";
   config.base = 1;
   const ScheduleContext context{20, 5, 50};
-  const Position small = position_at(24, 20, 100), large{14, 480, 4, 80};  // the second with batches of 40 on its way
+  const Position small = position_at(24, 20, 100), large{14, 480, 4, 80};  // had batches of 40, too
   EXPECT_EQ(learning_rate(config, context, context.steps(small)), learning_rate(config, context, context.steps(large)));
 }
 

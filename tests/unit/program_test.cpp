@@ -1,4 +1,4 @@
-// The command line: what a declaration takes, and the help, man page and completion that follow from it.
+// Tests the command line: which arguments a declaration accepts, and the help, man page and completion made from it.
 #include "cli/program.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Squared norms of ranges, of the CPU's backend and of a device's.
+// Tests squared norms of ranges on the CPU's backend and on a device.
 #include "backend/range_norms.h"
 
 #include <gtest/gtest.h>
@@ -14,11 +14,12 @@
 namespace ringtrain {
 namespace {
 
-// Tensors of odd sizes as the parameter table lays them out, one longer than several pieces; an overlapping range.
+// The ranges are tensors of odd sizes as the parameter table lays them out. One is longer than several pieces, and one
+// overlaps another.
 const std::vector<ElementRange> ranges = {{0, 1}, {64, 16449}, {16512, 16519}, {16576, 70001}, {70016, 70019}, {3, 65}};
 constexpr std::int64_t elements = 70080;
 
-// NaN in the padding: nobody may read it.
+// The padding is NaN, because nothing may read it.
 std::vector<float> gradient() {
   std::vector<float> values(elements, std::numeric_limits<float>::quiet_NaN());
   for (const ElementRange& range : ranges)
@@ -82,7 +83,8 @@ TEST(RangeNorms, AnInfinityOrNaNShowsInItsOwnRangeOnly) {
   }
 }
 
-// The noise scale needs the norm of a rank's own bucket: measured in the stream that sums the bucket, before the sum.
+// The noise scale needs the norm of a rank's own bucket. It is measured in the stream that sums the bucket, before the
+// sum.
 TEST(RangeNorms, ABucketIsMeasuredInItsStreamBeforeItsSum) {
   cuda::HostDevice device({.order = {cuda::RunOrder::Kind::latest, 0}});
   const auto backend = cuda::make_backend(device, {});
@@ -98,7 +100,7 @@ TEST(RangeNorms, ABucketIsMeasuredInItsStreamBeforeItsSum) {
   device.clear_calls();
   norms->measure(*vector, stream.handle);
   norms->fetch();
-  device.zero(vector->data(), elements * 4, stream);  // the sum, which overwrites the bucket
+  device.zero(vector->data(), elements * 4, stream);  // stands for the sum, which overwrites the bucket
   for (const cuda::Call& call : device.calls()) EXPECT_EQ(call.stream, stream.handle - 1) << call.name;
   for (std::size_t i = 0; i < 2; ++i) {
     const double sum = expected(values, bucket[i]);
@@ -119,9 +121,9 @@ TEST(RangeNorms, MeasuringQueuesTwoKernelsWhateverTheNumberOfRangesAndWaitsForNo
   EXPECT_EQ(kernels, (std::vector<std::string>{"squared_norm_parts", "squared_norms"}));
 }
 
-// A gradient that grows pass by pass: what each pass has added, all passes together.
+// The gradient grows from pass to pass. The norms of what each pass adds are summed over all passes.
 TEST(RangeNorms, ChangesAddUpAndLeaveTheValuesBehind) {
-  const std::vector<ElementRange> apart(ranges.begin(), ranges.end() - 1);  // that do not overlap
+  const std::vector<ElementRange> apart(ranges.begin(), ranges.end() - 1);  // these do not overlap
   for (const bool on_device : {false, true}) {
     cuda::HostDevice device({.order = {cuda::RunOrder::Kind::latest, 0}});
     const auto backend = on_device ? cuda::make_backend(device, {}) : make_cpu_backend(2);

@@ -12,7 +12,7 @@ namespace {
 
 struct Case {
   const char* name;
-  std::function<cuda::Task()> task;  // made by the test: to make all takes longer than most tests
+  std::function<cuda::Task()> task;  // each test makes its own, because making all takes longer
   int threads = 2;
 };
 
@@ -133,7 +133,7 @@ TEST_P(Recomputation, OnAGpuTakesWhatItPredicts) {
     const auto backend = cuda::make_backend(device, {.fusions = &fusions});
     const cuda::Task all = recomputed(task, names(task.graph));
     const std::int64_t less = program_bytes(*backend, all), plain = program_bytes(*backend, task);
-    // A model of few layers takes most in its first one, and one call for all layers keeps what all of them need.
+    // A model of few layers needs most memory in its first layer. One call for all layers keeps what all of them need.
     const bool deep = task.graph.has_batch_norm() && task.graph.blocks().size() > 8;
     const bool by_layer = std::string_view(c.name) == "Lstm" || std::string_view(c.name) == "LstmCarriedState";
     EXPECT_LE(less, plain) << precision_name(precision);
@@ -147,7 +147,8 @@ TEST_P(Recomputation, OnAGpuTakesWhatItPredicts) {
 INSTANTIATE_TEST_SUITE_P(Models, Recomputation, testing::ValuesIn(cases()),
                          [](const auto& the_case) { return std::string(the_case.param.name); });
 
-// 152 layers in memory for half of them: what is kept are the blocks' outputs, 4 of 10 maps.
+// With recomputation, 152 layers need less than half of the memory. Only the blocks' outputs are kept, which are 4 of
+// 10 maps.
 TEST(RecomputationTest, DeepModelsFit) {
   const auto backend = make_cpu_backend(2);
   cuda::Task task{.graph = small_resnet(152, 16, "small", 32),

@@ -39,10 +39,10 @@ class RecorderTest : public testing::Test {
   }
   ~RecorderTest() override {
     const std::string text = testing::internal::GetCapturedStdout();
-    if (HasFailure()) std::cout << text;  // GoogleTest's own messages were captured too
+    if (HasFailure()) std::cout << text;  // GoogleTest's own messages were captured, too
     fs::remove_all(folder_);
   }
-  // What the user has seen since the last call.
+  // Returns the output that the user has seen since the last call.
   std::string output() {
     std::string text = testing::internal::GetCapturedStdout();
     testing::internal::CaptureStdout();
@@ -59,7 +59,7 @@ class RecorderTest : public testing::Test {
     for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
     return all;
   }
-  // "1 2 2v 3": the steps in the file, v for evaluations.
+  // The steps in the file, as "1 2 2v 3", where v marks an evaluation.
   std::string steps() const {
     std::string text;
     for (const Json& record : records()) {
@@ -187,7 +187,7 @@ TEST_F(RecorderTest, LastAccuraciesAreThoseOfTheLastFiveEvaluationsARunResumedIn
       recorder.evaluation({.step = 10 * i, .validation_accuracy = 0.1 * i});
     }
   }
-  Recorder resumed(folder_, 30, 100, 1);  // the fourth is cut away
+  Recorder resumed(folder_, 30, 100, 1);  // cuts the fourth one away
   EXPECT_EQ(resumed.last_accuracies(), (std::vector<double>{0.1, 0.1 * 2, 0.1 * 3}));
   for (int i = 4; i <= 7; ++i) resumed.evaluation({.step = 10 * i, .validation_accuracy = 0.5});
   EXPECT_EQ(resumed.last_accuracies(), (std::vector<double>{0.1 * 3, 0.5, 0.5, 0.5, 0.5}));
@@ -281,13 +281,13 @@ TEST_F(RecorderTest, LaterRecordsThatMayNotComeBackAreKeptUnderAnotherName) {
   };
   fill(folder_, 6);
   const std::string before = content();
-  std::ofstream(file(), std::ios::app) << "{\"step\": 7, \"lo";  // the mark of a kill
+  std::ofstream(file(), std::ios::app) << "{\"step\": 7, \"lo";  // a killed run leaves such a line
   { Recorder recorder(folder_, 4, 0, 1, LaterRecords::keep); }
   EXPECT_EQ(steps(), "1 2 2v 3 4 4v");
   EXPECT_EQ(content() + content_of("metrics-steps-5-to-6.jsonl"), before);
   expect_contains(output(), folder_ + "/metrics-steps-5-to-6.jsonl");
 
-  std::ofstream(file()) << before;  // the same steps once more
+  std::ofstream(file()) << before;  // the same steps again
   { Recorder recorder(folder_, 4, 0, 1, LaterRecords::keep); }
   EXPECT_EQ(content() + content_of("metrics-steps-5-to-6-2.jsonl"), before);
 
@@ -295,7 +295,7 @@ TEST_F(RecorderTest, LaterRecordsThatMayNotComeBackAreKeptUnderAnotherName) {
   { Recorder recorder(folder_, 0, 0, 1, LaterRecords::keep); }
   EXPECT_EQ(content(), "");
   EXPECT_EQ(content_of("metrics-steps-1-to-6.jsonl"), before);
-  { Recorder recorder(folder_, 0, 0, 1, LaterRecords::keep); }  // nothing to keep, no file
+  { Recorder recorder(folder_, 0, 0, 1, LaterRecords::keep); }  // no records to keep, so no file
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 4);
 }
 
@@ -390,7 +390,7 @@ TEST_F(RecorderTest, FinishShowsTheLastStepOnceAndBeforeTheClosingWords) {
   EXPECT_LT(last, text.find("the end"));
 }
 
-// A child whose stdout is a terminal of 80 columns; all that it wrote there.
+// Runs `action` in a child process whose stdout is a terminal of 80 columns. Returns everything that it wrote there.
 std::string seen_on_terminal(const std::function<void()>& action) {
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   if (terminal < 0 || ::grantpt(terminal) != 0 || ::unlockpt(terminal) != 0) return "no pseudo-terminal";
@@ -416,7 +416,7 @@ std::string seen_on_terminal(const std::function<void()>& action) {
   return text;
 }
 
-// What stays on the screen: carriage returns and "erase the line" applied.
+// The lines that stay on the screen after carriage returns and "erase the line" are applied.
 std::vector<std::string> screen(const std::string& text) {
   std::vector<std::string> lines(1);
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -1,4 +1,5 @@
-// The loops that stand for cuDNN in tests of GPU programs, against the formulas in fp64 and against each other.
+// Tests the loops that replace cuDNN in tests of GPU programs. They are compared with the formulas in fp64 and with
+// each other.
 #include "tests/emulation/reference_dnn.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@
 namespace ringtrain::cuda {
 namespace {
 
-// An operation with its tensors in memory, inputs random.
+// An operation with its tensors in memory. The inputs are random.
 struct OneRun {
   DnnOperation op;
   std::vector<DnnTensor> described = op.tensors();

@@ -1,5 +1,5 @@
-// The loops that stand for cuDNN's recurrent calls in tests: forward against the formulas in fp64, backward against
-// differences of forward.
+// Tests the loops that replace cuDNN's recurrent calls in tests. The forward pass is compared with the formulas in
+// fp64, and the backward pass with differences of the forward pass.
 #include "tests/emulation/reference_rnn.h"
 
 #include <gtest/gtest.h>
@@ -157,7 +157,7 @@ TEST(ReferenceRnn, SixteenBitValuesAreRoundedFromOneStepToTheNext) {
   op.type = Type::bf16;
   op.math = Math::half;
   Pass p(op);
-  // Rounds the values themselves, too.
+  // Also rounds `values` themselves.
   const auto half = [](Values& values) {
     std::vector<std::uint16_t> bits(values.size());
     store(Type::bf16, bits.data(), values);
@@ -169,7 +169,7 @@ TEST(ReferenceRnn, SixteenBitValuesAreRoundedFromOneStepToTheNext) {
   forward(op, {x.data(), weights.data(), h0.data(), c0.data(), y.data(), nullptr, nullptr, p.workspace.data(),
                p.reserve.data()});
   exact.run_forward();
-  // As a rounding of each h, and not only of what is written in the end: some differ by more than half a step.
+  // Each h is rounded, not only the written result, so some values differ by more than half a step.
   std::int64_t other = 0;
   for (std::size_t i = 0; i < y.size(); ++i) {
     EXPECT_NEAR(from_bf16(y[i]), exact.y[i], 1e-2);

@@ -33,7 +33,7 @@ Checkpoint checkpoint_of(const RunPlan& plan) {
   return c;
 }
 
-// What check_belongs() says about a run with the keys `now` and a checkpoint of one with the keys `before`.
+// The error of check_belongs() for a run with the keys `now` and a checkpoint of a run with the keys `before`.
 std::string refusal(const Keys& before, const Keys& now) {
   return message_of([&] { check_belongs(checkpoint_of(plan_of(before)), "run/step-5.h5", plan_of(now)); });
 }
@@ -89,7 +89,7 @@ TEST(ResumeRules, TheScaleOfImagesStaysHoweverItIsWritten) {
 
 TEST(ResumeRules, AModelOfOtherTensorsNamesTheKeysThatMayHaveChangedIt) {
   RunPlan before = plan_of({"model.kind=alexnet", "data.image_size=224"});
-  before.train.image.class_ids = {"a"};  // stands for tensors that follow from the image's size
+  before.train.image.class_ids = {"a"};  // stands for tensors that depend on the image size
   const RunPlan now = plan_of({"model.kind=alexnet", "data.image_size=160", "run.threads=2", "data.prefetch=5"});
   const std::string message = message_of([&] { check_belongs(checkpoint_of(before), "c.h5", now); });
   expect_contains(message, "c.h5: the checkpoint is of another model");
@@ -137,7 +137,7 @@ TEST(ResumeRules, HowNoiseIsMeasuredDecidesWhatIsLearnedWhereTrainingFollowsIt) 
     EXPECT_TRUE(decides(follows, key, "16", "32")) << key;
 }
 
-// After so many steps of the plan.
+// The message after `finished` steps of the plan.
 std::string told(const Experiment& before, const RunPlan& plan, std::int64_t finished) {
   const ScheduleContext& schedule = plan.schedule;
   return changed_rate(before, plan,
@@ -147,7 +147,8 @@ std::string told(const Experiment& before, const RunPlan& plan, std::int64_t fin
 TEST(ResumeRules, AnotherLearningRateCourseIsToldWithTheRatesBeforeAndAfter) {
   const std::string cosine = "learning_rate.schedule=cosine";
   const std::string text = told(with({cosine}), plan_of({cosine, "stop.epochs=20"}), 500);
-  // Half of 1000 steps are done, and a quarter of 2000: (1 + cos(pi / 2)) / 2 and (1 + cos(pi / 4)) / 2 of 0.001.
+  // Half of 1000 steps are done, or a quarter of 2000. The rates are (1 + cos(pi / 2)) / 2 and (1 + cos(pi / 4)) / 2 of
+  // 0.001.
   EXPECT_EQ(text,
             "the learning rate would have been another from step 2 on: step 500 had 0.000501571, step 501 has "
             "0.000853553 (instead of 0.0005)");

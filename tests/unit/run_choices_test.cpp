@@ -1,4 +1,5 @@
-// What a run on GPUs chose is found again: plans by the same device type and cuDNN, NCCL's variables on any.
+// Tests that a resumed run on GPUs finds its earlier choices. Plans need the same type of device and the same cuDNN.
+// NCCL's variables are valid on any device.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -17,7 +18,7 @@
 namespace ringtrain {
 namespace {
 
-// Counts the operations that it has to search a plan for; a plan's content is the name of its engine.
+// Counts the operations for which it has to search a plan. The content of a plan is the name of its engine.
 class SearchingDevice final : public cuda::HostDevice {
  public:
   SearchingDevice(std::string cudnn, std::string engine) : engine_(std::move(engine)) {
@@ -45,7 +46,7 @@ class SearchingDevice final : public cuda::HostDevice {
   cuda::PackedPlans known_, taken_;
 };
 
-// One start of a run: what it searched and what it wrote.
+// The results of one start of a run.
 struct Start {
   int searches;
   RunChoices choices;
@@ -70,7 +71,7 @@ Start start(const std::string& cudnn, const std::string& engine, const RunChoice
 
 class KeptChoices : public WithFolder {
  protected:
-  // By way of the file.
+  // Writes the choices to the file and reads them back.
   RunChoices written(const RunChoices& choices) {
     write_choices(folder_.string(), choices);
     return read_choices(folder_.string());

@@ -164,7 +164,7 @@ TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsAnErrorAtTheStart) {
 // ---- Two jobs
 // ---------------------------------------------------------------------------------------------------------
 
-// A child that enters the folder and stays; returns when it is in.
+// Starts a child process that enters the folder and stays there. Returns when the child is in it.
 pid_t occupy(const std::string& path) {
   int ready[2];
   EXPECT_EQ(::pipe(ready), 0);
@@ -321,7 +321,7 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
 }
 
 TEST_F(RunFolderTest, EveryStartOfAResumedRunIsKept) {
-  record_start(".", example_record());  // killed: no end
+  record_start(".", example_record());  // no end, as in a killed run
   RunRecord again = example_record();
   again.commit = "def456";
   again.resumed_from_step = 10;

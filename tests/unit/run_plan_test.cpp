@@ -44,7 +44,7 @@ TEST(ExperimentId, FollowsFromTheIdentityOfBothDataSets) {
   plan.validation.dataset_uuid = "5678";
   EXPECT_NE(experiment_id(plan), id);
   plan = plan_with();
-  plan.validation.split = "train";  // validated on what it was trained on
+  plan.validation.split = "train";  // the validation data are the training data
   EXPECT_NE(experiment_id(plan), id);
   plan = plan_with();
   plan.has_validation = false;
@@ -90,7 +90,7 @@ TEST(ImagePlan, TheModelTakesMeanAndDeviationOfTheKeysElseOfTheDataSet) {
   EXPECT_EQ(stated.std, (std::vector<double>{0.4, 0.5, 0.6}));
 }
 
-// The steps at which something is due, of a run of `steps` steps in epochs of `steps_per_epoch`.
+// The steps at which something is due in a run of `steps` steps, with epochs of `steps_per_epoch`.
 std::vector<std::int64_t> due_steps(std::int64_t steps_per_epoch, std::int64_t steps, double every, double offset,
                                     std::int64_t every_steps = 0) {
   RunPlan plan;
@@ -102,7 +102,7 @@ std::vector<std::int64_t> due_steps(std::int64_t steps_per_epoch, std::int64_t s
   return found;
 }
 
-// Updates that are five times as large as the first: half an epoch each.
+// With many ranks, buckets grow if the experiment does not set their size.
 TEST(Buckets, GrowWithTheRanksWhereTheExperimentDoesNotSayTheirSize) {
   constexpr std::int64_t mib = (1 << 20) / sizeof(float);
   for (const std::int64_t ranks : {1, 8, 256}) EXPECT_EQ(bucket_elements({}, false, ranks), mib) << ranks;
@@ -133,7 +133,7 @@ TEST(Due, AfterTheOffsetAndThenEveryInterval) {
   EXPECT_EQ(due_steps(10, 130, 4, 4), (Steps{40, 80, 120}));
   EXPECT_EQ(due_steps(10, 130, 4, 9), (Steps{90, 130}));  // an offset above the interval
   EXPECT_EQ(due_steps(10, 20, 0.5, 0.3), (Steps{3, 8, 13, 18}));
-  EXPECT_EQ(due_steps(7, 30, 1, 0.5), (Steps{4, 11, 18, 25}));  // at the first step behind it
+  EXPECT_EQ(due_steps(7, 30, 1, 0.5), (Steps{4, 11, 18, 25}));  // at the first step after it
   EXPECT_EQ(due_steps(10, 60, 4, 1, 25), (Steps{10, 25, 50}));
   EXPECT_EQ(due_steps(10, 60, 0, 1), Steps{});
   EXPECT_EQ(due_steps(3, 9, 1, 1), (Steps{3, 6, 9}));

@@ -1,4 +1,4 @@
-// Places in a run: how they are written, the step at which they are reached, what a branch's course is.
+// Tests places in a run: how they are written, the step at which they are reached, and the course of a branch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ TEST(RunPoint, IsReadFromTheExperimentAndWrittenBack) {
   EXPECT_NE(refusal("2").find("checkpoint.keep_at is '2'"), std::string::npos);
 }
 
-// Of 1000 names, in epochs of 15 updates of 64 with 40 samples left over.
+// The plan of a run on 1000 names. An epoch has 15 updates of 64, and 40 samples are left over.
 RunPlan plan_of(const std::vector<std::string>& overrides, const std::optional<BranchPoint>& branch = std::nullopt) {
   DatasetIndex index;
   index.prefix = "some/train";
@@ -69,7 +69,7 @@ RunPlan plan_of(const std::vector<std::string>& overrides, const std::optional<B
   return make_run_plan(parse_experiment(good, "x.yaml", overrides), index, nullptr, 1, *backend, 0, branch);
 }
 
-// Walks the whole course and asks after every update, as training does.
+// Walks through the whole course and asks after every update, as training does.
 std::vector<std::int64_t> kept_by_walking(const RunPlan& plan) {
   std::vector<std::int64_t> kept;
   Position before = plan.branch.position, p = before;
@@ -106,7 +106,7 @@ TEST(KeptPoints, AreFoundWhereTheBatchChangesAndWhereEpochsKeepTheirRest) {
   }
 }
 
-// Where a run of these keys stands after `step` updates.
+// The point of a run with these keys after `step` updates.
 BranchPoint point_at_step(const std::vector<std::string>& overrides, std::int64_t step) {
   const RunPlan plan = plan_of(overrides);
   Position p;
@@ -142,7 +142,7 @@ TEST(Branch, OfOnceTheBatchTakesTheCourseOfItsRun) {
   const RunPlan plan = plan_of(branch, point_at_step(keys, 20));
   EXPECT_EQ(plan.course, parent.course);
   EXPECT_EQ(plan.updates, parent.updates);
-  // A run that is not there yet: the same place.
+  // The plan of a branch whose parent has not run yet starts at the same place.
   const RunPlan planned = plan_of(branch);
   EXPECT_EQ(planned.branch.position, plan.branch.position);
 }
@@ -167,7 +167,7 @@ TEST(Branch, IsPartOfTheExperimentsIdByItsSourceAndFactors) {
     return experiment_id(plan_of(more, BranchPoint{point_at_step({}, 15).position, source}));
   };
   const std::string base = experiment_id(plan_of(from, BranchPoint{point_at_step({}, 15).position, 5}));
-  EXPECT_EQ(id({}, 5), base);  // the path is a place
+  EXPECT_EQ(id({}, 5), base);  // the path does not count
   EXPECT_NE(id({}, 6), base);
   EXPECT_NE(id({"batch.global=128", "branch.batch_factor=2"}, 5), base);
   EXPECT_NE(id({"branch.samples=1000"}, 5), base);
@@ -175,7 +175,7 @@ TEST(Branch, IsPartOfTheExperimentsIdByItsSourceAndFactors) {
   EXPECT_EQ(experiment_id(plan_of({"checkpoint.keep_at=[1]"})), experiment_id(plan_of({})));
 }
 
-// The id of this experiment before there were branches: runs of then are resumed, and counted as the same.
+// This was the experiment's id before branches existed. Runs of that time can still be resumed and count as the same.
 TEST(Branch, LeavesTheIdsOfOtherRunsAsTheyWere) {
   EXPECT_EQ(experiment_id(plan_of({})), "0ecb58ea9a63a1f0");
 }

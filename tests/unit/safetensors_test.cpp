@@ -1,4 +1,5 @@
-// Against the format's own library (golden files), and against files that are damaged in every way that we know of.
+// Tests the reader and writer of safetensors with files of the format's own library (golden files), and with files that
+// are damaged in every way that we know.
 #include "checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ namespace {
 
 class SafetensorsTest : public WithFolder {
  protected:
-  // A file with this header, and `bytes` zeros behind it.
+  // Writes a file with this header and `bytes` zeros after it.
   std::string file(const std::string& header, std::size_t bytes) const {
     const std::uint64_t length = header.size();
     std::string text(sizeof length, '\0');
@@ -74,7 +75,7 @@ std::vector<float> golden_values(std::size_t tensor) {
   return values;
 }
 
-// Half the distance of neighbours of this size: what rounding may change.
+// The largest rounding error, which is half the distance between neighbouring numbers of this size.
 float tolerance(float value, const std::string& dtype) {
   int exponent = 0;
   std::frexp(value, &exponent);
@@ -116,8 +117,8 @@ TEST(SmallFloats, TheMiddleBetweenTwoNeighboursGoesToTheEvenOneAndAllElseToTheNe
       ASSERT_EQ(to(-middle), (bits % 2 == 0 ? bits : next) | 0x8000) << bits;
     }
   };
-  check(from_fp16, to_fp16, 0x7bff);  // the largest finite one
-  // Where neighbours have a float between them and its own neighbours.
+  check(from_fp16, to_fp16, 0x7bff);  // the largest finite number
+  // Two neighbouring bf16 numbers have their middle and its float neighbours between them.
   check(from_bf16, to_bf16, 0x7f7f);
   EXPECT_EQ(to_fp16(65519.996f), 0x7bff);
   EXPECT_EQ(to_fp16(65520.0f), 0x7c00);
@@ -210,7 +211,7 @@ TEST_F(SafetensorsTest, AWriteThatFailsNamesTheFileAndLeavesNothing) {
   struct rlimit before {};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   struct rlimit small = before;
-  small.rlim_cur = 100;  // bytes, as a full disk
+  small.rlim_cur = 100;  // bytes, as on a full disk
   const auto old_handler = ::signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
   const std::string message = message_of([&] { write_safetensors(path("file"), {}, tensors); });

@@ -57,7 +57,7 @@ TEST(EpochOrder, LeavesNoNeighboursTogether) {
   EXPECT_LT(together, 20);  // 2 are expected
 }
 
-TEST(EpochOrder, KeepsItsOrderAcrossVersions) {  // a changed order would break the resuming of runs
+TEST(EpochOrder, KeepsItsOrderAcrossVersions) {  // resumed runs need the same order
   EXPECT_EQ(order_of(1, 0, 8), (std::vector<std::int64_t>{3, 6, 2, 5, 4, 7, 0, 1}));
   const EpochOrder large(42, 3, std::int64_t{1} << 40);
   EXPECT_EQ(large(0), 748036637074);

@@ -1,4 +1,4 @@
-// The scaling model against closed forms, and against a simulation of single messages.
+// Compares the scaling model with closed forms, and with a simulation of single messages.
 #include "bench/scaling_model.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ Cluster cluster(int ranks, int ranks_per_node) {
   return {ranks, ranks_per_node, node_link, network_link};
 }
 
-// Every message of a ring by itself: rank r can send in step s when it has received in step s - 1, a link carries one
+// Simulates every message of a ring. Rank r can send in step s when it has received in step s - 1. A link carries one
 // message at a time.
 double simulated_ring(const std::vector<Link>& to_the_right, double bytes) {
   const std::size_t p = to_the_right.size();
@@ -55,7 +55,8 @@ TEST(ScalingModel, AFlatRingThroughNodesIsAsSlowAsItsSlowestLink) {
     for (const std::size_t last : {3u, 7u, 11u}) links[last] = network_link;  // 3 nodes x 4 ranks
     const double simulated = simulated_ring(links, bytes);
     const double model = sum_cost(cluster(12, 4), Topology::flat, bytes).alone();
-    // The slow links' messages follow one another around the ring: the model's bound is met but for the first lap.
+    // Messages of the slow links follow one another around the ring. The model's bound is reached, except for the first
+    // lap.
     EXPECT_GE(model, simulated * (1 - 1e-9));
     EXPECT_LE(model, simulated * 1.25) << bytes;
   }
@@ -140,8 +141,8 @@ TEST(ScalingModel, OneRankHasNothingToWaitFor) {
   EXPECT_EQ(t.exposed, 0);
 }
 
-// The same timeline in slices of time: a queue of buckets, a channel, and a core that computes at the rate that is
-// left.
+// Simulates the same timeline in slices of time. There are a queue of buckets, a channel, and a core that computes at
+// the rate that the sums leave.
 double simulated_backward(const StepWork& w, const Cluster& c, double slice) {
   std::vector<std::int64_t> ends;
   for (std::int64_t e = 0; e < w.elements;) ends.push_back(e = std::min(e + w.bucket_elements, w.elements));
@@ -187,7 +188,8 @@ TEST(ScalingModel, FastSumsLeaveOnlyTheLastBucketExposed) {
   const StepWork w = some_work();
   const Cluster c = {2, 2, {0, 1e-10, 0}, {}};
   const std::int64_t last = w.elements % w.bucket_elements;
-  // Its own time, and what the bucket before it has not finished: none, as backward is ten times longer.
+  // The last bucket's own time is exposed. The bucket before it adds nothing, because the backward pass takes ten times
+  // longer than the sums.
   EXPECT_NEAR(step_time(w, c, Topology::flat).exposed, static_cast<double>(last) * 4 * 1e-10, 2e-5);
 }
 

@@ -1,5 +1,5 @@
-// The communicator for host memory of one rank whose partners are made up: what it sends arrives nowhere, what it gets
-// is what the test wants.
+// The communicator for host memory of one rank whose partners do not exist. Messages that it sends arrive nowhere, and
+// the test decides what it receives.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,11 @@ class ScriptedHost final : public Communicator {
  public:
   ScriptedHost(int rank, int size) : rank_(rank), size_(size) {}
   double added_by_others = 0;            // to every counter
-  std::string text_of_rank_0;            // what broadcast_string() brings, when not empty
-  std::vector<std::byte> bytes_of_root;  // what a broadcast of this length brings
+  std::string text_of_rank_0;            // result of broadcast_string(), unless empty
+  std::vector<std::byte> bytes_of_root;  // result of a broadcast of this length
   std::function<void(std::span<float>)> sum_over_ranks;
   std::function<void()> on_poll;
-  std::string aborted_for;  // the last abort()'s reason
+  std::string aborted_for;  // the reason of the last abort()
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }

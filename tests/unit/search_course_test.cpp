@@ -36,7 +36,7 @@ class SearchCourseTest : public WithFolder {
   }
   static double loss(const Trial& trial) { return std::abs(trial.experiment.learning_rate.base - 0.42); }
 
-  // Trains every trial that may run, as often as there are any; stops after `most` of them, as a kill does.
+  // Trains every trial that may run, until there is none. Stops after `most` of them, as a killed job does.
   std::vector<std::string> run(SearchCourse& course, std::size_t most = 1000) {
     std::vector<std::string> log;
     for (bool any = true; any && log.size() < most;) {
@@ -95,10 +95,10 @@ TEST_F(SearchCourseTest, WhoFailedIsLeftBehindForGood) {
   search.update(standings_);
   for (std::size_t i = 0; i < standings_.size(); ++i) standings_[i] = {State::going, 712, loss(trials_.list[i])};
   standings_[3] = {State::ended, 64, 0};  // the best one
-  standings_[4].loss = std::nan("");      // the second
+  standings_[4].loss = std::nan("");      // the second best
   search.update(standings_);
   EXPECT_TRUE(search.is_left_behind(3) && search.is_left_behind(4));
-  standings_[3] = {State::going, 0, 0};  // it is tried again, too late
+  standings_[3] = {State::going, 0, 0};  // it runs again, but too late
   SearchCourse again = course();
   again.update(standings_);
   EXPECT_FALSE(again.task(3, standings_[3]));
@@ -119,7 +119,7 @@ TEST_F(SearchCourseTest, ATrialThatFailedIsWaitedForWhereItsRungIsNotDecided) {
 TEST_F(SearchCourseTest, SeedsOfAPointGoOnTogetherByTheirMean) {
   read("vary: {learning_rate.base: [0.1, 0.2, 0.3]}\nrepeat: 2\n");
   SearchCourse search = course();
-  // Means 2, 1.5 and 1.6; the lowest single loss is the first point's.
+  // The means are 2, 1.5 and 1.6. The first point has the lowest single loss.
   const double losses[] = {0.5, 3.5, 1.5, 1.5, 1.6, 1.6};
   for (std::size_t i = 0; i < 6; ++i) standings_[i] = {State::going, 2134, losses[i]};
   search.update(standings_);
@@ -131,7 +131,7 @@ TEST_F(SearchCourseTest, ANewJobFollowsWhatAnotherHasDecided) {
   for (std::size_t i = 0; i < standings_.size(); ++i) standings_[i] = {State::going, 712, loss(trials_.list[i])};
   a.update(standings_);
   std::vector<TrialStanding> seen_by_b = standings_;
-  seen_by_b[0].loss = 0;  // whatever it thinks: the file counts
+  seen_by_b[0].loss = 0;  // b sees another loss, but the file decides
   b.update(seen_by_b);
   EXPECT_FALSE(b.task(0, seen_by_b[0]));
   EXPECT_EQ(b.task(3, seen_by_b[3]), 2134);

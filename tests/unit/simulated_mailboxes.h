@@ -1,5 +1,6 @@
-// Ranks as threads that send each other messages: every message is delayed, and messages of different senders or tags
-// overtake each other, by a seed. A rank may die: in its n-th call, with some of its newest messages lost.
+// Ranks that are threads and send each other messages. Every message is delayed, and messages of different senders or
+// tags overtake each other, at random by a seed. A rank can be made to die in its n-th call, and some of its newest
+// messages are then lost.
 #pragma once
 
 #include <algorithm>
@@ -18,14 +19,14 @@
 
 namespace ringtrain {
 
-struct Killed {};  // what a rank throws that dies
+struct Killed {};  // thrown by a rank that dies
 
 class SimulatedNetwork {
  public:
   SimulatedNetwork(int ranks, unsigned seed) : ranks_(ranks), random_(seed) {}
   std::unique_ptr<Mailbox> mailbox(int rank) { return std::make_unique<Box>(*this, rank); }
-  void kill(int rank, int call) { killing_call_[rank] = call; }  // before the ranks begin
-  // An error on one rank ends them all.
+  void kill(int rank, int call) { killing_call_[rank] = call; }  // call it before the ranks begin
+  // An error on one rank ends all ranks.
   void abort() {
     const std::lock_guard lock(mutex_);
     aborted_ = true;
@@ -41,7 +42,8 @@ class SimulatedNetwork {
     Clock::time_point arrives;
     std::vector<std::byte> bytes;
   };
-  // Learns of a death some time after it, when it waits for the dead one or looks for messages.
+  // The mailbox of one rank. It learns of a death some time later, when it waits for the dead rank or looks for
+  // messages.
   class Box : public Mailbox {
    public:
     Box(SimulatedNetwork& network, int rank) : network_(network), rank_(rank) {}
@@ -82,7 +84,7 @@ class SimulatedNetwork {
     std::vector<int> known_;
   };
 
-  // Where no message has been sent for long, everybody waits for somebody.
+  // If no message has been sent for long, all ranks wait for each other.
   void expect_progress() {
     const std::lock_guard lock(mutex_);
     if (aborted_) throw Killed();
@@ -108,10 +110,10 @@ class SimulatedNetwork {
     newest_ = Clock::now();
     auto& queue = queues_[{from, to, tag}];
     Clock::time_point arrives = Clock::now() + std::chrono::microseconds(random_() % 300);
-    if (!queue.empty()) arrives = std::max(arrives, queue.back().arrives);  // no overtaking here
+    if (!queue.empty()) arrives = std::max(arrives, queue.back().arrives);  // messages of one queue stay in order
     queue.push_back({arrives, {bytes.begin(), bytes.end()}});
   }
-  // False: the sender has died and nothing of it is left.
+  // Returns false if the sender has died and no message of it is left.
   bool take(int from, int to, int tag, std::span<std::byte> bytes) {
     for (;; std::this_thread::sleep_for(std::chrono::microseconds(20))) {
       expect_progress();
@@ -138,7 +140,7 @@ class SimulatedNetwork {
 
   const int ranks_;
   std::mutex mutex_;
-  Clock::time_point newest_ = Clock::now();  // message
+  Clock::time_point newest_ = Clock::now();  // when the newest message was sent
   std::mt19937 random_;
   std::map<std::tuple<int, int, int>, std::deque<Message>> queues_;
   std::map<int, int> killing_call_, calls_;  // by rank

@@ -13,7 +13,7 @@ TEST(SlurmJob, OutsideSlurmThereIsNone) {
 }
 
 TEST(SlurmJob, ATaskOfAnArrayIsNamedByArrayAndTaskAndNeverByTheBareId) {
-  const WithEnvironment environment(Variables{{"SLURM_JOB_ID", "4709"},  // the last task's is the array's
+  const WithEnvironment environment(Variables{{"SLURM_JOB_ID", "4709"},  // the array's id is also that of its last task
                                               {"SLURM_ARRAY_JOB_ID", "4709"},
                                               {"SLURM_ARRAY_TASK_ID", "3"},
                                               {"SLURM_RESTART_COUNT", "2"},

@@ -18,7 +18,7 @@ using cuda::RunOrder;
 
 constexpr std::int64_t kCount = 1000;
 
-// Three steps of a reducer with random watermarks; true when every sum is right.
+// Runs three steps of a reducer with random watermarks. Succeeds when every sum is right.
 testing::AssertionResult trains(HostDevice& device) {
   ScriptedHost host(0, 2);
   host.sum_over_ranks = [](std::span<float> values) {

@@ -1,4 +1,4 @@
-// Quasi-random points against published values, and the numbers that a study draws from them.
+// Compares quasi-random points with published values, and tests the numbers that a study draws from them.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -9,7 +9,7 @@
 namespace ringtrain {
 namespace {
 
-// torch.quasirandom.SobolEngine(10).draw(1025) x 2^32 (torch 2.15, Joe and Kuo's direction numbers).
+// The values are torch.quasirandom.SobolEngine(10).draw(1025) x 2^32 (torch 2.15, Joe and Kuo's direction numbers).
 TEST(StudyDraws, SobolPointsAreThoseOfJoeAndKuo) {
   const std::vector<std::pair<std::uint32_t, std::vector<std::uint32_t>>> points = {
       {0, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
@@ -27,7 +27,7 @@ TEST(StudyDraws, SobolPointsAreThoseOfJoeAndKuo) {
     for (std::size_t d = 0; d < most_drawn_keys; ++d) EXPECT_EQ(sobol(index, d), expected[d]) << index << " " << d;
 }
 
-// Halton 1960: index in base 2, 3, 5 behind the point, backwards.
+// Halton 1960: the digits of the index in base 2, 3 or 5, in reverse order after the point.
 TEST(StudyDraws, HaltonPointsAreRadicalInverses) {
   const std::vector<std::vector<double>> expected = {{0, 0, 0},
                                                      {1.0 / 2, 1.0 / 3, 1.0 / 5},
@@ -53,7 +53,7 @@ TEST(StudyDraws, AreDeterministicDifferBySeedAndLieInTheUnitInterval) {
       }
 }
 
-// A shifted net is a net: each of 16 equal cells of the square holds one of the first 16 points.
+// A shifted net is still a net, so each of 16 equal cells of the square holds one of the first 16 points.
 TEST(StudyDraws, SixteenSobolPointsFillSixteenCells) {
   for (const std::uint64_t seed : {1u, 2u, 3u}) {
     std::set<std::pair<int, int>> squares, columns;
@@ -72,7 +72,7 @@ TEST(StudyDraws, NumbersLieInTheirRangeWithFourDigits) {
   EXPECT_EQ(value_at(range, 1e-12), "0.0001");
   EXPECT_EQ(value_at(range, 0.5), "0.003162");
   EXPECT_EQ(value_at(range, 1 - 1e-12), "0.1");
-  EXPECT_EQ(value_at({0.9, 0.99996, false, false, 1}, 1 - 1e-12), "0.99996");  // not rounded out of the range
+  EXPECT_EQ(value_at({0.9, 0.99996, false, false, 1}, 1 - 1e-12), "0.99996");  // rounding must not leave the range
   EXPECT_EQ(value_at({-1, 1, false, false, 1}, 0.5), "0");
 }
 
@@ -94,7 +94,7 @@ TEST(StudyDraws, GridsHaveBothEnds) {
   EXPECT_EQ(grid_values({0, 1, false, false, 1}, 5), (std::vector<std::string>{"0", "0.25", "0.5", "0.75", "1"}));
   EXPECT_EQ(grid_values({256, 4096, true, true, 256}, 5),
             (std::vector<std::string>{"256", "512", "1024", "2048", "4096"}));
-  EXPECT_EQ(grid_values({1, 3, false, true, 1}, 9), (std::vector<std::string>{"1", "2", "3"}));  // equal ones once
+  EXPECT_EQ(grid_values({1, 3, false, true, 1}, 9), (std::vector<std::string>{"1", "2", "3"}));  // no repeats
   EXPECT_EQ(grid_values({5, 7, false, true, 1}, 1), (std::vector<std::string>{"5"}));
 }
 

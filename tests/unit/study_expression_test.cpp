@@ -1,4 +1,4 @@
-// Expressions and conditions of a study's rules: what they give, and what is refused at which column.
+// Tests expressions and conditions of a study's rules: their values, and the column at which an error is reported.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -17,7 +17,7 @@ class StudyFile : public WithFolder {
     WithFolder::SetUp();
     std::ofstream(path("exp.yaml")) << good;
   }
-  // Behind the two lines that every study begins with.
+  // Reads a study. `rest` follows the two lines with which every study begins.
   Study read(const std::string& rest, const std::vector<std::string>& overrides = {}) const {
     return parse_study("name: s\nexperiment: exp.yaml\n" + rest, path("s.yaml"), overrides);
   }
@@ -86,7 +86,8 @@ TEST_F(StudyFile, ABranchIsAnAxisOfPointsAndBatches) {
   EXPECT_EQ(text,
             "branch.from=results/s/parent@20steps batch.global=256 branch.batch_factor=4 branch.rate_factor=2 "
             "branch.samples=100 ");
-  // Without the word by the optimizer, as Merrill et al.: k for SGD, sqrt k for Adam.
+  // If the study does not set the factor, it depends on the optimizer. As in Merrill et al., it is k for SGD and sqrt k
+  // for Adam.
   const auto factor = [&](const std::vector<std::string>& overrides) {
     return read("branch: {from: r, at: 1, batch: x4, samples: 100}\n", overrides).axes[0].choices[0].settings[3].value;
   };
@@ -155,7 +156,7 @@ TEST_F(StudyFile, TheExperimentLiesBesideTheStudyOrInTheWorkingDirectory) {
 
 TEST_F(StudyFile, EveryMistakeHasItsOwnMessage) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      // The file
+      // The file.
       {"ropeat: 3\n", "s.yaml:3:1: unknown key 'ropeat'; did you mean 'repeat'? [Keys of a study: name, experiment"},
       {"batch.global: 3\n",
        "s.yaml:3:1: unknown key 'batch.global'; it is a key of the experiment, to be varied below"},
@@ -165,7 +166,7 @@ TEST_F(StudyFile, EveryMistakeHasItsOwnMessage) {
       {"vary: [1, 2]\n", "s.yaml:3:7: vary is a list, expected a map such as batch.global: [256, 1024]"},
       {"vary:\n", "vary has no value, expected a map"},
       {"search: best\n", "s.yaml:3:9: search is 'best', expected one of all, halving"},
-      // Keys
+      // Keys.
       {"vary: {batch.globl: [1]}\n", "s.yaml:3:8: unknown key 'batch.globl'; did you mean 'batch.global'?"},
       {"vary: {rank_per_trial: [1]}\n", "s.yaml:3:8: unknown key 'rank_per_trial'; did you mean 'ranks_per_trial'?"},
       {"vary: {batch: [1]}\n", "s.yaml:3:8: batch is a section, expected its keys with a dot [batch.global: [...]]"},
@@ -180,7 +181,7 @@ TEST_F(StudyFile, EveryMistakeHasItsOwnMessage) {
       {"vary: {seed: [1, 2]}\nrepeat: 2\n", "s.yaml:4:1: seed is already set at line 3"},
       {"vary: {batch.global: [1]}\nrules: {batch.global: 2}\n", "s.yaml:4:9: batch.global is already set at line 3"},
       {"vary: {stop.steps: [1]}\nlimits: {epochs: 2}\n", "s.yaml:4:1: stop.steps is already set at line 3"},
-      // Ranges and groups
+      // Ranges and groups.
       {"vary: {model.kind: {uniform: [1, 2]}}\n", "s.yaml:3:20: model.kind is no number, expected a list"},
       {"vary: {seed: {unifrom: [1, 2]}}\n", "s.yaml:3:15: unknown key 'unifrom'; did you mean 'uniform'?"},
       {"vary: {seed: {uniform: [2, 1]}}\ndraws: {count: 2}\n", "s.yaml:3:24: uniform is a list, expected [lowest, "},
@@ -198,14 +199,14 @@ TEST_F(StudyFile, EveryMistakeHasItsOwnMessage) {
       {"vary: {model: {a: {seed: 2}}}\n", "model has cases below it, but is a section of the experiment"},
       {"vary: {a b: {x: {seed: 2}}}\n", "s.yaml:3:8: 'a b': expected a name of letters"},
       {"vary: {a: {x/y: {seed: 2}}}\n", "s.yaml:3:12: 'x/y': expected a name of letters"},
-      // Repeats and limits
+      // Repeats and limits.
       {"repeat: 0\n", "s.yaml:3:9: repeat is '0', expected an integer from 1 to 10000"},
       {"repeat: 1e2\n", "s.yaml:3:9: repeat is '1e2', expected an integer from 1 to 10000"},
       {"repeat: []\n", "s.yaml:3:9: repeat is a list, expected how often, or a list of seeds"},
       {"limits: {epoch: 2}\n", "s.yaml:3:10: unknown key 'epoch'; did you mean 'epochs'?"},
       {"limits: {samples: 1.5}\n", "s.yaml:3:19: samples is '1.5', expected an integer from 1"},
       {"limits: {target: 1.5}\n", "s.yaml:3:18: target is '1.5', expected a map such as {validation_loss: 1.5}"},
-      // Rules
+      // Rules.
       {"rules: {learning_rate.bas: 1}\n", "s.yaml:3:9: unknown key 'learning_rate.bas'; did you mean"},
       {"rules: {model.kind: 1}\n", "s.yaml:3:9: model.kind is no number, and a rule gives one"},
       {"rules: {learning_rate.base: [1]}\n", "s.yaml:3:29: learning_rate.base is a list, expected an expression"},

@@ -22,7 +22,7 @@ std::filesystem::path studies() {
   return (given != nullptr ? std::filesystem::path(given) : std::filesystem::current_path()) / "configs" / "studies";
 }
 
-// Of the size of Seattle's licences.
+// A data set as large as that of Seattle's pet licences.
 DatasetIndex names_index(const std::string& prefix, std::int64_t total) {
   DatasetIndex index;
   index.prefix = prefix;
@@ -57,7 +57,7 @@ TEST(StudyPlan, EveryTrialOfEveryStudyInTheRepositoryIsPlanned) {
       const TrialPlan plan = p.plan(trial);
       EXPECT_EQ(plan.batch.ranks, trial.ranks);
       EXPECT_EQ(plan.batch.ranks * plan.batch.accumulation * plan.batch.micro_batch, trial.experiment.batch.global);
-      EXPECT_EQ(plan.steps > 0, !trial.experiment.optimizer.adascale) << trial.name;  // which decides on its steps
+      EXPECT_EQ(plan.steps > 0, !trial.experiment.optimizer.adascale) << trial.name;  // AdaScale decides on its steps
     }
     counts[study.name] = trials.list.size();
   }
@@ -103,7 +103,7 @@ TEST(StudyPlan, TheGridOfThePetNamesIsTheTalks) {
   const auto largest = std::ranges::find(trials.list, "ranks-16_batch_per_rank-16384_base-0.016", &Trial::name);
   ASSERT_NE(largest, trials.list.end());
   const TrialPlan plan = p.plan(*largest);
-  EXPECT_EQ(plan.steps, 15);  // one of 262,144 in an epoch of 350,000
+  EXPECT_EQ(plan.steps, 15);  // an epoch of 350,000 holds one step of 262,144
   EXPECT_EQ(plan.samples, 15 * 262144);
   EXPECT_EQ(plan.peak_rate, 0.016);
 }
@@ -115,7 +115,7 @@ TEST(StudyPlan, AnEpochWithASmallerLastBatchHasAllItsSamples) {
   EXPECT_EQ(p.plan(trials.list.back()).samples, 15 * 350'000);
 }
 
-// Its schedule is measured in steps of base_batch, and how many updates it takes is known when it is over.
+// AdaScale's schedule counts steps of base_batch. The number of its updates is known only at the end.
 TEST(StudyPlan, AdaScaleIsPlannedByItsBaseBatch) {
   TrialPlanner p = planner();
   Trial trial;
@@ -133,7 +133,7 @@ TEST(StudyPlan, GoyalsRatesAreTheirs) {
   std::map<std::string, double> rates;
   for (const Trial& trial : make_trials(read_study((studies() / "goyal_sweep.yaml").string(), {})).list)
     rates[trial.name] = p.plan(trial).peak_rate;
-  EXPECT_NEAR(rates["ranks-4_point-b256"], 0.1, 1e-12);  // names of the first seed, the experiment's
+  EXPECT_NEAR(rates["ranks-4_point-b256"], 0.1, 1e-12);  // named by the experiment's own seed
   EXPECT_NEAR(rates["ranks-4_point-b32768_seed-5"], 12.8, 1e-12);
   EXPECT_NEAR(rates["ranks-4_point-sqrt"], 0.1 * std::sqrt(32.0), 1e-12);
 }
@@ -154,7 +154,7 @@ class StudyTime : public WithFolder {
     p.samples = 409600;
     return p;
   }
-  // A run of 10 steps.
+  // Writes the files of a run of 10 steps.
   void add_run(const std::string& name, std::int64_t ranks, std::int64_t batch, double seconds) const {
     std::filesystem::create_directories(path(name));
     std::ofstream(path(name) + "/experiment.yaml") << to_yaml(trial().experiment);
@@ -172,7 +172,7 @@ TEST_F(StudyTime, ComesFromTheRunWithTheNearestBatch) {
   add_run("far", 2, 65536, 655.36);  // 1 ms a sample
   EXPECT_NEAR(time(trial())->seconds, 409.6, 1e-9);
   add_run("near", 2, 2048, 2.048);  // 0.1 ms a sample
-  add_run("other", 4, 4096, 999);   // of other ranks
+  add_run("other", 4, 4096, 999);   // has other ranks
   EXPECT_NEAR(time(trial())->seconds, 40.96, 1e-9);
   EXPECT_EQ(time(trial())->from, "near");
 

@@ -1,4 +1,4 @@
-// The trials of a study: choices, rules, names, what is the same, shares of a job array.
+// Tests the trials of a study: choices, rules, names, equal trials, and shares of a job array.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,8 +79,8 @@ TEST_F(StudyTrials, RulesFollowEachOtherInAnyOrder) {
   EXPECT_DOUBLE_EQ(all.list[1].experiment.learning_rate.base, 0.002);
   EXPECT_DOUBLE_EQ(all.list[1].experiment.learning_rate.end, 0.00002);
   EXPECT_EQ(all.list[1].experiment.batch.worker, 64);
-  EXPECT_EQ(all.list[2].experiment.learning_rate.base, 0.001 * std::sqrt(2.0));  // every digit
-  EXPECT_EQ(all.list[1].name, "global-256");                                     // what follows is not in the name
+  EXPECT_EQ(all.list[2].experiment.learning_rate.base, 0.001 * std::sqrt(2.0));  // every digit counts
+  EXPECT_EQ(all.list[1].name, "global-256");  // the name leaves out keys that follow from rules
 }
 
 TEST_F(StudyTrials, RulesThatCannotBeFollowedAreNamed) {
@@ -105,7 +105,7 @@ TEST_F(StudyTrials, RulesThatCannotBeFollowedAreNamed) {
   for (const auto& [rest, expected] : cases) expect_contains(refusal(rest), expected);
 }
 
-// The study of the pet names: 1, 4, 16 ranks and as many samples on each.
+// The study of the pet names has 1, 4 and 16 ranks with the same number of samples on each rank.
 TEST_F(StudyTrials, RanksDoNotChangeTheBatchUnlessARuleSaysSo) {
   const std::string grid = "ranks_per_trial: [1, 4, 16]\nvary: {batch_per_rank: [1024, 64]}\n";
   const std::string message = refusal(grid);
@@ -123,7 +123,7 @@ TEST_F(StudyTrials, RanksDoNotChangeTheBatchUnlessARuleSaysSo) {
   const Trials equal = trials("ranks_per_trial: [1, 4, 16]\nrules: {batch_per_rank: 1024 / ranks}\n");
   ASSERT_EQ(equal.list.size(), 3u);
   for (const Trial& trial : equal.list) EXPECT_EQ(trial.experiment.batch.global, 1024);
-  // Without a word on the batch it is the experiment's.
+  // If the study does not set the batch, the experiment's batch counts.
   for (const Trial& trial : trials("ranks_per_trial: [1, 2, 4]\n").list) EXPECT_EQ(trial.experiment.batch.global, 64);
 }
 
@@ -159,7 +159,7 @@ TEST_F(StudyTrials, IdenticalTrialsAreRunOnce) {
   ASSERT_EQ(all.list.size(), 4u);
   EXPECT_EQ(all.list[0].name, "case-a");
   EXPECT_EQ(all.list[0].also, Names{"case-b"});
-  // Other ranks are another trial.
+  // Another number of ranks is another trial.
   EXPECT_EQ(trials("ranks_per_trial: [1, 2, 2]\n").list.size(), 2u);
 }
 
@@ -201,7 +201,7 @@ TEST_F(StudyTrials, NamesAreFolders) {
   }
   EXPECT_EQ(different.size(), 8u);
   EXPECT_EQ(all.list[4].name, "train-a-b_milestones-3-6");
-  EXPECT_TRUE(all.list[0].name.starts_with("train-a-b-")) << all.list[0].name;  // and a hash of a/b
+  EXPECT_TRUE(all.list[0].name.starts_with("train-a-b-")) << all.list[0].name;  // followed by a hash of a/b
 
   std::string vary = "vary:\n";
   for (const char* key : {"data.train", "data.validation", "machine.plan_cache"})
@@ -220,7 +220,7 @@ TEST_F(StudyTrials, LimitsStandInPlaceOfTheExperimentsCounts) {
   EXPECT_EQ(stop("limits: {epochs: 3}\n").epochs, 3);
   const StopConfig by_samples = stop("limits: {samples: 65}\n");
   EXPECT_EQ(by_samples.epochs, 0);
-  EXPECT_EQ(by_samples.steps, 2);  // 65 samples are more than one step of 64
+  EXPECT_EQ(by_samples.steps, 2);  // 65 samples need more than one step of 64
   EXPECT_EQ(stop("limits: {samples: 64}\n").steps, 1);
   EXPECT_EQ(stop("limits: {samples: 640, epochs: 3}\n").epochs, 3);
   EXPECT_EQ(stop("limits: {samples: 640, epochs: 3}\n").steps, 10);
@@ -243,7 +243,7 @@ TEST_F(StudyTrials, SharesAreDisjointCompleteAndEven) {
   const Trials all = trials("vary:\n  batch.global: [64, 128, 256]\n  seed: {grid: [1, 9], points: 9}\n");
   ASSERT_EQ(all.list.size(), 27u);
   for (const std::int64_t n : {1, 2, 4, 7, 27, 40})
-    for (const std::int64_t first : {0, 1}) {  // arrays from 0 and from 1
+    for (const std::int64_t first : {0, 1}) {  // arrays may begin at 0 or at 1
       std::multiset<std::size_t> together;
       std::size_t least = 100, most = 0;
       for (std::int64_t k = first; k < first + n; ++k) {

@@ -26,7 +26,8 @@ TEST(SumChoices, CostsAreThoseOfTheFormulas) {
   EXPECT_DOUBLE_EQ(sum_seconds(SumAlgorithm::halving, one, kLinks, n).transfer, 14.0 / 8 * n / 10e9);
   EXPECT_DOUBLE_EQ(sum_seconds(SumAlgorithm::halving, one, kLinks, 4096).total(), 3 * (1e-6 + 4096 / 10e9));
   EXPECT_DOUBLE_EQ(sum_seconds(SumAlgorithm::ring, many, kLinks, n).transfer, 30.0 / 16 * n / 10e9);
-  // In the node n / 2, n / 4 and n / 8 there and back, then n / 16 and n / 32 of eight ranks at once.
+  // Inside a node, n / 2, n / 4 and n / 8 go there and back. Between nodes, n / 16 and n / 32 go there and back for
+  // eight ranks at once.
   EXPECT_DOUBLE_EQ(sum_seconds(SumAlgorithm::halving, both, kLinks, n).transfer,
                    2 * n * (7.0 / 8 / 10e9 + 3.0 / 32 * 8 / 20e9));
   EXPECT_DOUBLE_EQ(sum_seconds(SumAlgorithm::hierarchical, both, kLinks, n).transfer,

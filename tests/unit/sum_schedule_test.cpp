@@ -18,11 +18,12 @@ using MakeSchedule = std::function<SumSchedule(int rank, std::size_t length)>;
 
 struct Outcome {
   std::vector<std::vector<float>> values;              // of each rank
-  std::vector<std::size_t> sent;                       // elements, of each rank
-  std::map<std::pair<int, int>, std::size_t> between;  // elements from one rank to another
+  std::vector<std::size_t> sent;                       // elements that each rank sends
+  std::map<std::pair<int, int>, std::size_t> between;  // elements sent from one rank to another
 };
 
-// Carries out the schedules of all ranks at once: a rank goes to its next step when what it waits for has been sent.
+// Carries out the schedules of all ranks at once. A rank goes to its next step when the message that it waits for has
+// been sent.
 Outcome carry_out(int ranks, std::vector<std::vector<float>> values, const MakeSchedule& make) {
   struct Message {
     std::vector<float> values;
@@ -126,7 +127,7 @@ TEST(SumSchedules, HierarchicalSumsEveryElementOnAnyNodes) {
         }
 }
 
-// 2 (p - 1) / p of the vector, which is the least that a sum can send (Patarasuk and Yuan 2009).
+// Every rank sends 2 (p - 1) / p of the vector, which is the least that is possible (Patarasuk and Yuan 2009).
 TEST(SumSchedules, RingAndHalvingSendNoMoreThanTheBoundAndHalvingInFewSteps) {
   const std::size_t length = 1 << 16;
   for (const int ranks : {2, 4, 8, 64}) {
@@ -174,12 +175,13 @@ TEST(SumSchedules, StepsInANodeAreThoseWhosePartnersAreThere) {
     const auto layout = blocks(nodes, per_node, round_robin);
     for (const std::vector<int>& node : layout)
       for (const int rank : node) {
-        // There and back: three messages to the others of the node; two halves with ranks that differ in two bits.
+        // Both go there and back: three messages to the other ranks of the node, or two halvings with ranks that differ
+        // in two bits.
         EXPECT_EQ(steps_in_node(hierarchical_sum(rank, layout, 1 << 16, 16), node), 2u * (per_node - 1));
         EXPECT_EQ(steps_in_node(halving_sum(rank, ranks, 1 << 16, 16), node), 4u);
       }
   }
-  for (const int rank : {0, 1}) {  // of a ring through two nodes: the left or the right neighbour is elsewhere
+  for (const int rank : {0, 1}) {  // each has a neighbour on the other node
     SumSchedule ring = ring_sum(rank, 4, 100, 1);
     mark_steps_in_node(ring, {0, 1});
     for (const SumStep& step : ring) EXPECT_FALSE(step.in_node);

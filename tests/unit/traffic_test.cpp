@@ -1,4 +1,4 @@
-// What a program says that it moves through a GPU's memory, and how `plan` prints it.
+// Tests the bytes that a program says it moves through a GPU's memory, and how `plan` prints them.
 #include "run/traffic.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ TEST(CudaTraffic, IsWhatTheCommandsMoveAndCompute) {
   EXPECT_DOUBLE_EQ(all_bytes(t), bytes);
   EXPECT_DOUBLE_EQ(t.flops, flops);
   EXPECT_GT(t.forward_bytes, 0);
-  EXPECT_GT(t.backward_bytes, t.forward_bytes);  // two products for each of the forward pass's
+  EXPECT_GT(t.backward_bytes, t.forward_bytes);  // two products for each one of the forward pass
   EXPECT_GT(t.weights_bytes, 0);
   EXPECT_LT(t.weights_bytes, t.forward_bytes);
 }

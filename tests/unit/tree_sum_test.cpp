@@ -1,4 +1,4 @@
-// A sum in a binary tree: its bits do not depend on how many values each rank has.
+// Tests sums in a binary tree. The bits must not depend on how many values each rank has.
 #include "base/tree_sum.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace ringtrain {
 namespace {
 
-// What is added to what, as text.
+// Records the order of the additions as text.
 struct Formula {
   std::string text = "";
   Formula& operator+=(const Formula& other) {
@@ -46,7 +46,7 @@ TEST(TreeSums, OfPartsAreThatOfTheWhole) {
   double in_order = 0;
   for (const double value : values) in_order += value;
   EXPECT_NE(sum_of(0, 64), in_order) << "the values show no order";
-  // 64 values, and some that fill no power of two.
+  // 64 values, and counts that are no power of two.
   for (const std::size_t count : {64u, 41u, 33u, 5u}) {
     values.resize(count);
     const double whole = sum_of(0, count);

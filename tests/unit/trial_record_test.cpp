@@ -13,7 +13,8 @@ namespace {
 
 class TrialOutcomes : public WithFolder {
  protected:
-  // One that begins at step `first`, with the loss of the first step and then that of all others.
+  // Writes a run that begins at step `first`, with the loss of its first step and that of all others. Returns whether
+  // it ran away.
   bool ran_away(std::int64_t first, int steps, double loss, double then) const {
     std::ofstream out(path("metrics.jsonl"), std::ios::trunc);
     for (int i = 0; i < steps; ++i)
@@ -31,7 +32,7 @@ TEST_F(TrialOutcomes, ARunThatEndsAboveItsFirstStepRanAway) {
   EXPECT_FALSE(ran_away(1, 1, 3.4, 0));
 }
 
-// The first loss of trained weights is one of many that lie on both sides of their mean.
+// The first loss of a trained model is as random as the others, and lies above or below their mean.
 TEST_F(TrialOutcomes, ABranchRanAwayWhereItsLossIsTwiceAsHigh) {
   EXPECT_FALSE(ran_away(501, 400, 1.65, 1.70));
   EXPECT_FALSE(ran_away(501, 400, 1.65, 3.2));

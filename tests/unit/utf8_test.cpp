@@ -15,7 +15,7 @@ TEST(Utf8, InvalidSequencesAreFound) {
   EXPECT_EQ(find_invalid_utf8("\xE0\x80\x80"), 0u);      // overlong
   EXPECT_EQ(find_invalid_utf8("ab\xED\xA0\x80"), 2u);    // surrogate
   EXPECT_EQ(find_invalid_utf8("\xF4\x90\x80\x80"), 0u);  // above U+10FFFF
-  EXPECT_EQ(find_invalid_utf8("abc\xE2\x82"), 3u);       // cut
+  EXPECT_EQ(find_invalid_utf8("abc\xE2\x82"), 3u);       // cut off
   for (const std::uint32_t code : {0x41u, 0xE9u, 0x20ACu, 0x1F436u})
     EXPECT_EQ(decode_symbol(encode_symbol(code)), code);
   EXPECT_EQ(trim("\xC2\xA0 a b\t\xE3\x80\x80"), "a b");
@@ -28,7 +28,7 @@ TEST(Utf8, ATextIsCutBetweenItsSymbols) {
     EXPECT_EQ(cut_to(text, most), text.substr(0, lengths[most])) << most;
   EXPECT_EQ(without_cut_symbol("a\xE2\x82"), "a");
   EXPECT_EQ(without_cut_symbol("a\xE2\x82\xAC"), "a\u20ac");
-  // What is no UTF-8 for another reason than its end stays.
+  // Text that is invalid for another reason than its end stays as it is.
   EXPECT_EQ(without_cut_symbol("a\x82"), "a\x82");
   EXPECT_EQ(without_cut_symbol("\xE2z"), "\xE2z");
 }

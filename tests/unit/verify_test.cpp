@@ -1,4 +1,5 @@
-// What the verifier of text data sets calls each fault that a file can have and still open (data_prep/verify.cpp).
+// Tests the name that the verifier of text data sets gives to each fault of a file that still opens
+// (data_prep/verify.cpp).
 #include "data_prep/verify.h"
 
 #include <cctype>
@@ -23,7 +24,7 @@ hid_t native_type() {
   return H5T_NATIVE_UINT64;
 }
 
-// Writes a data set of one dimension anew.
+// Writes an edited copy of a data set of one dimension in its place.
 template <class T>
 void change(const std::string& path, const char* name, const std::function<void(std::vector<T>&)>& edited) {
   std::vector<T> values = h5::File::open(path).read<T>(name);
@@ -38,7 +39,7 @@ void change(const std::string& path, const char* name, const std::function<void(
 
 constexpr std::size_t row_bytes = 9;
 
-// In place, for "tokens" has attributes; without the checksums that would say the same.
+// Changes a row in place, because "tokens" has attributes. Deletes the checksums, which would find the fault first.
 void change_row(const std::string& path, std::size_t row, const std::vector<std::uint8_t>& ids) {
   edit(path, [&](hid_t file) {
     const h5::Handle tokens(H5Dopen2(file, "tokens", H5P_DEFAULT), H5Dclose);
@@ -51,7 +52,7 @@ void change_row(const std::string& path, std::size_t row, const std::vector<std:
   });
 }
 
-using Path = const std::string&;  // of a file
+using Path = const std::string&;  // path of a file
 
 struct Fault {
   const char* what;

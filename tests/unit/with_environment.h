@@ -11,7 +11,7 @@ namespace ringtrain {
 
 using Variables = std::map<std::string, std::string>;
 
-// Takes away what a launcher or a batch system says, and says `variables` instead.
+// Removes the variables of launchers and batch systems, and sets `variables`.
 class WithEnvironment {
  public:
   explicit WithEnvironment(const Variables& variables) {

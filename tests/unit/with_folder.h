@@ -24,7 +24,7 @@ class WithFolder : public testing::Test {
   std::filesystem::path folder_;
 };
 
-// The error with its hint in brackets; "(no error)" when nothing is thrown.
+// Returns the error with its hint in brackets, or "(no error)" when nothing is thrown.
 template <class Action>
 std::string message_of(const Action& action) {
   try {

@@ -1,5 +1,5 @@
-// Checkpoint files, and what their texts and numbers mean to a run that goes on. An input that begins with 'T' has
-// lines "name=text" and "name:number" of a checkpoint whose checksums are right; others are damaged files.
+// Reads checkpoint files and uses their texts and numbers as a resumed run does. An input that begins with 'T' has
+// lines "name=text" and "name:number" for a checkpoint with right checksums. Other inputs are damaged files.
 #include "checkpoint/checkpoint.h"
 
 #include <bit>
@@ -55,7 +55,7 @@ bool same(const Checkpoint& a, const Checkpoint& b) {
   return true;
 }
 
-// What a run that goes on asks.
+// Uses a checkpoint as a resumed run does.
 void use(const Checkpoint& checkpoint) {
   error_of([&] { experiment_of(checkpoint, "a checkpoint"); });
   error_of([&] { vocabulary_of(checkpoint); });

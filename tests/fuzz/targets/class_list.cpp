@@ -1,4 +1,4 @@
-// Lists of classes, then (after a line "==== overrides") of images with their class.
+// Reads lists of classes and, after a line "==== overrides", lists of images with their class.
 #include "data_prep/images/class_list.h"
 
 #include "tests/fuzz/target.h"

@@ -1,4 +1,4 @@
-// Names from a CSV file or from lines, as they come and as a data set takes them.
+// Reads names from a CSV file or from lines, as they are and as a data set stores them.
 #include "data_prep/tables/csv.h"
 
 #include <sstream>
@@ -34,7 +34,7 @@ void read(std::string_view input) {
   const std::string text(input);
   error_of([&] {
     const auto records = records_of(text);
-    // The separator is taken from the first record's line, whatever is quoted there.
+    // The separator is found in the line of the first record, even inside quotes.
     if (records.empty() || records[0].size() < 2) return;
     for (const std::string& field : records[0])
       if (field.find_first_of("\n;\t,") != std::string::npos) return;

@@ -1,4 +1,5 @@
-// Data sets of images: header, arrays, records and their pictures. An odd length: pictures are JPEG files, else pixels.
+// Reads data sets of images: header, arrays, records and their pictures. For an input of odd length the pictures are
+// JPEG files, otherwise pixels.
 #include "base/error.h"
 #include "data/image_dataset.h"
 #include "data/image_transform.h"
@@ -20,7 +21,7 @@ void write_good(const std::string& path, bool jpeg) {
   write_image_shard(path, images, 0, 3, 0, 1);
 }
 
-// Of the JPEG records of 3 images; pixels have none here.
+// Writes the checksums of the JPEG records of 3 images. Pixels have no such checksums here.
 void recompute(hid_t file) {
   const std::vector<std::uint8_t> bytes = bytes_of(file, "images");
   const h5::Handle dataset(H5Dopen2(file, "offsets", H5P_DEFAULT), H5Dclose);

@@ -1,4 +1,4 @@
-// Data sets of text: header, blocks and their checksums.
+// Reads data sets of text: header, blocks and their checksums.
 #include <algorithm>
 
 #include "base/crc32c.h"

@@ -1,4 +1,4 @@
-// Experiment files and overrides: text, then a line "==== overrides" and an override a line.
+// Reads experiment files and overrides. The input is text, then a line "==== overrides", then one override a line.
 #include <sstream>
 
 #include "base/error.h"

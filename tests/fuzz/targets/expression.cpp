@@ -1,4 +1,4 @@
-// The rules and conditions of studies, one a line.
+// Reads the rules and conditions of studies, one a line.
 #include "study/expression.h"
 
 #include <sstream>

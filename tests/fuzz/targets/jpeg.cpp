@@ -1,4 +1,5 @@
-// JPEG records: decoded whole, checked, and through the training's transforms, whose settings the last byte chooses.
+// Reads JPEG records: decodes them whole, checks them, and runs the training's transforms. The last byte chooses the
+// settings of the transforms.
 #include "data/jpeg.h"
 
 #include "data/image_transform.h"

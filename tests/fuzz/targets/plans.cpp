@@ -1,4 +1,5 @@
-// What runs on GPUs keep: cuDNN's plans, the table of fusions, a run's choices, and descriptions of GPUs.
+// Reads the files that runs on GPUs keep: cuDNN's plans, the table of fusions, a run's choices, and descriptions of
+// GPUs.
 #include "backend/cuda/device/described.h"
 #include "backend/cuda/dnn/packed_plans.h"
 #include "backend/cuda/program/fusion.h"

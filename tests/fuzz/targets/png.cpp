@@ -1,4 +1,4 @@
-// PNG pictures, and what becomes of them on the way to a record.
+// Reads PNG pictures and converts them to records.
 #include "data_prep/images/png.h"
 
 #include "tests/fuzz/repair.h"

@@ -1,4 +1,4 @@
-// What `ringtrain bench --json` has measured, and the predictions that are made of it.
+// Reads the measurements of `ringtrain bench --json` and makes predictions from them.
 #include "bench/preflight.h"
 
 #include "tests/fuzz/target.h"

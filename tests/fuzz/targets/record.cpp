@@ -1,4 +1,4 @@
-// From a picture of any kind to the record that a data set stores; the last two bytes choose the options.
+// Converts a picture of any kind to the record that a data set stores. The last two bytes choose the options.
 #include "data_prep/images/record.h"
 
 #include "data/jpeg.h"

@@ -1,4 +1,4 @@
-// What a run's folder holds beside its checkpoints. The first byte says which file: arrivals.csv, run.json,
+// Reads the files of a run's folder other than checkpoints. The first byte says which file: arrivals.csv, run.json,
 // metrics.jsonl, trial.json, a search's decision, or the text of an option.
 #include <filesystem>
 

@@ -1,4 +1,4 @@
-// Weights from elsewhere.
+// Reads weights from safetensors files of other programs.
 #include "checkpoint/safetensors.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Study files, with the trials that they make; overrides as for experiments.
+// Reads study files and makes their trials. Overrides are given as for experiments.
 #include <algorithm>
 #include <sstream>
 
@@ -25,7 +25,7 @@ void read(std::string_view input) {
   std::istringstream lines{std::string(parts.second)};
   for (std::string line; std::getline(lines, line);) overrides.push_back(line);
   const Study study = parse_study(std::string(parts.first), in_folder("study.yaml"), overrides);
-  // Each choice is an experiment that is read and checked: thousands of them take longer than a fuzzer waits.
+  // Every choice is an experiment that is read and checked. Thousands of them would exceed the fuzzer's time limit.
   double choices =
       std::max<double>(study.draws.count, 1) * std::max<double>(static_cast<double>(study.seeds.size()), 1);
   for (const Axis& axis : study.axes) choices *= static_cast<double>(axis.choices.size());

@@ -1,4 +1,4 @@
-// Tar files of pictures, whose members are read in place.
+// Reads tar files of pictures. Their members are read in place.
 #include "data_prep/images/tar.h"
 
 #include "base/error.h"
