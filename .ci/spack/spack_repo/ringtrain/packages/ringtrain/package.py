@@ -1,18 +1,18 @@
-"""Spack's recipe. From a checkout:
+"""Recipe for Spack 1.0 or newer. From a checkout:
 
-    spack repo add .ci/spack
+    spack repo add .ci/spack/spack_repo/ringtrain
     spack dev-build ringtrain@main
 
 or in an environment: spack develop --path . ringtrain@main && spack add ringtrain@main && spack install
 """
+from spack_repo.builtin.build_systems.cuda import CudaPackage
+from spack_repo.builtin.build_systems.makefile import MakefilePackage
+
 from spack.package import *
 
 
 class Ringtrain(MakefilePackage, CudaPackage):
     """Large-batch training over MPI: data-parallel training of CNNs and LSTMs from HDF5 data sets."""
-
-    homepage = "file:///README.md"
-    has_code = True
 
     version("main")
 
