@@ -88,7 +88,7 @@ static void check_multiple(const Experiment& source, const Experiment& branch, c
   if (std::abs(static_cast<double>(batch) * factor - static_cast<double>(own)) > 1e-6)
     throw Error(cat(path, ": batch.global is ", own, ", but ", factor, " x the ", batch, " of that run is ",
                     static_cast<double>(batch) * factor),
-                "give both: batch.global, and branch.batch_factor, how many times the batch of that run it is");
+                "set batch.global, and branch.batch_factor to batch.global divided by the batch of that run");
 }
 
 // `of_branch` is true if the checkpoint belongs to the run that the branch leaves.

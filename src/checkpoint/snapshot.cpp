@@ -225,7 +225,7 @@ std::vector<double> noise_groups_of(const Checkpoint* checkpoint, const NoiseGro
       const bool good = own->is_array() && own->size() == each &&
                         std::ranges::all_of(*own, [](const nlohmann::json& value) { return value.is_number(); });
       if (!good)
-        throw Error(cat("the checkpoint's noise_groups say of ", groups.name(i), " other than ", each, " numbers"));
+        throw Error(cat("the checkpoint's noise_groups have no list of ", each, " numbers for ", groups.name(i)));
       std::ranges::copy(own->get<NoiseScale::State>(), all.begin() + static_cast<std::ptrdiff_t>(i * each));
     }
   return all;

@@ -63,8 +63,9 @@ void require_same_tensors(const std::string& path, const Shapes& found, const Ru
   if (missing.empty() && unknown.empty() && other_shape.empty()) return;
   std::string hint = "give the experiment that these weights were trained by (model.* and the size of its input)";
   if (missing.empty() && unknown.empty() && only_classes)
-    hint = cat("these weights tell ", classes, " classes apart, ", plan.train.prefix, " has ", last.output,
-               ": give a data set with the same classes in the same order");
+    hint = cat("these weights are for ", classes, " classes and ", plan.train.prefix, " has ", last.output,
+               ": give a data set with the same classes in the same order",
+               plan.graph.has_images() ? cat(", or import with --classes ", last.output, " for fine-tuning") : "");
   throw Error(cat(path, ": not the weights of the experiment's model, ", plan.experiment.model.kind,
                   list("missing", missing), list("not in the model", unknown), list("of another shape", other_shape)),
               hint);
@@ -85,7 +86,7 @@ void require_same_symbols(const std::string& path, const std::map<std::string, s
     if (key == "vocabulary" && is_vocabulary_of_earlier_version(has->second, plan)) continue;
     throw Error(cat(path, ": was trained with other ", key == "vocabulary" ? "symbols" : "classes",
                     ", or in another order, than ", plan.train.prefix, " has"),
-                "give a data set that was converted with the same ones: their order is what the weights mean");
+                "give a data set that was converted with the same ones in the same order");
   }
 }
 

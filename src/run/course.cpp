@@ -208,7 +208,7 @@ std::string describe_learning_rate(const RunPlan& plan) {
     if (plan.updates > 0) {
       end = plan.schedule.steps(*end_of_run(plan, plan.course));
       t.row("until epoch", cat(with_digits(end / static_cast<double>(schedule.steps_per_epoch)),
-                               "; other steps as the run that it leaves counts them"));
+                               "; steps and epochs are counted from the beginning of the source run"));
     }
   }
   for (const LearningRateCorner& c : learning_rate_corners(plan.experiment.learning_rate, schedule)) {

@@ -221,7 +221,7 @@ std::string describe_offload(const RunPlan& p, Backend& backend) {
   if (traffic.bytes == 0) return "nothing: the copies would take longer than the passes";
   const double waiting = std::max(0.0, traffic.out_seconds - traffic.forward_seconds) +
                          std::max(0.0, traffic.back_seconds - traffic.backward_seconds);
-  return cat(readable(traffic.bytes), " of activations a pass wait in the host's memory; copies out take ",
+  return cat(readable(traffic.bytes), " of activations are moved to host memory in each pass; copies out take ",
              milliseconds(traffic.out_seconds), " of the forward pass's ", milliseconds(traffic.forward_seconds),
              ", copies back ", milliseconds(traffic.back_seconds), " of the backward pass's ",
              milliseconds(traffic.backward_seconds),

@@ -234,7 +234,7 @@ def test_another_number_or_order_of_classes_is_told_as_such(workshop, weights):
     for name in "linear.weight", "linear.bias":
         tensors[name] = tensors[name][:10]
     file = write_safetensors(weights.folder / "ten.safetensors", tensors)
-    assert f"these weights tell 10 classes apart, {workshop.data}-train has {len(symbols)}" in weights.bring_in_badly(file)
+    assert f"these weights are for 10 classes and {workshop.data}-train has {len(symbols)}" in weights.bring_in_badly(file)
 
 
 def test_what_is_no_good_file_is_said_with_the_way_out(workshop, weights):
@@ -476,7 +476,7 @@ def test_weights_without_statistics_or_of_another_resnet_are_refused(workshop, w
     assert "'bn1.running_var' has negative values" in error
     narrow = dict(tensors, **{"fc.weight": tensors["fc.weight"][:, :5]})
     error = weights.bring_in_badly(write_safetensors(weights.folder / "narrow.safetensors", narrow), **RESNET)
-    assert "fc.weight [7, 5] where the model has [7, 128]" in error and "classes apart" not in error
+    assert "fc.weight [7, 5] where the model has [7, 128]" in error and "these weights are for" not in error
     stem = {**RESNET, "model": {**RESNET["model"], "stem": "imagenet"}}
     assert "conv1.weight [16, 3, 3, 3] where the model has [16, 3, 7, 7]" in weights.bring_in_badly(file, **stem)
 
