@@ -389,8 +389,8 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
        "rmsprop_to_sgd or muon"},
       {good + adascale,
        {},
-       "exp.yaml:10:3: optimizer.adascale is true but learning_rate.base_batch is 0, expected the batch that base was "
-       "chosen at, at most batch.global"},
+       "exp.yaml:10:3: optimizer.adascale is true but learning_rate.base_batch is 0, expected the batch for which "
+       "learning_rate.base was chosen, at most batch.global"},
       {good + adascale,
        {"learning_rate.base_batch=128"},
        "override 'learning_rate.base_batch=128': optimizer.adascale is true but learning_rate.base_batch is 128, "
