@@ -1,6 +1,6 @@
 // MPI's User Level Failure Mitigation (ULFM; Bland et al. 2013, "Post-failure recovery of MPI communication
-// capability"), for the files of this folder. Its functions are looked up in the MPI library that the program runs
-// with, so that one executable serves libraries with and without them.
+// capability"), for the files of this folder. The program looks up ULFM's functions at run time, so one executable
+// works with MPI libraries that have them and with libraries that lack them.
 #pragma once
 
 #include <vector>
@@ -40,7 +40,7 @@ class FaultTolerance {
   int (*shrink_)(MPI_Comm, MPI_Comm*) = nullptr;
 };
 
-// The places in `comm`'s group of the ranks of `part`'s; MPI_UNDEFINED for one that is in `part` only.
+// The ranks in `comm` of the members of `part`; MPI_UNDEFINED for a member that is not in `comm`.
 std::vector<int> places_in(MPI_Comm comm, MPI_Group part);
 
 }  // namespace ringtrain
