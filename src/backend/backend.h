@@ -80,7 +80,7 @@ struct PartBytes {
   std::int64_t activations_in = 0, activations_out = 0, gradients_in = 0, gradients_out = 0;
 };
 
-// Sums over passes: added up over micro-steps and ranks, divided once.
+// Sums over passes. They are added over micro-steps and ranks, and divided only once.
 struct LossSums {
   double loss = 0;            // natural logarithm
   std::int64_t correct = 0;   // arg max equals target
@@ -131,9 +131,9 @@ class Program {
   // Of a part of a model: where the next forward() or backward() finds and leaves what crosses its ends.
   virtual void connect(const PartTraffic& traffic) { static_cast<void>(traffic); }
   virtual PartBytes part_bytes() const { return {}; }
-  // Takes what was staged. A device may still be computing when it returns.
+  // Computes the forward pass of the staged input. A device may still be computing when the call returns.
   virtual void forward(const PassContext& context) = 0;
-  // Ends what the next take_sums() counts; passes that are begun in between count for the one after it.
+  // Passes that begin after this call do not count for the next take_sums(), but for the one after it.
   virtual void close_sums() {}
   // Waits for the passes so far, or until close_sums(): their sums since the last call.
   virtual LossSums take_sums() = 0;
@@ -153,7 +153,7 @@ class Program {
   virtual std::vector<float> logits(std::int64_t row, std::int64_t position) const = 0;
 };
 
-// What a step asks of a rank beside its passes.
+// The demands of a training step that decide how large a rank's micro-batches may be.
 struct PassDemand {
   std::int64_t rows = 0;          // of the global batch; micro-batches divide them
   std::int64_t group = 0;         // samples that batch norm normalises together; 0: the model has none

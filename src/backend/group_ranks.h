@@ -1,5 +1,5 @@
-// The ranks on which a group of batch norm lies where it is larger than a rank's pass. A program that is compiled for
-// such groups exchanges a few numbers per channel with them in the middle of its passes.
+// The ranks that share a group of batch norm which is larger than one rank's pass. A program that is compiled for such
+// groups exchanges a few numbers per channel with these ranks during its passes.
 #pragma once
 
 #include <functional>

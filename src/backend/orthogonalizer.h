@@ -1,4 +1,4 @@
-// Newton-Schulz orthogonalisation of matrices: what Muon makes of its updates.
+// Newton-Schulz orthogonalisation of matrices. Muon applies it to its updates.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +32,8 @@ struct NewtonSchulz {
   static constexpr int steps = 5;
 };
 
-// What follows from a matrix and nothing else: its result has the same bits whichever other matrices there are, on any
-// number of threads.
+// Orthogonalises matrices. The result of a matrix depends on this matrix alone: it has the same bits whatever the other
+// matrices are, and on any number of threads.
 class Orthogonalizer {
  public:
   virtual ~Orthogonalizer() = default;

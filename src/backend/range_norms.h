@@ -1,4 +1,4 @@
-// Squared norms of ranges of a flat vector: of each layer, of the whole gradient, of a bucket before it is summed over
+// Squared norms of ranges of a flat vector. A range may be a layer, the whole gradient, or a bucket before its sum over
 // ranks.
 #pragma once
 
@@ -40,8 +40,8 @@ class RangeNorms {
   virtual std::span<const double> values() = 0;
 };
 
-// Adds up the norms of several objects and puts the sum among the gradients, where it is summed over the ranks with
-// them.
+// Adds the norms of several objects and stores the total in the gradient vector. The total is then summed over the
+// ranks together with the gradients.
 class NormTotal {
  public:
   virtual ~NormTotal() = default;

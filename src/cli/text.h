@@ -9,11 +9,12 @@ namespace ringtrain {
 
 std::string joined(const std::vector<std::string>& words, const std::string& between);
 
-// Lines of at most `width` letters, each behind `indent` spaces; the second and later lines of a paragraph behind
-// `hanging` more. Empty lines stay; a line that begins with a space stays as it is. Ends with a line end.
+// Wraps `text` into lines of at most `width` letters. Each line begins with `indent` spaces; the second and later lines
+// of a paragraph begin with `hanging` more. Empty lines stay, and a line that begins with a space is not changed. The
+// result ends with a newline.
 std::string wrapped(const std::string& text, std::size_t indent, std::size_t width, std::size_t hanging = 0);
 
-// "  name   text", the text in a column of its own behind names of `name_width` letters. A longer name has its own line.
+// "  name   text": the text has its own column after names of `name_width` letters. A longer name has its own line.
 std::string entry(const std::string& name, const std::string& text, std::size_t name_width, std::size_t width);
 
 }  // namespace ringtrain

@@ -1,4 +1,5 @@
-// How far the clocks of the nodes are apart: file times, logs and tokens of batch systems mislead where they are.
+// Measures the differences between the clocks of the nodes. Large differences make file times and logs misleading, and
+// they break the time-limited tokens of batch systems.
 #pragma once
 
 #include <vector>
@@ -11,12 +12,12 @@ namespace ringtrain {
 std::vector<std::string> distinct_hosts(const std::vector<std::string>& host_of_rank);
 
 struct ClockOffset {
-  double seconds = 0;     // of the host's clock (time of day) before that of rank 0's host
-  double round_trip = 0;  // of the quickest of the exchanges; the offset is known to half of it
+  double seconds = 0;     // the host's time of day minus that of rank 0's host
+  double round_trip = 0;  // seconds of the quickest exchange; the error of the offset is at most half of it
 };
 
-// For every distinct host, on rank 0; empty elsewhere. Collective. Cristian 1989: an answer is taken to have been
-// written half a round trip ago.
+// Collective. Rank 0 gets the offset of every distinct host; the other ranks get an empty list. The method is
+// Cristian's (1989): it assumes that an answer was written half a round trip before it arrived.
 std::vector<ClockOffset> clock_offsets(const RankGroup& group);
 
 }  // namespace ringtrain

@@ -1,4 +1,9 @@
-// Collectives of the training step. The trainer and the reducer see this interface only; MPI and NCCL are behind it.
+// This room connects the ranks of a job. A Session (session.h) starts and ends MPI. A RankGroup (rank_group.h) is a set
+// of ranks that train together, and a Communicator (this file) gives the collectives of the training step: sums,
+// broadcasts and gathers. The trainer and GradientReducer use this interface only. Its implementations are
+// mpi_communicator.cpp (host memory), nccl_communicator.h (GPUs) and staged_communicator.h (GPUs through host memory).
+// Links and mailboxes carry single messages between ranks. The watchdog (watchdog.h) ends a job that hangs. Begin with
+// this file, then read sum_schedule.h, which describes how a sum is made of messages.
 #pragma once
 
 #include <cstddef>
@@ -22,29 +27,30 @@ class Pending {
  public:
   virtual ~Pending() = default;
   virtual bool done() = 0;  // makes progress, never blocks, and does not see that another rank has failed
-  // Returns when the result may be used. Values in host memory are there then; a sum on a device need not have ended:
-  // what is given to the device's compute stream from now on waits for it, the host does not. Throws GroupFailed
-  // (rank_group.h) when a rank cannot take part any more; abort() of the communicator comes next.
+  // Returns when the result may be used. A result in host memory is complete then. A sum on a device may still run: the
+  // host does not wait for it, but work that is given to the device's compute stream after this call does. Throws
+  // GroupFailed (rank_group.h) when a rank cannot take part any more; the caller then calls abort() of the
+  // communicator.
   virtual void finish();
 };
 
-// How gradients are rounded when they travel in 16 bits. They are already divided by the targets of the global batch,
-// so they may be too small for fp16, whose smallest number is 6e-8.
+// How gradients are rounded when they travel in 16 bits. Gradients are already divided by the number of targets in the
+// global batch. They may therefore be too small for fp16, whose smallest positive number is 6e-8.
 struct GradientRounding {
   std::int64_t elements = INT64_MAX;  // elements [0, this) are rounded; batch norm's statistics after them stay fp32
-  float scale = 1;                    // a power of two; values are multiplied before, and divided in fp32 after the sum
+  float scale = 1;  // a power of two: multiplies the values before the sum, and divides the sums in fp32
 };
-// The scale is the largest power of two up to `targets`, at most 2^12, so that large gradients stay below fp16's 65504.
-// What the loss scale already multiplies is left out; the scale is at least 1.
+// The scale times the loss scale is about the largest power of two up to `targets`, but at most 2^12, so that large
+// gradients stay below fp16's largest number 65504. The scale is at least 1.
 GradientRounding gradient_rounding(std::int64_t trained_elements, std::int64_t targets, float loss_scale);
 
-// Looks at the values of a sum while they are still this rank's own; called once, inside start_sum(). `stream`: handle
-// of the device's stream that is about to take them: work that is given to it now comes before the sum. 0: none of its
-// own.
+// A function that reads the values of a sum before they are summed. start_sum() calls it once. `stream` is the handle
+// of the device stream that runs the sum; work that the function gives to this stream runs before the sum. 0: there is
+// no such stream.
 using BeforeSum = std::function<void(std::uintptr_t stream)>;
 
-// For the main thread only (MPI_THREAD_FUNNELED). Sums make progress inside done(), wait() and the blocking calls; all
-// Pending objects end before their communicator.
+// Collectives over the ranks of a group. Only the main thread may call them (MPI_THREAD_FUNNELED). Sums make progress
+// inside done(), wait() and the blocking calls. All Pending objects must be destroyed before their communicator.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -52,76 +58,80 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string describe() const = 0;  // "MPI, ring, chunks of 256 KiB"
 
-  // In-place sum over ranks of fp32 values; every rank ends with the same bits. All ranks start the same collectives
-  // in the same order; several may be under way. A DeviceCommunicator takes addresses of its device, here and in
-  // broadcast_vector(); everything else is in host memory with all of them.
+  // In-place sum of fp32 values over the ranks. Every rank ends with the same bits. All ranks start the same
+  // collectives in the same order; several collectives may be under way at once. A DeviceCommunicator takes fp32 values
+  // in the memory of its device here and in broadcast_vector(). All other arguments are in host memory.
   virtual std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before = {}) = 0;
   virtual std::unique_ptr<Pending> start_sum(std::span<double> values) = 0;  // a few counters; same bits everywhere
   void sum(std::span<float> values);                                         // start and wait
   void sum(std::span<double> values);
 
-  // The two halves of a sum: `values` are cut into pieces of `piece` elements, of which the last ones may be shorter or
-  // empty. The first leaves rank r with the sums of piece r, and nothing of use in the other pieces; the second brings
-  // rank r's piece r to all. Throws Error where the communicator cannot do it.
+  // The two halves of a sum. `values` are cut into pieces of `piece` elements; the last pieces may be shorter or empty.
+  // The reduce-scatter leaves rank r with the sums of piece r; its other pieces then hold nothing useful. The
+  // all-gather copies piece r of rank r to all ranks. Both throw Error where the communicator has no such operation.
   virtual std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
                                                         const BeforeSum& before = {});
   virtual std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece);
-  // Leaves rank `root` with the sums, added in the order of the ranks; the others' values stay as they are.
+  // Leaves rank `root` with the sums, which MPI adds in the order of the ranks. This and start_broadcast() throw Error
+  // where the communicator has no such operation.
   virtual std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before = {});
   virtual std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root);  // from `root` to each rank
 
-  // For sums of fp32 values that travel in 16 bits. The same on all ranks, before the first sum.
+  // Sets the rounding for sums of fp32 values that travel in 16 bits. All ranks call it with the same values, before
+  // the first sum.
   virtual void set_rounding(const GradientRounding& rounding) { static_cast<void>(rounding); }
 
   // From rank `root` to all; any size (chunked above INT_MAX bytes).
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
-  // The same for a vector of the backend, where start_sum() would find it.
+  // The same for a vector in the memory that start_sum() works on.
   virtual void broadcast_vector(std::span<float> values, int root);
   // Rank r's `mine` (same length everywhere) lands at all[r * mine.size()] on `root`; `all` is empty elsewhere.
   virtual void gather(std::span<const float> mine, std::span<float> all, int root) = 0;
-  // The reverse: `all` on root is cut into equal pieces.
+  // The reverse of gather(): `all` on `root` is cut into equal pieces, and rank r gets piece r.
   virtual void scatter(std::span<const float> all, std::span<float> mine, int root) = 0;
   virtual void barrier() = 0;
 
-  // The `span` neighbouring ranks that share batch norm's groups with this one (span_ranks.h). Collective. Throws Error
-  // where they cannot.
+  // The `span` neighbouring ranks that share batch norm's groups with this rank (span_ranks.h). Collective. Throws
+  // Error where ranks cannot share groups.
   virtual std::unique_ptr<GroupRanks> share_groups(int span);
 
-  // Throws what has gone wrong meanwhile outside the calls above, on this rank or on another one of the group; to be
-  // called while the host waits for a device or a disk.
+  // Throws an error that has occurred outside the calls above, on this rank or on another rank of the group. The host
+  // calls it while it waits for a device or a disk.
   virtual void poll() {}
-  // After an error: ends what is under way, so that memory can be given back. Nothing may be started afterwards. Where
-  // the group fails alone (RankGroup::ends_job() is false), it tells the other ranks `why` and returns when none uses
-  // this rank's memory any more. Throws nothing and cannot hang: where it would, it prints `why` and ends the job.
+  // Ends all collectives under way after an error, so that memory can be freed. No collective may be started
+  // afterwards. Where the group fails alone (RankGroup::ends_job() is false), abort() tells the other ranks `why` and
+  // returns when no rank uses this rank's memory any more. It throws nothing. Where it would hang, it prints `why` and
+  // ends the job.
   virtual void abort(const std::string& why) { static_cast<void>(why); }
-  // What the bits of a sum depend on besides ranks, devices and topology: stored with a run; where a resumed run has
-  // other values it continues within rounding.
+  // The settings that the bits of a sum depend on, besides ranks, devices and topology. They are stored with a run. A
+  // resumed run whose settings differ continues with other rounding errors.
   virtual std::map<std::string, std::string> record() const { return {}; }
 
  protected:
-  // Throws Error where size() pieces of so many elements do not hold the values.
+  // Throws Error where the values do not fit into size() pieces of `piece` elements.
   void check_pieces(std::span<const float> values, std::int64_t piece) const;
 };
 
 // Sums vectors in the memory of a device.
 class DeviceCommunicator : public Communicator {
  public:
-  // Memory for a vector that start_sum() will be given pieces of; zeros. Collective: the same calls on all ranks. It is
-  // released before the communicator ends.
+  // Memory, filled with zeros, for a vector whose parts start_sum() will sum. Collective: all ranks make the same
+  // calls. The caller releases it before the communicator is destroyed.
   virtual void* allocate(std::int64_t bytes) = 0;
   virtual void release(void* memory) = 0;
 };
 
-// Lets other threads run after a few tries: a waiting rank must not starve the others of an oversubscribed node.
+// Blocks until the collective is finished. It lets other threads run after a few tries, so that a waiting rank does not
+// starve the other ranks of an oversubscribed node.
 void wait(Pending& pending);
 
 // Broadcasts a string of any length.
 std::string broadcast_string(Communicator& communicator, std::string text, int root);
 
-// A group's ranks over MPI point-to-point messages on host memory (sum_schedule.h says how sums are made; `choice`,
-// which way). Reduce-scatter and all-gather alone go around the ring. `chunk_bytes`: size of a message, in chunks that
-// travel as a pipeline. Messages' element counts stay below `max_count` (INT_MAX; smaller in tests). Collective over
-// the group. Throws Error for a choice that is none (check_sum_choice).
+// A communicator on host memory by MPI messages between two ranks. `choice` selects one of the sum algorithms that
+// sum_schedule.h describes. A reduce-scatter or all-gather alone always uses the ring. `chunk_bytes` is the size of the
+// messages that travel as a pipeline. A message has at most `max_count` elements (INT_MAX; tests use smaller values).
+// Collective over the group. Throws Error for an invalid choice (check_sum_choice).
 std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& group, std::size_t chunk_bytes,
                                                     std::size_t max_count = 0x7fffffff, const SumChoice& choice = {});
 

@@ -1,4 +1,4 @@
-// Which GPU a rank takes: one each, by its number among the ranks of its node and what it is allowed to see.
+// Chooses the GPU of each rank: one GPU for one rank, by the rank's number on its node and by the GPUs that it may see.
 #pragma once
 
 #include <string>
@@ -15,10 +15,11 @@ struct RankDevices {
   std::vector<std::string> uuids;
 };
 
-// The ordinal of ranks[node_rank]'s device. Every rank takes the first device of its list that no rank before it has
-// taken: with one list for all the n-th rank takes the n-th device, and where the launcher has given each rank its own
-// it takes that. `may_share`: when all are taken, the one that the fewest have (sums that go through host memory).
-// Throws Error that names host, ranks and device where there are too few, or none.
+// The ordinal of the device of ranks[node_rank]. Every rank takes the first device of its list that no earlier rank has
+// taken. Where all ranks have the same list, the n-th rank takes the n-th device. Where the launcher has given each
+// rank one device, the rank takes that device. With `may_share` (sums go through host memory), a rank that finds all
+// devices taken takes the device that the fewest ranks have. Throws Error, which names host, ranks and devices, where
+// there are too few devices or none.
 int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const std::string& host, bool may_share);
 
 // The same for this rank of the group's ranks on its node; the error is thrown on all ranks of the node alike.
@@ -27,8 +28,7 @@ int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& grou
 // The same for this rank, with what all ranks of the node see. Collective over the group.
 int choose_device(const RankGroup& group, const std::vector<std::string>& visible_uuids, bool may_share);
 
-// What the ranks of this rank's node see, for processes that work in other groups than this one from now on: a process
-// keeps its device whatever its group.
+// The devices that the ranks of this node see. Processes that move on to other groups use it to keep their device.
 struct NodeDevices {
   std::vector<RankDevices> ranks;  // by node rank
   int node_rank = 0;
@@ -38,8 +38,8 @@ NodeDevices gather_devices(const RankGroup& group, const std::vector<std::string
 // The error is thrown on all ranks of the node alike.
 int choose_device(const NodeDevices& node, bool may_share);
 
-// NCCL refuses two ranks on one device unless it is told that they are on different hosts (NCCL_HOSTID, for tests) or
-// that it is meant (NCCL_MULTI_RANK_GPU_ENABLE, since 2.30). Reads the environment.
+// Whether NCCL accepts two ranks on one device. It does when the environment tells it that the ranks are on different
+// hosts (NCCL_HOSTID, for tests) or that sharing is intended (NCCL_MULTI_RANK_GPU_ENABLE, since NCCL 2.30).
 bool nccl_may_share_devices();
 
 }  // namespace ringtrain

@@ -1,5 +1,6 @@
-// Averages gradients while the backward pass still runs: as the watermark rises, whole buckets (plain ranges of the
-// flat gradient vector) are handed to the communicator. The vector may be on a device: nothing here reads it.
+// Sums gradients over ranks while the backward pass still runs. A bucket is a range of the flat gradient vector. When
+// the watermark passes the end of a bucket, the reducer starts the bucket's sum. The vector may be on a device, because
+// the reducer itself does not read it.
 #pragma once
 
 #include <cstdint>
@@ -24,18 +25,19 @@ using StartBucket =
 
 class GradientReducer {
  public:
-  // `gradients`: the whole flat vector. `bucket_elements`: length of a bucket; the last one takes the rest. `start`: what
-  // is done with a bucket; null: all ranks get its sum.
+  // `gradients`: the whole flat vector. `bucket_elements`: elements of a bucket; the last bucket takes the rest.
+  // `start` starts the sum of a bucket; where it is null, all ranks get the sum. Throws Error for buckets of less than
+  // 1 element.
   GradientReducer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements,
                   StartBucket start = {});
 
-  // Step protocol, the same calls with the same watermarks on all ranks (watermarks may be seen at different times):
-  // A new step: nothing is ready. `before`: is shown every bucket of this step before its sum.
+  // All ranks make the same calls in a step: begin(), ready() and poll() in the backward pass, then finish().
+  // begin() starts a new step, in which no gradient is ready yet. `before` is called for every bucket before its sum.
   void begin(BeforeBucket before = {});
   void ready(std::int64_t watermark);  // elements [0, watermark) hold their final local values: launch what is whole
   void poll();                         // advance what is under way; cheap, called between kernels
-  // Everything is ready. Launches the rest and, with the last bucket, the sum of `counters` (if there are any); returns
-  // when the counters are there and the gradients may be used (Pending::finish()).
+  // Called when all gradients are ready. Starts the remaining sums and the sum of `counters`, if there are any. Returns
+  // when the sums of the counters are complete and the gradients may be used (Pending::finish()).
   void finish(std::span<double> counters);
 
   double exposed_seconds() const { return exposed_seconds_; }  // of the last step: time inside finish()

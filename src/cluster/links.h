@@ -11,16 +11,16 @@
 
 namespace ringtrain {
 
-// A message under way. Its bytes stay where they are until done() has returned true or finish() has returned.
+// A message under way. Its bytes must stay in place until done() has returned true or finish() has returned.
 class Message {
  public:
   virtual ~Message() = default;
   virtual bool done() = 0;    // never blocks
   virtual void finish() = 0;  // throws GroupFailed when a rank of the group has failed
-  virtual void look_out() {}  // to be called again and again by who waits for done(); throws as finish()
+  virtual void look_out() {}  // a caller that waits for done() calls it repeatedly; throws as finish() does
 };
 
-// One way that messages of a tag go.
+// The direction of all messages with one tag between two ranks.
 struct Lane {
   int from = 0, to = 0, tag = 0;
 };
@@ -29,19 +29,19 @@ struct Lane {
 // both sides name the same number of bytes.
 //
 // Links between devices take addresses of the device. A message is sent after all work that the compute stream has when
-// the message is started. After finish() the bytes need not be there yet: the compute stream waits for the message before
-// it does what it is given from then on, and the host does not wait.
+// the message is started. After finish() the message may still be under way. The host does not wait for it, but work
+// that is given to the compute stream after finish() does.
 class Links {
  public:
   virtual ~Links() = default;
-  // Memory for messages, where these links want it; given back before they end.
+  // Memory for messages. The caller releases it before the links are destroyed.
   virtual std::byte* allocate(std::int64_t bytes) = 0;
   virtual void release(std::byte* memory) = 0;
   virtual std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) = 0;
   virtual std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) = 0;
-  // Lets messages advance; throws what has gone wrong. To be called while the host waits for a device.
+  // Lets messages advance, and throws an error of a rank or a message. The host calls it while it waits for a device.
   virtual void poll() {}
-  // After an error: ends what is under way, so that memory can be given back. Throws nothing.
+  // Ends all messages under way after an error, so that memory can be freed. Throws nothing.
   virtual void abort(const std::string& why) { static_cast<void>(why); }
 };
 

@@ -18,20 +18,20 @@ class Mailbox {
   virtual ~Mailbox() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Returns when the receiver has taken the message, or when it lies elsewhere: `bytes` may change then. Throws
-  // GroupFailed (rank_group.h), here and below, when a rank cannot take part any more. Where the group outlives deaths,
-  // what is sent to a dead rank is lost, and nothing is thrown.
+  // Returns when the receiver has the message or MPI has copied it; the caller may then change `bytes`. This and the
+  // functions below throw GroupFailed (rank_group.h) when a rank cannot take part any more. Where the group outlives
+  // deaths, a message to a dead rank is lost, and nothing is thrown.
   virtual void send(int to, int tag, std::span<const std::byte> bytes) = 0;
   // Returns at once; `bytes` stay as they are until finish_sending() has returned.
   virtual void start_sending(int to, int tag, std::span<const std::byte> bytes) = 0;
   virtual void finish_sending() = 0;
   // Waits for the message. False: the sender has died, in a group that outlives deaths; `bytes` may have changed.
   [[nodiscard]] virtual bool receive(int from, int tag, std::span<std::byte> bytes) = 0;
-  // A rank whose message with this tag can be received without waiting. None: there is none.
+  // A rank whose message with this tag can be received without waiting; empty where there is no such message.
   virtual std::optional<int> sender_of_waiting(int tag) = 0;
-  // Between two looks: lets other threads run, and sees that another rank has failed.
+  // A pause between two tests. It lets other threads run, and throws when another rank has failed.
   virtual void pause() = 0;
-  // The ranks of which this one knows that they have died, in the order in which it has learned of them.
+  // The ranks whose deaths this rank knows of, in the order in which it has learned of them.
   virtual const std::vector<int>& dead() const = 0;
 };
 

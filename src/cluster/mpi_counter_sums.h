@@ -1,4 +1,4 @@
-// Sums over ranks of a few numbers, where latency is all.
+// Sums a few numbers over the ranks. Such a sum takes the latency of its messages, so it uses few rounds.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,10 @@ namespace ringtrain {
 
 using PartsLeft = std::shared_ptr<std::size_t>;  // parts of a collective that still travel
 
-// Recursive doubling: in round k partners rank and rank ^ 2^k exchange and add; log2(p) rounds, same bits on both sides
-// because a + b = b + a. Ranks beyond the largest power of two hand their values to a partner first and get the result
-// last. Rabenseifner 2004, section 2. All ranks start the same sums in the same order; one is under way at a time.
+// Recursive doubling (Rabenseifner 2004, section 2). In round k the partners rank and rank ^ 2^k exchange their values
+// and add them. There are log2(p) rounds. Both partners get the same bits because a + b = b + a. Ranks beyond the
+// largest power of two first give their values to a partner, and get the result last. All ranks start the same sums in
+// the same order; one sum is under way at a time.
 class MpiCounterSums {
  public:
   // `comm`: outlives this, and has no other messages with this tag.
@@ -23,7 +24,7 @@ class MpiCounterSums {
   void start(std::span<double> values, const PartsLeft& left);  // *left grows by one, and falls inside progress()
   void progress();
 
-  // After an error: the requests that are open, for the caller to end; then forget().
+  // Adds the open requests to the two lists after an error. The caller ends these requests and then calls forget().
   void take_requests(std::vector<MPI_Request>& receives, std::vector<MPI_Request>& sends) const;
   void forget();
 

@@ -10,15 +10,15 @@
 
 namespace ringtrain {
 
-// A lane is a part of a vector with its schedule. Lanes of all collectives are numbered in the order of starting, the
-// same on all ranks, and lane j travels in slot j mod slots. A slot works off its lanes one after the other and owns a
-// tag; the slots run side by side. So a message finds its receiver by slot and order alone, whatever the order in which
-// ranks advance slots or wait for collectives.
+// A lane is a part of a vector with its schedule. Lanes of all collectives are numbered in the order of their start,
+// which is the same on all ranks. Lane j uses slot j mod `slots`. Each slot has a tag of its own and runs its lanes one
+// after the other; different slots run at the same time. The tag and the order of messages therefore identify the
+// receiver of a message, even where ranks advance slots in different orders.
 //
-// A sum over nodes spends part of its steps in the nodes' memory and part in their network. Lanes that all began at
-// once would all be in the one and leave the other idle. So a step in the node waits while `lanes_in_node` older lanes
-// are at such a step: younger lanes then are in the node while older ones are in the network. The oldest lane waits for
-// none, on any rank, so one always goes on.
+// A sum over nodes has steps within the nodes and steps over the network. If all lanes were at the same kind of step,
+// either the nodes' memory or the network would be idle. Therefore a step within the node waits while `lanes_in_node`
+// older lanes are at such a step, and the older lanes reach the network earlier. The oldest lane never waits on any
+// rank, so there is always progress.
 class MpiLanes {
  public:
   static constexpr int slots = 32;  // tags 0 .. slots - 1
@@ -27,11 +27,12 @@ class MpiLanes {
   // `comm`: outlives this.
   explicit MpiLanes(MPI_Comm comm) : comm_(comm) {}
 
-  // `values` stay where they are while the lane travels. *left grows by one, and falls inside progress() or here.
+  // Starts a lane. `values` must stay in place until the lane is done. *left grows by one now, and falls by one when
+  // the lane is done.
   void start(float* values, SumSchedule schedule, const PartsLeft& left);
   void progress();
 
-  // After an error: the requests that are open, for the caller to end; then forget().
+  // Adds the open requests to the two lists after an error. The caller ends these requests and then calls forget().
   void take_requests(std::vector<MPI_Request>& receives, std::vector<MPI_Request>& sends) const;
   void forget();
 

@@ -1,4 +1,4 @@
-// Sums that one rank makes of what the others send it, and broadcasts in the background: what parameter servers need.
+// Sums that end on one rank, and broadcasts in the background. Parameter servers need both.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,10 @@
 
 namespace ringtrain {
 
-// Values travel in chunks. A root receives a few chunks of every rank at a time and adds those of one place when all
-// are there, rank 0's first: the same bits each time. Chunks find their receivers by order, so all ranks start the same
-// sums and broadcasts in the same order. `left` counts what is under way; it falls inside progress().
+// Values travel in chunks. A root receives a few chunks of every rank at a time. When the chunks of all ranks for one
+// place have arrived, the root adds them in the order of the ranks, so the bits are the same each time. Messages are
+// matched by their order, so all ranks start the same sums and broadcasts in the same order. `left` counts the chunks
+// under way; it falls inside progress().
 class MpiRootSums {
  public:
   // `chunk`: elements. Collective over the group; messages travel on a communicator of their own.
@@ -26,7 +27,7 @@ class MpiRootSums {
   void start_broadcast(std::span<float> values, int root, const PartsLeft& left);
   void progress();
 
-  // After an error: the requests that are open, for the caller to end; then forget().
+  // Adds the open requests to the two lists after an error. The caller ends these requests and then calls forget().
   void take_requests(std::vector<MPI_Request>& receives, std::vector<MPI_Request>& sends) const;
   void forget();
 

@@ -5,9 +5,9 @@
 
 namespace ringtrain {
 
-// ncclCommAbort, which may hang itself (in a driver call, on a dead network): it gets a thread and a deadline. When
-// that passes, the rank says so and ends the whole job (abort_job): device memory could not be given back without
-// hanging too. Throws nothing.
+// Calls ncclCommAbort in a thread of its own, because the call itself may hang (in a driver call, on a dead network).
+// When the deadline has passed, the rank prints a message and ends the whole job (abort_job), because freeing device
+// memory would hang, too. Throws nothing.
 void abort_nccl(const NcclApi& api, NcclComm* comm, const std::string& why, double deadline_seconds = 10);
 
 }  // namespace ringtrain

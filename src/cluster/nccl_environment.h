@@ -1,5 +1,5 @@
-// What decides about the order in which NCCL adds, beside its version and the topology: NCCL tells nobody which
-// algorithm and how many channels it has chosen, but from the same variables it chooses the same.
+// The environment variables that decide in which order NCCL adds. NCCL does not tell which algorithm and how many
+// channels it has chosen. With the same version, topology and variables it makes the same choice.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace ringtrain {
 
-// Those that are set.
+// The variables that are set, with their values.
 std::map<std::string, std::string> nccl_variables();
 
 // Before NCCL reads its variables: sets those of the run's first start (`kept`, a communicator's record()) again, where

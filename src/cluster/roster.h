@@ -1,6 +1,7 @@
-// Which ranks of a job still live, and whether one of them was asked to stop: for ranks that work in groups of their own
-// and cannot ask each other. Each rank holds locks on bytes of one file that all of them see; the kernel drops them with
-// the process, however it ended. On a file system without locks all ranks count as alive and nobody hears of stops.
+// Tells which ranks of a job still live, and whether one of them was asked to stop. It serves ranks that work in
+// different groups and cannot ask each other. Each rank holds locks on bytes of one file that all ranks see. The kernel
+// drops these locks when the process ends, for any reason. On a file system without locks all ranks count as alive, and
+// no rank learns of requests to stop.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The job as MPI sees it: who am I, who shares my node, and how it ends.
+// The job as MPI sees it: this process's rank, the ranks of its node, and the start and end of MPI.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ class Session {
   // PMIx).
   Session(int* argc, char*** argv);
   ~Session();  // MPI_Finalize, unless an exception is in flight
-  // MPI_Finalize when all ranks have done their work; returns the exit code. Where MPI does not come back from it, the
-  // process ends with that code after 20 s.
+  // Calls MPI_Finalize when all ranks have done their work, and returns the exit code. Where MPI_Finalize does not
+  // return, the process ends with that code after 20 s.
   int finish(int exit_code);
 
   const RankGroup& job() const { return *job_; }  // all ranks
@@ -48,8 +48,8 @@ class Session {
 // tolerance, the process exits by itself).
 [[noreturn]] void abort_job(int exit_code);
 
-// Ends this process only, at once: for a rank that cannot go on where others of the job can. What becomes of those is
-// the launcher's decision (mpirun --enable-recovery, srun --kill-on-bad-exit=0).
+// Ends only this process, at once. A rank calls it when it cannot go on but other ranks of the job can. The launcher
+// decides what happens to the other ranks (mpirun --enable-recovery, srun --kill-on-bad-exit=0).
 [[noreturn]] void leave_job(int exit_code);
 
 // Ranks of the job; 0 before MPI is up.

@@ -1,5 +1,5 @@
-// What Slurm and the launcher say about the job, from the environment. For messages and the run's record only: who a
-// rank is and who shares its node is asked of MPI, since under mpirun Slurm's variables are those of mpirun's daemons.
+// Reads from the environment what Slurm and the launcher say about the job, for messages and the run's record only. MPI
+// gives the ranks and their nodes instead, because under mpirun Slurm's variables describe mpirun's daemons.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// A power of two of neighbouring ranks that share the virtual workers of batch norm (BatchPlan::span).
+// Neighbouring ranks that share the virtual workers of batch norm. Their number is a power of two (BatchPlan::span).
 #pragma once
 
 #include <memory>
@@ -10,12 +10,12 @@
 
 namespace ringtrain {
 
-// The ranks [span t, span (t + 1)) among which this one is. `span` is a power of two that divides the group's size.
-// Collective over the group. Throws what check_spans() throws, and GroupFailed.
+// The ranks [span t, span (t + 1)) that include this rank. `span` is a power of two that divides the group's size.
+// Collective over the group. Throws GroupFailed, Error for another span, and the errors of check_spans().
 std::unique_ptr<GroupRanks> make_span_ranks(const RankGroup& group, int span);
 
-// Throws Error where ranks that would share a worker are on different nodes: they exchange numbers twice in every batch
-// norm of every pass, and all others wait. `hosts`: of every rank, in rank order.
+// Throws Error where ranks that would share a worker are on different nodes. Such ranks exchange numbers twice in every
+// batch norm of every pass, and the other ranks wait meanwhile. `hosts`: the host of every rank, in rank order.
 void check_spans(const std::vector<std::string>& hosts, int span);
 
 }  // namespace ringtrain

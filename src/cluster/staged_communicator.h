@@ -1,5 +1,5 @@
-// Sums of device vectors, their halves and broadcasts through host memory, where there is no NCCL or several ranks share a GPU: each bucket is
-// copied to page-locked memory, summed by an inner communicator (the ring over MPI) and copied back.
+// Collectives on device vectors through host memory, for programs without NCCL and for ranks that share a GPU. Each
+// bucket is copied to page-locked memory, summed by an inner communicator (over MPI) and copied back.
 //
 //   compute   ... bucket final |e                                   |wait f| update
 //   down                        wait e | to host |h
@@ -14,7 +14,8 @@
 
 namespace ringtrain {
 
-// `device` and `host` outlive it. Sums advance inside done(), finish() and poll(): the host takes part in them.
+// `device` and `host` must outlive the communicator. Its sums advance only inside done(), finish() and poll(), because
+// the host takes part in them.
 std::unique_ptr<DeviceCommunicator> make_staged_communicator(cuda::Device& device, Communicator& host);
 
 }  // namespace ringtrain

@@ -9,7 +9,8 @@
 
 namespace ringtrain {
 
-// The host waits for the device, and the device for the host. `poll` is called meanwhile. `device` outlives it.
+// In each exchange the host waits for the device, then the device for the host. The host calls `poll` while it waits.
+// `device` must outlive the result.
 std::unique_ptr<DeviceGroupRanks> make_staged_group_ranks(cuda::Device& device, std::unique_ptr<GroupRanks> host,
                                                           std::function<void()> poll);
 

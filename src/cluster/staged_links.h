@@ -8,9 +8,9 @@
 
 namespace ringtrain {
 
-// What is sent is copied to page-locked memory first, and goes on by `host`; what is received comes the same way back.
-// finish() waits until the host's part of a message is done. Messages are in memory that allocate() has given. `device`
-// and `host` outlive it.
+// A sent message is copied to page-locked memory, and `host` sends it from there. A received message takes the same way
+// back. finish() waits until the host's part of a message is done. All messages are in memory that allocate() has
+// given. `device` and `host` must outlive the result.
 std::unique_ptr<Links> make_staged_links(cuda::Device& device, Links& host);
 
 }  // namespace ringtrain

@@ -1,5 +1,5 @@
-// No hangs before the watchdog stands: in MPI's start and in the collectives up to the watchdog's own, nobody else sees
-// that a process of the job hangs or never came.
+// Ends a job whose start hangs. The watchdog does not run yet while MPI starts and in the first collectives; nothing
+// else would notice then that a process of the job hangs or is missing.
 #pragma once
 
 #include <memory>
@@ -7,13 +7,13 @@
 
 namespace ringtrain {
 
-// From its construction to its destruction this process must not take longer than a limit, or it says so and ends the
-// job with exit code 86. The time in which the whole process is suspended does not count. A process that has not been
-// started by a launcher is left alone.
+// Limits the time between its construction and its destruction. When the limit has passed, it prints a message and ends
+// the job with exit code 86. Time in which the whole process is suspended does not count. The guard does nothing in a
+// process that no launcher has started.
 class StartGuard {
  public:
-  // seconds <= 0: the limit of a start, 600 or what RINGTRAIN_START_SECONDS says. `what` is done meanwhile, e.g.
-  // "MPI could not start".
+  // `what` begins the message, e.g. "MPI could not start". `seconds` is the limit; 0 or less stands for the limit of a
+  // start, which is 600 s or the value of RINGTRAIN_START_SECONDS. Throws Error where that variable is no such number.
   explicit StartGuard(std::string what, double seconds = 0);
   ~StartGuard();
   StartGuard(const StartGuard&) = delete;

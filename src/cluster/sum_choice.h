@@ -1,4 +1,5 @@
-// Which way of summing is the fastest for so many ranks, nodes and bytes, from what is stated of the links.
+// Predicts from the stated latencies and bandwidths which sum algorithm is the fastest for given ranks, nodes and
+// bytes.
 #pragma once
 
 #include <string>
@@ -6,21 +7,23 @@
 
 namespace ringtrain {
 
-// How vectors in host memory are summed over ranks; sum_schedule.h describes the first three. library: MPI's own.
+// The ways to sum vectors in host memory over ranks. sum_schedule.h describes the first three; `library` is the
+// all-reduce of the MPI library.
 enum class SumAlgorithm { ring, halving, hierarchical, library };
 const char* sum_algorithm_name(SumAlgorithm algorithm);
 
-// A message of b bytes takes latency + b / bandwidth (Hockney 1994). Seconds, bytes per second. `node`: between ranks
-// of a node that all send; `network`: of one rank of a node that sends alone.
+// A message of b bytes takes latency + b / bandwidth (Hockney 1994). Latencies are in seconds, bandwidths in bytes per
+// second. The `node` values hold for ranks of one node that all send at once. The `network` values hold for a node
+// where one rank alone sends to another node.
 struct SumLinks {
   double node_latency = 1e-6, node_bandwidth = 5e9;
   double network_latency = 2e-6, network_bandwidth = 12e9;
 };
 
-// Where the ranks of a group are: the ranks of each node, ascending.
+// The nodes of a group, each with its ranks in ascending order.
 class RankLayout {
  public:
-  // `node_of_rank`: what ranks of one node have in common, of each rank: its host's name.
+  // `node_of_rank`: the name of each rank's node, for example its host.
   explicit RankLayout(const std::vector<std::string>& node_of_rank);
 
   int ranks() const { return ranks_; }
@@ -30,7 +33,7 @@ class RankLayout {
   }
   bool even() const;                    // as many ranks on every node
   bool neighbours(int distance) const;  // rank r and r ^ distance are on one node, for all r
-  int ring_flows() const;               // ranks of a node whose next rank is on another node: the most
+  int ring_flows() const;               // the most ranks of one node whose next rank is on another node
 
  private:
   int ranks_;
@@ -38,25 +41,25 @@ class RankLayout {
   std::vector<int> node_of_rank_;
 };
 
-// What the messages of a sum wait, and what its bytes take; seconds. The ranks of a node share its network.
+// The seconds of a sum: its messages' latencies, and the transfer of its bytes. The ranks of a node share its network.
 struct SumSeconds {
   double latency = 0, transfer = 0;
   double total() const { return latency + transfer; }
 };
-// Not for library.
+// The predicted seconds of a sum of `bytes` bytes. `algorithm` must not be `library`.
 SumSeconds sum_seconds(SumAlgorithm algorithm, const RankLayout& layout, const SumLinks& links, double bytes);
 
-// The fastest of ring, halving and (as many ranks on every node) hierarchical. A function of its arguments alone, so a
-// run that goes on chooses as before.
+// The fastest of ring, halving and, where all nodes have equally many ranks, hierarchical. The answer depends on the
+// arguments alone, so a resumed run makes the same choice.
 SumAlgorithm fastest_sum(const RankLayout& layout, const SumLinks& links, double bytes);
 
-// What an experiment says of sums by MPI.
+// The settings of an experiment for sums by MPI.
 struct SumChoice {
   std::string algorithm = "auto";  // auto | ring | halving | hierarchical | mpi
   SumLinks links = {};
   std::vector<std::string> node_of_rank = {};  // empty: the hosts of the group
 };
-// Throws Error for other words, and for hierarchical where the nodes have different numbers of ranks.
+// Throws Error for an unknown algorithm, and for hierarchical where the nodes have different numbers of ranks.
 void check_sum_choice(const SumChoice& choice, const RankLayout& layout);
 
 }  // namespace ringtrain

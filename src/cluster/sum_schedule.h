@@ -1,5 +1,5 @@
-// Who sends what to whom, step by step, so that a vector is summed over ranks. Pure arithmetic: nothing is sent here
-// (mpi_lanes.h does that). A schedule is one rank's part; the schedules of all ranks fit together.
+// The steps in which ranks exchange parts of a vector to sum it. This file only computes the steps; mpi_lanes.h sends
+// the messages. A schedule lists the steps of one rank. The schedules of all ranks fit together.
 #pragma once
 
 #include <cstddef>
@@ -18,42 +18,44 @@ struct SumRange {
 struct SumStep {
   int to = -1, from = -1;  // ranks
   SumRange sent = {}, received = {};
-  bool adds = false;     // what arrives is added to this rank's values; otherwise it replaces them
-  bool in_node = false;  // of a sum that also goes between nodes: both partners are on this rank's node
+  bool adds = false;     // received values are added to this rank's values; otherwise they replace them
+  bool in_node = false;  // both partners are on this rank's node, in a sum that also goes between nodes
 };
 
 using SumSchedule = std::vector<SumStep>;
 
-// In all of them each element is summed by one rank, or by all ranks in the same order, so that all ranks end with the
-// same bits. `length`: elements of the vector. `align`: pieces begin at multiples of so many elements.
+// In all schedules each element is summed by one rank, or by all ranks in the same order. All ranks therefore end with
+// the same bits. `length`: elements of the vector. `align`: pieces begin at multiples of this many elements.
 
 // Reduce-scatter and all-gather around a ring: 2 (p - 1) steps, each of length / p (Patarasuk and Yuan 2009).
 SumSchedule ring_sum(int rank, int ranks, std::size_t length, std::size_t align);
 
-// The two halves of it. Piece i has `piece` elements from i x stride on, as far as they lie before `length`. The first
-// leaves rank r with the sums of piece r; the second brings rank r's piece r to all.
+// The two halves of the sum around a ring. Piece i has `piece` elements that begin at i x stride; it ends at `length`
+// at the latest. The reduce-scatter leaves rank r with the sums of piece r. The all-gather copies piece r of rank r to
+// all.
 SumSchedule ring_reduce_scatter(int rank, int ranks, std::size_t length, std::size_t piece, std::size_t stride);
 SumSchedule ring_all_gather(int rank, int ranks, std::size_t length, std::size_t piece, std::size_t stride);
 
-// Recursive halving with distance doubling, and back (Rabenseifner 2004): rank r exchanges half of what it has with
-// rank r ^ 1, a half of that half with r ^ 2, and so on: 2 log2(p) steps and as many bytes as the ring. Neighbours,
-// which share a node, exchange the most. Up to small_sum elements the ranks exchange all they have (recursive
-// doubling): half the steps, and the same bits. Each element is summed in a binary tree over the ranks. Ranks beyond
-// the largest power of two give their values to a partner first and get the result last.
+// Recursive halving with distance doubling, then the reverse (Rabenseifner 2004). Rank r exchanges half of its values
+// with rank r ^ 1, then a half of that half with r ^ 2, and so on. This takes 2 log2(p) steps and as many bytes as the
+// ring. Neighbours usually share a node, and they exchange the most bytes. Up to small_sum elements the ranks exchange
+// all their values instead (recursive doubling), which takes half the steps and gives the same bits. Each element is
+// summed in a binary tree over the ranks. Ranks beyond the largest power of two first give their values to a partner,
+// and get the result last.
 SumSchedule halving_sum(int rank, int ranks, std::size_t length, std::size_t align);
 inline constexpr std::size_t small_sum = 4096;
 
 // The most elements that a rank receives at once in a sum by halving.
 std::size_t most_received(std::size_t length, std::size_t align);
 
-// Sums within each node first, so that a node sends every element once: local rank j receives piece j of its node's
-// ranks and adds it, the ranks with the same place in their nodes sum their pieces (by halving, or around a ring where
-// the nodes are no power of two), and every rank hands its piece to its node. `nodes`: the ranks of each, as many on
-// every node.
+// Sums within each node first, so that a node sends every element once. Local rank j receives piece j from the ranks of
+// its node and adds it. The ranks with the same place in their nodes then sum their pieces: by halving, or around a
+// ring where the number of nodes is no power of two. At last every rank sends its piece to the ranks of its node.
+// `nodes`: the ranks of each node, equally many on every node.
 SumSchedule hierarchical_sum(int rank, const std::vector<std::vector<int>>& nodes, std::size_t length,
                              std::size_t align);
 
-// Sets in_node of each step: `node` are the ranks of this rank's node.
+// Sets in_node of each step. `node` lists the ranks of this rank's node.
 void mark_steps_in_node(SumSchedule& schedule, const std::vector<int>& node);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// What a rank does between two looks at an unfinished collective.
+// The pause of a rank between two tests of an unfinished collective.
 #pragma once
 
 #include <sched.h>
@@ -8,11 +8,12 @@
 
 namespace ringtrain {
 
-// Set once by Session: more ranks than CPUs here, so spinning would take time from the rank that is waited for.
+// True where this node has more ranks than CPUs. Spinning would then take time from the rank that is waited for.
+// Session sets it once.
 inline std::atomic<bool> node_is_oversubscribed{false};
 
-// Spin for some microseconds, then offer the CPU at each try; sleep only on an oversubscribed node (a sleep takes about
-// 60 us with the kernel's timer slack).
+// Spins for some microseconds, then offers the CPU at each try. It sleeps only on an oversubscribed node, because a
+// sleep takes about 60 us with the kernel's timer slack.
 class Waiter {
  public:
   void pause() {

@@ -20,8 +20,8 @@ struct PlannedTrial {
 // The places of the trials of --index K/N; all without it. Throws Error with search: halving.
 std::vector<std::size_t> taken_places(const Study& study, const Trials& trials, const StudyArguments& arguments);
 
-// Of the trials at `places`, in that order. Every one is planned before anything is said; an Error names the first that
-// cannot be, and how many others.
+// Plans the trials at `places`, in that order. All trials are planned before an error is reported. Throws Error, which
+// names the first trial that cannot be planned and says how many others cannot.
 std::vector<PlannedTrial> plan_all(const Study& study, const Trials& trials, const std::vector<std::size_t>& places,
                                    TrialPlanner& planner);
 

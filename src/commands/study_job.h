@@ -15,10 +15,10 @@
 
 namespace ringtrain {
 
-// Ranks are cut into groups of the largest number that a trial needs; ranks that are left over, and groups that find no
-// trial of their size any more, are cut into groups of the next smaller number. Nobody hands out trials: rank 0 of a
-// group takes the first one in the queue whose folder it can lock. So several jobs can work on one study, and no rank
-// is needed by ranks of other groups.
+// The job splits its ranks into groups of the largest number of ranks that a trial needs. Ranks that are left over are
+// split into groups of the next smaller number, and so are groups that find no more trials of their size. Rank 0 of a
+// group takes the first trial in the queue whose folder it can lock. No process assigns trials. Therefore several jobs
+// can work on one study, and no group depends on ranks of other groups.
 class StudyJob {
  public:
   // Collective over the job; `work` is the same on all ranks.

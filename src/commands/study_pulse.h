@@ -1,5 +1,5 @@
-// What goes on beside a study's trials, in a thread: every rank hears when another one was asked to stop, and rank 0 of
-// the job shows how far the study is.
+// A thread that runs beside a study's trials. On every rank it notices when another rank was asked to stop. On rank 0
+// of the job it also shows the progress of the study.
 #pragma once
 
 #include <condition_variable>

@@ -32,13 +32,14 @@ class TrainingRun {
   TrainingRun(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine, int threads,
               LaterRecords later, Watchdog& watchdog, const RankGroup& group);
 
-  // Before run(): it also ends, to be gone on with, at the first step with so many samples; 0: it does not.
+  // Call it before run(). The run then pauses at the first step that reaches this number of samples; 0: it does not
+  // pause.
   void pause_after(std::int64_t samples) { pause_samples_ = samples; }
   // Before run(): rank 0 calls this before it writes a checkpoint; it may throw.
   void before_saving(std::function<void()> call) { before_saving_ = std::move(call); }
   // Collective: trains until the run stops, with a checkpoint. Returns the exit code.
   int run();
-  // Whether it has stopped there, before its end.
+  // Whether the run has paused at pause_after() before its end.
   bool paused() const;
 
   // On rank 0 of an asynchronous run: its updates by staleness, those of earlier starts included. Else empty.
@@ -54,7 +55,7 @@ class TrainingRun {
   double input_share() const { return step_seconds_ > 0 ? times_.input / step_seconds_ : 0; }
   // Of this start's steps, for every rank; on rank 0. Collective.
   std::vector<StepTimes> rank_times() { return gather_times(times_, communicator_); }
-  // Nothing where it was not measured.
+  // The summary of the gradient noise; empty where the noise was not measured.
   std::optional<NoiseSummary> noise_summary();
   std::vector<double> last_accuracies() const { return recorder_->last_accuracies(); }  // on rank 0
 
