@@ -1,4 +1,4 @@
-// `ringtrain bench comm`: all-reduces of growing size within nodes, between nodes and over all ranks.
+// `ringtrain bench comm` measures all-reduces of growing size within nodes, between nodes and over all ranks.
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -15,7 +15,8 @@ namespace {
 constexpr std::int64_t smallest_bytes = 4096, largest_bytes = 64 << 20;
 constexpr int sums_together = 16;
 
-// What sums among the ranks of a colour, and a vector. All ranks are one part of the job: MPI's own sums need that.
+// A communicator of the ranks of one colour, and a vector to sum. All ranks take part with some colour, because MPI's
+// own sums need that.
 class Sums {
  public:
   Sums(const BenchContext& context, int colour, const std::string& algorithm) : device_(context.machine.device.get()) {
@@ -40,7 +41,7 @@ class Sums {
 
   int size() const { return host_ ? host_->size() : 0; }
 
-  // Starts them together and waits for all.
+  // Starts `count` sums together and waits for all of them.
   void sum(std::int64_t bytes, int count) {
     if (!host_) return;
     Communicator& c = sums_ ? *sums_ : *host_;
@@ -93,7 +94,7 @@ void print(const Preflight& result, double link_gbit) {
   }
 }
 
-// The ways of communication.algorithm beside each other, over all ranks.
+// Compares the values of communication.algorithm over all ranks.
 void compare_algorithms(const BenchContext& context) {
   std::vector<std::string> algorithms = {"auto", "ring", "halving", "mpi"};
   const RankLayout layout(context.session.hosts());
@@ -141,11 +142,11 @@ void bench_comm(const BenchContext& context, Preflight& result) {
 
   log_info("comm: all-reduce, bus bandwidth = 2 (p - 1) / p x bytes / seconds");
   for (const Scope& scope : scopes) {
-    Sums ring(context, scope.colour, "ring");  // whose cost is fitted
+    Sums ring(context, scope.colour, "ring");  // the link is fitted to its cost
     const std::vector<double> sizes = gathered(host, ring.size());
     const int ranks = context.root() ? static_cast<int>(*std::max_element(sizes.begin(), sizes.end())) : 0;
     const double seconds = context.seconds / static_cast<double>(scopes.size()) / 9;
-    std::vector<double> largest;  // of each rank, seconds for the largest size
+    std::vector<double> largest;  // seconds for the largest size, per rank
     std::vector<SumSample> samples;
     const auto measure = [&](std::int64_t bytes, int sums) {
       const Runs runs = timed_runs(host, seconds, 200, TooSlow::give_up, [&] { ring.sum(bytes, sums); });

@@ -25,7 +25,7 @@ namespace ringtrain {
 
 namespace {
 
-constexpr int rounds = 3;  // of all variants, so that what disturbs one disturbs the others
+constexpr int rounds = 3;  // over all variants, so that a disturbance of the machine hits all of them
 
 struct Variant {
   std::string removed;
@@ -43,7 +43,7 @@ std::vector<Variant> variants(const RunPlan& plan, bool on_device, int ranks) {
   return all;
 }
 
-// The kernel forgets the files, as far as it lets go of them: a first epoch reads from storage.
+// Asks the kernel to drop the files from its page cache, because a first epoch reads from storage.
 void forget_files(const DatasetIndex& index) {
   for (const auto& shard : index.shards) {
     const int descriptor = ::open(shard.path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -53,7 +53,7 @@ void forget_files(const DatasetIndex& index) {
   }
 }
 
-// The trainer's step without what it reports, with parts that can be left out.
+// The trainer's step with parts that can be left out, and without records.
 class Pipeline {
  public:
   Pipeline(const RunPlan& plan, const Machine& machine)
@@ -85,7 +85,7 @@ class Pipeline {
     context_.group_ranks = group_ranks_.get();
   }
 
-  // Seconds of a step, over `steps` steps after those for which the loader has worked ahead.
+  // Returns the seconds per step over `steps` steps. Steps whose input the loader has prepared before do not count.
   double seconds_per_step(const Variant& variant, std::int64_t steps) {
     if (!variant.input) forget_files(plan_.train);
     Loader loader(dataset_, loader_plan_,
@@ -141,7 +141,7 @@ class Pipeline {
   PassContext context_;
 };
 
-// So many as take about so many seconds; the same number on all ranks.
+// Returns the number of steps that take about `seconds`, the same on all ranks.
 std::int64_t steps_in(Communicator& host, double seconds, double seconds_per_step) {
   auto steps = static_cast<std::int64_t>(seconds / std::max(seconds_per_step, 1e-6));
   steps = std::clamp<std::int64_t>(steps, 2, 1000);

@@ -1,5 +1,5 @@
-// `ringtrain bench components`: a training pipeline of images taken apart. Each part is removed in turn, and the
-// throughput without it says what it costs while everything else runs beside it:
+// `ringtrain bench components` takes a training pipeline of images apart. It removes each part in turn. The gain in
+// throughput is what that part costs while all other parts run beside it:
 //
 //   storage ─► decode ─► augment ─► copy ─► compute ─► all-reduce
 #pragma once
@@ -14,13 +14,13 @@ namespace ringtrain {
 struct ComponentRow {
   std::string removed;            // "nothing", "storage", ...
   double samples_per_second = 0;  // of all ranks
-  double seconds = 0;             // of a step
-  double cost_seconds = 0;        // by which a step without it is shorter; below 0: by noise, or not at all
+  double seconds = 0;             // per step
+  double cost_seconds = 0;        // how much shorter a step is without it; noise can make it negative
 };
 
-// Collective; whole on rank 0, which also writes `csv` where it is not "". Rows: nothing removed first, then each part
-// that this pipeline has: no decode of data sets of pixels, no copy to a CPU, no all-reduce of one rank. Throws Error
-// where the experiment is not one of images.
+// Measures the whole pipeline first, and then the pipeline without each of its parts. Data sets of pixels have no
+// decoding, CPUs no copy, and a single rank no all-reduce. Collective. The result is complete on rank 0, which also
+// writes it to the file `csv` unless that is "". Throws Error if the experiment does not train on images.
 std::vector<ComponentRow> bench_components(const BenchContext& context, const std::string& csv);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// What makes a measured step that of an experiment, whatever its batch and its ranks.
+// The keys of an experiment on which the time of a pass depends, apart from the batch and the number of ranks.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ringtrain {
 
-// "precision=fp32 model.kind=resnet ...": keys and values.
+// Returns the keys with their values: "precision=fp32 model.kind=resnet ...".
 std::string model_keys(const Experiment& experiment);
 
 }  // namespace ringtrain

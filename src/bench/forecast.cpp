@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* measure_advice = "ringtrain bench comm input step EXPERIMENT.yaml --json preflight.json";
 
-// Linear between measured points, the nearest one beyond them.
+// Interpolates linearly between measured points. Outside of them it takes the nearest point.
 template <class Value>
 double between(const std::vector<StepMeasurement>& steps, int ranks_on_node, const Value& value) {
   const auto after = std::find_if(steps.begin(), steps.end(),
@@ -60,7 +60,7 @@ Forecast::Forecast(const Experiment& experiment, const std::vector<Preflight>& m
   if (steps_.empty()) throw Error("no step was measured", measure_advice);
   std::ranges::sort(steps_, {}, &StepMeasurement::ranks_per_node);
   for (const Preflight& p : measured) {
-    // Of cores that ranks share the links were measured too slow.
+    // If ranks shared cores, the links were measured too slow.
     const StepMeasurement& s = p.has_step ? p.step : steps_.back();
     const double own = s.on_device ? 1 : crowding(p.ranks_per_node, s.threads, s.cores_per_node);
     if (p.fit.contains("node")) node_ = scaled(p.fit.at("node"), 1 / own), has_node_ = true;
@@ -88,8 +88,8 @@ bool Forecast::has_spare_core(int ranks_on_node, int cores) const {
   return base().on_device || ranks_on_node * base().threads < cores;
 }
 
-// A GPU's sums leave its computing alone (but for some of its multiprocessors); the ring of a CPU is the computing
-// core's own work, all of it unless a measured step says otherwise.
+// On a GPU, sums hardly disturb computation. On a CPU, the computing core does all the work of a sum, unless a measured
+// step shows that it does less.
 void Forecast::fit() {
   busy_ = base().on_device ? 0 : 1;
   double fitted = 0;
@@ -98,7 +98,7 @@ void Forecast::fit() {
     if (s.ranks == 1 || own_crowding(s) > 1 || !(has_node_ || has_network_)) continue;
     const Setting setting = {{}, 1};
     StepWork w = work(share_of(s), s.ranks, s.ranks_per_node, setting);
-    w.update = s.update, w.input = 0;  // s.seconds has no data set
+    w.update = s.update, w.input = 0;  // s.seconds was measured without a data set
     fitted += fit_busy(w, cluster(s.ranks, s.ranks_per_node, setting), Topology::flat, s.seconds);
     ++count;
   }
@@ -119,8 +119,8 @@ void Forecast::fit() {
   uncertainty_.model = std::sqrt(squares);
 }
 
-// From a step while two ranks took turns on a core; or from one whose ranks have to, of which the passes are known only
-// with their turns.
+// Fits the cost of sharing cores to a step that was measured while two ranks took turns on a core. If the ranks of the
+// measured step share cores anyway, only the times with turns are known.
 void Forecast::fit_core_sharing(const StepMeasurement& s) {
   const bool is_crowded = own_crowding(s) > 1;
   const double seconds = is_crowded ? s.seconds : s.shared_step;
@@ -152,13 +152,13 @@ StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, c
   w.forward = at_node([&](const StepMeasurement& s) { return pass_at(s.passes, micro).forward; });
   w.backward = at_node([&](const StepMeasurement& s) { return pass_at(s.passes, micro).backward; });
   w.update = at_node([](const StepMeasurement& s) { return s.update; });
-  // What the data set adds to a step beside waiting: its threads take the computing ones' time.
+  // The data set adds more than waiting to a step, because loader threads take time from computing threads.
   w.update += rows * at_node([](const StepMeasurement& s) {
                 return s.input_seconds > 0 ? std::max(0.0, s.input_seconds - s.input_wait - s.seconds) /
                                                  static_cast<double>(s.rows_per_rank)
                                            : 0.0;
               });
-  // Measured where the loader had a core of its own, which a full node does not leave it.
+  // The loader was measured with a core of its own. A full node has no core for it.
   if (share.with_input && loader_rate_ > 0 && has_spare_core(last.ranks_per_node, last.cores_per_node) &&
       !has_spare_core(ranks_on_node, cores_per_node_))
     w.update +=
@@ -173,7 +173,7 @@ StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, c
   return w;
 }
 
-// NCCL's sums were measured and fitted as a ring.
+// NCCL's sums are measured and fitted as a ring.
 FlatSums Forecast::sums() const {
   const std::string& algorithm = experiment_.communication.algorithm;
   if (base().on_device || algorithm == "ring") return FlatSums::ring;
@@ -185,8 +185,9 @@ Cluster Forecast::cluster(int ranks, int ranks_per_node, const Setting& setting)
           setting.core_sharing.slower(network_, setting.crowding), sums()};
 }
 
-// Where ranks share cores: from turns that cost nothing beside themselves to twice what they were measured to, a core
-// of the most threads holding up all; as much again as the turns where nothing was measured.
+// If ranks share cores, the cost of taking turns is uncertain. The range is from no extra cost to twice the measured
+// cost, and the core with the most threads delays all ranks. Without a measurement the extra cost may be as large as
+// the turns themselves.
 StepRange Forecast::range(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const {
   const int on_node = std::min(ranks, ranks_per_node);
   const auto of = [&](const Setting& setting) {
@@ -208,10 +209,10 @@ ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
   r.scaling = scaling, r.topology = topology, r.ranks = ranks;
   const auto seconds_of = [&](int count, ForecastRow* into) {
     BatchConfig batch = experiment_.batch;
-    batch.schedule.clear();  // of the first batch
+    batch.schedule.clear();  // only the first batch counts
     batch.follow_noise = 0;
     if (scaling == Scaling::weak) {
-      // Of the virtual workers only that they fit matters to the speed.
+      // The size of the virtual workers does not change the speed; they only have to fit.
       batch.global = rows_per_rank_ * count;
       if (rows_per_rank_ % batch.worker != 0) batch.worker = rows_per_rank_;
     }

@@ -1,4 +1,5 @@
-// From measurements to a table of predictions: chooses what of the measured enters the scaling model for so many ranks.
+// Turns measurements into a table of predictions. It chooses which measurements the scaling model uses for a given
+// number of ranks.
 #pragma once
 
 #include <string>
@@ -9,7 +10,8 @@
 
 namespace ringtrain {
 
-// strong: the experiment's batch on more ranks. weak: the batch grows with the ranks, each keeps its rows.
+// strong: the batch of the experiment on more ranks. weak: the batch grows with the ranks, so that each rank keeps its
+// number of rows.
 enum class Scaling { strong, weak };
 const char* scaling_name(Scaling scaling);
 const char* topology_name(Topology topology);
@@ -19,28 +21,28 @@ struct ForecastRow {
   Topology topology = Topology::flat;
   int ranks = 1, nodes = 1;
   std::int64_t global_batch = 0, rows_per_rank = 0, micro_batch = 0;
-  double crowding = 1;  // threads for each core: above 1 they take turns
+  double crowding = 1;  // threads per core; above 1 they take turns
   StepTime step;
   StepRange range;
-  double efficiency = 0;  // samples/s by those of as many single ranks
+  double efficiency = 0;  // samples per second, divided by those of as many single ranks
   double samples_per_second() const { return static_cast<double>(global_batch) / step.total(); }
 };
 
 struct ForecastOptions {
   std::int64_t ranks_per_node = 0, cores_per_node = 0;  // 0: as measured
-  std::int64_t rows_per_rank = 0;                       // of weak scaling; 0: as measured
-  Link network = {};                                    // where it was not measured; beta 0: not stated
+  std::int64_t rows_per_rank = 0;                       // for weak scaling; 0: as measured
+  Link network = {};                                    // for a network that was not measured; beta 0: not stated
 };
 
 class Forecast {
  public:
-  // Throws Error when nothing was measured, or another model than the experiment's.
+  // Throws Error if nothing was measured, or if the measured model is not the experiment's.
   Forecast(const Experiment& experiment, const std::vector<Preflight>& measured, const ForecastOptions& options);
 
-  // Throws Error where the experiment's batch does not go onto so many ranks.
+  // Throws Error if so many ranks cannot divide the experiment's batch.
   ForecastRow row(Scaling scaling, Topology topology, int ranks) const;
 
-  // A measured training step (or, where it had no data set, a step on the same input), and what the model says of it.
+  // A measured training step and its prediction. Without a data set it is a step on the same input again and again.
   struct Comparison {
     int ranks = 1, ranks_on_node = 1;
     double measured = 0, predicted = 0;  // seconds
@@ -52,14 +54,16 @@ class Forecast {
   bool busy_is_fitted() const { return busy_is_fitted_; }
   const CoreSharing& core_sharing() const { return core_sharing_; }
   bool core_sharing_is_measured() const { return core_sharing_is_measured_; }
-  bool network_is_assumed() const { return network_is_assumed_; }  // the node's own figures stand for it
+  bool network_is_assumed() const {
+    return network_is_assumed_;
+  }  // the figures of the node are used for the network too
   const Uncertainty& uncertainty() const { return uncertainty_; }
   int ranks_per_node() const { return ranks_per_node_; }
   int cores_per_node() const { return cores_per_node_; }
   const StepMeasurement& base() const { return steps_.back(); }
 
  private:
-  // A rank's share of a batch.
+  // The share of a batch that one rank computes.
   struct BatchShare {
     std::int64_t rows = 1, micro_batch = 1, accumulation = 1;
     bool with_input = true;
@@ -80,19 +84,19 @@ class Forecast {
   void fit();
 
   const Experiment experiment_;
-  std::vector<StepMeasurement> steps_;  // ascending in ranks per node, one each
-  Link node_, network_;                 // of ranks that have their cores for themselves
+  std::vector<StepMeasurement> steps_;  // ascending in ranks per node, one for each number
+  Link node_, network_;                 // for ranks that do not share their cores
   bool has_node_ = false, has_network_ = false, network_is_assumed_ = false, busy_is_fitted_ = false;
   int ranks_per_node_ = 1, cores_per_node_ = 1;
   std::int64_t rows_per_rank_ = 0;
-  double loader_rate_ = 0;  // samples per second of one rank; 0: not measured
+  double loader_rate_ = 0;  // samples per second and rank; 0: not measured
   double busy_ = 0;
   CoreSharing core_sharing_;
   bool core_sharing_is_measured_ = false;
   Uncertainty uncertainty_;
 };
 
-// "1..4096": doubling, and the last; "1,2,48": these. Throws Error.
+// Reads "1..4096" as the powers of two in this range and its last number, and "1,2,48" as these numbers. Throws Error.
 std::vector<int> parse_ranks(const std::string& text);
 
 }  // namespace ringtrain

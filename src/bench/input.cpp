@@ -1,4 +1,5 @@
-// `ringtrain bench input`: what the file system and the loaders of every node deliver, all nodes at the same time.
+// `ringtrain bench input` measures the rates of the file system and of the loaders of every node, on all nodes at the
+// same time.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -34,7 +35,7 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
-  // From storage, as far as the kernel lets go of what it keeps in memory.
+  // Reads from storage if the kernel drops the file from its page cache when asked.
   std::int64_t read(std::int64_t offset, std::vector<char>& into) const {
     ::posix_fadvise(descriptor_, offset, std::ssize(into), POSIX_FADV_DONTNEED);
     const ssize_t bytes = ::pread(descriptor_, into.data(), into.size(), offset);
@@ -47,7 +48,7 @@ class File {
   int descriptor_;
 };
 
-// Blocks of the data set's files in a random order of this rank's own: bytes per second.
+// Reads blocks of the data set's files in a random order that differs by rank. Returns bytes per second.
 double read_rate(const DatasetIndex& index, int rank, double seconds) {
   std::vector<std::pair<std::size_t, std::int64_t>> blocks;  // shard, offset
   for (std::size_t s = 0; s < index.shards.size(); ++s)
@@ -69,7 +70,7 @@ double read_rate(const DatasetIndex& index, int rank, double seconds) {
 double loader_rate(const RunPlan& plan, const RankGroup& group, double seconds) {
   Loader loader(shared_dataset(plan.train, group), for_rank(plan, plan.train_loader, group.rank()));
   loader.seek(0, 0);
-  // What was filled ahead before the clock starts does not count.
+  // Batches that were prepared before the clock starts do not count.
   for (std::int64_t i = 0; i < plan.train_loader.prefetch + 1; ++i) loader.next();
   std::int64_t passes = 0;
   const double begin = now_seconds();
@@ -82,7 +83,7 @@ double loader_rate(const RunPlan& plan, const RankGroup& group, double seconds) 
   return static_cast<double>(passes * plan.batch.micro_batch) / (now - begin);
 }
 
-// The sum over the ranks of each host.
+// Returns the sum over the ranks of each host.
 std::vector<double> host_sums(const BenchContext& context, const std::vector<double>& of_rank) {
   std::vector<double> sums(context.hosts.size());
   for (std::size_t r = 0; r < of_rank.size(); ++r) {
@@ -136,7 +137,7 @@ void advise_on_input(const BenchContext& context, const Preflight& result) {
                        .raw = result.input_is_raw,
                        .image_size = context.experiment.data.image_size,
                        .channels = result.input_channels};
-  // Where steps were measured, the node's ranks take that much.
+  // If steps were measured, this is the rate that the ranks of the node need.
   const double of_steps = result.has_step ? static_cast<double>(step.rows_per_rank * ranks) / step.seconds : 0;
   for (const std::string& line : input_advice_lines(node, context.wanted > 0 ? context.wanted : of_steps))
     log_info("  ", line);

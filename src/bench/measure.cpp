@@ -22,7 +22,7 @@ double Runs::rank_median(std::size_t rank) const {
 double Runs::jitter() const {
   std::vector<double> each;
   for (std::size_t r = 0; r < of_rank.size(); ++r) {
-    // From the middle half, so that one interruption does not stand for all runs: 1.35 deviations wide.
+    // The middle half of the runs is 1.35 standard deviations wide. Using it keeps a single interruption out.
     std::vector<double> sorted = of_rank[r];
     if (sorted.size() < 4) continue;
     std::sort(sorted.begin(), sorted.end());

@@ -1,4 +1,7 @@
-// What the benchmarks share.
+// Benchmarks of `ringtrain bench`. Begin reading here. Each benchmark has a file of its own: comm.cpp, input.cpp,
+// step.cpp and start.cpp measure, and write their results into a Preflight (preflight.h). forecast.h predicts other
+// numbers of ranks from it with the formulas of scaling_model.h. components.h, split.h and utilisation.h answer
+// questions of their own. This file has what they share.
 #pragma once
 
 #include <functional>
@@ -15,36 +18,37 @@ struct BenchContext {
   const Experiment& experiment;
   Machine& machine;
   int threads = 1;
-  double seconds = 10;             // for each kind of measurement, about
-  double link_gbit = 0;            // what the network between nodes should give; 0: not stated
-  double wanted = 0;               // samples per second that a node should load; 0: what its measured steps take
+  double seconds = 10;             // of each kind of measurement, approximately
+  double link_gbit = 0;            // the rated bandwidth between nodes; 0: not stated
+  double wanted = 0;               // samples per second that a node should load; 0: as many as its measured steps use
   std::vector<std::string> hosts;  // distinct
   bool root() const { return session.rank() == 0; }
 };
 
-// Seconds of a work that was done several times, all ranks starting together. Whole on rank 0, empty elsewhere.
+// Seconds of some work that all ranks started together, several times. Complete on rank 0, empty on other ranks.
 struct Runs {
   std::vector<std::vector<double>> of_rank;  // [rank][run]
-  double slowest() const;                    // median over the runs of the slowest rank's time
+  double slowest() const;                    // median over the runs of the time of the slowest rank
   double rank_median(std::size_t rank) const;
-  double jitter() const;  // standard deviation of a rank's runs by its median: the median of all ranks'
+  double jitter() const;  // a rank's standard deviation divided by its median; the median over the ranks
 };
 
-// Collective: as many runs as fit into `seconds`, after two to warm up and to see how long one takes; at least 5, at
-// most `most`. Where one takes longer than all of `seconds`: none, if they are to be given up.
+// Runs the work as often as fits into `seconds`, at least 5 times and at most `most` times. Two runs before these warm
+// up and show how long a run takes. If one run takes longer than `seconds`, give_up returns no runs. Collective.
 enum class TooSlow { run_anyway, give_up };
 Runs timed_runs(Communicator& host, double seconds, int most, TooSlow too_slow, const std::function<void()>& work);
 
-// The largest or smallest value of each host's ranks, in the order of distinct hosts.
+// Returns the largest or smallest value among the ranks of each host, in the order of BenchContext::hosts.
 std::vector<double> by_host(const BenchContext& context, const std::vector<double>& of_rank, bool largest);
-// One number of every rank, on rank 0.
+// Returns one number per rank, on rank 0.
 std::vector<double> gathered(Communicator& host, double mine);
 
-// What a start reads and keeps of the data sets: in one copy for each node, then in a copy of each rank.
+// Measures what a start reads of the data sets and keeps in memory, with one copy per node and with one per rank.
 void bench_start(const BenchContext& context);
 void bench_comm(const BenchContext& context, Preflight& result);
 void bench_input(const BenchContext& context, Preflight& result);
-// After all kinds: which input a node needs for the wanted rate, and how many loader threads. Rank 0.
+// Called on rank 0 after all measurements. Prints which input a node needs for the wanted rate, and how many loader
+// threads.
 void advise_on_input(const BenchContext& context, const Preflight& result);
 void bench_step(const BenchContext& context, Preflight& result);
 

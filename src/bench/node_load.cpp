@@ -24,7 +24,7 @@ bool on_all(Communicator& host, bool mine) {
   return without == 0;
 }
 
-// All threads of this process: those of OpenMP's team too.
+// Binds all threads of this process, also those of OpenMP.
 void bind_to(const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -41,7 +41,7 @@ NodeLoad::NodeLoad(const Session& session, Communicator& host, const RunPlan& pl
   const std::int64_t free_bytes = std::int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
   const std::int64_t fit = free_bytes / 2 / session.node_size() / std::max<std::int64_t>(1, bytes_each);
   const int room = session.available_threads() / std::max(1, threads) - 1;
-  const int count = fit < room ? 0 : room;  // half a load would say little
+  const int count = fit < room ? 0 : room;  // a partial load would show little
   is_there_ = !on_all(host, count < 1);
   for (int i = 0; i < count; ++i)
     threads_.emplace_back([this, &plan, threads] {
@@ -50,7 +50,7 @@ NodeLoad::NodeLoad(const Session& session, Communicator& host, const RunPlan& pl
         SyntheticPasses passes(plan, *backend);
         passes.compile(plan.batch.micro_batch);
         for (++started_; !ending_.load(std::memory_order_relaxed);) passes.pass();
-      } catch (const std::exception& e) {  // no memory for so many: fewer will do
+      } catch (const std::exception& e) {  // no memory for this many, so fewer run
         log_warning("computing beside the measured rank: ", e.what());
         ++started_;
       }

@@ -1,5 +1,5 @@
-// What a rank's cores are worth when it does not have them, or their caches, for itself: states of the node that a
-// benchmark makes for as long as these live.
+// Puts the node into a state for a benchmark: all cores busy, or two ranks on the same cores. The state ends with the
+// object. The benchmark so measures what a rank's cores are worth when others use them or their caches.
 #pragma once
 
 #include <atomic>
@@ -12,16 +12,16 @@
 
 namespace ringtrain {
 
-// The CPUs that this rank may use beyond its own threads compute passes of the same kind, so that memory, caches and
-// clock are those of a node full of ranks; unless that would take more than half of the free memory. `bytes_each`: what
-// one of them takes. Collective.
+// Threads on the CPUs that this rank may use but does not need compute passes of the same kind. Memory, caches and
+// clock are then those of a node full of ranks. No such threads run if they would take more than half of the free
+// memory. `bytes_each` is the memory of one of them. Collective.
 class NodeLoad {
  public:
   NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads, std::int64_t bytes_each);
   ~NodeLoad();
   NodeLoad(const NodeLoad&) = delete;
   NodeLoad& operator=(const NodeLoad&) = delete;
-  bool is_there() const { return is_there_; }  // the same on all ranks: some rank has some
+  bool is_there() const { return is_there_; }  // the same on all ranks: whether any rank has such threads
 
  private:
   std::atomic<bool> ending_{false};
@@ -30,14 +30,14 @@ class NodeLoad {
   bool is_there_ = false;
 };
 
-// Ranks 2i and 2i + 1 of each node have half of their cores, so that two threads take turns on each. Collective.
+// Binds ranks 2i and 2i + 1 of each node to half of their cores, so that two threads take turns on each. Collective.
 class SharedCores {
  public:
   SharedCores(const Session& session, Communicator& host);
   ~SharedCores();
   SharedCores(const SharedCores&) = delete;
   SharedCores& operator=(const SharedCores&) = delete;
-  // The same on all ranks. Not where a node has an odd number of ranks, or they share cores anyway.
+  // The same on all ranks. False if a node has an odd number of ranks, or if its ranks share cores anyway.
   bool are_shared() const { return are_shared_; }
 
  private:
@@ -45,7 +45,8 @@ class SharedCores {
   bool are_shared_ = false;
 };
 
-// The CPUs of the first half of the cores; none if their number is odd. `core_of`: of each CPU, by place.
+// Returns the CPUs of the first half of the cores, or nothing if the number of cores is odd. `core_of` has the core of
+// each CPU, at the same index.
 std::vector<int> half_of_cores(const std::vector<int>& cpus, const std::vector<int>& core_of);
 
 }  // namespace ringtrain

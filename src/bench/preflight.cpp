@@ -13,12 +13,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What a step's object may lack: files of earlier versions do.
+// Whether a step's object may lack this field, as in files of earlier versions.
 bool is_optional(std::string_view name) {
   return name == "full_node_pass" || name == "shared_pass" || name == "shared_step";
 }
 
-// What a step's object has, by name; `Step`: a measurement that is read from or written to.
+// Visits the fields of a step's object by name. `Step` is a measurement that is read or written.
 template <class Step, class Visit>
 void each_field(Step& s, const Visit& visit) {
   visit("model", s.model);

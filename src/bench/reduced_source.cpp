@@ -14,7 +14,7 @@ constexpr std::int64_t pool_pictures = 64;
 
 struct Picture {
   std::vector<std::uint8_t> record;
-  Image decoded;  // where decoding is removed
+  Image decoded;  // used if decoding is removed
 };
 
 class ReducedSource : public BatchSource {

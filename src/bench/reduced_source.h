@@ -1,5 +1,5 @@
-// Micro-batches of images whose making lacks one part: what a loader gives when storage, decoding or augmentation cost
-// nothing. The pictures are those of a data set, but not all of them.
+// A source of micro-batches of images that leaves out one part of the loader's work: reading, decoding or augmentation.
+// Without reading or decoding, it gives a few pictures of the data set again and again.
 #pragma once
 
 #include <memory>
@@ -9,13 +9,13 @@
 namespace ringtrain {
 
 enum class InputPart {
-  storage,  // records lie in memory, and no thread reads
-  decode,   // records are read, and pictures that were decoded before are augmented
-  augment,  // of every picture the same is decoded, and not resized
+  storage,  // the records are in memory and nothing is read
+  decode,   // records are read, but pictures decoded before are augmented
+  augment,  // pictures are decoded, but not resized
 };
 
-// Reads and decodes a few dozen pictures of the epoch's order, which take the place of all that is removed. For
-// training plans. Throws Error where the data set holds no images, or pixels and decoding is to be removed.
+// Reads and decodes a few dozen pictures in the epoch's order; they replace the work that is removed. `plan` is a
+// training plan. Throws Error if the data set has no images, or if decoding is to be removed and it has pixels.
 std::unique_ptr<BatchSource> make_reduced_source(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan,
                                                  InputPart removed);
 

@@ -9,7 +9,7 @@ namespace ringtrain {
 
 namespace {
 
-// Messages of a ring, and the bytes that a rank sends per byte of the vector.
+// The number of messages of a ring, and the bytes that a rank sends per byte of the vector.
 double messages(int ranks) {
   return 2.0 * (ranks - 1);
 }
@@ -29,7 +29,8 @@ double seconds_of(const Link& link, const SumSample& s) {
   return cost.alone() + (s.sums - 1) * cost.occupancy();
 }
 
-// seconds = a alpha + b beta by least squares, every equation divided by its seconds and multiplied by its weight.
+// Solves seconds = a alpha + b beta by least squares. Every equation is divided by its seconds and multiplied by its
+// weight.
 Link solve(const std::vector<SumSample>& samples, const std::vector<double>& weights) {
   double aa = 0, ab = 0, bb = 0, at = 0, bt = 0;  // the normal equations
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -53,7 +54,7 @@ Link fit_link(std::span<const SumSample> samples) {
   for (const SumSample& s : samples)
     if (s.ranks > 1) (s.sums > 1 ? several : single).push_back(s);
 
-  // Huber 1964: what is further off than most counts less, as measurements of a shared network often are.
+  // Outliers get a smaller weight (Huber 1964), because measurements on a shared network often have some.
   std::vector<double> weights(single.size(), 1.0), off(single.size());
   Link link;
   for (int iteration = 0; iteration < 20; ++iteration) {
@@ -105,7 +106,7 @@ SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes) {
 
 namespace {
 
-// When the gradient's first `share` is final, as a share of the backward pass.
+// Returns when the first `share` of the gradient is final, as a share of the backward pass.
 double ready_at(std::span<const WatermarkPoint> watermark, double share) {
   if (watermark.empty()) return share;
   for (const WatermarkPoint& point : watermark)
@@ -113,16 +114,16 @@ double ready_at(std::span<const WatermarkPoint> watermark, double share) {
   return 1;
 }
 
-// The counters of a step (recursive doubling): latency, and no more.
+// The sum of a step's counters (recursive doubling) costs latency only.
 double counters_seconds(const Cluster& c) {
   const auto rounds = [](int ranks) { return std::ceil(std::log2(static_cast<double>(ranks))); };
   return rounds(c.ranks_on_node()) * c.node.alpha + rounds(c.nodes()) * c.network.alpha;
 }
 
-// From the start of the last backward pass to the last sum's end.
+// Returns the time from the start of the last backward pass to the end of the last sum.
 double backward_and_sums(const StepWork& work, const Cluster& cluster, Topology topology) {
   if (cluster.ranks == 1) return work.backward;
-  const double rate = 1 - work.busy;  // of computing while the channel is occupied
+  const double rate = 1 - work.busy;  // of computation while the channel is occupied
   double now = 0, computed = 0, channel_free = 0, last_end = 0;
   const auto compute_until = [&](double target) {
     const double gained = std::min(target - computed, std::max(0.0, channel_free - now) * rate);
@@ -179,7 +180,7 @@ PassTime pass_at(std::span<const PassTime> measured, double micro_batch) {
   const PassTime on_line = {micro_batch, a.forward + x * (b.forward - a.forward),
                             a.backward + x * (b.backward - a.backward)};
   if (x >= 0) return on_line;
-  // A line that meets zero before zero samples do says that small passes are cheaper: not believed.
+  // A line that reaches zero above zero samples would make small passes cheaper per sample, which is not plausible.
   const PassTime least = proportional(a);
   return {micro_batch, std::clamp(on_line.forward, std::min(least.forward, a.forward), a.forward),
           std::clamp(on_line.backward, std::min(least.backward, a.backward), a.backward)};

@@ -1,5 +1,5 @@
-// The time of a training step on any number of ranks, from what `ringtrain bench` has measured on a few: pure
-// arithmetic, no clock and no files.
+// Formulas for the time of a training step on any number of ranks. Their inputs are measurements of `ringtrain bench`
+// on a few ranks. The functions use no clock and no files.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace ringtrain {
 
-// A message of b bytes takes alpha + beta b (Hockney 1994). Of sums that are under way together only the first waits
-// alpha for each message, those behind it take gap + beta b (the gap of LogP, Culler et al. 1993).
+// A message of b bytes takes alpha + beta b (Hockney 1994). If several sums are under way at the same time, only the
+// messages of the first one take alpha. Those of later sums take gap + beta b (the gap of LogP, Culler et al. 1993).
 struct Link {
   double alpha = 0, beta = 0, gap = 0;  // seconds, seconds per byte, seconds; gap <= alpha
-  double error = 0;                     // of the fit: median of |1 - fitted / measured|
+  double error = 0;                     // of the fit: the median of |1 - fitted / measured|
 };
 
-// `sums` all-reduces of `bytes` each, started together, were done after `seconds`.
+// `sums` all-reduces of `bytes` bytes each were started together and were finished after `seconds`.
 struct SumSample {
   int ranks = 0;
   std::int64_t bytes = 0;
@@ -23,112 +23,115 @@ struct SumSample {
   int sums = 1;
 };
 
-// The ring's cost by least squares of the relative error, outliers weighing less; nothing becomes negative. No samples
-// of several sums: the gap is alpha, one sum after the other.
+// Fits the link to the cost of a ring by least squares of the relative error. Outliers weigh less, and no result is
+// negative. Without samples of several sums at once, the gap is alpha: one sum begins after the other.
 Link fit_link(std::span<const SumSample> samples);
 
-// Of one all-reduce: what its messages wait, what its bytes take, and how long it keeps the next one from starting.
+// The cost of one all-reduce: latency of its messages, transfer of its bytes, and the time until the next one can
+// start.
 struct SumCost {
   double latency = 0, transfer = 0, gap = 0;  // seconds
   double alone() const { return latency + transfer; }
   double occupancy() const { return gap + transfer; }
 };
 
-// 2 (p - 1) messages of bytes / p (Patarasuk and Yuan 2009).
+// A ring sends 2 (p - 1) messages of bytes / p (Patarasuk and Yuan 2009).
 SumCost ring_cost(const Link& link, int ranks, double bytes);
 
-// 2 log2(p) messages of half the bytes, a quarter and so on (Rabenseifner 2004); where p is no power of two, the bytes
-// of the ranks beyond it travel twice more.
+// Halving and doubling sends 2 log2(p) messages of 1/2, 1/4, ... of the bytes (Rabenseifner 2004). If p is not a power
+// of two, the ranks beyond the power of two send their bytes to a partner and get the sum back.
 SumCost halving_cost(const Link& link, int ranks, double bytes);
 
-enum class FlatSums { ring, halving, faster };  // of all ranks alike; faster: the faster one for these bytes
+enum class FlatSums { ring, halving, faster };  // over all ranks alike; faster: the faster of the two
 
 struct Cluster {
   int ranks = 1, ranks_per_node = 1;
-  Link node, network;  // among the ranks of a node; between nodes, with one rank on each
+  Link node, network;  // between the ranks of a node; between nodes with one rank each
   FlatSums sums = FlatSums::ring;
   int ranks_on_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
   int nodes() const { return (ranks + ranks_per_node - 1) / ranks_per_node; }
 };
 
-// flat: all ranks alike, every step as slow as its slowest link. hierarchical: reduce-scatter in the node, a sum over
-// the nodes for each piece (they share the network that one rank per node was measured with), all-gather
-// in the node.
+// flat: all ranks take part alike, and every step is as slow as its slowest link. hierarchical: reduce-scatter in the
+// node, a sum over the nodes for each piece, and all-gather in the node. The pieces share the network, which was
+// measured with one rank per node.
 enum class Topology { flat, hierarchical };
 SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes);
 
-// After `time` (share of the backward pass) the first `share` of the gradient is final.
+// After the share `time` of the backward pass, the first `share` of the gradient is final.
 struct WatermarkPoint {
   double time = 0, share = 0;
 };
 
-// What one rank does in a step. The watermark rises in steps; without points it rises evenly.
+// The work of one rank in a step. The watermark is a staircase; without points it rises evenly.
 struct StepWork {
-  double forward = 0, backward = 0;  // seconds of one pass, without communication
+  double forward = 0, backward = 0;  // seconds per pass, without communication
   double update = 0;
-  double input = 0;  // seconds that the loader takes for this rank's share of the step, beside the computing
+  double input = 0;  // seconds of the loader for this rank's share of the step, while the rank computes
   std::int64_t accumulation = 1;
   std::int64_t elements = 0, bucket_elements = 1;
   double element_bytes = 4;
-  double busy = 0;  // share of a sum's occupancy that the computing core is kept busy: 0 on a GPU, up to 1 on a CPU
+  double busy = 0;  // share of the time of a sum that it takes from the computing core: 0 on a GPU, up to 1 on a CPU
   std::vector<WatermarkPoint> watermark;
 };
 
 struct StepTime {
   double compute = 0;  // passes and update
-  double exposed = 0;  // what the sums add to that
-  double input = 0;    // what waiting for input adds to both
+  double exposed = 0;  // added by the sums
+  double input = 0;    // added by waiting for input
   double total() const { return compute + exposed + input; }
 };
 
-// The buckets of the last backward pass go into one channel in the order in which the watermark passes them, and
-// computing goes on at the rate 1 - busy while the channel is occupied.
+// The buckets of the last backward pass go through one channel, in the order in which the watermark passes them. While
+// the channel is occupied, computation goes on at the rate 1 - busy.
 StepTime step_time(const StepWork& work, const Cluster& cluster, Topology topology);
 
-// The `busy` with which step_time() gives `measured_seconds`; 0 or 1 where none does.
+// Returns the `busy` for which step_time() gives `measured_seconds`, or the nearer one of 0 and 1 if none does.
 double fit_busy(StepWork work, const Cluster& cluster, Topology topology, double measured_seconds);
 
 struct PassTime {
   double micro_batch = 0, forward = 0, backward = 0;
 };
-// Between two measured sizes on the line through them; below the smallest on the line through the two smallest, and
-// above the largest in proportion. `measured`: at least one, ascending.
+// Interpolates linearly between measured sizes. Below the smallest size it takes the line through the two smallest
+// ones. Above the largest size the time is proportional to the size. `measured` has at least one entry, in ascending
+// order.
 PassTime pass_at(std::span<const PassTime> measured, double micro_batch);
 
-// Threads for each core of a node, where they are more than its cores; else 1.
+// Returns the threads per core of a node, at least 1.
 double crowding(int ranks_on_node, int threads, int cores);
 
-// What c threads on each core cost beyond c turns: caches that the others have filled with theirs, and ranks that get a
-// message when it is not their turn. Both for each thread beyond the first.
+// Threads that share a core take turns. With c threads a pass takes c times as long, and more: the other threads have
+// filled the caches with their data, and a message may arrive while its rank is not running. Both costs are given for
+// each thread beyond the first.
 struct CoreSharing {
-  double slowdown = 0;      // of computing, relative
+  double slowdown = 0;      // relative slowdown of computation
   double message_wait = 0;  // seconds
   double slower(double crowding) const { return crowding * (1 + (crowding - 1) * slowdown); }
   Link slower(Link link, double crowding) const;
 };
 
-Link scaled(Link link, double factor);  // its times, not its error
+Link scaled(Link link, double factor);  // multiplies the times, not the error
 
-// The message_wait with which step_time() gives `measured_seconds`, at least 0. `work` is what `crowding` threads on
-// each core make of it; the cluster's links are those of ranks that have a core each.
+// Returns the message_wait for which step_time() gives `measured_seconds`, at least 0. `work` contains the slowdown by
+// `crowding` threads per core. The cluster's links are those of ranks with a core each.
 double fit_message_wait(const StepWork& work, const Cluster& cluster, Topology topology, double crowding,
                         double measured_seconds);
 
-// Passes while the whole node computes, between `alone` ranks and the `full` node's: memory, caches and clock are
-// shared by then. 1 .. `at_full`.
+// Returns how much slower passes are on `ranks_on_node` ranks, between 1 (`alone` ranks) and `at_full` (`full` ranks).
+// The ranks share memory bandwidth, caches and clock.
 double full_node_slowdown(double at_full, int ranks_on_node, int alone, int full);
 
-// How far a prediction may be off.
+// Errors that a prediction may have.
 struct Uncertainty {
-  double compute = 0, sums = 0;  // relative: of measured passes, of fitted links
-  double model = 0;              // relative: of steps that were measured and predicted
-  double jitter = 0;             // standard deviation of one rank's step, relative
+  double compute = 0, sums = 0;  // relative errors of measured passes and of fitted links
+  double model = 0;              // relative error of predicted steps that were also measured
+  double jitter = 0;             // relative standard deviation of the step of one rank
 };
 struct StepRange {
   double low = 0, high = 0;  // seconds
 };
-// All errors at once in one direction, then the model's; the slowest of p ranks is later by jitter sqrt(2 ln p) (the
-// largest of p normal variables, bound from above).
+// Returns the range when all errors point in the same direction. The slowest of p ranks is later by jitter sqrt(2 ln
+// p), an upper bound of the expected maximum of p normal variables.
 StepRange step_range(const StepWork& work, const Cluster& cluster, Topology topology, const Uncertainty& uncertainty);
 
 }  // namespace ringtrain

@@ -34,7 +34,7 @@ struct Measured {
   PassTimes passes;
 };
 
-// Medians of the steps after the first.
+// Returns medians over the steps after the first.
 Measured measure(const RunPlan& plan, Machine& machine, const RankGroup& group, double seconds) {
   Communicator& host = *machine.host;
   Watchdog watchdog(group, plan.experiment.communication.timeout_seconds);

@@ -1,4 +1,5 @@
-// Which split size and which cuts make a pipeline fastest: every candidate trains a few steps on the job's ranks.
+// Finds the split size and the cuts with which a pipeline is fastest. Every candidate trains a few steps on the job's
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +14,30 @@ namespace ringtrain {
 
 struct SplitTrial {
   std::int64_t micro_batch = 0;    // the split size
-  std::int64_t micro_batches = 0;  // of it, in a step of a replica
+  std::int64_t micro_batches = 0;  // in a step of a replica
   std::vector<std::string> cuts;   // the first layer of each stage after the first
-  double seconds = 0;              // of a step, the median; the slowest rank's
+  double seconds = 0;              // median over the steps, of the slowest rank
   double samples_per_second = 0;
-  double bubble_seconds = 0;    // of it, the mean over the ranks: waiting for another stage
-  double boundary_seconds = 0;  // and handing over
+  double bubble_seconds = 0;    // part of `seconds`, mean over the ranks: waiting for another stage
+  double boundary_seconds = 0;  // part of `seconds`: transfers at the cuts
 };
 
-// Split sizes to try: multiples of what must stay whole (batch.worker, with batch norm) that divide a replica's rows,
-// about twice as large from one to the next, up to `most`.
+// Returns at most `most` split sizes to try. They divide the rows of a replica, and each is about twice the one before.
+// With batch norm they are multiples of batch.worker.
 std::vector<std::int64_t> split_sizes(const RunPlan& plan, std::size_t most = 10);
 
-// The plan's own cuts, and each of them moved by one layer either way.
+// Returns the cuts of the plan, and variants in which one cut is moved by one layer in either direction.
 std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan);
 
-// Collective over the group. For about `seconds` in all, at least 2 steps of each, the first one not counted; fresh
-// weights each time. With `only_sizes` the experiment's cuts are kept. The same result on all ranks. Throws Error where
-// the experiment is no pipeline.
+// Measures for about `seconds` in all, with fresh weights and at least 2 steps per candidate. The first step is not
+// counted. With `only_sizes` the experiment's cuts are kept. Collective over the group; the same result on all ranks.
+// Throws Error if the experiment is not a pipeline.
 std::vector<SplitTrial> measure_splits(const Experiment& experiment, const DatasetIndex& train, Machine& machine,
                                        const RankGroup& group, double seconds, bool only_sizes);
 
 const SplitTrial& fastest(const std::vector<SplitTrial>& trials);
-// A row for each trial; results/plot_bench.py draws throughput against the split size, a line for each way to cut.
+// Returns a row for each trial. results/plot_bench.py draws the throughput against the split size, with a line for each
+// set of cuts.
 std::string split_csv(const Experiment& experiment, int ranks, const std::vector<SplitTrial>& trials);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// `ringtrain bench start`: what the ranks of a job read and keep before they can train.
+// `ringtrain bench start` measures what the ranks of a job read and keep in memory before they can train.
 #include <time.h>
 #include <unistd.h>
 
@@ -20,11 +20,11 @@
 namespace ringtrain {
 namespace {
 
-// Since this process began.
+// Returns the seconds since this process began.
 double process_seconds() {
   std::ifstream file("/proc/self/stat");
   std::string text((std::istreambuf_iterator<char>(file)), {});
-  text.erase(0, text.rfind(')') + 1);  // the name may hold anything
+  text.erase(0, text.rfind(')') + 1);  // the name may contain anything
   std::istringstream fields(text);
   std::string field;
   for (int i = 3; i <= 22; ++i) fields >> field;  // proc(5): the 22nd is starttime, in ticks since the machine started
@@ -34,7 +34,7 @@ double process_seconds() {
          std::stod(field) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-// Of this process, pages that several share divided among them (proc(5), smaps_rollup: Pss).
+// Returns the memory of this process. A page that several processes share counts in parts (proc(5), smaps_rollup: Pss).
 double resident_bytes() {
   std::ifstream file("/proc/self/smaps_rollup");
   std::string word;
@@ -44,7 +44,7 @@ double resident_bytes() {
   return 1024 * kib;
 }
 
-// Reads all that the data set keeps in memory: of images the tables, of text the text.
+// Reads all that a data set keeps in memory: the tables of images, or the text.
 void touch_all(const Dataset& dataset) {
   const DatasetIndex& index = dataset.index();
   if (const auto* images = dynamic_cast<const ImageDataset*>(&dataset)) {
@@ -60,7 +60,7 @@ void touch_all(const Dataset& dataset) {
                            std::min(piece.size(), static_cast<std::size_t>(index.total * row - at))));
 }
 
-// One way to keep the data sets: all ranks at the same time.
+// Measures one way to keep the data sets, on all ranks at the same time.
 template <class Make>
 void measure(const BenchContext& context, const TrainingData& data, const char* way, const Make& make) {
   Communicator& host = *context.machine.host;
@@ -71,7 +71,7 @@ void measure(const BenchContext& context, const TrainingData& data, const char* 
   const double made = now_seconds();
   for (const auto& dataset : datasets) touch_all(*dataset);
   const double touched = now_seconds();
-  host.barrier();  // all have mapped what they share
+  host.barrier();  // all ranks have mapped the shared memory
   double read = 0;
   for (const auto& dataset : datasets) read += static_cast<double>(dataset->bytes_read());
   const std::vector<double> making = gathered(host, made - begin), reading = gathered(host, touched - made),

@@ -1,5 +1,5 @@
-// `ringtrain bench step`: where the time of a step goes, with the experiment's model and batch: passes alone, a step on
-// the same input again and again with its sums, and training steps with the data set.
+// `ringtrain bench step` measures where the time of a step goes, with the experiment's model and batch. It measures
+// passes alone, steps with sums on the same input, and training steps with the data set.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +19,8 @@ namespace ringtrain {
 
 namespace {
 
-// Quarters of the micro-batch, down to one group of batch norm. A device would have to find plans for each.
+// Returns up to four sizes: the micro-batch, a quarter of it, and so on, down to one group of batch norm. On a device
+// it returns the micro-batch only, because every size would need plans of its own.
 std::vector<std::int64_t> micro_batches(const RunPlan& plan, bool on_device) {
   std::vector<std::int64_t> sizes = {plan.batch.micro_batch};
   const std::int64_t unit = std::max<std::int64_t>(1, plan.norm_group);
@@ -32,7 +33,7 @@ struct TrainingSteps {
   double seconds = 0, waited = 0;
 };
 
-// With the data set; the first steps of the run that the experiment describes.
+// Runs the first training steps of the experiment, with its data set.
 TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, double estimate) {
   const double budget = context.seconds / 4;
   std::int64_t steps = static_cast<std::int64_t>(budget / std::max(estimate, 1e-6));
@@ -55,7 +56,7 @@ TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, d
   return {median(seconds), median(waited)};
 }
 
-// The step again where cores are not a rank's own. Whole on rank 0.
+// Measures the step again on a loaded node. The result is complete on rank 0.
 void measure_node_load(const BenchContext& context, const RunPlan& plan, SyntheticStep& step, StepMeasurement& s) {
   Communicator& host = *context.machine.host;
   const double seconds = context.seconds / 8;
@@ -148,7 +149,7 @@ void bench_step(const BenchContext& context, Preflight& result) {
     const double share = seconds / 2 / static_cast<double>(sizes.size());
     for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
       step.compile(*size);
-      // By turns, so that what disturbs one disturbs the other.
+      // The two take turns, so that a disturbance of the machine hits both.
       std::vector<double> forward, pass;
       const Runs both = timed_runs(host, share, 1000, TooSlow::run_anyway, [&] {
         const double begin = now_seconds();

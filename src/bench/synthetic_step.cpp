@@ -28,7 +28,7 @@ SyntheticPasses::SyntheticPasses(const RunPlan& plan, Backend& backend)
 }
 
 void SyntheticPasses::compile(std::int64_t micro_batch) {
-  program_.reset();  // its memory first
+  program_.reset();  // frees its memory first
   const std::int64_t group = group_ranks_ ? plan_.norm_group : std::min(plan_.norm_group, micro_batch);
   program_ = backend_.compile(plan_.graph, micro_batch, plan_.precision, PassMode::training, group);
   program_->allocate();
@@ -74,7 +74,7 @@ SyntheticStep::SyntheticStep(const RunPlan& plan, const Machine& machine)
       gradient_rounding(plan.parameters.trained(), plan.batch.global * plan.graph.sequence(), 1));
 }
 
-// At a rate that changes no weight.
+// The learning rate is 0, so that no weight changes.
 void SyntheticStep::start_update() {
   const auto momentum = norm_momentum(plan_.experiment);
   optimizer_.start(*weights_, *gradients_, {.rate = 1e-30}, 1, momentum, program_.get());
@@ -113,7 +113,7 @@ std::vector<WatermarkPoint> SyntheticStep::watermark() {
   program_->take_sums();
   const double seconds = now_seconds() - begin;
   for (WatermarkPoint& p : points) p.time = std::min(1.0, p.time / seconds);
-  // Of neighbours the later stays: no bucket is promised too early.
+  // Of two neighbours the later one stays, so that no bucket counts as final too early.
   while (points.size() > watermark_points) {
     std::vector<WatermarkPoint> fewer;
     for (std::size_t i = 1; i < points.size(); i += 2) fewer.push_back(points[i]);

@@ -1,4 +1,4 @@
-// The parts of a training step as the trainer has them, on random input.
+// The parts of a training step, as in the trainer, on random input.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace ringtrain {
 
-// Nothing is communicated.
+// Passes without communication.
 class SyntheticPasses {
  public:
   SyntheticPasses(const RunPlan& plan, Backend& backend);
@@ -26,7 +26,7 @@ class SyntheticPasses {
   const RunPlan& plan_;
   Backend& backend_;
   std::unique_ptr<Vector> weights_, gradients_;
-  std::unique_ptr<GroupRanks> group_ranks_;  // null: groups that ranks share are normalised without the others
+  std::unique_ptr<GroupRanks> group_ranks_;  // null: batch norm uses the own part of a shared group only
   std::unique_ptr<Program> program_;
 
  private:
@@ -39,9 +39,9 @@ class SyntheticPasses {
 class SyntheticStep : public SyntheticPasses {
  public:
   SyntheticStep(const RunPlan& plan, const Machine& machine);
-  void update();                            // at a rate that moves no weight: the work is the same
-  void step();                              // gradients are summed; collective
-  std::vector<WatermarkPoint> watermark();  // how it rises over one backward pass
+  void update();                            // with a learning rate of 0; the work is the same
+  void step();                              // with the sum of gradients; collective
+  std::vector<WatermarkPoint> watermark();  // over one backward pass
 
  private:
   void start_update();

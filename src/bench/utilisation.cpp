@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t most_batch = 1 << 24;
 
-// Of the node; what other programs could be asked to give back counts as free.
+// Returns the free memory of the node. Memory that the kernel can reclaim counts as free.
 std::int64_t free_host_bytes() {
   std::ifstream file("/proc/meminfo");
   for (std::string name, rest; file >> name && std::getline(file, rest);)
@@ -33,14 +33,14 @@ std::int64_t memory_limit(const BenchContext& context, double limit_gib) {
     bytes = 0.9 * static_cast<double>(context.machine.device->facts().free_bytes);
   else if (limit_gib == 0)
     bytes = 0.9 * static_cast<double>(free_host_bytes()) / context.session.node_size();
-  // The least of all ranks.
+  // The minimum over the ranks.
   const std::vector<double> all = gathered(*context.machine.host, bytes);
   double least = all.empty() ? 0 : *std::ranges::min_element(all);
   context.machine.host->broadcast(std::as_writable_bytes(std::span(&least, 1)), 0);
   return static_cast<std::int64_t>(least);
 }
 
-// The experiment with so many samples in one pass of each rank.
+// Returns the plan of the experiment with `batch` samples in one pass of each rank.
 RunPlan plan_of_batch(const Experiment& experiment, std::int64_t batch, int ranks, Backend& backend) {
   Experiment e = experiment;
   e.batch = {};
@@ -62,8 +62,8 @@ std::int64_t memory_of(const RunPlan& plan, Backend& backend) {
   return bytes;
 }
 
-// Hardly more than products of large matrices, and in the backend's own programs, so that it is what a network could
-// reach. Programs of images begin with a convolution: a very small one.
+// A network of large matrix products. It runs as a program of the backend, so that its rate is one that a network can
+// reach. Programs of images begin with a convolution, so it begins with a very small one.
 Graph dense_network(std::int64_t width) {
   Graph g;
   int x = g.image(8, 8, {0.5, 0.5, 0.5}, {0.25, 0.25, 0.25});
@@ -86,7 +86,7 @@ double matrix_rate(const BenchContext& context, const RunPlan& like) {
       timed_runs(*context.machine.host, context.seconds / 4, 1000, TooSlow::run_anyway, [&] { passes.pass(); });
   const double operations = static_cast<double>(batch * training_flops_per_sample(plan.graph));
   if (!context.root()) return 0;
-  // What the machine can do: the fastest run of the slowest rank.
+  // The rate of the machine is that of the fastest run of the slowest rank.
   double slowest = 0;
   for (const std::vector<double>& of_rank : runs.of_rank)
     slowest = std::max(slowest, *std::ranges::min_element(of_rank));
@@ -142,7 +142,7 @@ std::string csv_of(const BenchContext& context, const Utilisation& u) {
   return csv.str();
 }
 
-// The batches that are measured, and the first one that is too large (0: `largest` ended it).
+// The batches to measure, and the first one that is too large (0: `largest` was reached first).
 struct Batches {
   std::vector<std::int64_t> fitting;
   std::int64_t too_large = 0;

@@ -1,5 +1,5 @@
-// `ringtrain bench utilisation`: how much of a machine small and large batches use. Training steps of growing batches
-// on random pictures, until a batch does not fit.
+// `ringtrain bench utilisation` shows how much of a machine small and large batches use. It runs training steps on
+// random pictures, with growing batches, until a batch does not fit into memory.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,35 @@
 
 namespace ringtrain {
 
-// One batch per rank.
+// One batch size.
 struct UtilisationRow {
-  std::int64_t batch = 0;         // samples per rank and step, in one pass
-  double seconds = 0;             // of a training step, gradients summed over the ranks; 0: it does not fit
+  std::int64_t batch = 0;         // samples per rank and step; one pass
+  double seconds = 0;             // of a training step with the sum of gradients; 0: does not fit
   double samples_per_second = 0;  // of all ranks
-  double flops = 0;               // of a rank's products, per second
-  double share = 0;               // of the matrix rate
-  std::int64_t memory_bytes = 0;  // that a training run takes on a rank, as `plan` says
+  double flops = 0;               // floating-point operations per second of a rank, of its products
+  double share = 0;               // flops divided by the matrix rate
+  std::int64_t memory_bytes = 0;  // of a training run on a rank, as `plan` prints it
   bool fits = true;
 };
 
 struct Utilisation {
-  double matrix_rate = 0;        // floating-point operations per second of a rank: dense layers and nothing else
-  std::int64_t limit_bytes = 0;  // of a rank's memory
+  double matrix_rate = 0;        // floating-point operations per second of a rank with dense layers only
+  std::int64_t limit_bytes = 0;  // memory limit of a rank
   std::vector<UtilisationRow> rows;
 };
 
-// The three-convolution CNN on pictures of 32 x 32 with 10 classes (CIFAR-10's), for which no experiment is needed.
+// Returns an experiment with the three-convolution CNN on pictures of 32 x 32 with 10 classes (as in CIFAR-10), for
+// users without an experiment file.
 Experiment small_cnn_experiment();
 
-// Multiply and add counted as 2, of a forward and a backward pass: three times the forward pass's, but the first layer
-// gives no gradient of the pictures.
+// Counts the floating-point operations of a forward and a backward pass; multiply and add are 2. That is three times
+// the forward pass, except for the first layer, which computes no gradient of the pictures.
 std::int64_t training_flops_per_sample(const Graph& graph);
 
-// Batches 1, 2, 4, ... up to `largest` (0: any), then on a CPU the largest that fits, then the first that does not.
-// `limit_gib`: of a rank; 0: nine tenths of what is free now, shared by the ranks of a node. Collective; whole on rank
-// 0, which also writes `csv` where it is not "". Throws Error where the experiment is not one of pictures, or nothing
-// fits.
+// Measures batches of 1, 2, 4, ... up to `largest` (0: no bound), then on a CPU the largest one that fits, and then
+// reports the first one that does not. `limit_gib` is the limit of a rank; 0 takes nine tenths of the free memory,
+// shared by the ranks of a node. Collective. The result is complete on rank 0, which also writes it to the file `csv`
+// unless that is "". Throws Error if the experiment does not train on pictures, or if no batch fits.
 Utilisation bench_utilisation(const BenchContext& context, double limit_gib, std::int64_t largest,
                               const std::string& csv);
 
