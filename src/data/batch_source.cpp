@@ -22,8 +22,8 @@ RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan) {
   if (!plan.has_pixels) return sizes;
   sizes.inputs = plan.micro_batch * plan.image.size * plan.image.size * 3;
   sizes.readers = plan.reads;
-  // Each reader may have one record under way and one that waits, each decoder one in hand. Buffers are for the usual
-  // sizes; the largest of photographs may be a hundred times that, and comes alone.
+  // Each reader may read one record while another one waits, and each decoder works on one. Buffers have the usual
+  // size. The largest photographs may be a hundred times as large; they are counted apart.
   const std::int64_t largest = std::max<std::int64_t>(1, index.largest_record());
   const std::int64_t mean = (index.image_bytes() + index.total - 1) / std::max<std::int64_t>(1, index.total);
   sizes.buffer_bytes = std::clamp<std::int64_t>(2 * mean, 1, largest);

@@ -1,4 +1,5 @@
-// What the loader's ring is filled from: one implementation per kind of data (text_source.cpp, image_source.cpp).
+// The source of the loader's micro-batches, with one implementation per kind of data (text_source.cpp,
+// image_source.cpp).
 #pragma once
 
 #include <memory>
@@ -11,12 +12,12 @@ namespace ringtrain {
 
 class ImageDataset;
 
-// A share of a micro-batch that one thread fills: all of it (text), or one row (images).
+// The part of a micro-batch that one thread fills: all of it for text, one row for images.
 struct BatchPart {
-  std::int64_t epoch = 0, offset = 0, micro_step = 0;  // as MicroBatch
+  std::int64_t epoch = 0, offset = 0, micro_step = 0;  // as in MicroBatch
   std::int64_t batch = 0;                              // rows of the global batch
   std::int64_t part = 0;                               // in [0, parts)
-  std::int64_t first_row = 0;                          // of the micro-batch in the global batch
+  std::int64_t first_row = 0;                          // of the micro-batch, in the global batch
 };
 
 // A slot of the ring. The parts of one micro-batch are filled at the same time, each by its own thread.
@@ -26,7 +27,7 @@ struct BatchSpace {
   std::span<std::int32_t> targets;
 };
 
-// One thread's; keeps its scratch memory. Throws Error naming file and record.
+// Fills parts. Each thread has its own filler, which keeps its scratch memory. Throws Error with file and record.
 class BatchFiller {
  public:
   virtual ~BatchFiller() = default;
@@ -38,7 +39,7 @@ class BatchSource {
  public:
   virtual ~BatchSource() = default;
   virtual std::unique_ptr<BatchFiller> make_filler() = 0;
-  // The record that a part is filled from; both may wait for a file server. 0 bytes: none.
+  // The record from which a part is filled; 0 bytes: no record. Both functions may wait for a file server.
   virtual std::int64_t record_bytes(const BatchPart& part) const = 0;
   virtual void read(const BatchPart& part, std::vector<std::uint8_t>& record) const = 0;
 };
@@ -48,11 +49,12 @@ struct RingSizes {
   std::int64_t inputs = 0;   // bytes of a slot
   std::int64_t targets = 0;  // of a slot
   std::int64_t parts = 1;    // of a micro-batch
-  std::int64_t readers = 0;  // threads that read records ahead of those that fill; 0: parts have no record
-  // Of records that are read but not yet used up:
-  std::int64_t buffers = 0;         // that are used again and again
+  std::int64_t readers =
+      0;  // threads that read records before other threads fill parts from them; 0: parts have no record
+  // Memory for records that are read but not yet used:
+  std::int64_t buffers = 0;         // buffers that are reused
   std::int64_t buffer_bytes = 0;    // of each
-  std::int64_t oversize_bytes = 0;  // of all records at a time that are larger than a buffer
+  std::int64_t oversize_bytes = 0;  // for all records at a time that are larger than a buffer
 
   std::int64_t memory_bytes() const {
     return slots * (inputs + targets * static_cast<std::int64_t>(sizeof(std::int32_t))) + buffers * buffer_bytes +
@@ -63,7 +65,7 @@ struct RingSizes {
 RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan);
 std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan);
 
-// Of make_batch_source().
+// Parts of make_batch_source().
 std::unique_ptr<BatchSource> make_text_source(std::shared_ptr<const TextDataset> dataset, const LoaderPlan& plan);
 std::unique_ptr<BatchSource> make_image_source(std::shared_ptr<const ImageDataset> dataset, const LoaderPlan& plan);
 

@@ -1,4 +1,7 @@
-// A data set on disk (schema "ringtrain" 1.x) as one indexable thing, however many shards hold it.
+// Data sets. Begin reading here. A data set on disk (schema "ringtrain" 1.x) consists of shards. DatasetIndex holds
+// their headers, and Dataset reads samples or text by position, whatever the shard. loader.h prepares micro-batches in
+// the background: sampler.h and row_plan.h say which samples they have, and image_transform.h turns records into
+// pixels.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +14,7 @@ namespace ringtrain {
 
 class SharedMemory;
 
-// Arrays without a byte address (chunked, filtered, compact, external: made by h5py) are read through HDF5.
+// Arrays without a byte address are read through HDF5: chunked, filtered, compact or external ones, as h5py makes them.
 inline constexpr std::uint64_t no_byte_offset = ~std::uint64_t{0};
 
 // kind "text"
@@ -29,14 +32,14 @@ struct ImageFormat {
   bool raw = false;                    // records are pixels u8 [height, width, channels]; otherwise JPEG files
   std::int64_t height = 0, width = 0;  // raw only
   std::int64_t channels = 3;
-  std::vector<std::string> class_names, class_ids;  // of label k: "tench", "n01440764"
-  std::vector<double> mean, std;                    // 3 values each, of pixels / 255
+  std::vector<std::string> class_names, class_ids;  // by label: "tench", "n01440764"
+  std::vector<double> mean, std;                    // 3 values each, for pixels / 255
 
   std::int64_t num_classes() const { return static_cast<std::int64_t>(class_names.size()); }
   std::int64_t raw_record_bytes() const { return height * width * channels; }
 };
 
-// Where the arrays beside the images of one shard lie in its file (or no_byte_offset), and how long its records are.
+// The places of a shard's other arrays in its file (or no_byte_offset), and the length of its records.
 struct ImageArrays {
   std::uint64_t offsets = no_byte_offset, labels = no_byte_offset, shapes = no_byte_offset;
   std::uint64_t sample_ids = no_byte_offset, crc32c = no_byte_offset;
@@ -45,7 +48,7 @@ struct ImageArrays {
   std::int64_t largest_record = 0;  // bytes
 };
 
-// What the headers of all shards say; checked, small, the same on all ranks (rank 0 reads it, then broadcasts).
+// The checked headers of all shards. Rank 0 reads them and broadcasts this small object to all ranks.
 struct DatasetIndex {
   struct Shard {
     std::string path;
@@ -68,7 +71,7 @@ struct DatasetIndex {
   std::vector<Shard> shards;
 
   bool is_image() const { return kind == "image"; }
-  std::size_t shard_of(std::int64_t position) const;  // position in [0, total): of a sample or character
+  std::size_t shard_of(std::int64_t position) const;  // position of a sample or character in [0, total)
   std::int64_t largest_record() const;                // images: bytes
   std::int64_t image_bytes() const;                   // images: of all records
 
@@ -76,36 +79,38 @@ struct DatasetIndex {
   static DatasetIndex deserialize(const std::string& bytes);
 };
 
-// Finds <prefix>-00000-of-NNNNN.h5 (or one file, when prefix ends in .h5), checks schema, version, `complete`, types,
-// layout, equal uuid, shard totals and each file's length. Throws Error naming file and attribute, and what to do.
+// Finds <prefix>-00000-of-NNNNN.h5, or one file if the prefix ends in .h5. Checks schema, version, `complete`, types,
+// layout, equal uuid, shard totals and each file's length. Throws Error with file and attribute, and what to do.
 DatasetIndex read_dataset_index(const std::string& prefix);
 
-// Samples or text of one index, readable from any thread. Images: image_dataset.h.
+// The samples or the text of an index. All functions may be called from any thread. image_dataset.h has images.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual const DatasetIndex& index() const = 0;
-  // By this process from the files of the data set, so far; checks of their first bytes included.
+  // Bytes that this process has read from the files so far, with the checks of their first bytes.
   virtual std::int64_t bytes_read() const = 0;
 };
 
-// What a data set keeps in memory when everything has been touched: the text, or the tables beside the images.
+// Returns the bytes that a data set keeps in memory after everything was read: the text, or the tables of the images.
 std::int64_t dataset_bytes(const DatasetIndex& index);
 
-// `memory`: dataset_bytes(index) bytes, zeros at first, in which processes of one machine keep one copy together: who
-// needs a part first reads and checks it, the others wait for that part alone. Null: a copy of this process's own.
+// `memory` has dataset_bytes(index) bytes of zeros at first. The processes of a machine share it as their only copy.
+// The process that needs a part first reads and checks it, and others wait for that part only. Null: this process has a
+// copy of its own.
 std::shared_ptr<const Dataset> make_dataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr);
 
-// Random access to tokens from any thread. Files are opened lazily; bytes come by pread in blocks, each checked against
-// its CRC once and kept, so memory grows to what was asked for, at most the data set's own size.
+// Random access to tokens from any thread. A file is opened when it is first needed. Bytes are read by pread in blocks,
+// checked once against their CRC and kept. Memory grows with the blocks that were needed, up to the size of the data
+// set.
 class TextDataset : public Dataset {
  public:
   explicit TextDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr);
   ~TextDataset() override;
   const DatasetIndex& index() const override;
-  // names: row `sample`, [context_length + 1] bytes into `out`.
+  // For names: reads row `sample`, [context_length + 1] bytes.
   void read_row(std::int64_t sample, std::span<std::uint8_t> out) const;
-  // running text: characters [first, first + out.size()), across shards.
+  // For running text: reads characters [first, first + out.size()), across shards.
   void read_text(std::int64_t first, std::span<std::uint8_t> out) const;
   std::int64_t bytes_read() const override;
   static std::int64_t bytes_of(const DatasetIndex& index);  // dataset_bytes()
@@ -115,8 +120,7 @@ class TextDataset : public Dataset {
   std::unique_ptr<State> state_;
 };
 
-// The distinct names that the data set was made of, decoded to UTF-8 and sorted: to tell invented names from known
-// ones.
+// Returns the distinct names of the data set as sorted UTF-8. With them, invented names are told from known ones.
 std::vector<std::string> read_known_names(const DatasetIndex& index);
 
 }  // namespace ringtrain

@@ -34,7 +34,7 @@ constexpr H5F_libver_t oldest_format = H5F_LIBVER_V18;
 constexpr H5F_libver_t oldest_format = H5F_LIBVER_LATEST;
 #endif
 
-// HDF5's stack, innermost first: the first description that says something.
+// Keeps the first description of HDF5's error stack that is not empty. The innermost error comes first.
 herr_t keep_first_description(unsigned, const H5E_error2_t* error, void* result) {
   auto& text = *static_cast<std::string*>(result);
   if (text.empty() && error->desc != nullptr) text = error->desc;
@@ -54,8 +54,8 @@ std::string innermost_description() {
   return text.empty() ? "HDF5 gave no reason" : text;
 }
 
-// A file whose dirty metadata cannot be written (disk full) must still be closed: HDF5 frees half of it, keeps its id
-// and crashes later. So its descriptor is pointed at anonymous memory, where closing succeeds.
+// If the metadata of a file cannot be written (disk full), closing fails: HDF5 frees half of the file's data, keeps its
+// id and crashes later. Its descriptor is therefore redirected to anonymous memory, so that closing succeeds.
 herr_t close_file(hid_t id) {
   if (H5Fflush(id, H5F_SCOPE_LOCAL) >= 0) return H5Fclose(id);
   const std::string reason = innermost_description();
@@ -116,7 +116,7 @@ hid_t memory_type<double>() {
 constexpr std::int64_t block_bytes = 16 << 20;
 
 std::int64_t elements(const Shape& shape) {
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;  // whatever the others say
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;  // whatever the other extents are
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
   return count;
@@ -129,8 +129,8 @@ Handle open_dataset(const File& file, const std::string& name) {
       H5Dclose};
 }
 
-// Bytes that a data set of this file can have: no filter packs more than a thousandfold (deflate's limit is 1,032), and
-// what was never written (h5py's fill values) is not stored at all, so little is always believed.
+// Returns the most bytes that a data set of this file can have. No filter compresses more than a thousandfold
+// (deflate's limit is 1,032). Fill values of h5py are not stored at all, so small data sets are always accepted.
 std::int64_t most_bytes(const File& file, hid_t dataset) {
   constexpr std::int64_t always = 1 << 20, packing = 1032;
   hsize_t stored = 0;
@@ -143,7 +143,7 @@ std::int64_t most_bytes(const File& file, hid_t dataset) {
   return std::max(always, H5Pget_nfilters(creation.get()) > 0 ? bytes * packing : bytes);
 }
 
-// Throws Error where the shape says more than the file can hold: nobody is to take memory for it.
+// Throws Error if the shape needs more bytes than the file can have, so that nobody allocates memory for it.
 Shape shape_of(const File& file, const std::string& name, hid_t dataset) {
   const Handle space(checked(H5Dget_space(dataset), file.path(), cat("cannot read the shape of '", name, "'")),
                      H5Sclose);
@@ -154,7 +154,7 @@ Shape shape_of(const File& file, const std::string& name, hid_t dataset) {
   auto bytes = static_cast<std::int64_t>(H5Tget_size(type.get()));
   bool fits = true;
   for (const hsize_t extent : extents) fits = !__builtin_mul_overflow(bytes, extent, &bytes) && fits;
-  // One extent of 0 makes nothing of any others.
+  // If one extent is 0, the data set is empty.
   const bool empty = std::find(extents.begin(), extents.end(), hsize_t{0}) != extents.end();
   const bool countable = std::all_of(extents.begin(), extents.end(), [](hsize_t n) { return n >> 62 == 0; });
   if (!countable || (!empty && (!fits || bytes > most_bytes(file, dataset)))) {
@@ -166,7 +166,8 @@ Shape shape_of(const File& file, const std::string& name, hid_t dataset) {
   return {extents.begin(), extents.end()};
 }
 
-// Calls transfer(memory space, file space, first element) for blocks of rows, under the lock, and after_block without.
+// Calls transfer(memory space, file space, first element) under the lock for each block of rows, and after_block
+// without the lock.
 template <class Transfer>
 void in_blocks(const std::string& path, const std::string& what, const Shape& shape, std::size_t element_bytes,
                const AfterBlock& after_block, const Transfer& transfer) {
@@ -202,7 +203,7 @@ Guard::Guard() : lock_(library_lock()) {
   static thread_local bool quiet = false;
   if (quiet) return;
   if (!has_locking_property) ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
-  H5dont_atexit();  // our handles close everything; its own clean-up crashes on a file that a full disk left half
+  H5dont_atexit();  // the handles close everything; HDF5's own clean-up crashes on a file that a full disk left half
                     // closed
   H5open();
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -257,8 +258,8 @@ File File::create(const std::string& path) {
   }
   const Handle access = file_access(path);
   checked(H5Pset_alignment(access.get(), 4096, 4096), path, "cannot set the alignment");
-  // The format of HDF5 1.8 has a checksum in each piece of metadata: the library finds damage there. Of older formats
-  // it believes every byte, and one flipped bit can make it read through a null pointer.
+  // The format of HDF5 1.8 has a checksum in each piece of metadata, so that the library finds damage. In older formats
+  // a flipped bit can make it read through a null pointer.
   checked(H5Pset_libver_bounds(access.get(), oldest_format, H5F_LIBVER_LATEST), path, "cannot set the file's format");
   const Handle creation(checked(H5Pcreate(H5P_FILE_CREATE), path, "cannot set file properties"), H5Pclose);
   H5Pset_obj_track_times(creation.get(), false);  // the same content gives the same bytes
@@ -287,7 +288,7 @@ File File::open(const std::string& path) {
     const htri_t is_hdf5 = H5Fis_hdf5(path.c_str());
     if (is_hdf5 == 0) throw Error(cat(path, ": is not an HDF5 file"));
     H5Eclear2(H5E_DEFAULT);
-    H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());  // for the message, which H5Fis_hdf5 cleared
+    H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());  // brings back the message, which H5Fis_hdf5 has cleared
     h5::fail(path, "cannot open as HDF5");
   }
   file.handle_ = {id, close_file};
@@ -297,7 +298,7 @@ File File::open(const std::string& path) {
 bool File::has(const std::string& object) const {
   const Guard guard;
   if (object.empty() || object == "/") return true;
-  // H5Lexists fails, rather than says no, when a parent is missing.
+  // H5Lexists fails if a parent group is missing, so each parent is looked up first.
   for (std::size_t end = 0; end != std::string::npos;) {
     end = object.find('/', end + 1);
     const htri_t found = H5Lexists(id(), object.substr(0, end).c_str(), H5P_DEFAULT);

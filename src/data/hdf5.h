@@ -1,6 +1,6 @@
-// HDF5 behind RAII and one process-wide lock (many sites' libraries are not thread-safe). Every function takes the
-// lock itself and throws Error with the file's name and HDF5's own first message. HDF5's automatic error printing is
-// off.
+// A wrapper of HDF5 with RAII and one lock for the process, because HDF5 is not thread-safe at many sites. Every
+// function takes the lock itself. It throws Error with the file's name and HDF5's own first message. HDF5 prints no
+// errors itself.
 #pragma once
 
 #include <hdf5.h>
@@ -19,7 +19,7 @@ namespace ringtrain::h5 {
 
 std::recursive_mutex& library_lock();
 
-// Move-only owner of an hid_t; closes with the given function under the lock.
+// Owns an hid_t and closes it with the given function under the lock. It can be moved, but not copied.
 class Handle {
  public:
   Handle() = default;
@@ -36,13 +36,14 @@ class Handle {
 };
 
 using Shape = std::vector<std::int64_t>;
-// Called after each block of rows of a data set (16 MiB, or one row), with its bytes. The lock is not held then.
+// Is called with the number of bytes after each block of rows (16 MiB, or one row). The lock is not held during the
+// call.
 using AfterBlock = std::function<void(std::int64_t bytes)>;
 
-// T is one of: std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, float, double.
+// An HDF5 file. T is one of: std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, float, double.
 class File {
  public:
-  static File create(const std::string& path);  // fails when it exists; data sets contiguous, aligned to 4096
+  static File create(const std::string& path);  // fails if it exists; data sets are contiguous and aligned to 4096
   static File open(const std::string& path);    // read-only, file locking off
 
   const std::string& path() const { return path_; }
@@ -73,11 +74,11 @@ class File {
   void write_integers(const std::string& object, const std::string& name, const std::vector<std::int64_t>& value);
   std::vector<std::int64_t> read_integers(const std::string& object, const std::string& name) const;
 
-  hid_t id() const { return handle_.get(); }  // for what these helpers do not cover; take library_lock() first
-  // Throws Error with `what` and HDF5's reason, for the callers of id().
+  hid_t id() const { return handle_.get(); }  // for calls of HDF5 that this class lacks; take library_lock() first
+  // Throws Error with `what` and HDF5's reason. For callers of id().
   [[noreturn]] void fail(const std::string& what, std::source_location where = std::source_location::current()) const;
   void flush();  // to the operating system and to the disk (fsync)
-  void close();  // flushes errors out as exceptions, unlike the destructor
+  void close();  // throws errors, unlike the destructor
 
  private:
   Handle handle_;

@@ -1,4 +1,4 @@
-// The attributes of hdf5.h: strings, lists of strings, integers and real numbers, checked for their type.
+// Implements the attributes of hdf5.h: strings, lists of strings, integers and real numbers. Their types are checked.
 #include <algorithm>
 #include <cstring>
 
@@ -50,7 +50,7 @@ OpenAttribute open_attribute(const File& file, const std::string& object, const 
   result.type = {checked(H5Aget_type(result.attribute.get()), file.path(), result.what), H5Tclose};
   const Handle space(checked(H5Aget_space(result.attribute.get()), file.path(), result.what), H5Sclose);
   result.count = checked(H5Sget_simple_extent_npoints(space.get()), file.path(), result.what);
-  // HDF5 takes the sizes of a damaged file at their word.
+  // HDF5 does not check the sizes in a damaged file.
   hsize_t file_bytes = 0;
   checked(H5Fget_filesize(file.id(), &file_bytes), file.path(), result.what);
   const std::size_t size = H5Tget_size(result.type.get());

@@ -1,4 +1,4 @@
-// Shared by hdf5.cpp and hdf5_attributes.cpp; not for others.
+// Helpers of hdf5.cpp and hdf5_attributes.cpp. Other files must not include this.
 #pragma once
 
 #include <mutex>
@@ -9,7 +9,7 @@
 
 namespace ringtrain::h5 {
 
-// Takes the lock; a thread-safe build of HDF5 has one error stack, and one printing switch, per thread.
+// Takes the lock and switches off the printing of errors, which a thread-safe HDF5 does per thread.
 class Guard {
  public:
   Guard();
@@ -18,11 +18,11 @@ class Guard {
   std::lock_guard<std::recursive_mutex> lock_;
 };
 
-// Throws Error: path, what, and HDF5's innermost reason.
+// Throws Error with path, what, and HDF5's innermost reason.
 [[noreturn]] void fail(const std::string& path, const std::string& what,
                        std::source_location where = std::source_location::current());
 
-// The result of an HDF5 call, which is negative when it failed.
+// Returns the result of an HDF5 call; throws Error if it is negative.
 template <class Result>
 Result checked(Result result, const std::string& path, const std::string& what,
                std::source_location where = std::source_location::current()) {

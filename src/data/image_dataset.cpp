@@ -18,10 +18,10 @@ constexpr const char* damaged = "the file is damaged: copy or convert it again";
 }  // namespace
 
 struct ImageDataset::State {
-  // Of one shard, in memory that other processes may share.
+  // The tables of one shard, in memory that other processes may share.
   struct Shard {
-    std::span<std::uint64_t> loaded;   // one value; 1: all of the shard is there
-    std::span<std::uint64_t> offsets;  // of records that are JPEG files, one more than there are
+    std::span<std::uint64_t> loaded;   // one value; 1: the whole shard is loaded
+    std::span<std::uint64_t> offsets;  // of JPEG records; one more value than records
     std::span<std::uint64_t> sample_ids;
     std::span<std::int32_t> labels;
     std::span<std::uint32_t> crc32c;  // empty: the file has none
@@ -91,8 +91,8 @@ struct ImageDataset::State {
     return std::atomic_ref(shards[which].loaded[0]).load(std::memory_order_acquire) != 0;
   }
 
-  // One thread of all processes that share the memory reads, and checks before the others see it. One that fails
-  // leaves the shard to the next, which finds the same fault.
+  // One thread of one process reads the shard and checks it before other threads and processes see it. If it fails, the
+  // next thread tries and finds the same fault.
   void load(std::size_t which) {
     const Shard& shard = shards[which];
     const SharedMemory::Lock lock(*memory, which);
@@ -179,7 +179,7 @@ void ImageDataset::read(std::int64_t sample, std::vector<std::uint8_t>& out) con
     state_->read(at, shard, out);
     if (shard.crc32c.empty() || crc32c(out) == shard.crc32c[at.record]) return;
     if (retries_left == 0) break;
-    pause_before_retry();  // a second look tells a bad disk from a bad moment
+    pause_before_retry();  // a second try tells a bad disk from a passing error
   }
   throw Error(cat(name_of(sample), " has a wrong CRC-32C"),
               cat(damaged, "; bin/ringtrain-data verify ", state_->index.prefix, " lists all faults"));

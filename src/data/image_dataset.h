@@ -6,8 +6,8 @@
 
 namespace ringtrain {
 
-// Nothing is opened before it is needed. The first touch of a shard reads and checks its labels, offsets, ids and
-// checksums (24 bytes per sample, kept); records are read by pread, from any number of threads at once.
+// A shard is opened when it is first needed. Its labels, offsets, ids and checksums are then read and checked, and stay
+// in memory (24 bytes per sample). Any number of threads may read records at once, by pread.
 class ImageDataset : public Dataset {
  public:
   struct Record {
@@ -24,8 +24,8 @@ class ImageDataset : public Dataset {
   static std::int64_t bytes_of(const DatasetIndex& index);  // dataset_bytes()
 
   Record record(std::int64_t sample) const;
-  // The record's bytes into `out` (resized): a JPEG file, or pixels u8 [height, width, channels]. Failed reads and
-  // wrong checksums are tried again; then throws Error naming file and record.
+  // Reads the bytes of a record into `out`, which is resized: a JPEG file, or pixels u8 [height, width, channels]. A
+  // failed read or a wrong checksum is tried again. After that it throws Error with file and record.
   void read(std::int64_t sample, std::vector<std::uint8_t>& out) const;
   std::string name_of(std::int64_t sample) const;  // "<file>: record <number in the file>", for messages
 

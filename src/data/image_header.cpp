@@ -7,7 +7,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t largest_side = 65535;  // of an image: JPEG's own limit
+constexpr std::int64_t largest_side = 65535;  // of an image; the limit of JPEG
 
 std::string to_text(const h5::Shape& shape) {
   std::string text;
@@ -22,7 +22,7 @@ void expect_type(const h5::File& file, const std::string& dataset, const std::st
   }
 }
 
-// The byte address of `bytes` bytes that must lie inside the file.
+// Returns the byte address of a data set. Throws Error if its `bytes` bytes are not inside the file.
 std::uint64_t place_of(const h5::File& file, const std::string& dataset, std::int64_t bytes,
                        const ShardHeader& header) {
   const std::uint64_t begin = byte_address(file, dataset);
@@ -82,7 +82,7 @@ std::vector<std::string> read_strings(const h5::File& file, const std::string& d
   return result;
 }
 
-// Of the three colours; a grey set's one value counts for all three.
+// Reads values of the three colours. A grey data set has one value, which is used for all three.
 std::vector<double> read_colours(const h5::File& file, const std::string& name, std::int64_t channels) {
   if (!file.has_attribute("/", name)) bad_shard(file.path(), cat("attribute '", name, "' of '/' is missing"));
   std::vector<double> values;

@@ -12,23 +12,24 @@
 namespace ringtrain {
 namespace {
 
-// Python's round(): half to even, the default rounding mode.
+// Rounds as Python's round() does: half to even.
 std::int64_t rounded(double x) {
   return static_cast<std::int64_t>(std::nearbyint(x));
 }
 
-// The random numbers of one sample's augmentation, by their place, so that none depends on how many tries were made.
+// The random numbers of one sample's augmentation. Each is found by its place, so that none depends on the number of
+// tries before.
 class Draws {
  public:
   explicit Draws(const SampleKey& key)
       : key_(random_key(key.seed, RandomPurpose::augmentation)),
         sample_(key.sample_id),
         epoch_(static_cast<std::uint64_t>(key.epoch) << 8) {}
-  // [0, 1), 32 bits: enough for any number of places in an image.
+  // Returns a number in [0, 1) with 32 bits, which are enough for all places in an image.
   double operator()(std::uint64_t block, int i) const {
     return static_cast<double>(philox(key_, sample_, epoch_ | block).v[i]) * 0x1.0p-32;
   }
-  // 0 ... most, uniformly.
+  // Returns an integer from 0 to `most`, uniformly.
   std::int64_t place(std::int64_t most, std::uint64_t block, int i) const {
     return static_cast<std::int64_t>((*this)(block, i) * static_cast<double>(most + 1));
   }
@@ -59,8 +60,8 @@ CropBox random_resized_crop(const ImageTransform& transform, std::int64_t height
   return {(height - h) / 2, (width - w) / 2, h, w};
 }
 
-// What an output is made of: `source` of the image, resized to height x width, of which `window` comes to row
-// `top`, column `left` of the output; black around it. Then perhaps the mirror.
+// How an output is made: the part `source` of the image is resized to height x width, and `window` of that is put at
+// row `top` and column `left` of the output. The rest is black. The output may be mirrored after that.
 struct Cut {
   PixelBox source;
   std::int64_t height = 0, width = 0;
@@ -90,7 +91,7 @@ Cut evaluation_cut(const ImageTransform& transform, std::int64_t height, std::in
   return cut;
 }
 
-// Moves the output's view by `by` along one axis; what leaves the view is lost.
+// Moves the output's window by `by` along one axis. Pixels that leave the window are lost.
 void shift(std::int64_t by, std::int64_t size, std::int64_t& place, std::int64_t& start, std::int64_t& count) {
   const std::int64_t first = std::max<std::int64_t>(0, place - by), last = std::min(size, place - by + count);
   start += first - (place - by);
@@ -140,7 +141,7 @@ struct ImageDecoder::State {
                       transform.size, " x 3"));
   }
 
-  // `start(box)` readies the pixels of a part of the image, and `read(count)` gives its next one or two rows.
+  // `start(box)` prepares a part of the image, and `read(count)` returns its next one or two rows.
   template <class Start, class Read>
   void write(const Cut& cut, Start start, Read read, std::span<std::uint8_t> out) {
     const std::int64_t size = transform.size;
@@ -166,8 +167,8 @@ struct ImageDecoder::State {
         [&](std::int64_t count) { return reader.read(count); }, out);
   }
 
-  // Reads the rows that `cut` needs and puts their beginnings into the rows of `out`, one after the other, round and
-  // round.
+  // Reads the rows that `cut` needs and copies their beginnings into the rows of `out`. After the last row of `out` it
+  // continues with the first.
   void from_jpeg_as_it_is(JpegReader& reader, const Cut& cut, std::span<std::uint8_t> out) {
     const std::int64_t size = transform.size, width = std::min(size, cut.source.width);
     reader.start(cut.source, 0);

@@ -1,5 +1,5 @@
-// libjpeg-turbo behind RAII: whole images, for the converter and the verifier. Training reads through
-// image_transform.h, which decodes only what it needs.
+// Decodes and encodes whole JPEG images with libjpeg-turbo, for the converter and the verifier. Training uses
+// image_transform.h, which decodes only the pixels that it needs.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace ringtrain {
 
-// Interleaved u8 [height, width, channels].
+// An image with interleaved channels: u8 [height, width, channels].
 struct Image {
   std::int64_t height = 0, width = 0, channels = 3;
   std::vector<std::uint8_t> pixels;
@@ -17,17 +17,17 @@ struct Image {
 
 struct JpegHeader {
   std::int64_t height = 0, width = 0;
-  std::int64_t components = 0;  // of the file: 1 grey, 3 colour, 4 CMYK or YCCK
+  std::int64_t components = 0;  // in the file: 1 grey, 3 colour, 4 CMYK or YCCK
 };
 
-// All throw Error with libjpeg's own reason. A file that ends too early or has corrupt data is an error, never grey
-// rows: libjpeg only warns about it.
+// All functions throw Error with libjpeg's own reason. A file that ends too early or has corrupt data is an error,
+// although libjpeg only warns about it and fills the rest with grey.
 JpegHeader read_jpeg_header(std::span<const std::uint8_t> bytes);
-// ISLOW, fancy upsampling, as Pillow's convert("RGB") gives it: channels 3; CMYK and YCCK as Pillow converts them.
+// Returns three channels as Pillow's convert("RGB") does, with ISLOW and fancy upsampling, also for CMYK and YCCK.
 Image decode_jpeg(std::span<const std::uint8_t> bytes);
-// Quality 1..100, 4:2:0, as Pillow's save(quality=...) writes it.
+// Encodes with quality 1 to 100 and 4:2:0, as Pillow's save(quality=...) does.
 std::vector<std::uint8_t> encode_jpeg(const Image& image, int quality);
-// Pillow's BILINEAR (triangle filter with anti-aliasing), bit for bit.
+// Resizes as Pillow's BILINEAR does (triangle filter with anti-aliasing), bit for bit.
 Image resize_bilinear(const Image& image, std::int64_t height, std::int64_t width);
 
 }  // namespace ringtrain

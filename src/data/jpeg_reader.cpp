@@ -9,10 +9,10 @@ namespace ringtrain {
 namespace {
 
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
-// With Huffman codes a block of 8 x 8 pixels takes at least one bit of a scan; an arithmetic coder can do with a
-// hundredth of that. Small pictures are always believed.
+// A file with fewer bytes cannot have so many pixels. With Huffman codes a block of 8 x 8 pixels takes at least one bit
+// of a scan; an arithmetic coder needs as little as a hundredth of that. Small pictures are always accepted.
 constexpr std::int64_t kMostPixelsPerByte = 512, kArithmeticGain = 100, kFewPixels = 1 << 20;
-// Fancy upsampling looks one chroma sample, up to two pixels, to either side.
+// Fancy upsampling needs one chroma sample, which is up to two pixels, on either side.
 constexpr std::int64_t kContextPixels = 2;
 
 [[noreturn]] void leave(j_common_ptr info) {
@@ -38,7 +38,7 @@ void warn(j_common_ptr info, int level) {
   if (level < 0 && loses_data(info->err->msg_code)) leave(info);
 }
 
-// Pillow's cmyk2rgb of inverted values: `ink` 255 is no ink.
+// Pillow's cmyk2rgb for inverted values, where 255 is no ink.
 void cmyk_to_rgb(const std::uint8_t* ink, std::int64_t pixels, std::uint8_t* rgb) {
   for (std::int64_t i = 0; i < pixels; ++i, ink += 4, rgb += 3) {
     for (int c = 0; c < 3; ++c) {
@@ -71,13 +71,14 @@ void limit_scans(jpeg_decompress_struct& info, JpegErrors& errors) {
 struct JpegReader::Codec {
   JpegErrors errors;
   jpeg_decompress_struct info{};
-  std::vector<std::uint8_t> samples, rgb;  // two rows of libjpeg's output; of RGB where that is not it
+  std::vector<std::uint8_t> samples, rgb;  // two rows of libjpeg's output, and of RGB if that differs
   std::int64_t samples_stride = 0, rgb_stride = 0;
   std::int64_t width = 0, skipped_columns = 0;
 
-  ~Codec() { jpeg_destroy_decompress(&info); }  // here, since JpegReader's constructor may throw
+  ~Codec() { jpeg_destroy_decompress(&info); }  // here, because the constructor of JpegReader may throw
 
-  // Block smoothing guesses the coefficients that an unfinished progressive file lacks from blocks further away.
+  // Whether libjpeg smooths blocks. It then guesses missing coefficients of an unfinished progressive file from blocks
+  // that are further away.
   bool smooths() const {
     if (info.progressive_mode == 0 || info.coef_bits == nullptr) return false;
     for (int c = 0; c < info.num_components; ++c)

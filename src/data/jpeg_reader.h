@@ -1,4 +1,4 @@
-// One JPEG being decoded: the rows and columns that are asked for, as RGB. Inside of jpeg.cpp and image_transform.cpp.
+// Decodes the wanted rows and columns of one JPEG to RGB. Only jpeg.cpp and image_transform.cpp use it.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,29 @@ struct PixelBox {
   std::int64_t top = 0, left = 0, height = 0, width = 0;
 };
 
-// Pixels are Pillow's convert("RGB"), bit for bit, whichever part is decoded: ISLOW, fancy upsampling (its context is
-// decoded too), grey repeated, CMYK and YCCK (taken as inverted, as Adobe writes them) by Pillow's formula.
+// Pixels are those of Pillow's convert("RGB"), bit for bit, whichever part is decoded. Decoding uses ISLOW and fancy
+// upsampling, whose neighbouring pixels are decoded too. Grey is repeated. CMYK and YCCK count as inverted, as Adobe
+// writes them, and are converted by Pillow's formula.
 //
-// Warnings of libjpeg about lost data (premature end, bad Huffman codes, missing restart markers) are errors. Those
-// about oddities that leave the pixels whole (extraneous bytes before a marker, unknown Adobe transforms, odd scan
-// parameters, bad ICC chunks) are not: Pillow reads such files, and photographs from the web have them.
+// Warnings of libjpeg about lost data are errors: premature end, bad Huffman codes, missing restart markers. Warnings
+// that concern no pixels are ignored: extraneous bytes before a marker, unknown Adobe transforms, odd scan parameters,
+// bad ICC chunks. Pillow reads such files, and photographs from the web have them.
 class JpegReader {
  public:
-  explicit JpegReader(std::span<const std::uint8_t> bytes);  // reads the header; `bytes` must live on
+  explicit JpegReader(std::span<const std::uint8_t> bytes);  // reads the header; `bytes` must outlive this
   ~JpegReader();
   JpegReader(const JpegReader&) = delete;
   const JpegHeader& header() const { return header_; }
 
-  // Decodes no more than it must for `box`; rows are then read in order. Once only. `padding_bytes` are readable
-  // behind the rows that read() gives.
+  // Prepares to decode `box`; rows are then read in order. May be called once. `padding_bytes` bytes after the rows of
+  // read() are readable.
   void start(const PixelBox& box, std::int64_t padding_bytes);
-  // The next `count` (1 or 2) rows of the box, u8 [width, 3]; valid until the next call.
+  // Returns the next `count` (1 or 2) rows of the box, u8 [width, 3]. They are valid until the next call.
   struct Rows {
     const std::uint8_t *first, *second;  // second: nullptr when count is 1
   };
   Rows read(std::int64_t count);
-  // After all rows of the whole image: that the file ends as it should.
+  // Called after all rows of the whole image. Checks the end of the file.
   void finish();
 
  private:

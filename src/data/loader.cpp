@@ -1,11 +1,11 @@
-// The ring: micro-batch k of the run since the last seek lies in slot k mod (prefetch + 1). Its parts are numbered on
-// from those of micro-batch k - 1; threads take the next part whose slot is free and fill it without a lock. next()
-// hands the slots out in order.
+// The loader has a ring of slots. Micro-batch k since the last seek is in slot k mod (prefetch + 1). Parts are numbered
+// through all micro-batches. A thread takes the next part whose slot is free and fills it without a lock. next()
+// returns the slots in order.
 //
 //   text      fillers: take a part, fill it
 //   images  readers: take a part, read its record ──► ready ──► fillers: decode it into the slot
 //
-// Readers only wait for files, so many of them hide the latency of a network file system and cost no core.
+// Readers mostly wait for files. Many of them hide the latency of a network file system and need no core.
 #include "data/loader.h"
 
 #include <condition_variable>
@@ -25,7 +25,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr double page_cache_seconds = 200e-6;  // a read that takes longer has waited for a disk or a server
+constexpr double page_cache_seconds = 200e-6;  // a longer read has waited for a disk or a server
 
 }  // namespace
 
@@ -36,19 +36,19 @@ struct Loader::State {
     MicroBatch batch;
     BatchSpace space;
     std::int64_t parts_left = 0;
-    std::exception_ptr failure;  // of the first part that has one
+    std::exception_ptr failure;  // of the first part that failed
     std::int64_t failed_part = 0;
   };
   struct Work {
     Slot* slot = nullptr;
     BatchPart part;
     std::vector<std::uint8_t> record;
-    std::int64_t record_bytes = 0;  // 0: has no buffer
+    std::int64_t record_bytes = 0;  // 0: no buffer
   };
 
   // The next micro-batch to be filled.
   struct Place {
-    Position position;  // of its global batch: epoch and offset
+    Position position;  // epoch and offset of its global batch
     std::int64_t micro_step = 0;
     bool operator==(const Place&) const = default;
   };
@@ -101,14 +101,14 @@ struct Loader::State {
 
   Slot& slot(std::int64_t k) { return slots[static_cast<std::size_t>(k) % slots.size()]; }
 
-  // A run may begin anywhere in its first epoch; the later ones begin at their first sample. An evaluation begins again
-  // and again.
+  // Returns the position of the next global batch. A run may begin anywhere in its first epoch; later epochs begin at
+  // their first sample. An evaluation starts over at its end.
   Position after(const Position& position) const {
     if (!plan.evaluation) return course.after(position);
     return {0, 0, 0, (position.offset / plan.global_batch + 1) % steps * plan.global_batch};
   }
 
-  // ---- All of these: under the lock.
+  // ---- These functions are called under the lock.
 
   bool can_take() {
     if (next_part % sizes.parts > 0) return started;
@@ -149,7 +149,7 @@ struct Loader::State {
     return work;
   }
 
-  // Of the micro-batch that next() returns.
+  // The place of the micro-batch that next() returns.
   Place place_to_return() {
     if (next_part <= next_take * sizes.parts) return next_place;
     const MicroBatch& batch = slot(next_take).batch;
@@ -183,7 +183,7 @@ struct Loader::State {
     if (spare_buffers.empty()) {
       work.record.reserve(static_cast<std::size_t>(sizes.buffer_bytes));
     } else {
-      work.record = std::move(spare_buffers.back());  // the one that caches may still hold
+      work.record = std::move(spare_buffers.back());  // the newest one, which may still be in caches
       spare_buffers.pop_back();
     }
   }
@@ -197,12 +197,12 @@ struct Loader::State {
       oversize_out -= work.record_bytes;
       work.record = {};
     }
-    // For several records at once.
+    // Readers wake when there are buffers for several records.
     if (readers_without_buffer > 0 && buffers_out <= sizes.buffers / 2) wake_readers(buffer_free);
   }
 
-  // Waking a thread takes a good part of the time that a small image takes to decode, so all readers are woken only
-  // if they will wait for files at the same time; from the page cache, one reads faster than all decoders decode.
+  // Waking a thread takes almost as long as decoding a small image. All readers are woken only if reads wait for files.
+  // From the page cache, a single reader is faster than all decoders.
   void wake_readers(std::condition_variable& condition) {
     if (reads_wait || sizes.readers == 0) {
       condition.notify_all();
@@ -211,8 +211,8 @@ struct Loader::State {
     }
   }
 
-  // What was read ahead is thrown away: its first error is the only word of a file that cannot be read. Nothing where
-  // next() has thrown one.
+  // Warns of the first error in batches that are thrown away, because nothing else would tell of the unreadable file.
+  // Does nothing if next() has thrown an error.
   void warn_of_unused() noexcept {
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const std::exception_ptr failure = std::exchange(slot(next_take + static_cast<std::int64_t>(i)).failure, nullptr);
@@ -221,7 +221,7 @@ struct Loader::State {
         std::rethrow_exception(failure);
       } catch (const Error& error) {
         log_warning(error.what(), "; the batch was read ahead, and is thrown away unused");
-      } catch (...) {  // no fault of a file, and nobody waits for the batch
+      } catch (...) {  // not an error of a file, and nobody waits for the batch
       }
     }
   }
@@ -259,14 +259,14 @@ struct Loader::State {
           }
           const bool waited = now_seconds() - begin > page_cache_seconds;
           lock.lock();
-          if (waited && !reads_wait) {  // the others may sleep since a time when it did not
+          if (waited && !reads_wait) {  // other readers may sleep since a time without waits
             part_free.notify_all();
             buffer_free.notify_all();
           }
           reads_wait = waited;
         }
       }
-      if (failure != nullptr || !started) {  // not started: seek() waits for this part to be given up
+      if (failure != nullptr || !started) {  // not started: seek() waits until this part is given up
         finish(work, failure);
       } else {
         ready.push_back(std::move(work));
@@ -304,7 +304,7 @@ struct Loader::State {
   void seek(const Place& place, std::int64_t batch) {
     std::unique_lock<std::mutex> lock(mutex);
     const bool has_batch = batch == 0 || course == constant_course(batch, samples, course.keeps_rest);
-    // An evaluation that ended where it began again needs nothing thrown away.
+    // An evaluation that has ended stands at its beginning again; its prepared batches stay.
     const bool already_there = started && has_batch && !plan.on_request && place_to_return() == place;
     if (already_there && slot(next_take).failure == nullptr) return;
     started = false;
@@ -357,7 +357,7 @@ struct Loader::State {
   const std::shared_ptr<const Dataset> dataset;
   const LoaderPlan plan;
   const std::int64_t samples, steps;  // of an epoch
-  std::deque<Position> requested;     // global batches that are to be read
+  std::deque<Position> requested;     // global batches to read
   BatchCourse course;
   const RingSizes sizes;
   const std::unique_ptr<BatchSource> source;
@@ -368,7 +368,7 @@ struct Loader::State {
   std::mutex mutex;
   std::condition_variable part_free, buffer_free, record_ready, slot_full;
   bool started = false, ending = false, holding = false;
-  bool has_warned = false;     // of an error since the last seek: next() threw one, or warn_of_unused() told it
+  bool has_warned = false;     // of an error since the last seek, by next() or warn_of_unused()
   Place next_place;            // of the micro-batch of next_part
   std::int64_t next_part = 0;  // to be filled, since the last seek
   std::int64_t taken = 0;      // parts that are read, ready or filled
@@ -378,9 +378,9 @@ struct Loader::State {
   std::int64_t buffers_out = 0;   // in use, at most sizes.buffers
   std::int64_t oversize_out = 0;  // bytes of records larger than a buffer, at most sizes.oversize_bytes
   std::int64_t readers_without_buffer = 0;
-  bool reads_wait = true;  // the last one did: the file was not in the page cache
+  bool reads_wait = true;  // whether the last read waited because the file was not in the page cache
   double waited_seconds = 0;
-  std::vector<std::thread> threads;  // last: they use all of the above
+  std::vector<std::thread> threads;  // the last member, because they use all others
 };
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan, std::unique_ptr<BatchSource> source)

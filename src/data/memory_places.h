@@ -1,4 +1,4 @@
-// Hands out consecutive places of one memory.
+// Divides a block of memory into consecutive arrays.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@ namespace ringtrain {
 
 class MemoryPlaces {
  public:
-  explicit MemoryPlaces(std::uint8_t* memory) : memory_(memory) {}  // null: only bytes() counts, and places are empty
+  explicit MemoryPlaces(std::uint8_t* memory) : memory_(memory) {}  // null: only counts bytes(); the arrays are empty
 
-  // The caller keeps T's alignment: larger types first, pad() behind them.
+  // The caller keeps the alignment of T: larger types come first, and pad() after them.
   template <class T>
   std::span<T> take(std::int64_t count) {
     const auto values = static_cast<std::size_t>(count);

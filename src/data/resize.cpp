@@ -15,7 +15,7 @@ constexpr int kPrecisionBits = 32 - 8 - 2;
 constexpr std::int32_t kHalf = 1 << (kPrecisionBits - 1);
 constexpr int kLowBits = 11;
 
-// The portable kernels state what is computed; the AVX2 ones compute the same integers.
+// The portable kernels define the result. The AVX2 kernels compute the same integers.
 void resize_columns_portable(const ResizeAxis& axis, const std::uint8_t* in, std::uint8_t* out) {
   for (std::int64_t i = 0; i < axis.count(); ++i, out += 3) {
     const std::uint8_t* pixel = in + axis.starts()[i] * 3;
@@ -32,7 +32,7 @@ void resize_columns_portable(const ResizeAxis& axis, const std::uint8_t* in, std
   }
 }
 
-// The bytes [from, bytes) of one output row; its input rows lie stride_bytes apart.
+// Computes bytes [from, bytes) of one output row. Its input rows are stride_bytes apart.
 void resize_rows_portable(const std::int32_t* weights, std::int64_t taps, const std::uint8_t* in,
                           std::int64_t stride_bytes, std::int64_t from, std::int64_t bytes, std::uint8_t* out) {
   for (std::int64_t x = from; x < bytes; ++x) {
@@ -48,8 +48,8 @@ std::int64_t padded(std::int64_t bytes) {
 
 #if defined(__x86_64__)
 
-// Two rows at once, one in each half of the registers; for each colour the 16-bit pixels of taps 0 and 1 side by side.
-// Writes one byte behind each output row.
+// Computes two rows at once, one in each half of the registers. The 16-bit pixels of taps 0 and 1 are side by side for
+// each colour. Writes one byte after each output row.
 template <int kPairs>
 __attribute__((target("avx2"))) void resize_columns_avx2(const ResizeAxis& axis, const std::uint8_t* in_a,
                                                          const std::uint8_t* in_b, std::uint8_t* out_a,
@@ -190,12 +190,13 @@ void BilinearResizer::start(const AxisWindow& rows, const AxisWindow& columns, s
   out_ = out;
   out_stride_ = stride_bytes;
   written_ = held_from_ = pushed_ = 0;
-  // Whole registers, and the byte that the AVX2 kernel writes behind a row.
+  // Room for whole registers, and for the byte that the AVX2 kernel writes after a row.
   const std::int64_t pixels = rows_first_ ? columns_.end() - columns_.begin() : columns_.count();
   held_stride_ = padded(pixels * 3 + 1);
   held_capacity_ = 2 * rows_.taps() + 16;
   const std::int64_t out_row = padded(columns_.count() * 3 + 1);
-  // Behind the held rows: taps of weight 0 of the last output row, and the columns' of the last held row.
+  // The memory after the held rows is for taps of weight 0: those of the last output row, and those of the last held
+  // row's columns.
   held_.resize(static_cast<std::size_t>((held_capacity_ + rows_.taps()) * held_stride_ + padding_bytes()));
   pair_.resize(static_cast<std::size_t>(2 * (rows_first_ ? held_stride_ + padding_bytes() : out_row) + 2 * out_row));
 }
@@ -215,7 +216,7 @@ void BilinearResizer::push(const std::uint8_t* first, const std::uint8_t* second
   write_rows();
 }
 
-// For two more rows and one to be written to in vain.
+// Makes room for two more rows, and for one row whose values are not used.
 void BilinearResizer::make_room() {
   if (pushed_ - held_from_ + 3 <= held_capacity_) return;
   const std::int64_t needed_from = written_ < rows_.count() ? rows_.starts()[written_] : pushed_;
@@ -224,7 +225,7 @@ void BilinearResizer::make_room() {
   held_from_ = std::min(needed_from, pushed_);
 }
 
-// The output rows whose input is there.
+// Writes the output rows whose input rows are complete.
 void BilinearResizer::write_rows() {
   const std::int64_t all = rows_.end() - rows_.begin(), bytes = columns_.count() * 3;
   const auto ready = [&](std::int64_t row) {

@@ -12,13 +12,13 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Characters that each of the B streams reads.
+// Returns the number of characters that each of the B streams reads.
 std::int64_t stream_piece(std::int64_t characters, const LoaderPlan& plan) {
   const std::int64_t targets = characters - 1;
   return plan.evaluation ? divide_up(targets, plan.global_batch) : targets / plan.global_batch;
 }
 
-// Uniform in [0, length), one per epoch, so that over the epochs windows begin everywhere.
+// Returns a random number in [0, length) for each epoch, so that windows begin at all places over the epochs.
 std::int64_t window_phase(const LoaderPlan& plan, std::int64_t epoch) {
   const double u = random_uniform(random_key(plan.seed, RandomPurpose::phase), static_cast<std::uint64_t>(epoch));
   return static_cast<std::int64_t>(u * static_cast<double>(plan.sequence));

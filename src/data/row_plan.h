@@ -1,5 +1,5 @@
-// Which symbols or image each row of each global batch reads: pure functions of the plan, so that any rank, thread or
-// resumed run finds the same rows.
+// Computes which symbols or which image each row of each global batch reads. The functions depend on the plan only, so
+// that every rank, thread and resumed run finds the same rows.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace ringtrain {
 
-// This rank's rows of a global batch of `batch` rows: how many, and where they begin, or those of all ranks that share
-// workers with it.
+// The rows of this rank in a global batch of `batch` rows. If ranks share workers, `first` is the beginning of the rows
+// of all of them.
 struct RowRange {
   std::int64_t first = 0, count = 0;
 };
@@ -18,12 +18,12 @@ inline RowRange rows_of_rank(const LoaderPlan& plan, std::int64_t batch) {
   return {plan.first_row * batch / plan.global_batch, plan.rows * batch / plan.global_batch};
 }
 
-// Of one micro-batch of them, in the global batch.
+// Returns the first row of a micro-batch of these rows, in the global batch.
 inline std::int64_t first_row_of_pass(const LoaderPlan& plan, const RowRange& own, std::int64_t micro_step) {
   return own.first + (micro_step * plan.span + plan.member) * plan.micro_batch;
 }
 
-// Throws Error when the plan contradicts itself or the data set.
+// Throws Error if the plan contradicts itself or the data set.
 void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan);
 
 // The rows of the global batch at `offset` in the epoch. Row j of a global batch reads `targets` + 1 symbols (input 0
@@ -31,7 +31,7 @@ void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan);
 class StepRows {
  public:
   struct Row {
-    std::int64_t first = 0;    // order rows: the sample; otherwise the first character
+    std::int64_t first = 0;    // order rows: the sample; other orders: the first character
     std::int64_t targets = 0;  // 0: a padding row of a tail
     bool counts = true;        // false: an image that pads a tail in training
   };

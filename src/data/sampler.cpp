@@ -6,7 +6,7 @@
 namespace ringtrain {
 namespace {
 
-// Enough rounds that small counts look random too; each costs one Philox call (about 10 ns).
+// With this many rounds, small counts look random too. Each round costs one Philox call (about 10 ns).
 constexpr std::uint64_t rounds = 6;
 
 }  // namespace

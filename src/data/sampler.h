@@ -1,4 +1,4 @@
-// The global order of samples: a pure function of (seed, epoch), never of rank, thread or shard.
+// The global order of samples. It depends on (seed, epoch) only, never on rank, thread or shard.
 #pragma once
 
 #include <cstdint>

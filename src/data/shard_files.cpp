@@ -18,8 +18,9 @@
 namespace ringtrain {
 namespace {
 
-// Files kept open, the least recently used are closed: not more than a quarter of what the process may open (files
-// read through HDF5 count twice), and never so many that ranks x shards burden a metadata server.
+// Returns how many files stay open; the least recently used file is closed. It is at most a quarter of the files that
+// the process may open, because files read through HDF5 count twice. It is bounded because ranks x shards open files
+// burden a metadata server.
 std::size_t open_file_limit() {
   rlimit limit{};
   std::size_t most = 512;
@@ -51,7 +52,7 @@ std::uint32_t start_checksum(int descriptor, const std::string& path) {
   for (int retries_left = read_retries; have < start.size();) {
     const ssize_t got = ::pread(descriptor, start.data() + have, start.size() - have, static_cast<off_t>(have));
     const int reason = errno;
-    if (got == 0) break;  // a shorter file
+    if (got == 0) break;  // the file is shorter
     if (got > 0) {
       have += static_cast<std::size_t>(got);
     } else if (reason != EINTR) {
@@ -103,10 +104,11 @@ std::shared_ptr<ShardFiles::OpenFile> ShardFiles::open(std::size_t shard) {
     entry.last_use = ++uses_;
     if (entry.file != nullptr) return entry.file;
   }
-  // Not under the lock: opening takes a metadata server milliseconds, and other files are read meanwhile.
+  // The file is opened without the lock, because a metadata server takes milliseconds and other threads read other
+  // files.
   auto opened = std::make_shared<OpenFile>(shards_[shard]);
   bytes_read_ += static_cast<std::int64_t>(std::min<std::uint64_t>(checked_bytes, shards_[shard].file_bytes));
-  std::shared_ptr<OpenFile> closed;  // ... after the lock
+  std::shared_ptr<OpenFile> closed;  // is closed after the lock is released
   const std::lock_guard<std::mutex> lock(mutex_);
   if (entry.file != nullptr) return entry.file;  // another thread was faster
   if (open_count_ == most_open_) {
@@ -167,7 +169,7 @@ void ShardFiles::read_block(std::size_t shard, const char* array, const std::vec
   const std::vector<hsize_t> start(first.begin(), first.end()), extent(count.begin(), count.end());
   const h5::Handle dataset(H5Dopen2(hdf5.id(), array, H5P_DEFAULT), H5Dclose);
   const h5::Handle stored(H5Dget_space(dataset.get()), H5Sclose);
-  // In memory of the same rank: HDF5 walks a selection against a space of another rank element by element.
+  // The memory space has the rank of the file space. With different ranks, HDF5 copies element by element.
   const h5::Handle memory(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr), H5Sclose);
   const bool selected =
       H5Sselect_hyperslab(stored.get(), H5S_SELECT_SET, start.data(), nullptr, extent.data(), nullptr) >= 0;

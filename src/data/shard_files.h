@@ -1,4 +1,5 @@
-// The files of a data set, opened when first needed and read from any thread, patient with network file systems.
+// Reads the files of a data set from any thread. A file is opened when it is first needed. Failed reads are tried
+// again, because network file systems may fail for a moment.
 #pragma once
 
 #include <unistd.h>
@@ -16,12 +17,12 @@
 
 namespace ringtrain {
 
-// How often a read that failed is tried again, and the pause before: a server that comes back within it is no error.
+// How often a failed read is tried again, and the pause before each try.
 inline constexpr int read_retries = 3;
 void pause_before_retry();
 
-// CRC-32C of the file's first 4 KiB, which hold its attributes: it tells one shard of a data set from another. Throws
-// Error.
+// Returns the CRC-32C of the file's first 4 KiB. They contain the attributes, so that the checksum tells one shard from
+// another. Throws Error.
 std::uint32_t start_checksum(const std::string& path);
 
 class ShardFiles {
@@ -32,19 +33,19 @@ class ShardFiles {
   explicit ShardFiles(const std::vector<DatasetIndex::Shard>& shards, Pread pread = ::pread);
   ~ShardFiles();
 
-  // Opens the file: throws Error when it is not there, or is not the file that the index was made of.
+  // Opens the file. Throws Error if it is missing, or if it is not the file from which the index was made.
   void check(std::size_t shard) { open(shard); }
 
-  // Bytes [offset, offset + out.size()) of the file. What fails (EIO, ESTALE, end of file) is tried again with the file
-  // opened anew; then throws Error naming the file, `array` and, if given, the record.
+  // Reads bytes [offset, offset + out.size()) of the file. After a failure (EIO, ESTALE, end of file) it opens the file
+  // again and retries. After that it throws Error with the file, `array` and, if given, the record.
   void read(std::size_t shard, std::uint64_t offset, std::span<std::uint8_t> out, const char* array,
             std::int64_t record = -1);
 
-  // A block of an u8 array that has no byte address, through HDF5 under its lock.
+  // Reads a block of a u8 array without a byte address through HDF5, under its lock.
   void read_block(std::size_t shard, const char* array, const std::vector<std::int64_t>& first,
                   const std::vector<std::int64_t>& count, std::span<std::uint8_t> out);
 
-  // A whole array that has no byte address, through HDF5. Throws Error.
+  // Reads a whole array without a byte address through HDF5. Throws Error.
   template <class T>
   std::vector<T> read_whole(std::size_t shard, const char* array) {
     check(shard);
@@ -53,7 +54,7 @@ class ShardFiles {
     return values;
   }
 
-  std::int64_t bytes_read() const { return bytes_read_; }  // by all of these functions
+  std::int64_t bytes_read() const { return bytes_read_; }  // by all functions of this class
 
  private:
   struct OpenFile;

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "data/pets" for "data/pets-train": what was given to the converter's --out.
+// Returns the converter's --out for a prefix: "data/pets" for "data/pets-train".
 std::string converter_prefix(const std::string& prefix) {
   for (const std::string split : {"-train", "-validation"}) {
     if (prefix.ends_with(split)) return prefix.substr(0, prefix.size() - split.size());
@@ -21,7 +21,7 @@ std::string converter_prefix(const std::string& prefix) {
   return prefix;
 }
 
-// The attributes that say that the file is a data set which this program can read.
+// Checks the attributes that tell whether this program can read the file.
 void check_schema(const h5::File& file) {
   if (!file.has_attribute("/", "schema")) {
     bad_shard(file.path(), "attribute 'schema' of '/' is missing: this is HDF5, but not a ringtrain data set",
@@ -98,7 +98,7 @@ bool parse_shard_name(const std::string& prefix, const std::string& path, std::i
   if (std::sscanf(name.c_str() + base.size(), "-%5lld-of-%5lld.h5", &index, &count) != 2) return false;
   shard_index = index;
   num_shards = count;
-  return index >= 0 && count > 0 && name == shard_path(base, index, count);  // no other spelling, nothing after it
+  return index >= 0 && count > 0 && name == shard_path(base, index, count);  // refuses other spellings and longer names
 }
 
 std::vector<std::string> find_shards(const std::string& prefix) {
@@ -107,7 +107,7 @@ std::vector<std::string> find_shards(const std::string& prefix) {
                                   "   (or: text INPUT ..., images INPUT ...)");
   fs::path folder = fs::path(prefix).parent_path();
   if (folder.empty()) folder = ".";
-  std::map<std::int64_t, std::vector<bool>> found;  // by number of shards: which are there
+  std::map<std::int64_t, std::vector<bool>> found;  // by number of shards: the shards that exist
   bool unfinished = false;
   std::error_code failed;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed)) {

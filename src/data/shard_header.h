@@ -1,4 +1,4 @@
-// What one file of a data set says about itself, checked; the reader and the verifier both start from it.
+// The checked header of one file of a data set. The reader and the verifier both start from it.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ShardHeader {
   std::vector<std::string> vocabulary;
   std::int64_t pad_id = -1, stop_id = -1;
   bool lowercase = false;
-  std::vector<std::uint32_t> crc32c;  // of the blocks of tokens; empty: the file has none
+  std::vector<std::uint32_t> crc32c;  // one per block of tokens; empty: the file has none
   // kind "image"
   ImageFormat image;
   ImageArrays arrays;
@@ -34,24 +34,25 @@ struct ShardHeader {
   std::int64_t bytes() const { return count * row_bytes(); }
 };
 
-// Throws Error naming the file and the attribute or data set.
+// Throws Error with the file and the attribute or data set.
 ShardHeader read_shard_header(const std::string& path);
 
-// The shards of <prefix>, in order: <prefix>-00000-of-NNNNN.h5 ..., or the one file when prefix ends in .h5. Throws
-// Error when there is none, when one is missing (named) or when shards of two conversions lie side by side.
+// Returns the shards of <prefix> in order: <prefix>-00000-of-NNNNN.h5 ..., or the one file if the prefix ends in .h5.
+// Throws Error if there is none, if one is missing, or if there are shards of two conversions.
 std::vector<std::string> find_shards(const std::string& prefix);
 
-// "names-train-00002-of-00004.h5" for ("names-train", 2, 4).
+// Returns "names-train-00002-of-00004.h5" for ("names-train", 2, 4).
 std::string shard_path(const std::string& prefix, std::int64_t shard_index, std::int64_t num_shards);
 
-// For files in the prefix's folder that are named like its shards: index and number of shards; false for others.
+// Reads the index and the number of shards from the name of a shard of `prefix`. Returns false for other names.
 bool parse_shard_name(const std::string& prefix, const std::string& path, std::int64_t& shard_index,
                       std::int64_t& num_shards);
 
-// Throws Error naming the first record whose bytes are not inside the images; offsets has one value more than records.
+// Throws Error with the first record whose bytes are not inside the images. `offsets` has one value more than there are
+// records.
 void check_image_offsets(const std::string& path, std::span<const std::uint64_t> offsets, std::int64_t image_bytes);
 
-// Throws Error when two headers do not belong to one data set or their numbers do not add up.
+// Throws Error if two headers do not belong to one data set, or if their numbers do not add up.
 void check_shards_agree(const std::vector<ShardHeader>& headers);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// Shared by shard_header.cpp, text_header.cpp and image_header.cpp; not for others.
+// Helpers of shard_header.cpp, text_header.cpp and image_header.cpp. Other files must not include this.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ inline constexpr const char* convert_again = "convert the data again with bin/ri
   throw Error(cat(path, ": ", what), hint);
 }
 
-// Of a contiguous data set; no_byte_offset for others.
+// Returns the address of a contiguous data set, and no_byte_offset for other data sets.
 std::uint64_t byte_address(const h5::File& file, const std::string& dataset);
 
 template <class Value>
@@ -27,7 +27,7 @@ void expect_same(const ShardHeader& header, const ShardHeader& first, const Valu
             "these files come from two conversions: convert the data again");
 }
 
-// What the kinds add to the header; the fields that all kinds have are there already.
+// These read the fields of one kind into a header that has the common fields already.
 void read_text_header(const h5::File& file, ShardHeader& header);
 void read_image_header(const h5::File& file, ShardHeader& header);
 void check_text_agrees(const ShardHeader& header, const ShardHeader& first);

@@ -13,10 +13,10 @@
 namespace ringtrain {
 
 struct TextDataset::State {
-  // One shard's tokens, in memory that other processes may share. A block is loaded once, under a lock, and is then
-  // read without any.
+  // The tokens of one shard, in memory that other processes may share. A block is loaded once under a lock. After that
+  // it is read without a lock.
   struct Shard {
-    std::span<std::uint8_t> loaded;  // one for each block; 1: it is there
+    std::span<std::uint8_t> loaded;  // one per block; 1: the block is loaded
     std::span<std::uint8_t> whole;   // one value; 1: all blocks have been read, but not checked (tokens without a byte address)
     std::span<std::uint8_t> tokens;
   };
@@ -66,7 +66,7 @@ struct TextDataset::State {
     shard.whole[0] = 1;
   }
 
-  // Empty: the block is as it was written; otherwise what is wrong with it.
+  // Returns what is wrong with the block, or "" if it is as it was written.
   std::string fault_of(std::size_t which, std::int64_t block) const {
     const std::span<const std::uint8_t> bytes = block_of(shards[which], block);
     const std::vector<std::uint32_t>& sums = index.shards[which].crc32c;
@@ -83,8 +83,8 @@ struct TextDataset::State {
     return "";
   }
 
-  // One thread of all processes that share the memory reads, and checks before the others see it. One that fails
-  // leaves the block to the next, which finds the same fault.
+  // One thread of one process reads the block and checks it before other threads and processes see it. If it fails, the
+  // next thread tries and finds the same fault.
   void load(std::size_t which, std::int64_t block) {
     const Shard& shard = shards[which];
     const DatasetIndex::Shard& entry = index.shards[which];
@@ -93,7 +93,7 @@ struct TextDataset::State {
     if (is_loaded(shard, block)) return;
     if (!by_address && shard.whole[0] == 0) read_through_hdf5(which);
     std::string fault;
-    for (int attempt = 0; attempt < 2; ++attempt) {  // a second look tells a bad disk from a bad moment
+    for (int attempt = 0; attempt < 2; ++attempt) {  // a second try tells a bad disk from a passing error
       if (by_address) {
         files.read(which, entry.byte_offset + static_cast<std::uint64_t>(block * index.text.crc_block_bytes),
                    block_of(shard, block), "tokens");
@@ -109,7 +109,7 @@ struct TextDataset::State {
     std::atomic_ref(shard.loaded[static_cast<std::size_t>(block)]).store(1, std::memory_order_release);
   }
 
-  // Bytes [begin, begin + out.size()) of one shard's tokens.
+  // Copies bytes [begin, begin + out.size()) of a shard's tokens.
   void copy(std::size_t which, std::int64_t begin, std::span<std::uint8_t> out) {
     if (out.empty()) return;
     const auto size = static_cast<std::int64_t>(out.size());

@@ -1,4 +1,4 @@
-// Micro-batches of symbols: inputs row[0:L], targets row[1:L+1].
+// Fills micro-batches of symbols with the inputs row[0:L] and the targets row[1:L+1].
 #include <algorithm>
 #include <deque>
 #include <mutex>
@@ -32,7 +32,7 @@ class TextSource : public BatchSource {
     std::vector<std::uint8_t> scratch_;
   };
 
-  // Of this rank's share of a step, in all its micro-batches. Masked blanks make it depend on the symbols.
+  // The counted targets of this rank's share of a step. With masked blanks they depend on the symbols.
   struct StepCount {
     std::int64_t epoch = 0, offset = 0, batch = 0, targets = 0;
   };
@@ -53,7 +53,7 @@ class TextSource : public BatchSource {
     batch.step_targets = is_whole_step ? counted : targets_of_step(part, rows, scratch);
   }
 
-  // The row's inputs and targets; the number of targets that count.
+  // Reads the inputs and targets of a row. Returns the number of targets that count.
   std::int64_t read_row(const StepRows::Row& row, std::span<std::uint8_t> scratch, std::uint8_t* inputs,
                         std::int32_t* targets) const {
     const auto count = static_cast<std::size_t>(row.targets);
@@ -76,8 +76,9 @@ class TextSource : public BatchSource {
 
   std::int64_t targets_of_step(const BatchPart& part, const StepRows& rows, std::span<std::uint8_t> scratch) {
     const bool masked = plan_.mask_blanks && dataset_->index().text.pad_id >= 0;
-    // Counted once for each step: a pass must not take time that grows with the global batch. The micro-batches of a
-    // step follow each other, so a short memory is enough; others wait here and then find it.
+    // The targets are counted once per step, so that the time of a pass does not grow with the global batch. Only a few
+    // steps are remembered, because the micro-batches of a step follow each other. Other threads wait here for the
+    // count.
     const std::lock_guard<std::mutex> lock(step_counts_mutex_);
     for (const StepCount& known : step_counts_) {
       if (known.epoch == part.epoch && known.offset == part.offset && known.batch == part.batch) return known.targets;
@@ -88,7 +89,7 @@ class TextSource : public BatchSource {
     return step_counts_.back().targets;
   }
 
-  // Without scratch: no blanks are masked, so nothing needs to be read.
+  // Without scratch memory no blanks are masked, and nothing needs to be read.
   std::int64_t sum_targets(const BatchPart& part, const StepRows& rows, std::span<std::uint8_t> scratch) const {
     const RowRange mine = rows_of_rank(plan_, part.batch);
     std::int64_t sum = 0;
