@@ -8,7 +8,8 @@ namespace ringtrain {
 
 class Vector;
 
-// The elements [begin, end) of a vector, which outlives the Checksums. Both are even: a word of the checksum has two.
+// The elements [begin, end) of a vector that outlives the Checksums. Both bounds are even, because a word of the
+// checksum has two elements.
 struct ChecksumRange {
   const Vector* values = nullptr;
   std::int64_t begin = 0, end = 0;
@@ -17,15 +18,15 @@ struct ChecksumRange {
 class Checksums {
  public:
   virtual ~Checksums() = default;
-  // Takes the checksums of the ranges as they are now. A device does it before whatever it is given next in the
+  // Starts the checksums of the ranges in their present state. A device computes them before later work in the
   // program's stream; the host does not wait.
   virtual void start() = 0;
-  // Waits for the newest start(): a checksum for each range, in their order; valid until the next start(). Words are
-  // counted from the beginning of the vector.
+  // Waits for the newest start(). Returns a checksum for each range, in their order, valid until the next start().
+  // Words are counted from the beginning of the vector.
   virtual std::span<const std::uint64_t> values() = 0;
 };
 
-// Throws Error when a range is odd, or ends beyond its vector.
+// Throws Error if a bound is odd, or if a range ends beyond its vector.
 void expect_checksum_ranges(std::span<const ChecksumRange> ranges);
 
 }  // namespace ringtrain

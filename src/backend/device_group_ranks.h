@@ -1,4 +1,4 @@
-// The ranks on which a group of batch norm lies, where they compute on devices.
+// The ranks that share a group of batch norm and compute on devices.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace ringtrain {
 
-// Exchanges in host memory are those of `host`.
+// Exchanges in host memory go through `host`.
 class DeviceGroupRanks : public GroupRanks {
  public:
   explicit DeviceGroupRanks(std::unique_ptr<GroupRanks> host) : host_(std::move(host)) {}
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   void gather(std::span<double> parts, const std::function<void()>& poll) override { host_->gather(parts, poll); }
-  // `parts`: [size][n] in the device's memory. This rank's own are there when `stream` (a device's stream) comes to it;
-  // what the stream is given afterwards finds all. Collective. Not within a capture. Throws what has gone wrong on
+  // `parts` is [size][n] in the device's memory. Earlier work in `stream` (a stream of the device) has filled this
+  // rank's own part. Later work in the stream finds all parts. Collective. It must not be captured. Throws the error of
   // another rank.
   virtual void gather_on_device(std::span<float> parts, std::uintptr_t stream) = 0;
 

@@ -7,14 +7,14 @@
 
 namespace ringtrain {
 
-// Each holds an equal part of the group's samples.
+// The ranks of a group. Each has an equal part of the group's samples.
 class GroupRanks {
  public:
   virtual ~GroupRanks() = default;
-  virtual int rank() const = 0;  // this one's place among them, in the order of the group's samples
+  virtual int rank() const = 0;  // this rank's place in the order of the group's samples
   virtual int size() const = 0;
-  // `parts`: [size][n]. This rank has filled its own; all are there when it returns. Collective. It calls `poll`, where
-  // it is not empty, while it waits. Throws what has gone wrong on another rank.
+  // `parts` is [size][n]. This rank has filled its own part; the call fills the others. It calls `poll`, unless that is
+  // empty, while it waits. Collective. Throws the error of another rank.
   virtual void gather(std::span<double> parts, const std::function<void()>& poll) = 0;
 };
 

@@ -14,9 +14,9 @@ struct ElementRange {
   std::int64_t begin = 0, end = 0;
 };
 
-// Sums of squares in double precision. The order of each sum follows from its range alone: the result has the same bits
-// each time and with any number of threads. Elements outside the ranges are not read; an infinity or NaN shows in its
-// own range only.
+// Sums of squares in double precision. The order of each sum depends on its range only, so the result has the same bits
+// each time and on any number of threads. Elements outside the ranges are not read. An infinity or NaN changes the
+// result of its own range only.
 //
 // On a device measure() and fetch() only queue work; the host does not wait. An object holds one result, which the next
 // measure() replaces. Streams that work at the same time need an object each.
@@ -27,14 +27,14 @@ class RangeNorms {
   // Measures the ranges of `values`. Throws Error when a range ends beyond it. `stream`: the handle of the device's
   // stream that does it, so that a bucket can be measured in the stream that will sum it; 0: the program's stream.
   virtual void measure(const Vector& values, std::uintptr_t stream = 0) = 0;
-  // Measures how far `values` has moved since the last call with the same `before`, which keeps what it was then: adds
-  // the norms of values - before to the result that is held, and sets before = values. `first`: before counts as zeros,
-  // and the norms replace the result. For ranges that do not overlap.
+  // Measures how far `values` has moved since the last call with the same `before`, which keeps the old values. Adds
+  // the norms of values - before to the held result, and sets before = values. With `first`, `before` counts as zeros
+  // and the norms replace the result. The ranges must not overlap.
   virtual void measure_change(const Vector& values, Vector& before, bool first, std::uintptr_t stream = 0) = 0;
-  // [size()] in the order of the ranges, in the device's memory. Kernels that are queued after measure(), in its
-  // stream, may read it.
+  // The norms [size()] in the order of the ranges, in the device's memory. Kernels that are queued in the same stream
+  // after measure() may read them.
   virtual const double* data() const = 0;
-  // Queues the copy to the host of what was measured last.
+  // Queues the copy of the last norms to the host.
   virtual void fetch() = 0;
   // Waits for that copy (and queues it first if fetch() was not called): [size()], valid until the next fetch().
   virtual std::span<const double> values() = 0;
@@ -45,8 +45,8 @@ class RangeNorms {
 class NormTotal {
  public:
   virtual ~NormTotal() = default;
-  // Adds all norms that were measured last, in the order of the ranges. `first`: the total begins anew. On a device it
-  // is queued in `stream`, as the measuring was; the same stream in all calls.
+  // Adds all norms of the last measure(), in the order of the ranges. `first` begins a new total. On a device the work
+  // is queued in `stream`, the stream of measure(), which must be the same in all calls.
   virtual void add(const RangeNorms& norms, bool first, std::uintptr_t stream = 0) = 0;
   // values[at] = the total, in single precision.
   virtual void store(Vector& values, std::int64_t at, std::uintptr_t stream = 0) = 0;
