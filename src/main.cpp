@@ -1,4 +1,4 @@
-// What surrounds every command: signals, MPI, and the one place where errors end the job.
+// The main program. It sets up signals and MPI for every command, and it is the one place where errors end the job.
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the commands of ringtrain-data have in common.
+// Helpers that all commands of ringtrain-data share.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What a verification finds.
+// The faults and warnings that a verification finds.
 #pragma once
 
 #include <string>

@@ -21,7 +21,7 @@ class ContentHash {
   std::uint64_t a_ = 0, b_ = 0;
 };
 
-// What all shards of one split say.
+// The attributes that all shards of one split have.
 struct SplitDescription {
   std::string prefix;  // with the split: "data/pets-train"
   std::string split, dataset_name, dataset_uuid, source, license;

@@ -1,4 +1,4 @@
-// Which images there are, of which class and split; nothing of their content.
+// Lists the images with their classes and splits, without reading their content.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// libpng behind functions: PNG files as RGB images, and images as PNG files.
+// Reads PNG files as RGB images and writes images as PNG files, with libpng.
 #pragma once
 
 #include <cstdint>

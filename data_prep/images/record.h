@@ -1,4 +1,4 @@
-// From an image as it was found to the record that is stored.
+// Turns an image file into the record that is stored.
 #pragma once
 
 #include <array>

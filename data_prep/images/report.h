@@ -1,4 +1,4 @@
-// What the user is told about a conversion of images.
+// Prints the results of a conversion of images.
 #pragma once
 
 #include <iosfwd>

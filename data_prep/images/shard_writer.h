@@ -12,7 +12,7 @@
 
 namespace ringtrain {
 
-// What all shards of one split say, beside the SplitDescription.
+// The attributes of all shards of a split that SplitDescription lacks.
 struct ImageSetDescription {
   bool raw = false;
   std::int64_t height = 0, width = 0, channels = 3;  // raw
@@ -20,7 +20,7 @@ struct ImageSetDescription {
   std::vector<double> mean, std;  // 3 each, of pixels / 255
 };
 
-// Of the records of one shard, in its order.
+// The tables of one shard, with a value per record in the shard's order.
 struct ImageColumns {
   std::vector<std::uint64_t> offsets;  // one more than records; raw too, though not stored
   std::vector<std::int32_t> labels, shapes;

@@ -1,4 +1,4 @@
-// Where the bytes or pixels of a listed image come from.
+// Reads the bytes or pixels of a listed image.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct FoundImage {
 class ListedImageSource {
  public:
   virtual ~ListedImageSource() = default;
-  // From any thread. Throws Error with the reason (the caller names the item).
+  // May be called from any thread. Throws Error with the reason; the caller adds the item's name.
   virtual FoundImage read(const ImageItem& item) const = 0;
 };
 

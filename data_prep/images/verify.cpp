@@ -74,7 +74,7 @@ struct Columns {
   }
 };
 
-// What is wrong with one record; empty strings: nothing.
+// The faults of one record; empty strings: none.
 struct RecordFaults {
   std::string checksum, image;
 };

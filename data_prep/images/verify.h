@@ -10,7 +10,7 @@
 
 namespace ringtrain {
 
-// What comparing two splits needs.
+// The data with which two splits are compared.
 struct ImageSplitFacts {
   struct Content {
     std::uint32_t crc32c = 0;

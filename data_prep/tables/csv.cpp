@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t piece_bytes = 1 << 20;
 constexpr const char* byte_order_mark = "\xEF\xBB\xBF";
-// A longer line is no name; what is behind this is not kept, so that a file without line ends needs no memory.
+// A longer line is not a name. The rest of such a line is dropped, so that a file without line ends needs no memory.
 constexpr std::size_t longest_line = 1 << 16;
 
 bool read_piece(std::istream& in, std::string& buffer, const std::string& file_name) {

@@ -42,7 +42,7 @@ std::size_t symbols_in(std::string_view name) {
       std::count_if(name.begin(), name.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; }));
 }
 
-// What every alphabet asks of a name: valid, not empty, no control characters, not too long.
+// Every alphabet requires that a name is valid, not empty, not too long, and has no control characters.
 NameTable read_raw_names(const NamesOptions& options, CleanNames& result) {
   NameTable raw;
   std::int64_t short_records = 0;

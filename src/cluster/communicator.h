@@ -81,7 +81,7 @@ class Communicator {
   // the first sum.
   virtual void set_rounding(const GradientRounding& rounding) { static_cast<void>(rounding); }
 
-  // From rank `root` to all; any size (chunked above INT_MAX bytes).
+  // Sends bytes from rank `root` to all ranks. Any size is allowed; more than INT_MAX bytes go in chunks.
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
   // The same for a vector in the memory that start_sum() works on.
   virtual void broadcast_vector(std::span<float> values, int root);

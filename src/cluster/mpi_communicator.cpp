@@ -164,7 +164,7 @@ SumAlgorithm MpiCommunicator::algorithm_for(std::size_t bytes) const {
   return fastest_sum(layout_, choice_.links, static_cast<double>(bytes));
 }
 
-// Of a lane, whose messages all are within MPI's limit.
+// Returns the number of elements of a lane. All of its messages are within MPI's limit.
 std::size_t MpiCommunicator::lane_elements(SumAlgorithm algorithm) const {
   const auto ranks = static_cast<std::size_t>(size_);
   switch (algorithm) {

@@ -38,7 +38,7 @@ struct NcclCollective {
   double since = -1;  // when `ready` was first seen to have happened and all before it to have ended
 };
 
-// What NCCL works on is `memory` itself or, with 16-bit gradients, `half`.
+// NCCL works on `memory` itself or, with 16-bit gradients, on `half`.
 struct NcclVector {
   float* memory = nullptr;
   std::int64_t count = 0;
@@ -156,7 +156,7 @@ std::map<std::string, std::string> NcclCommunicator::record() const {
   return facts;
 }
 
-// `call` gives the collective to NCCL's stream, behind all that the compute stream has now.
+// `call` queues the collective in NCCL's stream. It runs after all work that is in the compute stream now.
 template <class Call>
 void NcclCommunicator::collective(std::string what, const Call& call) {
   if (connection_.aborted())

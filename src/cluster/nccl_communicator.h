@@ -41,7 +41,7 @@ std::unique_ptr<DeviceCommunicator> make_nccl_communicator(const NcclApi& api, c
 
 // Device memory for what arrives from other ranks in a fixed order.
 std::int64_t nccl_arrival_bytes(std::int64_t fixed_order_elements);
-// Device memory behind allocate(bytes): NCCL hands out whole pages of 2 MiB.
+// The device memory that allocate(bytes) takes. NCCL allocates whole pages of 2 MiB.
 std::int64_t nccl_vector_bytes(std::int64_t bytes, cuda::Type gradient_type);
 
 }  // namespace ringtrain

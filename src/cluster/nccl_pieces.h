@@ -9,7 +9,7 @@
 
 namespace ringtrain {
 
-// Where calls go.
+// The library, communicator and stream with which calls are made.
 struct NcclStream {
   const NcclApi& api;
   NcclComm* comm;

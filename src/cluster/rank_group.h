@@ -60,7 +60,7 @@ class RankGroup {
   bool ends_job() const;  // an error in this group ends the whole job: nobody calls or sees the failures below
   // Tells the other ranks that this one cannot go on. Only the first call counts. Does not block.
   void fail(const std::string& why) const;
-  // From any thread: the next check() of this rank calls fail().
+  // May be called from any thread. The next check() of this rank then calls fail().
   void demand_failure(const std::string& why) const;
   bool failed() const;
   // To be called again and again while this rank waits for others; looks for messages every 64th time. Throws

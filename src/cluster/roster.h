@@ -22,7 +22,7 @@ class Roster {
   bool any_at_work() const;  // other than this rank
   void stop_work();          // of this rank, for good
 
-  // From any thread.
+  // May be called from any thread.
   void ask_all_to_stop();
   bool asked_to_stop() const;  // by another rank
 

@@ -80,7 +80,8 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
   void progress();
   void give_back(StagedSum& run);
 
-  cuda::Stream down_, up_;  // one way each: a bucket that comes back does not queue behind one that is not final
+  cuda::Stream down_,
+      up_;  // one per direction, so that a bucket on its way back does not wait for one that is not final
   bool aborted_ = false;
   // Page-locked memory for vectors that allocate() did not give, weights above all: free ones, and all with their sizes.
   std::vector<std::pair<float*, std::size_t>> spare_, borrowable_;

@@ -36,7 +36,7 @@ double start_seconds() {
   return seconds;
 }
 
-// As the launcher says it, before MPI does.
+// Returns the rank from the launcher's environment variables, because MPI has not started yet.
 int launched_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
     if (const char* text = std::getenv(name)) return std::atoi(text);

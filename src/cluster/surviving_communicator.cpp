@@ -184,7 +184,7 @@ class SurvivingCommunicator : public Communicator {
         if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) throw Interrupted{};
     requests_.clear();
   }
-  // What was under way still uses the caller's memory.
+  // Waits for unfinished operations, because they still use the caller's memory.
   void drain() {
     const double begin = now_seconds();
     for (MPI_Request& request : requests_)

@@ -26,7 +26,7 @@
 namespace ringtrain {
 namespace {
 
-// What rank 0 found: where the weights come from, and by which experiment they are judged.
+// The findings of rank 0: the source of the weights, and the experiment with which they are evaluated.
 struct Source {
   std::string path;  // of the weights
   std::unique_ptr<Checkpoint> checkpoint;

@@ -126,7 +126,7 @@ void refuse_fitted(const std::vector<std::string>& measured, const std::vector<s
                     "compare with a measurement of its own: ringtrain bench step ... --json other.json");
 }
 
-// Of rows whose ranks do not have a core for each of their threads.
+// Prints what the shared cores cost, if a row has more threads than cores.
 void print_turns(const Forecast& f, const std::vector<ForecastRow>& rows) {
   double most = 1;
   for (const ForecastRow& r : rows) most = std::max(most, r.crowding);

@@ -125,7 +125,7 @@ bool made_on_this_machine(const Checkpoint& checkpoint, const StartFacts& start)
          checkpoint.number("threads") == start.threads && checkpoint.text_or("machine", "") == start.machine.identity();
 }
 
-// Of the start before, which wrote the newest records; none where its file is gone.
+// Returns the experiment of the last start, which wrote the newest records. Empty if its file is missing.
 std::optional<Experiment> experiment_of_last_start(const std::string& run_dir) {
   const std::string path = run_dir + "/experiment.yaml";
   if (!std::filesystem::exists(path)) return std::nullopt;
@@ -228,7 +228,7 @@ std::string tenths(double seconds) {
   return text;
 }
 
-// Of this rank; the signal may have come to others only.
+// Returns the signal that this rank has got. The signal may have come to other ranks only.
 std::string stop_cause() {
   return requested_signal() != 0 ? signal_name(requested_signal()) : "a signal to another rank";
 }
@@ -267,14 +267,14 @@ std::string describe_staleness(const std::map<std::int64_t, std::int64_t>& updat
 
 void log_summary(const TrainingRun& run) {
   log_info("steps waited ", percent(run.input_share()), " of their time for input");
-  // As Goyal et al. 2017 report: less noise than the last epoch, no choosing of the best.
+  // Goyal et al. 2017 report this median. It has less noise than the last epoch, and it does not choose the best one.
   std::vector<double> accuracies = run.last_accuracies();
   if (accuracies.size() < 5) return;
   std::sort(accuracies.begin(), accuracies.end());
   log_info("median validation accuracy of the last 5 evaluations: ", percent(accuracies[accuracies.size() / 2]));
 }
 
-// What continues a run that was stopped.
+// Returns the command that continues a stopped run.
 std::string continuation(const TrainingRequest& request, const std::string& run_dir) {
   if (request.folder != nullptr) return "the study that it is a trial of, with --resume";
   return cat("ringtrain train ", run_dir, " --resume");
@@ -306,7 +306,7 @@ void report(TrainingRun& run, int code, const std::string& run_dir, const Traini
   if (code == exit_checkpointed) log_info("continue with: ", continuation(request, run_dir));
 }
 
-// What a start has written that failed before the run began: it must not stand in the way of the next try.
+// Removes the files of a start that failed before the run began, so that the next try finds no folder.
 void remove_folder(const std::string& run_dir) {
   std::error_code ignored;
   std::filesystem::remove_all(run_dir, ignored);

@@ -25,7 +25,7 @@ struct TrainingRequest {
   std::int64_t pause_samples = 0;        // TrainingRun::pause_after()
 };
 
-// What run_training() returns where the run has paused before its end.
+// The value of run_training() for a run that has paused before its end.
 inline constexpr int training_paused = -1;
 
 // Collective over the group. Returns the exit code, 0 or exit_checkpointed, or training_paused. After an error, which

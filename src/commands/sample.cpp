@@ -66,7 +66,7 @@ struct Alphabet {
     }
     return ids;
   }
-  // Where the symbols are bytes, a letter may lack bytes at the end of a text: it is left out.
+  // If the symbols are bytes, the last letter of a text may be incomplete. It is left out then.
   std::string decode(const std::vector<std::uint8_t>& ids) const {
     std::string text;
     for (std::uint8_t id : ids) text += symbols[id];
@@ -74,7 +74,8 @@ struct Alphabet {
   }
 };
 
-// From softmax(logits / temperature) without `dropped`; temperature 0: the likeliest. `u` in (0, 1).
+// Draws a symbol from softmax(logits / temperature) without `dropped`, with `u` in (0, 1). At temperature 0 it returns
+// the likeliest symbol.
 std::uint8_t draw(std::vector<float> logits, int dropped, double temperature, double u) {
   if (dropped >= 0) logits[static_cast<std::size_t>(dropped)] = -INFINITY;
   const auto top = std::max_element(logits.begin(), logits.end());

@@ -163,7 +163,7 @@ bool StudyJob::is_over(const TrialRecord& record, std::size_t place) const {
   return record.state == TrialState::waiting && record.job == work_.job && !record.paused;  // was stopped
 }
 
-// As its folder says; its group may be dead (bury_dead()).
+// Whether the record says that this job runs the trial. The group of the trial may be dead; see bury_dead().
 bool StudyJob::is_running_here(const TrialRecord& record) const {
   return record.state == TrialState::running && record.job == work_.job;
 }
@@ -246,7 +246,7 @@ void StudyJob::begin(Taken& taken) {
   write_study();
 }
 
-// What this rank says of the run, as conclude() reads it.
+// Trains a trial. Returns this rank's report of the run, in the form that conclude() reads.
 std::string StudyJob::train(const RankGroup& ranks, const QueuedTrial& trial, const std::string& folder, bool resume,
                             const RunFolder* locked, std::int64_t pause) {
   struct OwnLog {

@@ -105,7 +105,7 @@ int TrainingRun::run() {
   return leaving_ ? exit_checkpointed : 0;
 }
 
-// Of servers whose ranges others hold as well.
+// Records servers that have died and whose ranges other servers hold too.
 void TrainingRun::note_deaths() {
   for (; recorder_ && noted_deaths_ < group_.dead().size(); ++noted_deaths_) {
     const int rank = group_.dead()[noted_deaths_], range = rank % servers_->ranges();
@@ -182,7 +182,7 @@ bool TrainingRun::evaluation_due(bool at_end) const {
          (at_end || due(e.every_epochs, e.every_steps, plan_, progress_.before, progress_.position, e.offset_epochs));
 }
 
-// What is due after an update whatever its result.
+// Whether all ranks meet after this update, whatever its result.
 bool TrainingRun::all_meet_after(const Position& before, const Position& position) const {
   const EvaluateConfig& e = plan_.experiment.evaluate;
   const CheckpointConfig& c = plan_.experiment.checkpoint;
@@ -253,7 +253,7 @@ void TrainingRun::record(const StepReport& r) {
   ++steps_;
 }
 
-// Of the tensors that have one.
+// Returns the trust ratios of the tensors that have one.
 std::vector<std::pair<std::string, float>> TrainingRun::trust_ratios_by_name(const std::vector<float>& ratios) {
   std::vector<std::pair<std::string, float>> named;
   if (ratios.empty()) return named;
@@ -264,7 +264,8 @@ std::vector<std::pair<std::string, float>> TrainingRun::trust_ratios_by_name(con
   return named;
 }
 
-// What batch norm is evaluated with, for the weights as they are now. False: a signal has ended it half-way.
+// Recomputes the statistics with which batch norm is evaluated, for the present weights. Returns false if a signal
+// ended it before its end.
 bool TrainingRun::measure_norms() {
   if (!norms_ || norms_are_measured()) return true;
   const std::int64_t step = progress_.position.step;
@@ -326,7 +327,7 @@ Checkpoint TrainingRun::snapshot() {
   return c;
 }
 
-// Where this step's checkpoint is one that stays for ever.
+// Adds this step to the checkpoints of checkpoint.keep_at, if the step has reached one of these points.
 void TrainingRun::note_kept() {
   const std::int64_t step = progress_.position.step;
   if (reaches_kept_point(plan_, progress_.before, progress_.position) && std::ranges::count(kept_, step) == 0)

@@ -51,9 +51,9 @@ class TrainingRun {
   const RunProgress& progress() const { return progress_; }
   // On rank 0. Measured by this start, or by an earlier one where this one has written or trained nothing.
   StopCost stop_cost() const;
-  // Of rank 0's steps: the share of their time that they waited for input.
+  // Returns the share of the time of rank 0's steps in which they waited for input.
   double input_share() const { return step_seconds_ > 0 ? times_.input / step_seconds_ : 0; }
-  // Of this start's steps, for every rank; on rank 0. Collective.
+  // Returns the times of this start's steps for every rank, on rank 0. Collective.
   std::vector<StepTimes> rank_times() { return gather_times(times_, communicator_); }
   // The summary of the gradient noise; empty where the noise was not measured.
   std::optional<NoiseSummary> noise_summary();

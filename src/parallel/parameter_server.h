@@ -83,7 +83,7 @@ class ServedWorker {
   // `weights`, `gradients`: the flat vectors; the weights of a grant are put there.
   ServedWorker(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients)
       : ranks_(ranks), weights_(weights), gradients_(gradients) {}
-  // Both wait for what server 0 says: a grant, with its weights, or a meeting.
+  // Both functions wait for the answer of server 0: a grant with weights, or a meeting.
   ServerOrder ask(bool wants_to_stop);
   ServerOrder deliver(const WorkerSums& sums, bool wants_to_stop);
 

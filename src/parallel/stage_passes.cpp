@@ -30,12 +30,12 @@ class Buffers {
   std::array<std::byte*, 2> memory_{};
 };
 
-// What arrives from a neighbour, in order: the next message is awaited while the last one is used.
+// The messages from a neighbour, in order. The next message is received while the last one is used.
 class Arrivals {
  public:
   Arrivals(Links& links, int from, int tag, std::int64_t bytes)
       : links_(links), from_(from), tag_(tag), buffers_(links, bytes) {}
-  // So many messages are to come.
+  // Expects `count` messages.
   void expect(std::int64_t count) {
     if (buffers_.empty()) return;
     left_ = count;
@@ -69,12 +69,12 @@ class Arrivals {
   std::int64_t left_ = 0;
 };
 
-// What leaves for a neighbour, in order.
+// The messages to a neighbour, in order.
 class Departures {
  public:
   Departures(Links& links, int to, int tag, std::int64_t bytes)
       : links_(links), to_(to), tag_(tag), buffers_(links, bytes) {}
-  // Where the next one is written; waits for the last but one to have left.
+  // Returns the memory for the next message. Waits until the last message but one was sent.
   std::byte* next() {
     if (buffers_.empty()) return nullptr;
     if (messages_[at_]) std::exchange(messages_[at_], nullptr)->finish();

@@ -31,13 +31,14 @@ std::optional<double> factor_of(std::string_view text) {
   return value;
 }
 
-// What is no whole number is refused with the key that it is set to.
+// Returns batch x factor as text. A product that is not a whole number stays a fraction, which is refused later
+// together with its key.
 std::string whole_text(std::int64_t batch, double factor) {
   const double value = static_cast<double>(batch) * factor;
   return shortest(std::abs(value - std::round(value)) < 1e-6 ? std::round(value) : value);
 }
 
-// What is given as a list, or as one of its items.
+// Returns the items of a list, or a single value as a list of one.
 std::vector<Entry> items(const Entry& entry, const std::string& path) {
   if (!entry.node.IsSequence()) return {entry};
   std::vector<Entry> list;
@@ -66,7 +67,7 @@ BranchTrials::BranchTrials(const Entry& branch, const std::string& path) : path_
   if (given.contains("rate")) rate_ = word_of(given.at("rate"), {"sqrt", "linear"});
 }
 
-// From the study's folder, or else from the working directory.
+// Looks for the run in the study's folder, and then in the working directory.
 void BranchTrials::read_run(const Entry& entry) {
   const std::string given = entry.node.IsScalar() ? entry.node.Scalar() : "";
   if (given.empty()) refuse(entry, "the folder of a run, as results/names/parent");

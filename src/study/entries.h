@@ -20,7 +20,8 @@ struct Entry {
 // Throws Error: "study.yaml:7:11: repeat is 'many', expected ...".
 [[noreturn]] void refuse(const Entry& entry, const std::string& expected, const std::string& hint = "");
 
-// Of a map; each key once. `what` and `example`: for the message where it is none.
+// Returns the entries of a map, in which each key occurs once. `what` and `example` are for the message if it is no
+// map.
 std::vector<Entry> entries(const YAML::Node& map, const std::string& path, const std::string& what,
                            std::string_view example);
 

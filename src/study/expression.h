@@ -18,7 +18,7 @@
 
 namespace ringtrain {
 
-// Where a text stands in its file, from 1. Places in the text are found by adding to the column.
+// The line and column of a text in its file, from 1. Places inside the text are found by adding to the column.
 struct TextPlace {
   std::string path;
   int line = 1, column = 1;
@@ -27,7 +27,7 @@ struct TextPlace {
 
 class Expression {
  public:
-  // One name and how far behind place() it stands.
+  // A name, and its distance from place() in characters.
   struct Name {
     std::string name;
     std::size_t offset = 0;

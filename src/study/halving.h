@@ -21,7 +21,8 @@ struct Rung {
   bool operator==(const Rung&) const = default;
 };
 
-// Of `points` (at least 1), with eta = factor: rung i = 0, 1, ..., s = floor(log_eta points) has floor(points / eta^i).
+// The rungs for `points` (at least 1) with eta = factor. Rung i = 0, 1, ..., s = floor(log_eta points) has
+// floor(points / eta^i) points.
 //   first = 0: it ends at ceil(samples / eta^(s - i)).
 //   else:      at first eta^i; the last one, where that is `samples` or more or one point is left, at `samples`.
 std::vector<Rung> halving_rungs(std::int64_t points, const HalvingBudget& budget);

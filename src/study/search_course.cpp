@@ -49,7 +49,7 @@ std::int64_t SearchCourse::end_of(std::size_t rung) const {
   return rung + 1 == rungs_.size() ? 0 : rungs_[rung].samples;
 }
 
-// Of the current rung, where it has been decided: the next one is then the current one.
+// Reads the decision of the current rung, if there is one. The next rung then becomes the current one.
 bool SearchCourse::read_decision() {
   const std::size_t rung = decided_.size();
   const std::string path = path_of(rung);

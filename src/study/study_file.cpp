@@ -377,7 +377,7 @@ void StudyReader::check_names(const Expression& expression) const {
   }
 }
 
-// Of the scalar's text in its line, so that columns in it can be counted.
+// Finds the place of a scalar's text in its line, so that columns can be counted.
 TextPlace StudyReader::text_place(const YAML::Node& node) const {
   const std::string_view line = line_at(yaml_, node.Mark().line);
   const auto at = line.find(node.Scalar(), static_cast<std::size_t>(std::max(0, node.Mark().column)));
@@ -409,7 +409,7 @@ void StudyReader::read_limits(const Entry& entry) {
   if (branch_ && limits.ends_by_count())
     throw Error(cat(entry.key_place, "limits by epochs or samples beside branch, expected branch.samples alone"));
   for (const Setting& setting : limits.settings) claim(setting.key, setting.place);
-  // What ends by count replaces both of the experiment's counts.
+  // A limit by count replaces both counts of the experiment.
   if (limits.ends_by_count()) claim("stop.steps", entry.key_place);
   if (limits.samples > 0 && std::ranges::count(limits.settings, "stop.epochs", &Setting::key) == 0)
     claim("stop.epochs", entry.key_place);

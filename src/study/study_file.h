@@ -60,7 +60,7 @@ struct Study {
 Study read_study(const std::string& path, const std::vector<std::string>& overrides);
 Study parse_study(const std::string& yaml, const std::string& path, const std::vector<std::string>& overrides);
 
-// Where its trials' folders lie: results/<name>.
+// Returns the folder of its trials: results/<name>.
 std::string study_folder(const Study& study);
 
 }  // namespace ringtrain

@@ -31,7 +31,7 @@ std::int64_t version_of(const std::string& path) {
   return static_cast<std::int64_t>(mixed | 1u);
 }
 
-// Where the file system has no locks, the file's name of its own keeps writers apart.
+// A lock for writers of the record. On a file system without locks, writers use different file names instead.
 class WriteLock {
  public:
   explicit WriteLock(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {

@@ -23,7 +23,7 @@ class StudyRecord {
 
   const std::string& folder() const { return folder_; }
   std::string folder_of(const TrialRecord& trial) const { return folder_ + "/" + trial.name; }
-  // As they were at the last look().
+  // The states at the last look().
   const std::vector<TrialRecord>& trials() const { return trials_; }
   std::int64_t count(TrialState state) const;
 

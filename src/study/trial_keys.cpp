@@ -72,7 +72,7 @@ void TrialKeys::apply(const Rule& rule) {
                 "Rules that read each other need a key that is varied, or the experiment's.");
   progress = Progress::under_way;
   const TextPlace& place = rule.expression.place();
-  // Where only some cases set batch_per_rank, the others keep the experiment's batch.
+  // If only some cases set batch_per_rank, the others keep the experiment's batch.
   if (rule.implied) apply_rule_of(per_rank_key);
   if (!rule.implied || per_rank_) {
     const double value = rule.expression.evaluate([&](const Expression::Name& name) { return value_of(name, place); });

@@ -37,7 +37,7 @@ struct TrialOutcome {
 TrialOutcome read_outcome(const std::string& folder);
 
 struct TrialRecord {
-  // What the study says; the same in every start.
+  // Values from the study, which are the same in every start.
   std::string name;
   std::vector<std::string> also;  // other names of the same trial
   std::string overrides = "{}";   // a JSON object: key -> value

@@ -117,7 +117,7 @@ class TrialMaker {
       same.also.push_back(trial.name);
   }
 
-  // Where nothing but batch_per_rank and the ranks makes the batch.
+  // Remembers the ranks with which each batch_per_rank occurs, if nothing else decides the batch.
   void note_ranks(const TrialKeys& keys) {
     const bool implied = std::ranges::any_of(study_.rules, [](const Rule& rule) { return rule.implied; });
     if (implied && keys.batch_per_rank()) ranks_of_[*keys.batch_per_rank()].insert(keys.ranks());

@@ -32,7 +32,7 @@ struct Axis {
   std::vector<Choice> choices;
 };
 
-// Where a number is taken from.
+// The range from which a number is drawn or computed.
 struct NumberRange {
   double low = 0, high = 0;
   bool logarithmic = false;

@@ -12,7 +12,7 @@ namespace ringtrain::cpu {
 
 class BatchStatistics {
  public:
-  // Of `x`, the norm's input.
+  // `x` is the input of the norm.
   BatchStatistics(const ImageContext& context, const BatchNorm& node, const Feature& x);
 
   // Adds the steps that measure x; the norm may be applied after the schedule's next cut.
@@ -42,7 +42,7 @@ class BatchStatistics {
   std::int64_t groups() const { return context_.measures ? context_.schedule->images() / context_.group : 1; }
   std::int64_t group_of(std::int64_t image) const { return context_.measures ? image / context_.group : 0; }
   float* coefficient(std::int64_t group, int which) const;  // [padded channels]: 0 mean, 1 scale, 2 1 / deviation
-  // Of this rank's images of a group. `which`: as NormKernels::moments() has them.
+  // The moments over this rank's images of a group. `which` is as in NormKernels::moments().
   struct Moments {
     double mean = 0, squares = 0;  // squares: of differences from the mean, summed
   };
@@ -54,7 +54,7 @@ class BatchStatistics {
   };
   Sums own_sums(const double* sums, int product, std::int64_t group, std::int64_t channel) const;
   Sums joined_sums(const Sums& own, std::int64_t channel) const;
-  // Of the values that own(channel) gives, two per channel, those of all ranks of the group: [span][2][channels].
+  // Gathers the two values per channel that own(channel) returns from all ranks of the group: [span][2][channels].
   template <class Own>
   void gather_parts(const Own& own);
   double* part(std::int64_t rank, int which) const;

@@ -1,4 +1,4 @@
-// The dense layer at every position with the softmax cross-entropy behind it. The loss pass overwrites logits by their
+// The dense layer at every position, followed by the softmax cross-entropy. The loss pass overwrites logits by their
 // gradient at once, so the scaled gradient is ready when the backward pass starts.
 #pragma once
 

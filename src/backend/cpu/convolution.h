@@ -30,7 +30,7 @@ class ConvolutionPrimitives {
   void make_backward_data(std::int64_t images);
   void make_backward_weights(std::int64_t images);
 
-  // Of the pixels: value of channel c of pixel p at p * pixel_stride + c * channel_stride.
+  // The layout of the pixels: channel c of pixel p is at p * pixel_stride + c * channel_stride.
   std::int64_t pixel_stride() const { return channels_last_ ? shape_.input : 1; }
   std::int64_t channel_stride() const { return channels_last_ ? 1 : shape_.in_height * shape_.in_width; }
 
@@ -53,7 +53,8 @@ class ConvolutionPrimitives {
   void backward_weights(const ImageKernels& kernels, const void* source, const void* gradient, char* scratch,
                         float* weights, float* bias, bool accumulate);
 
-  // What oneDNN chose: "jit:avx512_core" ...; `which` 0 forward, 1 data gradient, 2 weight gradient.
+  // The implementation that oneDNN chose, such as "jit:avx512_core". `which`: 0 forward, 1 data gradient, 2 weight
+  // gradient.
   std::string implementation(int which) const;
   double flops(std::int64_t images) const;  // of one of the three
 

@@ -112,7 +112,7 @@ void ConvolutionOperation<T>::rectify(const Slice& slice) const {
   });
 }
 
-// Of several consumers the gradients are added up; ReLU's passes where its output is positive.
+// Adds the gradients of several consumers. Through a ReLU they pass where its output is positive.
 template <class T>
 void ConvolutionOperation<T>::combine(const Slice& slice, const std::vector<int>& sources) const {
   const Schedule& s = *context_.schedule;

@@ -1,4 +1,4 @@
-// A convolution of the graph, with a ReLU behind it that has no norm between.
+// A convolution of the graph, together with a ReLU that follows it directly.
 #pragma once
 
 #include "backend/cpu/convolution.h"

@@ -144,7 +144,8 @@ class Joiner {
     if (consumer_that_is<Relu>(i) < 0) add(i, i);
   }
 
-  // The addition `node`, with the ReLU `last` behind it (or itself). A norm with no other consumer is taken in.
+  // Compiles the addition `node` with the ReLU `last` after it (or without one, if they are equal). It also takes in a
+  // norm that has no other consumer.
   void add(int node, int last) {
     struct Operand {
       int feature;

@@ -27,7 +27,7 @@ struct Feature {
   std::int64_t pixels() const { return shape.height * shape.width; }
 };
 
-// What the pass under way was called with.
+// The arguments of the present pass.
 struct ImagePass {
   PassInput input = {};
   PassContext context = {};

@@ -10,7 +10,7 @@
 
 namespace ringtrain::cpu {
 
-// What a compiled image model offers beyond Program, for benchmarks.
+// A compiled image model. It has functions for benchmarks in addition to those of Program.
 class ImageProgram : public Program {
  public:
   virtual std::vector<StepCost> costs() const = 0;

@@ -1,4 +1,4 @@
-// Which instruction sets this CPU has, and which kernels therefore run.
+// Finds the instruction sets of this CPU. They decide which kernels run.
 #pragma once
 
 #include <string>

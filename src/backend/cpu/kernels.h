@@ -85,7 +85,7 @@ struct Kernels {
   void (*to_bf16)(std::int64_t n, const float* from, BFloat16* to);
   void (*add)(std::int64_t n, const float* from, float* to);
   double (*squared_norm)(std::int64_t n, const float* values);
-  // Of values - before; then before = values.
+  // Returns the squared norm of values - before, and sets before = values.
   double (*squared_change)(std::int64_t n, const float* values, float* before);
   // updated_weight() of n elements of one tensor; `second` is null for kinds with one state.
   void (*update)(const UpdateRule&, std::int64_t n, float* w, const float* g, float* first, float* second);

@@ -40,7 +40,7 @@ struct LstmOperation<T>::State {
   float *d_cell = nullptr, *d_hidden = nullptr, *d_bias = nullptr, *weight_gradient = nullptr;
   const float* d_out = nullptr;
 
-  // Where a run through the time steps leaves what the backward steps read.
+  // The memory in which a run through the time steps leaves the values for the backward steps.
   struct Trace {
     float* cell = nullptr;
     std::uint8_t* mask = nullptr;

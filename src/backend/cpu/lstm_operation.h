@@ -1,4 +1,4 @@
-// An LSTM layer with the dropout behind it.
+// An LSTM layer, followed by dropout.
 //
 // Forward, per block of rows and per time step: one matrix product [x_t | h_t-1] [W_ih | W_hh]^T, then one pass over
 // its result (gates, cell, dropout) that writes h into the next time step's and the next layer's input. Backward: one

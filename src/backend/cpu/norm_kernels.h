@@ -9,7 +9,7 @@
 
 namespace ringtrain::cpu {
 
-// Of one block of channels: z = (x - mean) scale + beta. All [lanes].
+// The coefficients of one block of channels: z = (x - mean) scale + beta. All arrays are [lanes].
 struct Affine {
   const float *mean, *scale, *beta;
 };

@@ -1,4 +1,4 @@
-// What all users of oneDNN share. Compiles against oneDNN 2.6 and 3.x.
+// Helpers that all users of oneDNN share. They compile with oneDNN 2.6 and 3.x.
 #pragma once
 
 #include <omp.h>

@@ -26,7 +26,7 @@ struct RowBlocks {
   std::int64_t positions() const { return padded_rows() * sequence; }  // rows of the weight-gradient products
 };
 
-// Where an operation's output goes: into its consumer's input buffer, so that nothing is copied between layers.
+// The place of an operation's output. It is the input buffer of its consumer, so that layers copy nothing.
 struct Port {
   Buffer buffer;        // activations in the storage type
   std::int64_t ld = 0;  // elements from row to row
@@ -34,7 +34,7 @@ struct Port {
   std::int64_t gradient_ld = 0;
 };
 
-// What a pass hands to the operations.
+// The arguments that a pass gives to the operations.
 struct Pass {
   PassContext context = {};
   PartTraffic traffic = {};

@@ -27,7 +27,7 @@ class CpuOrthogonalizer : public Orthogonalizer {
     Gemm gram, square, apply;
     std::int64_t scratch_bytes() const;
   };
-  // What one thread works with.
+  // The memory of one thread.
   struct Worker {
     std::map<std::pair<std::int64_t, std::int64_t>, Products> products;  // by rows and columns
     float *product = nullptr, *gram = nullptr, *square = nullptr;

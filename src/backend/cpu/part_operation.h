@@ -15,7 +15,8 @@ class PartOperation : public ImageOperation {
   std::int64_t gradient_bytes() const;
 
  protected:
-  // Between the canonical layout and a storage, for the images of a slice. `Element`: of the storage.
+  // fill() copies the images of a slice from the canonical layout into a storage with elements of type `Element`.
+  // give() copies the sum of storages to the canonical layout.
   template <class Element>
   void fill(const Slice& slice, const std::byte* from, int storage) const;
   template <class Element>

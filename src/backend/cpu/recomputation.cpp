@@ -19,7 +19,7 @@ bool contains(const std::vector<Element>& all, Element one) {
   return std::ranges::find(all, one) != all.end();
 }
 
-// What a block's forward steps make, and which of them must run again for its backward steps.
+// The values that the forward steps of a block make, and the steps that must run again before its backward steps.
 class Block {
  public:
   Block(const std::vector<Step>& steps, std::size_t backward, std::size_t storages, int block)

@@ -82,7 +82,7 @@ void Schedule::find_lifetimes() {
       const int last = segment_of[static_cast<std::size_t>(life.last)];
       life.sliced = s.images && first == last && !steps_[static_cast<std::size_t>(life.first)].whole;
       if (life.sliced) continue;
-      // Between the first slice's first step and the last slice's last one nothing else may lie there.
+      // From the first step of the first slice to the last step of the last slice, nothing else may use this memory.
       life.first = static_cast<int>(segments_[static_cast<std::size_t>(first)].begin);
       life.last = static_cast<int>(segments_[static_cast<std::size_t>(last)].end) - 1;
     }

@@ -6,7 +6,8 @@
 
 namespace ringtrain::cpu {
 
-// Where a part begins: what arrives goes into the first operation's input, whose gradient leaves.
+// The beginning of a part. Arriving data goes into the input of the first operation; the gradient of that input is
+// sent.
 template <class T>
 class SequenceInput {
  public:
@@ -25,7 +26,7 @@ class SequenceInput {
   const float* gradient_ = nullptr;
 };
 
-// Where a part ends: the last operation of its program.
+// The end of a part: the last operation of its program.
 template <class T>
 class SequenceOutput : public CpuOperation {
  public:

@@ -9,7 +9,7 @@ namespace ringtrain::cpu {
 
 namespace {
 
-// What an update works on.
+// The vectors of an update.
 struct Work {
   int threads;
   const Kernels& kernels;
@@ -25,13 +25,13 @@ struct Work {
 bool is_muons(const UpdateRange& range) {
   return range.direction >= 0;
 }
-// What `directions` has of a piece of a matrix of Muon's.
+// Returns the part of `directions` for a piece of one of Muon's matrices.
 float* directions_of(const Work& work, const RangePiece& piece) {
   const UpdateRange& range = work.ranges[piece.range];
   return work.directions + range.direction + (piece.begin - range.begin);
 }
 
-// What a state vector has of a piece.
+// Returns the part of a state vector for a piece.
 float* state_of(const Work& work, float* state, const RangePiece& piece) {
   if (state == nullptr) return nullptr;
   const UpdateRange& range = work.ranges[piece.range];
