@@ -1,4 +1,4 @@
-// Memory that the ranks of a node have in common.
+// Memory that the ranks of a node share.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace ringtrain {
 
-// `bytes` of zeros, made by the first rank of each node and mapped by the group's other ranks there; the node's memory,
-// not /dev/shm, is its limit. A rank that cannot map it gets as much of its own, and the node's first rank warns.
-// Collective over the group. Throws GroupFailed.
+// Returns `bytes` bytes of zeros. The first rank of each node makes them, and the group's other ranks on that node map
+// them. The size is limited by the node's memory, not by /dev/shm. A rank that cannot map them gets memory of its own,
+// and the node's first rank warns. Collective over the group. Throws GroupFailed.
 std::shared_ptr<SharedMemory> node_memory(const RankGroup& group, std::size_t bytes);
 
 }  // namespace ringtrain

@@ -9,8 +9,8 @@
 
 namespace ringtrain {
 
-// Rank 0 works; the others sleep until it is done; all return its exit code. Collective, after MPI_Init. An exception
-// of `work` leaves the others asleep: whoever catches it ends the job.
+// Rank 0 does the work, and the other ranks sleep until it has ended. All ranks return its exit code. Collective, after
+// MPI_Init. If `work` throws, the other ranks stay asleep, so the code that catches the exception must end the job.
 inline int on_rank_0(const std::function<int()>& work) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

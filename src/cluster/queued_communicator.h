@@ -1,6 +1,6 @@
-// What communicators of a device's vectors share, NCCL's and the one through host memory: the table of memory that they
-// gave, events that are used again, and sums under way in the order of starting. All that concerns host memory goes to
-// the ranks' own communicator.
+// The common part of the two communicators for vectors in device memory, NCCL's and the one through host memory. It has
+// the table of the memory that they allocated, events for reuse, and the unfinished sums in the order of their start.
+// Collectives on host memory go to the communicator of the ranks.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class QueuedCommunicator : public DeviceCommunicator {
       if (values.data() >= a.memory && values.data() + values.size() <= a.memory + a.count) return &a;
     return nullptr;
   }
-  // Out of the table; false: `memory` was not in it.
+  // Removes an entry from the table. Returns false if `memory` was not in it.
   bool take_out(const void* memory, Allocation& allocation) {
     const auto a = std::ranges::find_if(allocations_, [&](const Allocation& x) { return x.memory == memory; });
     if (a == allocations_.end()) return false;
@@ -63,10 +63,10 @@ class QueuedCommunicator : public DeviceCommunicator {
 
   // ---- Sums under way
 
-  // The number of the next one to be started: what its Pending is found by.
+  // The number of the next sum. Its Pending finds it by this number.
   std::int64_t next_number() const { return ended_ + std::ssize(running_); }
   bool ended(std::int64_t number) const { return number < ended_; }
-  // One that has not ended.
+  // Returns a sum that has not ended.
   Running& running(std::int64_t number) { return running_[static_cast<std::size_t>(number - ended_)]; }
   void end_first() {
     running_.pop_front();

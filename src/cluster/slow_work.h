@@ -1,6 +1,6 @@
-// Slow work of one rank that the other ranks wait for: writing or reading a large file. It runs in a thread of its own
-// and says when it has got further; while it does, the watchdogs of all ranks stay quiet. Where it stands still for the
-// watchdog's time-out, they fire on all ranks.
+// Slow work of one rank for which other ranks wait, such as writing or reading a large file. It runs in a thread of its
+// own and reports its progress. As long as it makes progress, the watchdogs of all ranks are content. Without progress
+// for the watchdog's time-out, they end the job.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ class SlowWork {
 
   // Calls finish() for the work before. `work` calls no MPI.
   void start(std::function<void(const Progress&)> work);
-  bool ended_within(double seconds);             // true where nothing was started, too
+  bool ended_within(double seconds);             // also true if nothing was started
   std::int64_t bytes() const { return bytes_; }  // of all progress so far
   bool failed() const { return failed_; }        // the next finish() throws. Never blocks
   void finish();                                 // waits for the end; throws what the work threw
@@ -43,8 +43,8 @@ class SlowWork {
   std::atomic<bool> failed_{false};
 };
 
-// Collective. `work`: of the one rank that works, null on all others. Returns when it has ended, in phase `checkpoint`
-// of this step; finish() then says how.
+// Waits for the work of one rank in phase `checkpoint` of this step; `work` is null on all other ranks. finish() then
+// tells how it ended. Collective.
 void wait_together(SlowWork* work, Communicator& communicator, Watchdog& watchdog, std::int64_t step);
 
 }  // namespace ringtrain

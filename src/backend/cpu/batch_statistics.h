@@ -1,7 +1,7 @@
-// Batch norm's per-channel side: statistics of each group of images, the coefficients that the kernels use, gradients
-// of gamma and beta. Sums are kept per image and block and added in a fixed order, so the bits do not depend on
-// threads. Where a group lies on several ranks, each brings the sums of its own images, and every rank adds them in the
-// order of the ranks: all have the same coefficients, bit for bit.
+// Batch norm's work per channel: the statistics of each group of images, the coefficients for the kernels, and the
+// gradients of gamma and beta. Sums are kept per image and block and added in a fixed order, so their bits do not
+// depend on the threads. If several ranks share a group, they exchange the sums of their images. Every rank adds them
+// in the order of the ranks, so that all have the same coefficients, bit for bit.
 #pragma once
 
 #include <span>
@@ -22,11 +22,12 @@ class BatchStatistics {
   const float* slope(std::int64_t image, std::int64_t block) const;
   const float* constant(std::int64_t image, std::int64_t block) const;
 
-  // The unit's sums lie at sums + (image x blocks + block) x 3 lanes: dz, and at `product` (1 or 2) dz (x - mean).
-  // Fills slope and constant, stores the gradients of gamma, beta and the statistics.
+  // The sums of a unit are at sums + (image x blocks + block) x 3 lanes: first dz, and at `product` (1 or 2) dz (x -
+  // mean). Fills slope and constant, and stores the gradients of gamma, beta and the statistics.
   void finish_backward(const double* sums, int product);
 
-  // In statistics mode: what the pass measured, into a vector that begins at element `begin` of the flat one.
+  // Called in statistics mode. Copies the measured statistics into a vector that begins at element `begin` of the flat
+  // one.
   void copy_statistics(std::span<float> to, std::int64_t begin) const;
 
   void set_weights(const float* flat);

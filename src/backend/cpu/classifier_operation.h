@@ -1,5 +1,5 @@
-// The dense layer at every position, followed by the softmax cross-entropy. The loss pass overwrites logits by their
-// gradient at once, so the scaled gradient is ready when the backward pass starts.
+// The dense layer at every position, followed by the softmax cross-entropy. The loss pass replaces logits by
+// their scaled gradient, which is then ready when the backward pass starts.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
-// One convolution of the graph through oneDNN: three primitives made once (forward, data gradient, weight gradient),
-// the weights in the layouts that these like best. Maps lie in blocks of `lanes` channels (nChw16c or nChw8c).
+// One convolution of the graph with oneDNN. It has three primitives, which are made once: forward, data gradient and
+// weight gradient. The weights have the layouts that these primitives prefer. Maps are stored in blocks of `lanes`
+// channels (nChw16c or nChw8c).
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ struct ConvolutionShape {
   std::int64_t in_height = 0, in_width = 0, out_height = 0, out_width = 0;
   std::int64_t kernel = 0, stride = 1, padding = 0;
   bool bias = false;
-  bool pixels = false;  // reads the image, in a plain layout: see pixel_stride()
-  bool bf16 = false;    // maps and weights; weight gradients are fp32 always
+  bool pixels = false;  // reads the image in a plain layout, see pixel_stride()
+  bool bf16 = false;    // type of maps and weights; weight gradients are always fp32
   int lanes = 16;
 };
 
@@ -25,7 +26,7 @@ class ConvolutionPrimitives {
  public:
   ConvolutionPrimitives(const ConvolutionShape& shape, bool training, int threads);
 
-  // How many images one call works on. Makes code: milliseconds each.
+  // Prepares calls for `images` images. oneDNN generates code, which takes milliseconds.
   void make_forward(std::int64_t images);
   void make_backward_data(std::int64_t images);
   void make_backward_weights(std::int64_t images);
@@ -34,29 +35,29 @@ class ConvolutionPrimitives {
   std::int64_t pixel_stride() const { return channels_last_ ? shape_.input : 1; }
   std::int64_t channel_stride() const { return channels_last_ ? 1 : shape_.in_height * shape_.in_width; }
 
-  // Images per call below which the weights' traffic shows.
+  // With fewer images per call, reading the weights takes a noticeable part of the time.
   std::int64_t least_images() const;
 
-  // Bytes, after make_*(): of the weights' own copy, and of the scratch that each primitive wants while it runs.
+  // Valid after make_*(): the bytes of the copy of the weights, and of the scratch memory of each primitive.
   std::int64_t weight_bytes() const;
   std::int64_t forward_scratch_bytes() const;
   std::int64_t data_scratch_bytes() const;
   std::int64_t weights_scratch_bytes() const;
   void bind(char* weights);
 
-  void set_weights(const float* weights, const float* bias);  // canonical [output, input, kernel, kernel]
+  void set_weights(const float* weights, const float* bias);  // in the canonical layout [output, input, kernel, kernel]
   void forward(const void* source, void* destination, char* scratch);
-  // Before the first backward_data() after new weights or in new scratch.
+  // Must be called before the first backward_data() after new weights or with new scratch memory.
   void prepare_data(char* scratch);
   void backward_data(const void* gradient, void* source_gradient, char* scratch);
-  // Sets or adds to the canonical gradients.
+  // Sets the gradients in the canonical layout, or adds to them.
   void backward_weights(const ImageKernels& kernels, const void* source, const void* gradient, char* scratch,
                         float* weights, float* bias, bool accumulate);
 
   // The implementation that oneDNN chose, such as "jit:avx512_core". `which`: 0 forward, 1 data gradient, 2 weight
   // gradient.
   std::string implementation(int which) const;
-  double flops(std::int64_t images) const;  // of one of the three
+  double flops(std::int64_t images) const;  // of one of the three primitives
 
  private:
   using Arguments = std::unordered_map<int, dnnl::memory>;
@@ -80,7 +81,7 @@ class ConvolutionPrimitives {
   dnnl::memory flat_, forward_weights_, data_weights_, bias_, own_gradient_, own_bias_gradient_, flat_gradient_;
   dnnl::memory forward_scratch_, data_scratch_, weights_scratch_;
   dnnl::reorder to_forward_, to_data_, store_, add_;
-  bool shared_weights_ = false;    // the data gradient likes the forward layout
+  bool shared_weights_ = false;    // the data gradient uses the forward layout too
   bool blocked_gradient_ = false;  // OIhw16i16o or OIhw8i8o, which an own kernel reads
 };
 

@@ -6,7 +6,7 @@
 
 namespace ringtrain::cpu {
 
-// The image's pixels, normalised, in the layout that the first convolution reads.
+// Normalises the pixels of the image and writes them in the layout of the first convolution.
 template <class T>
 class PixelOperation : public ImageOperation {
  public:
@@ -26,8 +26,8 @@ class PixelOperation : public ImageOperation {
 template <class T>
 class ConvolutionOperation : public ImageOperation {
  public:
-  // `behind_norm`: a batch norm's sums follow in the backward pass; the weight gradient waits for them, so that the
-  // slices run through.
+  // `behind_norm`: the sums of a batch norm follow in the backward pass. The weight gradient waits for them, so that
+  // the slices are not interrupted.
   ConvolutionOperation(const ImageContext& context, const Convolution& node, bool relu, bool pixels, bool behind_norm,
                        Feature* x, Feature* y);
   const ConvolutionPrimitives& primitives() const { return primitives_; }

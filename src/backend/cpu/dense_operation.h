@@ -6,7 +6,7 @@
 
 namespace ringtrain::cpu {
 
-// Output [images, output] in T; fp32 where the loss reads it.
+// The output is [images, output] in T, or in fp32 if the loss reads it.
 template <class T>
 class DenseOperation : public ImageOperation {
  public:
@@ -31,7 +31,7 @@ class DenseOperation : public ImageOperation {
   std::string name_;
 };
 
-// In place of a vector; the mask is a function of the sample's place in the global batch, as in nn/lstm_cell.h.
+// Works in place on a vector. The mask depends on the sample's place in the global batch, as in nn/lstm_cell.h.
 template <class T>
 class DropoutOperation : public ImageOperation {
  public:

@@ -1,4 +1,4 @@
-// Matrix products through oneDNN, one primitive per shape, made once. Compiles against oneDNN 2.6 and 3.x.
+// Matrix products with oneDNN. Each shape has a primitive that is made once. Compiles with oneDNN 2.6 and 3.x.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,27 @@ namespace ringtrain::cpu {
 struct GemmShape {
   std::int64_t m = 0, n = 0, k = 0;
   bool bf16 = false;          // type of A and B
-  bool a_transposed = false;  // A lies as [k, m]
-  bool b_transposed = false;  // B lies as [n, k]; not of a packed one
-  std::int64_t lda = 0;       // elements from row to row of what lies in memory
-  std::int64_t ldb = 0;       // 0: B is packed in the layout that oneDNN likes best, see pack()
+  bool a_transposed = false;  // A is stored as [k, m]
+  bool b_transposed = false;  // B is stored as [n, k]; not for a packed B
+  std::int64_t lda = 0;       // elements from row to row of the stored A
+  std::int64_t ldb = 0;       // 0: B is packed in the layout that oneDNN prefers, see pack()
   std::int64_t ldc = 0;
   bool accumulate = false;
 };
 
 class Gemm {
  public:
-  Gemm() = default;  // no product: needs no memory, cannot run
-  // `team`: threads inside one product. `callers`: how many threads may call run() at the same time.
+  Gemm() = default;  // an empty product, which needs no memory and cannot run
+  // `team` is the number of threads of one product. `callers` threads may call run() at the same time.
   Gemm(const GemmShape& shape, int team, int callers);
 
   std::int64_t packed_bytes() const;   // of B
   std::int64_t scratch_bytes() const;  // for all callers
-  // packed: packed_bytes(), or null when ldb is given; scratch: scratch_bytes(), 64-byte aligned. Returns scratch's
-  // end.
+  // `packed` has packed_bytes(), or is null if ldb is given. `scratch` has scratch_bytes() and is aligned to 64 bytes.
+  // Returns the end of the scratch memory.
   char* bind(void* packed, char* scratch);
-  // Fills the packed B from fp32 values at source[i * row_stride + j * column_stride], i < k, j < n; the same strides
-  // every time.
+  // Fills the packed B from fp32 values at source[i * row_stride + j * column_stride], i < k, j < n. The strides must
+  // be the same each time.
   void pack(const float* source, std::int64_t row_stride, std::int64_t column_stride);
 
   void run(int caller, const void* a, float* c) { run(caller, a, nullptr, c); }  // packed B

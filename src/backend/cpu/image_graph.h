@@ -1,4 +1,4 @@
-// A graph of an image model turned into operations: neighbours that can run as one are joined here.
+// Turns the graph of an image model into operations. Neighbours that can run as one operation are joined here.
 #pragma once
 
 #include <memory>
@@ -12,15 +12,15 @@ namespace ringtrain::cpu {
 
 struct ImageOperations {
   std::vector<std::unique_ptr<ImageOperation>> operations;  // in order of execution
-  std::vector<int> blocks;                                  // of the operations, where they are recomputed; else -1
+  std::vector<int> blocks;                                  // block of each operation if it is recomputed, otherwise -1
   std::vector<std::unique_ptr<BatchStatistics>> norms;
   std::vector<std::unique_ptr<Feature>> features;
-  const LossOperation* loss = nullptr;  // null: the model goes on in another part
+  const LossOperation* loss = nullptr;  // null: the loss is in another part of the model
   PartBytes bytes;
 };
 
-// Conv -> ReLU, norm -> ReLU and norm -> add (of a norm) -> ReLU become one operation each; every other order of these
-// nodes is compiled as it stands. Throws Error for what cannot be compiled.
+// Conv -> ReLU, norm -> ReLU and norm -> add (of a norm) -> ReLU become one operation each. In other orders, each node
+// becomes an operation of its own. Throws Error for graphs that cannot be compiled.
 template <class T>
 ImageOperations join_operations(const Graph& graph, const ImageContext& context);
 

@@ -1,5 +1,5 @@
-// Pixels, pooling, dense layers' edges and the loss of image models. Maps lie as [blocks][pixels][lanes] per image,
-// vectors plainly.
+// Kernels of image models for pixels, pooling, inputs and outputs of dense layers, and the loss. Maps are stored as
+// [blocks][pixels][lanes] per image, vectors as [channels].
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace ringtrain::cpu {
 
-// One image, u8 [pixels, channels], through a table of normalised values to where the first convolution wants them:
-// value of pixel p and channel c at p * pixel_stride + c * channel_stride.
+// Converts one image, u8 [pixels, channels], with a table of normalised values. The value of pixel p and channel c is
+// written at p * pixel_stride + c * channel_stride.
 template <class T>
 struct PixelRows {
   std::int64_t pixels, channels;
@@ -26,7 +26,7 @@ struct MaxPoolUnit {
   std::int64_t height, width, out_height, out_width, kernel, stride, padding;
   const T* x;
   T* y;
-  std::uint8_t* place;  // [out_height x out_width][lanes]: row x kernel + column within the window; null: not wanted
+  std::uint8_t* place;  // [out_height x out_width][lanes]: row x kernel + column within the window; null: not needed
   const T *d0, *d1;     // backward: gradients of y; d1 may be null
   T* dx;
 };
@@ -42,12 +42,12 @@ struct DenseRows {
   float* logits;  // the sum in single precision
 };
 
-// Columns [begin, end) of all rows: the gradient masked and converted, its column sums.
+// Masks and converts columns [begin, end) of the gradient of all rows, and sums each column.
 template <class T>
 struct DenseGradient {
   std::int64_t rows, columns, begin, end;
   const float* d;   // [rows, columns]
-  const T* values;  // gradient passes where they are positive; null: everywhere
+  const T* values;  // the gradient passes where they are positive; null: everywhere
   T* out;
   float* d_bias;  // [columns]
   bool accumulate;
@@ -84,8 +84,9 @@ struct ImageKernels {
   void (*dropout_bf16)(std::int64_t n, const BFloat16* from, const std::uint8_t* mask, float scale, BFloat16* to);
   // One block [places][lanes in][lanes out] of a weight gradient sets or adds to [lanes out][inputs][places].
   void (*store_weights)(std::int64_t inputs, std::int64_t places, const float* from, float* to, bool accumulate);
-  // Softmax cross-entropy of one row against (1 - smoothing) one-hot + smoothing / classes. `gradient` (null: not
-  // wanted; may be the logits) = scale x (softmax - that). target < 0: does not count, the gradient is 0.
+  // Softmax cross-entropy of one row against the distribution (1 - smoothing) one-hot + smoothing / classes. Sets
+  // `gradient` to scale x (softmax - distribution), unless it is null; it may be the logits. With target < 0 the row
+  // does not count, and the gradient is 0.
   ClassScore (*cross_entropy)(std::int64_t classes, const float* logits, std::int64_t target, double smoothing,
                               float scale, float* gradient);
 

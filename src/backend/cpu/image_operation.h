@@ -1,4 +1,4 @@
-// One operation of an image program: nodes of the graph that run as one. It adds its steps to the schedule.
+// An operation of an image program consists of nodes of the graph that run as one. It adds its steps to the schedule.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,16 @@
 
 namespace ringtrain::cpu {
 
-// A value of the graph and where it lies. Maps: [blocks][height x width][lanes] per image, channels beyond the last one
-// are zero. Vectors: [channels] per image; their gradients are fp32.
+// A value of the graph and its memory. Maps are [blocks][height x width][lanes] per image; channels beyond the last one
+// are zero. Vectors are [channels] per image, with gradients in fp32.
 struct Feature {
   FeatureShape shape;
   bool vector = false;
   bool read_again = false;  // a convolution needs it for its weight gradient
   int forward = -1;         // storage
-  int backward = -1;        // storage of the same values in the backward pass: another one where they are made again
-  // Written by the consumers' backward steps, one each; whoever made the feature reads them, and may overwrite them.
+  int backward = -1;        // storage of the same values in the backward pass; it differs if they are recomputed
+  // The backward step of each consumer writes one of these. The operation that made the feature reads and may overwrite
+  // them.
   std::vector<int> gradients = {};
 
   std::int64_t pixels() const { return shape.height * shape.width; }
@@ -35,7 +36,7 @@ struct ImagePass {
   LossSums sums = {};
   float* gradients = nullptr;
   bool accumulate = false;
-  std::function<void()> poll = {};  // as BackwardHooks::poll; empty in a forward pass
+  std::function<void()> poll = {};  // as in BackwardHooks; empty in a forward pass
 };
 
 struct ImageContext {
@@ -46,9 +47,9 @@ struct ImageContext {
   const ImageKernels* image = nullptr;
   ImagePass* pass = nullptr;
   bool training = true;
-  bool measures = true;    // batch norm normalises by statistics of the pass, not by running ones
+  bool measures = true;    // batch norm uses the statistics of the pass, not the running ones
   std::int64_t group = 0;  // images of this rank that batch norm normalises together
-  std::int64_t span = 1;   // ranks that a group lies on, each with so many
+  std::int64_t span = 1;   // ranks that share a group, each with `group` images
 
   std::int64_t lanes() const { return norm->lanes; }
   std::int64_t blocks(const Feature& f) const { return (f.shape.channels + lanes() - 1) / lanes(); }
@@ -64,7 +65,7 @@ class ImageOperation {
   virtual ~ImageOperation() = default;
   virtual void forward_steps() = 0;
   virtual void backward_steps() = 0;  // called in reverse order
-  virtual void bind() {}              // once memory is there
+  virtual void bind() {}              // called after the memory was allocated
   virtual void set_weights(const float*) {}
 };
 

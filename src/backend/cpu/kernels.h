@@ -1,5 +1,5 @@
-// The CPU backend's own element-wise kernels: everything in a step that is not a matrix product. kernels.cpp is
-// compiled once per instruction set; a table of pointers is chosen at run time.
+// The CPU backend's own element-wise kernels, for everything in a step that is not a matrix product. kernels.cpp is
+// compiled once per instruction set. A table of pointers is chosen at run time.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ struct LstmBackward {
 };
 
 struct DropoutMask {
-  std::uint64_t key;  // with the four places it names every random bit, see nn/lstm_cell.h
+  std::uint64_t key;  // decides, with the four places, every random bit; see nn/lstm_cell.h
   std::int64_t step, layer, first_row, time;
   std::uint32_t threshold;  // of 65536: dropped below
 };
@@ -60,8 +60,8 @@ struct CrossEntropySums {
   std::int64_t correct, targets;
 };
 
-// Softmax, loss and its gradient, in place: `width` >= classes columns (a multiple of 16), those beyond hold bias
-// -1e30.
+// Softmax, loss and its gradient, in place. There are `width` >= classes columns (a multiple of 16). The bias of the
+// additional columns is -1e30.
 template <class T>
 struct CrossEntropyRows {
   std::int64_t rows, classes, width;

@@ -1,13 +1,14 @@
 // An LSTM layer, followed by dropout.
 //
-// Forward, per block of rows and per time step: one matrix product [x_t | h_t-1] [W_ih | W_hh]^T, then one pass over
-// its result (gates, cell, dropout) that writes h into the next time step's and the next layer's input. Backward: one
-// pass (gates' gradient, in place of the gates), then one product with [W_ih | W_hh] that gives the gradients of x_t
-// and h_t-1 together. The weights' gradient is one product over all positions of the micro-batch. A one-hot input is no
-// product: forward adds a row of W_ih^T per symbol, backward sums gradient rows by symbol.
+// The forward pass works on a block of rows and a time step at a time. It computes the matrix product [x_t | h_t-1]
+// [W_ih | W_hh]^T, and then gates, cell and dropout in one pass over its result. That pass writes h into the inputs of
+// the next time step and of the next layer. The backward pass computes the gradients of the gates, in place of the
+// gates, and then one product with [W_ih | W_hh] for the gradients of x_t and h_t-1 together. The gradient of the
+// weights is one product over all positions of the micro-batch. A one-hot input needs no product: the forward pass adds
+// a row of W_ih^T per symbol, and the backward pass sums gradient rows by symbol.
 //
-// A recomputed layer keeps [x | h] and the first c. Gates, cells and masks are made again in the backward pass, block
-// by block of rows, from the same products.
+// A recomputed layer keeps [x | h] and the first c. The backward pass computes gates, cells and masks again from the
+// same products, one block of rows after the other.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@
 
 namespace ringtrain::cpu {
 
-// The input's port is made by the layer (it owns [x | h]); `output` is where h goes.
+// The layer makes the port of its input, because it owns [x | h]. h is written to `output`.
 template <class T>
 class LstmOperation : public CpuOperation {
  public:
@@ -26,7 +27,7 @@ class LstmOperation : public CpuOperation {
 
   Port input_port() const;  // after plan()
   void set_output(const Port& output);
-  // `index`-th of `count` LSTM layers: where its part of the carried state lies.
+  // Sets the place of its part of the carried state: the layer is number `index` of `count` LSTM layers.
   void set_state_place(std::int64_t index, std::int64_t count);
 
   void plan(ArenaPlan& arena, int forward, int backward) override;

@@ -1,4 +1,4 @@
-// A graph of LSTM layers compiled for the CPU: operations in order, one arena.
+// Compiles a graph of LSTM layers for the CPU, to operations in order that share one arena.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,9 @@ namespace ringtrain::cpu {
 std::unique_ptr<Program> compile_lstm_program(const Graph& graph, std::int64_t micro_batch, Precision precision,
                                               PassMode mode, int threads, Isa isa, MemoryCount count, int slots = 1);
 
-// Blocks for `rows` rows: at most 64 rows each (measured: products of 32 rows and more run at full speed, and a block's
-// gates stay in the second-level cache), as many for every thread.
+// Divides `rows` rows into blocks of at most 64 rows, with the same number of blocks for every thread. Measurements
+// show that products of 32 or more rows run at full speed, and that the gates of such a block stay in the second-level
+// cache.
 RowBlocks row_blocks(std::int64_t rows, std::int64_t sequence, int threads);
 
 }  // namespace ringtrain::cpu

@@ -1,4 +1,4 @@
-// Zeroed memory straight from the operating system, on huge pages where they are to be had, counted.
+// Zeroed memory from the operating system, on huge pages if there are any. Its bytes are counted.
 #pragma once
 
 #include <cstdint>
@@ -6,13 +6,13 @@
 
 namespace ringtrain::cpu {
 
-// Bytes that live buffers hold; shared by a backend and all it has given out.
+// Counts the bytes of all living buffers. A backend shares it with the buffers that it has made.
 using MemoryCount = std::shared_ptr<std::int64_t>;
 
 class Memory {
  public:
   Memory() = default;
-  Memory(std::int64_t bytes, MemoryCount count);  // throws Error when the system has not that much
+  Memory(std::int64_t bytes, MemoryCount count);  // throws Error if the system has too little memory
   Memory(Memory&& other) noexcept { swap(other); }
   Memory& operator=(Memory&& other) noexcept {
     swap(other);

@@ -1,5 +1,5 @@
-// Batch norm, ReLU and the residual addition over blocked activations, each in as few passes as the mathematics
-// allows. A call works on one unit: the pixels of one image and one block of `lanes` channels, [pixels][lanes].
+// Kernels for batch norm, ReLU and the residual addition over blocked activations, with as few passes as possible. A
+// call works on one unit: the pixels of one image and one block of `lanes` channels, [pixels][lanes].
 #pragma once
 
 #include <cstdint>
