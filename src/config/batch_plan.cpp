@@ -22,7 +22,7 @@ std::vector<std::int64_t> divisors(std::int64_t number) {
   return small;
 }
 
-// How far apart two positive numbers are, as a ratio of at least 1.
+// The ratio of the larger to the smaller of two positive numbers.
 double ratio(std::int64_t a, std::int64_t b) {
   return static_cast<double>(std::max(a, b)) / static_cast<double>(std::min(a, b));
 }
@@ -33,7 +33,8 @@ std::int64_t nearest_divisor(std::int64_t number, std::int64_t wanted) {
                            [wanted](std::int64_t a, std::int64_t b) { return ratio(a, wanted) < ratio(b, wanted); });
 }
 
-// "1, 4, 16": the eight of `numbers`, in increasing order and not empty, that are nearest to `wanted`, and 1.
+// Returns 1 and the eight of `numbers` that are nearest to `wanted`, as text: "1, 4, 16". `numbers` is in increasing
+// order and not empty.
 std::string nearest_of(std::vector<std::int64_t> numbers, std::int64_t wanted) {
   constexpr std::size_t most = 8;
   std::stable_sort(numbers.begin(), numbers.end(),
@@ -66,10 +67,10 @@ std::vector<std::int64_t> possible_ranks(std::int64_t workers, std::int64_t work
 struct CommonRows {
   std::int64_t rows = 0;       // the greatest common divisor of the rows of a rank
   std::int64_t span = 1;       // ranks that share a worker
-  std::string of_every_batch;  // for messages; "" where the batch never changes
+  std::string of_every_batch;  // for messages; "" if the batch never changes
 };
 
-// Throws Error where a batch of the run cannot be divided among the ranks.
+// Throws Error if a batch of the run cannot be divided among the ranks.
 CommonRows common_rows(const BatchConfig& batch, std::int64_t ranks, bool may_share, std::int64_t small_batch) {
   const std::vector<std::int64_t> batches = batches_on_course(batch);
   const std::int64_t all = common_batch(batch);

@@ -1,4 +1,4 @@
-// How the global batch is divided into virtual workers, ranks and micro-batches. Only this file does batch arithmetic.
+// Divides the global batch into virtual workers, ranks and micro-batches. Only this file does batch arithmetic.
 //   global = workers x worker = ranks x accumulation x micro_batch
 // In a model with batch norm there may be more ranks than whole workers can be given to. A team of ranks then shares
 // each worker. The team's size (span) is a power of two. The team processes one worker in each pass, and every member

@@ -232,7 +232,7 @@ std::optional<Contradiction> adascale_contradiction(const Experiment& e) {
                          cat("optimizer.adascale is true and ", state("learning_rate.schedule", e),
                              " but stop.epochs is 0, expected the schedule's length in stop.epochs: stop.steps counts "
                              "updates")};
-  if (e.learning_rate.base_batch == e.batch.global) return std::nullopt;  // its gain is 1
+  if (e.learning_rate.base_batch == e.batch.global) return std::nullopt;  // AdaScale's gain is then 1
   if (e.noise.every_steps != 1) return against("noise.every_steps", "1: each step's gain follows from its gradients");
   if (e.noise.small_batch == 0)
     return against("noise.small_batch", "the batch whose gradients the gain is measured from");

@@ -13,9 +13,9 @@ bool leaves_the_ring(const ParallelConfig& parallel) {
 
 bool decides_what_is_learned(const Field& field, const Experiment& e) {
   if (section_of(field.key) == "branch" && e.branch.from.empty())
-    return false;  // the ids of runs that begin by themselves
+    return false;  // the id of a run that is no branch does not depend on these keys
   if (section_of(field.key) == "parallel" && !leaves_the_ring(e.parallel))
-    return false;  // the same updates within rounding, whoever makes them
+    return false;  // all these kinds make the same updates, up to rounding
   if (!field.how_it_runs_) return true;
   const bool follows = e.batch.follow_noise > 0;
   if (field.key == "noise.small_batch") return follows || e.optimizer.adascale;

@@ -1,4 +1,4 @@
-// The known key that a user probably meant.
+// Finds the known key that a user probably meant.
 #include <algorithm>
 
 #include "base/error.h"

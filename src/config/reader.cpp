@@ -72,7 +72,7 @@ std::string found(const Value& value) {
 
 bool parse_integer(std::string_view text, auto& value) {
   const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
-  if (digits.size() > 1 && digits[0] == '0') return false;  // octal in YAML 1.1: ambiguous
+  if (digits.size() > 1 && digits[0] == '0') return false;  // refused, because YAML 1.1 reads it as octal
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
 }

@@ -72,8 +72,8 @@ std::string_view leaf_of(std::string_view key);
 // The sections in the order of the file.
 const std::vector<std::string_view>& sections();
 
-// "; did you mean 'learning_rate.base'?" for an unknown key, "" when no known key is near. `is_map`: the unknown key
-// has keys below it, so that only a section can be meant.
+// Returns "; did you mean 'learning_rate.base'?" for an unknown key, and "" if no known key is near. `is_map` says that
+// the unknown key has keys below it. Then only a section can be meant.
 std::string nearest_key(std::string_view key, bool is_map);
 
 bool is_list(const Field& field);
@@ -84,7 +84,8 @@ std::string expected(const Field& field);
 // The field's value as an experiment file has it: 0.001, true, [30, 60, 80], [norm, bias], "".
 std::string value_text(const Field& field, const Experiment& experiment);
 
-// Whether the field has an effect. False: it belongs to a word of another key that has another value here.
+// Whether the field has an effect. It has none if it belongs to one value of another key, and that key has another
+// value here.
 bool has_effect(const Field& field, const Experiment& experiment);
 
 // The text of to_yaml (reader.h) without the keys that have no effect. Its last line, a comment, says how many there are.

@@ -8,12 +8,12 @@
 
 namespace ringtrain {
 
-// `kind`: what the file is, for messages: "experiment".
+// Reads the file. Messages call it by `kind`, for example "experiment".
 std::string read_yaml_text(const std::string& path, const std::string& kind);
 // The result is not null, but need not be a map.
 YAML::Node load_yaml_document(const std::string& yaml, const std::string& path, const std::string& kind);
 
-// "exp.yaml:3:11: " from lines and columns that count from 0; a mark of nothing is the file's start.
+// Returns "exp.yaml:3:11: ". The mark counts from 0, the text from 1. A null mark stands for the file's start.
 std::string yaml_place(const std::string& path, const YAML::Mark& mark);
 
 }  // namespace ringtrain

@@ -20,7 +20,7 @@ class ArrivalOrder : public UpdateOrder {
   void asks(int worker) override { idle_.push_back(worker); }
   void delivers(int worker) override { arrived_.push_back(worker); }
 
-  // At least one update lies between two meetings.
+  // The ranks meet after at least one more update, because at least one update lies between two meetings.
   void meet_soon() override {
     const std::int64_t end = std::max(granted_end_, applied_ + 1);
     if (meeting_ < 0 || end < meeting_) meeting_ = end;
@@ -35,7 +35,7 @@ class ArrivalOrder : public UpdateOrder {
       return ServerAction{.kind = ServerAction::Kind::apply, .update = update, .meets = applied_ == meeting_};
     }
     if (!arrived_.empty()) return take();
-    if (applied_ == meeting_)  // where all workers have said that they wait
+    if (applied_ == meeting_)  // the ranks meet when all workers wait
       return idle_.size() == workers_.size() ? std::optional(meet()) : std::nullopt;
     for (auto worker = idle_.begin(); worker != idle_.end(); ++worker)
       if (may_start(*worker))
@@ -46,7 +46,7 @@ class ArrivalOrder : public UpdateOrder {
  private:
   struct Worker {
     std::int64_t started = 0, finished = 0;  // steps of this worker
-    std::int64_t update = -1, version = 0;   // that it computes
+    std::int64_t update = -1, version = 0;   // the worker computes this update from these weights
     std::int64_t hint = -1;                  // an update that is kept for it; another worker takes it if none is left
   };
   Worker& of(int worker) { return workers_[static_cast<std::size_t>(worker)]; }
@@ -65,7 +65,7 @@ class ArrivalOrder : public UpdateOrder {
             .staleness = applied_ - worker.version};
   }
 
-  // Updates that were kept for workers after the meeting's end are free again.
+  // Updates that were kept for workers, but lie after the meeting, can be granted to any worker again.
   ServerAction meet() {
     fresh_ = granted_end_ = applied_;
     meeting_ = -1;
@@ -80,7 +80,7 @@ class ArrivalOrder : public UpdateOrder {
     return std::ranges::all_of(workers_, [&](const Worker& other) { return other.finished >= others; });
   }
 
-  // The next of the run's order that nobody has, before the meeting.
+  // Returns the next update of the run's order that no worker has. Returns nothing if it lies after the meeting.
   std::optional<std::int64_t> take_fresh() {
     if (meeting_ >= 0 && fresh_ >= meeting_) return std::nullopt;
     const std::int64_t update = fresh_++;
@@ -123,7 +123,7 @@ class ArrivalOrder : public UpdateOrder {
   std::int64_t applied_;
   std::int64_t fresh_;         // updates before this are granted or kept for a worker
   std::int64_t granted_end_;   // updates from here on are not granted
-  std::int64_t meeting_ = -1;  // the next one's K; -1: not known yet
+  std::int64_t meeting_ = -1;  // updates at the next meeting; -1: not known yet
   bool took_ = false;
 };
 

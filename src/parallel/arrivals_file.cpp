@@ -19,7 +19,7 @@ std::string line_of(const Arrival& a) {
   return cat(a.step, ",", a.update, ",", a.worker, ",", a.version, ",", a.staleness(), "\n");
 }
 
-// Nothing where the line is none, or its numbers do not fit together.
+// Returns nothing if the line has another form or its numbers contradict each other.
 std::optional<Arrival> arrival_of(std::string_view line) {
   std::array<std::int64_t, 5> numbers{};
   for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -45,7 +45,7 @@ std::vector<Arrival> read_arrivals(const std::string& path, std::int64_t after_s
   if (line != header) throw Error(cat(path, " begins with ", shown(line), ", expected '", header, "'"), hint);
   std::vector<Arrival> arrivals;
   for (std::int64_t number = 2; std::getline(in, line); ++number) {
-    if (in.eof()) break;  // the mark of a kill: a line without its end
+    if (in.eof()) break;  // a kill has cut the line off
     const auto arrival = arrival_of(line);
     if (!arrival)
       throw Error(cat(path, ", line ", number, " is ", shown(line), ", expected five whole numbers: ", header), hint);

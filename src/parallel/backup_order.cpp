@@ -23,7 +23,7 @@ class BackupOrder : public UpdateOrder {
     if (taken_ == needed_) return apply();
     if (!arrived_.empty()) return take_or_drop();
     if (meets_now_) {
-      if (idle_.size() < steps_.size()) return std::nullopt;  // late ones are still computing
+      if (idle_.size() < steps_.size()) return std::nullopt;  // some workers are still computing
       meets_now_ = false;
       idle_.clear();
       return ServerAction{.kind = ServerAction::Kind::meet, .update = step_};
@@ -69,7 +69,7 @@ class BackupOrder : public UpdateOrder {
 
   const std::int64_t needed_;
   const MeetsAfter meets_;
-  std::vector<std::int64_t> steps_;  // the newest that each worker was granted
+  std::vector<std::int64_t> steps_;  // the newest step that each worker was granted
   std::deque<int> idle_, arrived_;
   std::int64_t step_;  // updates in the weights
   std::int64_t taken_ = 0, dropped_ = 0;

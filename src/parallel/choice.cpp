@@ -1,4 +1,4 @@
-// The one place that chooses how ranks put their work together.
+// Chooses the Synchronizer that an experiment asks for. No other file makes this choice.
 #include "base/error.h"
 #include "parallel/stage_synchronizer.h"
 #include "parallel/synchronizer.h"

@@ -33,7 +33,7 @@ void OwnedSums::start_bucket(std::int64_t begin, std::int64_t end, const BeforeS
   if (trained_end < end) pending.push_back(communicator_.start_sum(part(gradients_, trained_end, end)));
 }
 
-// A device orders the sums before whatever it is given next. In host memory they go on until agree().
+// On a device, the sums are queued before all later work. In host memory they continue until agree().
 void OwnedSums::finish() {
   reducer_.ready(std::ssize(gradients_));
   if (on_device_) {
@@ -64,7 +64,7 @@ void OwnedSums::share(Vector& weights) {
   waited_seconds_ += now_seconds() - begin;
 }
 
-// In host memory on every machine.
+// Every owner sends its elements to all ranks. `values` is in host memory, also on a machine with devices.
 void OwnedSums::gather(std::span<float> values, std::int64_t begin) {
   for (const auto& [elements, rank] : owners_) {
     const std::int64_t from = std::max(begin, elements.begin), to = std::min(begin + std::ssize(values), elements.end);

@@ -151,7 +151,8 @@ void ParameterServer::take(const ServerOrder& order) {
   taken_.count += 1;
 }
 
-// A gradient that is divided by its own targets counts as often as it has targets.
+// Adds a gradient to the combination. A gradient that was divided by its number of targets is weighted with that
+// number.
 void ParameterServer::combine(double weight, bool first) {
   const auto factor = static_cast<float>(weight);
   for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank())) {
@@ -193,8 +194,8 @@ ServerOrder ServedWorker::note(const WorkerNote& note) {
   return order;
 }
 
-// False: the server has died. What has come of its weights are those of the range's other holder: of the same version,
-// in the same places.
+// Returns false if the server has died. Any of its weights that have arrived are valid: the other holder of the range
+// sends weights of the same version to the same places.
 bool ServedWorker::pull(int server) {
   for (const ElementRange& range : ranks_.pulled_from(server))
     if (!ranks_.mailbox().receive(server, weights_tag, std::as_writable_bytes(piece(weights_, range)))) return false;

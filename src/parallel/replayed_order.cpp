@@ -13,7 +13,8 @@ constexpr const char* hint =
     "and checkpoints";
 
 void check(const std::vector<Arrival>& arrivals, int workers, std::int64_t begin) {
-  std::vector<std::int64_t> free_at(static_cast<std::size_t>(workers), begin);  // updates with the worker's last one
+  std::vector<std::int64_t> free_at(static_cast<std::size_t>(workers),
+                                    begin);  // the step of each worker's last arrival
   std::set<std::int64_t> seen;
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
     const Arrival& a = arrivals[i];
@@ -78,7 +79,7 @@ class ReplayedOrder : public UpdateOrder {
   State& of(std::int64_t worker) { return states_[static_cast<std::size_t>(worker)]; }
   std::int64_t version(std::size_t grant) const { return arrivals_[grants_[grant]].version; }
 
-  // In the order of the pulls, and what each worker computes next.
+  // Finds the order of the grants, which is the order of the pulls, and the update that each worker computes next.
   void find_grants() {
     grants_.resize(arrivals_.size());
     for (std::size_t i = 0; i < grants_.size(); ++i) grants_[i] = i;
@@ -87,7 +88,8 @@ class ReplayedOrder : public UpdateOrder {
     std::vector<std::int64_t> next(states_.size(), -1);
     for (std::size_t i = arrivals_.size(); i-- > 0;)
       hints_[i] = std::exchange(next[static_cast<std::size_t>(arrivals_[i].worker)], arrivals_[i].update);
-    // The steps after which exactly the updates before them are applied, and none is under way.
+    // clean_[n] says that the ranks can meet after n arrivals: exactly the updates before begin_ + n are applied, and
+    // no worker computes one.
     clean_.resize(arrivals_.size() + 1);
     std::int64_t largest = begin_ - 1;
     std::vector<bool> pulled_before(arrivals_.size() + 1, false);
@@ -132,7 +134,7 @@ class ReplayedOrder : public UpdateOrder {
   std::int64_t applied_;
   const std::vector<Arrival> arrivals_;
   std::vector<std::size_t> grants_;  // places in arrivals_
-  std::vector<std::int64_t> hints_;  // of each arrival, what its worker computes after it
+  std::vector<std::int64_t> hints_;  // for each arrival, the update that its worker computes next
   std::vector<bool> clean_;          // by the number of applied arrivals
   std::vector<State> states_;
   std::size_t granted_ = 0;

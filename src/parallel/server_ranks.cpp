@@ -41,7 +41,7 @@ std::vector<ElementRange> ServerRanks::pulled_from(int server) const {
   return with_statistics(range_of(server), server % ranges_ == 0);
 }
 
-// Server 0 adds in the order of the ranges, and tells all.
+// Server 0 adds the values in the order of the ranges and sends the sum to all servers.
 void ServerRanks::sum(std::span<double> values) {
   if (mailbox_->rank() != 0) {
     mailbox_->send(0, server_sum_tag, std::as_bytes(values));
@@ -53,7 +53,7 @@ void ServerRanks::sum(std::span<double> values) {
     for (const int server : holders(range))
       if (server != 0 && !mailbox_->receive(server, server_sum_tag, std::as_writable_bytes(std::span(theirs))))
         check_deaths();
-    if (range == 0) continue;  // its own
+    if (range == 0) continue;  // server 0 has its own values
     for (std::size_t i = 0; i < values.size(); ++i) values[i] += theirs[i];
   }
   for (int server = 1; server < servers(); ++server) mailbox_->send(server, server_sum_tag, std::as_bytes(values));

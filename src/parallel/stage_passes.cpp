@@ -8,7 +8,7 @@
 namespace ringtrain {
 namespace {
 
-// Two buffers for messages of one length; none where the length is 0.
+// Two buffers for messages of one length. There are none if the length is 0.
 class Buffers {
  public:
   Buffers(Links& links, std::int64_t bytes) : links_(links), bytes_(static_cast<std::size_t>(bytes)) {
@@ -41,7 +41,7 @@ class Arrivals {
     left_ = count;
     post();
   }
-  // Waits for the next one; its bytes stay until the one after the next is taken.
+  // Waits for the next message. The returned bytes stay valid until the next call.
   const std::byte* take() {
     if (buffers_.empty()) return nullptr;
     std::exchange(message_, nullptr)->finish();

@@ -18,7 +18,7 @@ class StageSynchronizer : public Synchronizer {
   void begin(BeforeBucket before) override { reducer_.begin(std::move(before)); }
   void ready(std::int64_t watermark) override { reducer_.ready(watermark); }
   void poll() override { reducer_.poll(); }
-  // A device orders the sums before whatever it is given next. In host memory they go on until agree().
+  // On a device, the sums are queued before all later work. In host memory they continue until agree().
   void finish() override {
     reducer_.ready(elements_);
     if (on_device_)

@@ -72,7 +72,7 @@ void BranchTrials::read_run(const Entry& entry) {
   const std::string given = entry.node.IsScalar() ? entry.node.Scalar() : "";
   if (given.empty()) refuse(entry, "the folder of a run, as results/names/parent");
   const std::string beside = (fs::path(path_).parent_path() / given).lexically_normal().string();
-  std::error_code too_long;  // for a file's name: as if it were not there
+  std::error_code too_long;  // a path that is too long counts as missing
   run_ = fs::is_directory(beside, too_long) ? beside : given;
   while (run_.size() > 1 && run_.back() == '/') run_.pop_back();
   is_there_ = fs::exists(experiment(), too_long);

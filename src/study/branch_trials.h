@@ -18,13 +18,14 @@ class BranchTrials {
   // names file, line and column.
   BranchTrials(const Entry& branch, const std::string& path);
 
-  void expect_run() const;                     // throws Error where the run is not there
+  void expect_run() const;                     // throws Error if the run does not exist
   std::string experiment() const;              // the run's own experiment.yaml
-  std::vector<std::string> overrides() const;  // of that file, which name the run's folder
+  std::vector<std::string> overrides() const;  // for that file; they clear keys that belong to the old run only
 
-  // "at": one case for each point and batch, called 2_x4 or 500steps_x4, with the keys branch.*. The rate's factor is k
-  // for SGD and LARS, sqrt k for the others, unless the study says. Throws Error where the run is there, but kept no
-  // checkpoint at a point.
+  // The axis "at" has one case for each point and batch, for example 2_x4 or 500steps_x4. A case sets the keys
+  // branch.*. For a batch that is k times as large, the rate's factor is k with SGD and LARS and sqrt k with other
+  // optimizers. The study's key rate overrides this choice. Throws Error if the run exists but has no checkpoint at a
+  // point.
   Axis axis(const Experiment& experiment) const;
 
  private:
@@ -39,7 +40,7 @@ class BranchTrials {
   std::string path_, run_, run_place_;
   bool is_there_ = false;
   std::vector<Point> points_;
-  std::vector<std::pair<std::string, double>> factors_;  // as they are written, "x4"
+  std::vector<std::pair<std::string, double>> factors_;  // text and value: "x4", 4
   Setting samples_;
   std::string rate_, place_;
 };

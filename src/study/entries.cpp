@@ -15,7 +15,7 @@ std::string found(const YAML::Node& node) {
   return node.IsNull() ? "has no value" : node.IsMap() ? "is a map" : "is a list";
 }
 
-// Lists within lists within a list are no value of any key.
+// Throws Error for lists that are nested more than two deep, because no key has such a value.
 std::string text_of(const YAML::Node& node, const Entry& entry, int depth) {
   if (node.IsScalar()) return node.Scalar();
   if (!node.IsSequence() || depth == 2) refuse({entry.key, node, entry.key_place, entry.place}, "a value of this key");

@@ -14,14 +14,16 @@ namespace ringtrain {
 struct Entry {
   std::string key;
   YAML::Node node;
-  std::string key_place, place;  // of the key; of its value, or of the key where there is none: "study.yaml:7:3: "
+  // The place of the key, and the place of its value: "study.yaml:7:3: ". A key without a value has its own place
+  // twice.
+  std::string key_place, place;
 };
 
 // Throws Error: "study.yaml:7:11: repeat is 'many', expected ...".
 [[noreturn]] void refuse(const Entry& entry, const std::string& expected, const std::string& hint = "");
 
-// Returns the entries of a map, in which each key occurs once. `what` and `example` are for the message if it is no
-// map.
+// Returns the entries of a map. Throws Error if the node is not a map or if a key occurs twice. The message contains
+// `what` and `example`.
 std::vector<Entry> entries(const YAML::Node& map, const std::string& path, const std::string& what,
                            std::string_view example);
 
@@ -29,7 +31,7 @@ double number_of(const Entry& entry, double low, double high, const std::string&
 std::int64_t integer_of(const Entry& entry, double low, double high);
 std::string word_of(const Entry& entry, std::initializer_list<std::string_view> words);
 
-// A value as an override writes it: "0.1", "[30, 60]".
+// The text of a value, as an override has it: "0.1", "[30, 60]".
 std::string override_text(const YAML::Node& node, const Entry& entry);
 
 }  // namespace ringtrain

@@ -37,7 +37,7 @@ std::optional<MeasuredRun> measured_run(const fs::path& folder) {
   } catch (const nlohmann::json::exception&) {
   } catch (const Error&) {
   }
-  return std::nullopt;  // running, killed, or of another version
+  return std::nullopt;  // the run is not finished, or its files have another form
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ std::optional<ExpectedTime> TimeExpectation::of(const Trial& trial, const TrialP
     const ForecastRow row = forecast.row(Scaling::strong, Topology::flat, static_cast<int>(trial.ranks));
     return ExpectedTime{row.step.total() * static_cast<double>(plan.steps), "preflight"};
   } catch (const Error&) {
-    return std::nullopt;  // of another model, or one rank measured and several asked for
+    return std::nullopt;  // another model was measured, or only one rank and no link
   }
 }
 

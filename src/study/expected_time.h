@@ -10,7 +10,7 @@
 
 namespace ringtrain {
 
-// How fast a run of these ranks and this batch was, evaluations and checkpoints included.
+// The measured speed of a run. The time includes evaluations and checkpoints.
 struct MeasuredRun {
   std::string trial, model;  // model_keys()
   std::int64_t ranks = 1, global_batch = 0;
@@ -30,9 +30,9 @@ class TimeExpectation {
   TimeExpectation(std::vector<MeasuredRun> runs, std::vector<Preflight> preflight)
       : runs_(std::move(runs)), preflight_(std::move(preflight)) {}
 
-  // From the run with the same model and ranks whose batch is nearest (as a ratio), or else from the preflight files
-  // (steps alone: without evaluations and checkpoints). Nothing where neither says anything, or the trial has no count
-  // of steps.
+  // Uses the run with the same model and number of ranks whose batch is nearest in ratio. Without such a run, it uses
+  // the preflight files, whose prediction does not include evaluations and checkpoints. Returns nothing if neither
+  // gives a time or if the trial's number of steps is not known.
   std::optional<ExpectedTime> of(const Trial& trial, const TrialPlan& plan) const;
 
  private:

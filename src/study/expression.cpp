@@ -12,11 +12,11 @@
 namespace ringtrain {
 namespace {
 
-constexpr int most_nested = 100;  // parentheses and signs: the parser calls itself for each
+constexpr int most_nested = 100;  // parentheses and signs; the parser calls itself for each of them
 
 struct Function {
   std::string_view name;
-  double (*of)(double);  // null: of two or more values
+  double (*of)(double);  // null for functions of two or more values
 };
 constexpr std::array<Function, 11> functions = {{{"sqrt", [](double x) { return std::sqrt(x); }},
                                                  {"abs", [](double x) { return std::abs(x); }},
@@ -70,7 +70,7 @@ std::string TextPlace::prefix(std::size_t offset) const {
   return cat(path, ":", line, ":", column + static_cast<int>(offset), ": ");
 }
 
-// Recursive descent over one text.
+// A recursive descent parser for one text.
 class ExpressionParser {
  public:
   ExpressionParser(std::string_view text, const TextPlace& place) : text_(text), place_(place) { skip_blanks(); }
@@ -86,7 +86,7 @@ class ExpressionParser {
     return std::move(expression_);
   }
 
-  // Takes one of =, <, <=, >, >=; "" where none stands.
+  // Takes one of =, <, <=, >, >= from the text. Returns "" if the text continues with something else.
   std::string comparison_sign() {
     for (const std::string_view sign : {"<=", ">=", "=", "<", ">"})
       if (text_.substr(at_).starts_with(sign)) {

@@ -18,7 +18,8 @@
 
 namespace ringtrain {
 
-// The line and column of a text in its file, from 1. Places inside the text are found by adding to the column.
+// The line and column of a text in its file, both from 1. A place inside the text has the same line and a larger
+// column.
 struct TextPlace {
   std::string path;
   int line = 1, column = 1;
@@ -33,14 +34,14 @@ class Expression {
     std::size_t offset = 0;
   };
 
-  // Throws Error that names file, line and column of what is wrong.
+  // Throws Error with the file, line and column of a mistake.
   static Expression parse(std::string_view text, const TextPlace& place);
 
   const std::string& text() const { return text_; }
   const TextPlace& place() const { return place_; }
   const std::vector<Name>& names() const { return names_; }  // in the order of the text
 
-  // `value_of` gives each name's value, and may throw. Throws Error where a result is not finite: 1 / 0, sqrt(-1).
+  // `value_of` gives each name's value, and may throw. Throws Error if a result is not finite, as in 1 / 0 or sqrt(-1).
   double evaluate(const std::function<double(const Name&)>& value_of) const;
 
  private:
@@ -64,7 +65,7 @@ struct Comparison {
   std::string op;  // = < <= > >=
 
   static Comparison parse(std::string_view text, const TextPlace& place);
-  // Equality up to rounding: 1e-9 of the larger side.
+  // Two sides count as equal if they differ by at most 1e-9 of the larger one.
   bool holds(const std::function<double(const Expression::Name&)>& value_of) const;
   std::string text() const;
 };

@@ -10,9 +10,9 @@
 namespace ringtrain {
 
 struct HalvingBudget {
-  std::int64_t samples = 0;  // of a trial that is never left behind: the length of its learning-rate schedule, too
+  std::int64_t samples = 0;  // of a trial that reaches the last rung; also the length of the learning-rate schedule
   std::int64_t factor = 3;   // Dask-ML's aggressiveness
-  std::int64_t first = 0;    // samples of the first rung; 0: samples / factor^s of s + 1 rungs
+  std::int64_t first = 0;    // samples of the first rung; 0: samples / factor^s, if there are s + 1 rungs
 };
 
 struct Rung {
@@ -23,8 +23,8 @@ struct Rung {
 
 // The rungs for `points` (at least 1) with eta = factor. Rung i = 0, 1, ..., s = floor(log_eta points) has
 // floor(points / eta^i) points.
-//   first = 0: it ends at ceil(samples / eta^(s - i)).
-//   else:      at first eta^i; the last one, where that is `samples` or more or one point is left, at `samples`.
+// With first = 0, rung i ends at ceil(samples / eta^(s - i)). Otherwise it ends at first x eta^i, until this number is
+// at least `samples` or only one point is left. That rung is the last one, and it ends at `samples`.
 std::vector<Rung> halving_rungs(std::int64_t points, const HalvingBudget& budget);
 
 // The samples that all points train on together.
@@ -35,8 +35,8 @@ struct RungLoss {
   double loss = 0;  // validation loss at the rung's end; not finite: diverged, failed or never evaluated
 };
 
-// The `count` points with the lowest losses, the lowest first; equal ones in the order of their names. Those whose loss
-// is not finite are never among them, so there may be fewer.
+// The `count` points with the lowest losses, the lowest first. Points with equal losses are ordered by name. A point
+// whose loss is not finite is never promoted, so the result may have fewer points.
 std::vector<std::string> promoted(std::vector<RungLoss> losses, std::int64_t count);
 
 }  // namespace ringtrain

@@ -12,7 +12,7 @@ namespace {
 constexpr int bits = 32;
 
 // A primitive polynomial: its degree, its inner coefficients as bits, and the first direction numbers. The first
-// dimension has none: van der Corput's sequence.
+// dimension is van der Corput's sequence and needs no polynomial.
 struct Polynomial {
   int degree;
   std::uint32_t inner;

@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 constexpr double no_loss = std::numeric_limits<double>::quiet_NaN();
 
-// The mean over the seeds; none where one of them has none.
+// The mean loss over the seeds of each point. It is NaN if one of the seeds has no finite loss.
 std::map<std::string, double> mean_losses(const std::map<std::string, std::vector<double>>& all) {
   std::map<std::string, double> means;
   for (const auto& [point, losses] : all) {
@@ -75,7 +75,8 @@ bool SearchCourse::read_decision() {
   return true;
 }
 
-// Whoever links it first has decided.
+// Writes the decision to a file of its own and links it to the rung's path. If several jobs decide at the same time,
+// the first link counts.
 void SearchCourse::write_decision(const Decision& decision) const {
   const std::size_t rung = decided_.size();
   Json losses = Json::object();
@@ -85,7 +86,7 @@ void SearchCourse::write_decision(const Decision& decision) const {
   const std::string path = path_of(rung), own = cat(path, ".", ::getpid());
   write_file_atomically(own, json.dump(2) + "\n");
   const bool linked = ::link(own.c_str(), path.c_str()) == 0 || errno == EEXIST;
-  if (!linked && std::rename(own.c_str(), path.c_str()) == 0) return;  // a file system without links
+  if (!linked && std::rename(own.c_str(), path.c_str()) == 0) return;  // the file system has no hard links
   const int reason = errno;
   ::unlink(own.c_str());
   if (!linked)
@@ -104,7 +105,7 @@ bool SearchCourse::is_done(std::size_t trial, const TrialStanding& standing) con
 
 void SearchCourse::update(const std::vector<TrialStanding>& standings) {
   while (true) {
-    while (read_decision()) {  // another job's
+    while (read_decision()) {  // another job may have decided
     }
     const std::size_t rung = decided_.size();
     std::map<std::string, std::vector<double>> losses;

@@ -23,13 +23,13 @@ struct TrialStanding {
 // same promotions, and so have several jobs that work on one search.
 class SearchCourse {
  public:
-  // `points`: of each trial. Throws Error where the folder's rungs are of another search.
+  // `points` has the point of each trial. Throws Error if the folder's rungs belong to another search.
   SearchCourse(std::vector<Rung> rungs, std::vector<std::string> points, std::string folder);
 
   const std::vector<Rung>& rungs() const { return rungs_; }
 
-  // `standings`: of all trials, in their order. Where all trials of a rung have come to its end, decides who goes on.
-  // Safe in several jobs at once. Throws Error.
+  // `standings` has the progress of all trials, in their order. When all trials of the current rung have reached its
+  // end, update() promotes the best points. Several jobs may call it at the same time. Throws Error.
   void update(const std::vector<TrialStanding>& standings);
 
   // The task of a trial now: to train until it has taken so many samples. 0 means until the trial's end. Returns
@@ -37,13 +37,13 @@ class SearchCourse {
   std::optional<std::int64_t> task(std::size_t trial, const TrialStanding& standing) const;
 
   bool is_over() const { return over_; }                   // nothing is left to do
-  std::size_t rung_of(std::size_t trial) const;            // the last that it belongs to, from 1
+  std::size_t rung_of(std::size_t trial) const;            // the last rung of the trial, from 1
   bool is_left_behind(std::size_t trial) const;            // a later rung has begun without it
-  std::vector<double> losses_of(std::size_t trial) const;  // of its point, at the end of each decided rung
+  std::vector<double> losses_of(std::size_t trial) const;  // of the trial's point, at each decided rung's end
 
  private:
   struct Decision {
-    std::map<std::string, double> losses;  // of its points; NaN: none
+    std::map<std::string, double> losses;  // of the rung's points; NaN: none
     std::vector<std::string> promoted;
   };
   std::string path_of(std::size_t rung) const;

@@ -64,7 +64,7 @@ class StudyReader {
   std::map<std::string, std::string> claimed_;  // key -> where it is set
 };
 
-// The experiment's key, or the study's own, that a study may set.
+// Throws Error unless a study may set the key. The key is one of the experiment or one of the study's own keys.
 void StudyReader::check_key(const Entry& entry, std::string_view what) const {
   const std::string& key = entry.key;
   if (key == ranks_key || key == per_rank_key) return;
@@ -83,7 +83,7 @@ void StudyReader::check_key(const Entry& entry, std::string_view what) const {
               "configs/README.md lists every key of an experiment, configs/studies/README.md those of a study.");
 }
 
-// Every key is set in one place of the study.
+// Throws Error if another place of the study already sets the key.
 void StudyReader::claim(const std::string& key, const std::string& where) {
   std::string_view line = where;
   line.remove_prefix(path_.size() + 1);
@@ -146,7 +146,7 @@ std::string StudyReader::experiment_path(const Entry& entry) const {
   if (!entry.node.IsScalar() || entry.node.Scalar().empty()) refuse(entry, "the path of an experiment file");
   const std::string& given = entry.node.Scalar();
   const std::string beside = (fs::path(path_).parent_path() / given).lexically_normal().string();
-  std::error_code too_long;  // for a file's name: as if it were not there
+  std::error_code too_long;  // a path that is too long counts as missing
   const bool is_beside = fs::exists(beside, too_long);
   if (!is_beside && !fs::exists(given, too_long))
     throw Error(
@@ -167,7 +167,7 @@ ExperimentDraft StudyReader::base_of(const std::map<std::string, Entry>& given) 
   return base;
 }
 
-// The first axis: one case for each point and multiple of the batch.
+// Adds the axis of the branches, which has one case for each point and multiple of the batch.
 void StudyReader::read_branch() {
   for (const std::string& text : branch_->overrides()) {
     const std::string key = text.substr(0, text.find('='));
@@ -197,7 +197,7 @@ void StudyReader::read_vary(const Entry& entry) {
   }
 }
 
-// One value or a list of them.
+// Reads one value or a list of values.
 void StudyReader::read_values(const Entry& entry) {
   check_key(entry, "varied");
   claim(entry.key, entry.key_place);
@@ -214,7 +214,7 @@ void StudyReader::read_values(const Entry& entry) {
   study_->axes.push_back(std::move(axis));
 }
 
-// Cases with names, each with keys of its own that change together.
+// Reads a group. Each of its cases has a name and keys that change together.
 void StudyReader::read_group(const Entry& entry) {
   if (find_field(entry.key) != nullptr || std::ranges::count(sections(), std::string_view(entry.key)) > 0)
     throw Error(cat(entry.place, entry.key, " has cases below it, but is a ", find_field(entry.key) ? "key" : "section",
@@ -333,7 +333,7 @@ void StudyReader::read_repeat(const Entry& entry) {
   if (study_->seeds.empty()) refuse(entry, "how often, or a list of seeds");
 }
 
-// A map of rules, or a list of rules and conditions.
+// Reads a map of rules, or a list of rules and conditions.
 void StudyReader::read_rules(const Entry& entry) {
   if (!entry.node.IsSequence()) {
     for (const Entry& rule :
@@ -453,7 +453,7 @@ void StudyReader::read_budget(const Entry& entry) {
   claim("stop.epochs", entry.key_place);
 }
 
-// batch_per_rank and ranks make the batch where nothing else does.
+// If the study sets batch_per_rank but not batch.global, adds the rule batch.global: batch_per_rank * ranks.
 void StudyReader::imply_rule() {
   if (!study_->sets(per_rank_key) || study_->sets("batch.global")) return;
   study_->rules.push_back({"batch.global", Expression::parse("batch_per_rank * ranks", {path_, 1, 1}), true});

@@ -22,13 +22,13 @@ namespace ringtrain {
 struct Rule {
   std::string key;
   Expression expression;
-  bool implied = false;  // batch.global: batch_per_rank * ranks, where nothing else says what the batch is
+  bool implied = false;  // batch.global: batch_per_rank * ranks, added if the study sets batch.global nowhere
 };
 
 // The end of each trial. These limits replace the experiment's stop.epochs and stop.steps. Its other limits stay.
 struct Limits {
   std::vector<Setting> settings;  // stop.epochs, stop.seconds, stop.target_metric, stop.target_value
-  std::int64_t samples = 0;       // 0: not given; whole steps, rounded up
+  std::int64_t samples = 0;       // rounded up to whole steps; 0: not given
   std::string samples_place;
   bool ends_by_count() const;  // by epochs or samples
 };
@@ -41,26 +41,27 @@ struct Study {
   std::string path, name;
   std::string experiment;              // the path of its file
   std::vector<std::string> overrides;  // of all trials, from the command line
-  ExperimentDraft base;                // the experiment with these
-  std::uint64_t seed = 1;              // of what is drawn
-  std::vector<Axis> axes;              // in the file's order; ranks_per_trial first
+  ExperimentDraft base;                // the experiment with these overrides
+  std::uint64_t seed = 1;              // of the draws
+  std::vector<Axis> axes;              // in the file's order, but ranks_per_trial is first
   Draws draws;
-  std::vector<Setting> seeds;  // of repeat; empty: the experiment's
+  std::vector<Setting> seeds;  // from repeat; empty: the experiment's seed
   std::vector<Rule> rules;
   std::vector<Comparison> conditions;  // trials that do not fulfil all of them are left out
   Search search = Search::all;
-  HalvingBudget budget;  // of halving; no samples: not given
+  HalvingBudget budget;  // for halving; samples = 0: not given
   Limits limits;
 
-  bool sets(std::string_view key) const;  // an axis, a draw or a rule does, in some trial at least
+  bool sets(std::string_view key) const;  // whether an axis, a draw or a rule sets the key in at least one trial
 };
 
-// Throws Error: one sentence that names file, line and column, what was expected, and the nearest known key. The
-// experiment's path is taken from the study's folder, or else from the working directory.
+// Throws Error. Its message is one sentence with the file, line and column, the expected value, and the nearest known
+// key. The experiment's path is relative to the study's folder. If there is no such file, the path is relative to the
+// working directory.
 Study read_study(const std::string& path, const std::vector<std::string>& overrides);
 Study parse_study(const std::string& yaml, const std::string& path, const std::vector<std::string>& overrides);
 
-// Returns the folder of its trials: results/<name>.
+// Returns the folder of the study's trials: results/<name>.
 std::string study_folder(const Study& study);
 
 }  // namespace ringtrain

@@ -21,7 +21,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A file that is replaced has another number in its folder, mostly; and always another time or length.
+// Returns a number that changes when a file is replaced, and 0 for a missing file. A new file has another modification
+// time or length, and usually another inode.
 std::int64_t version_of(const std::string& path) {
   struct stat s {};
   if (::stat(path.c_str(), &s) != 0) return 0;

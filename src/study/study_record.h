@@ -11,14 +11,14 @@
 namespace ringtrain {
 
 struct StudyFacts {
-  std::string name, experiment, file, text;  // the path of the study's file, and what it says
+  std::string name, experiment, file, text;  // `file`: path of the study's file; `text`: its content
   std::string commit;                        // of the program
-  std::string search = "";                   // of search: halving, as JSON; "": every trial runs to its end
+  std::string search = "";                   // search_json() of search: halving; "": search: all
 };
 
 class StudyRecord {
  public:
-  // `trials`: the study's part of each record, all trials of the study, in its order.
+  // `trials` has all trials of the study, in its order. Only the study's part of each record is used.
   StudyRecord(std::string folder, StudyFacts facts, std::vector<TrialRecord> trials);
 
   const std::string& folder() const { return folder_; }
@@ -27,17 +27,17 @@ class StudyRecord {
   const std::vector<TrialRecord>& trials() const { return trials_; }
   std::int64_t count(TrialState state) const;
 
-  // Reads the trials' files that have changed. Returns the places of the trials that did.
+  // Reads the trials' files that have changed. Returns the places of these trials.
   std::vector<std::size_t> look();
-  // look(), and writes study.json. One process at a time does, so that an older state never follows a newer one.
-  // Throws Error.
+  // Calls look() and writes study.json. A lock lets one process at a time do this, so an older state never replaces a
+  // newer one. Throws Error.
   void write();
 
  private:
   std::string folder_;
   StudyFacts facts_;
   std::vector<TrialRecord> trials_;
-  std::vector<std::int64_t> seen_;  // of each trial's file: a number that changes with it
+  std::vector<std::int64_t> seen_;  // of each trial's file: a number that changes when the file does
 };
 
 }  // namespace ringtrain

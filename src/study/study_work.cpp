@@ -23,7 +23,7 @@ bool holds_a_run(const fs::path& folder) {
   return false;
 }
 
-// Bytes as text that JSON can hold.
+// Returns the bytes as hexadecimal text, because JSON strings cannot hold arbitrary bytes.
 std::string to_hex(const std::string& bytes) {
   static constexpr char digits[] = "0123456789abcdef";
   std::string text;

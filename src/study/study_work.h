@@ -18,21 +18,21 @@ namespace ringtrain {
 struct QueuedTrial {
   std::size_t place = 0;   // in StudyWork::trials
   std::string experiment;  // resolved, with run.dir
-  double seconds = 0;      // expected, or in proportion to that (StudyWork::knows_seconds)
+  double seconds = 0;      // expected; if !StudyWork::knows_seconds, only proportional to that
 };
 
-// The same on all ranks: rank 0 makes it of the files, the others get it.
+// All ranks have the same StudyWork. Rank 0 makes it from the files and sends it to the other ranks.
 struct StudyWork {
   std::string folder;  // results/<study>
   StudyFacts facts;
-  std::vector<TrialRecord> trials;  // all of the study, as they stood at the start
-  std::vector<QueuedTrial> queue;   // longest first, so that the last ones to end are short
+  std::vector<TrialRecord> trials;  // all trials of the study, with their state at the start
+  std::vector<QueuedTrial> queue;   // longest first, so that the last trials are short and no rank waits long
   bool knows_seconds = false;
   bool asks_for_gpus = false;                   // some trial of the queue may run on GPUs
-  std::string job;                              // a name that no other job has
-  std::uint32_t number = 0;                     // of this job, in the roster's file
+  std::string job;                              // unique name of the job
+  std::uint32_t number = 0;                     // of this job in the roster's file
   std::map<std::string, DatasetIndex> indices;  // by prefix
-  std::vector<Rung> rungs;                      // of search: halving; empty: every trial runs to its end
+  std::vector<Rung> rungs;                      // of search: halving; empty with search: all
   std::vector<std::string> points;              // of each trial, for the rungs
 
   std::string serialize() const;
@@ -42,10 +42,11 @@ struct StudyWork {
 // Throws Error if trials have begun and `resume` is false.
 void check_folder(const std::string& folder, bool resume);
 
-// Throws Error where the trial's folder holds a run whose result keys other than this experiment's have decided.
+// Throws Error if the trial's folder holds a run of a different experiment: one in which a key that decides the result
+// had another value.
 void check_same_result(const std::string& folder, const Trial& trial);
 
-// The trial's experiment with its folder.
+// The trial's experiment, with run.dir set to the trial's folder.
 Experiment experiment_in(const std::string& folder, const Trial& trial);
 
 }  // namespace ringtrain

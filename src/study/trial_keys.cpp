@@ -29,7 +29,7 @@ std::int64_t whole_number(const Setting& setting, std::int64_t most) {
   return value;
 }
 
-// An integer up to rounding; nothing else near it counts.
+// Returns the value as an integer. Throws Error if the value differs from an integer by more than rounding.
 std::string integer_text(const Rule& rule, double value) {
   const double whole = std::round(value);
   if (std::abs(value - whole) > 1e-9 * std::max(1.0, std::abs(value)) || std::abs(whole) > 9e15)

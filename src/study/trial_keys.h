@@ -19,16 +19,16 @@ class TrialKeys {
 
   // Throws Error at the setting's place.
   void set(const Setting& setting);
-  // All rules, each after those that it reads. Throws Error for rules that need each other, for results that do not fit
-  // their key, and where batch_per_rank x ranks is not the batch.
+  // Applies all rules. A rule is applied after the rules whose results it reads. Throws Error if rules need each other,
+  // if a result is not valid for its key, and if batch_per_rank x ranks is not batch.global.
   void apply_rules();
   bool fulfils(const std::vector<Comparison>& conditions);
   void apply_limits();
 
   const ExperimentDraft& draft() const { return draft_; }
   std::int64_t ranks() const { return ranks_; }
-  std::optional<std::int64_t> batch_per_rank() const { return per_rank_; }  // where the study sets it
-  const std::vector<std::string>& changed() const { return changed_; }      // keys of the experiment, in their order
+  std::optional<std::int64_t> batch_per_rank() const { return per_rank_; }  // if the study sets it
+  const std::vector<std::string>& changed() const { return changed_; }      // keys of the experiment, as they were set
 
  private:
   double value_of(const Expression::Name& name, const TextPlace& place);

@@ -18,7 +18,8 @@ std::string hash_of(const std::string& text) {
   return digits;
 }
 
-// [30, 60, 80] as 30-60-80; what a folder's name cannot have is left out, and a hash says what it was.
+// Writes [30, 60, 80] as 30-60-80. A character that a folder's name cannot have becomes '-', and a hash of the value is
+// added.
 std::string folder_text(const std::string& value) {
   std::string out;
   bool exact = true;
@@ -52,7 +53,7 @@ std::string trial_name(const Study& study, const std::vector<const Choice*>& tak
     const Field* field = find_field(setting.key);
     return field == nullptr || value_text(*field, base) != value_text(*field, own);
   };
-  std::vector<std::string> names, groups;  // of keys that are set one by one; parts of groups
+  std::vector<std::string> names, groups;  // keys outside groups; "group-case"
   for (std::size_t i = 0; i < taken.size(); ++i) {
     const bool differs = std::ranges::any_of(taken[i]->settings, changes);
     if (differs && study.axes[i].is_group) groups.push_back(cat(study.axes[i].name, "-", taken[i]->name));

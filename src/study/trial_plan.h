@@ -17,23 +17,23 @@ namespace ringtrain {
 struct TrialPlan {
   BatchPlan batch;
   std::int64_t steps_per_epoch = 0;
-  std::int64_t steps = 0;    // 0: it does not end by a count, or AdaScale decides
+  std::int64_t steps = 0;    // 0: not known, because another limit or AdaScale ends the run
   std::int64_t samples = 0;  // of these steps
-  double peak_rate = 0;      // of a branch: the one that it begins with
+  double peak_rate = 0;      // highest learning rate; of a branch, the rate at its beginning
   std::int64_t parameters = 0;
   std::string experiment_id;
 };
 
-// The same for the plan of a run.
+// Returns these numbers for a run's plan.
 TrialPlan trial_plan_of(const RunPlan& plan);
 
-// Plans as `ringtrain plan` does; data sets' headers are read once for all trials.
+// Plans trials as `ringtrain plan` does. The headers of a data set are read once for all trials.
 class TrialPlanner {
  public:
-  // `threads` of each rank where run.threads leaves the choice; `device` as for make_planning_machine().
+  // `threads` is the number of threads of a rank if run.threads is 0. `device` is passed to make_planning_machine().
   TrialPlanner(int threads, std::string device) : threads_(threads), device_(std::move(device)) {}
 
-  // In place of the data set with that prefix.
+  // Uses `index` for the data set with its prefix, so that the files are not read.
   void give(const DatasetIndex& index) { indices_[index.prefix] = index; }
 
   // Throws Error for every contradiction between the trial, its data and its ranks.

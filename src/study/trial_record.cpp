@@ -17,8 +17,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// In a run of fewer steps, and in one that began with trained weights (a branch), a higher loss may be chance, where it
-// is not twice as high.
+// In a run of fewer steps, a somewhat higher loss may be chance. The same is true of a branch, because it begins with
+// trained weights. Such runs have run away only if the loss is more than twice as high.
 constexpr std::size_t steps_to_judge = 20;
 
 template <class T>
@@ -29,7 +29,7 @@ void take(const Json& json, const char* key, T& value) {
       } else {
         value = found->template get<T>();
       }
-    } catch (const Json::exception&) {  // of another type: as if it were not there
+    } catch (const Json::exception&) {  // a value of another type counts as missing
     }
 }
 
@@ -96,7 +96,7 @@ void read_metrics(const std::string& folder, TrialOutcome& o) {
   std::int64_t first_step = 0;
   for (std::string text; std::getline(in, text);) {
     const Json line = parse_json<Json>(text);
-    if (!line.is_object()) continue;  // cut off by a kill
+    if (!line.is_object()) continue;  // a kill has cut the line off
     if (line.contains("validation_loss")) {
       add_evaluation(line, o);
       continue;
@@ -127,7 +127,7 @@ Json value_of(const Field& field, const Experiment& experiment) {
   if (const auto* real = std::get_if<double*>(&member)) return **real;
   if (const auto* list = std::get_if<std::vector<double>*>(&member)) return **list;
   if (const auto* list = std::get_if<std::vector<std::string>*>(&member)) return **list;
-  return value_text(field, experiment);  // pairs: as the file has them
+  return value_text(field, experiment);  // lists of pairs stay text
 }
 
 }  // namespace

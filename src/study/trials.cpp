@@ -43,7 +43,7 @@ class TrialMaker {
       throw Error(cat(study_.path, ": more than ", most_trials, " trials, expected fewer values, draws or repeats"));
   }
 
-  // All choices of the axes from `axis` on.
+  // Combines all choices of the axes from `axis` on.
   void choose(std::size_t axis) {
     if (axis == study_.axes.size()) return draw();
     for (const Choice& choice : study_.axes[axis].choices) {
@@ -99,7 +99,7 @@ class TrialMaker {
     keep(std::move(trial));
   }
 
-  // Text without the quotes that a file needs.
+  // The field's value. Text has no quotes here, although it may need them in a file.
   static std::string override_value(const Field& field, const Experiment& experiment) {
     Experiment copy = experiment;
     const Member member = field.member(copy);
@@ -149,7 +149,7 @@ class TrialMaker {
     return study_.path + ": ";
   }
 
-  // Folders of different trials; no name of a trial that stands elsewhere already.
+  // Throws Error if two different trials have the same name, because the name is the trial's folder.
   void check_names() const {
     std::map<std::string, const Trial*> seen;
     for (const Trial& trial : trials_.list)

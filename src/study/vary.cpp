@@ -10,7 +10,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr int digits = 4;  // of drawn numbers: enough to tell them apart, few enough to type
+constexpr int digits = 4;  // of drawn numbers, so that they differ and can still be typed
 
 double rounded(double value) {
   char text[40];
@@ -56,7 +56,7 @@ std::string shortest(double value) {
 std::string value_at(const NumberRange& range, double fraction) {
   double low = range.low, high = range.high;
   if (range.integer) {
-    // Multiple m stands for [m, m + 1).
+    // Fractions of the range from m to m + 1 give the multiple m, so every multiple gets the same share.
     low = std::ceil(low / static_cast<double>(range.multiple_of));
     high = std::floor(high / static_cast<double>(range.multiple_of)) + 1;
   }

@@ -1,4 +1,5 @@
-// The keys that a study varies: lists, grids and cases, which are all combined, and keys that are drawn together.
+// The keys that a study varies. Lists, grids and cases are combined with each other. Drawn keys get their values
+// together.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +15,20 @@ namespace ringtrain {
 // Words of a study beside the experiment's keys. batch_per_rank is batch.global / ranks_per_trial.
 inline constexpr std::string_view ranks_key = "ranks_per_trial", per_rank_key = "batch_per_rank";
 
-// A key's value, as an override writes it. `place` begins messages about it: "study.yaml:7:3: ".
+// A key's value, as the text of an override. Messages about the value begin with `place`: "study.yaml:7:3: ".
 struct Setting {
   std::string key, value, place;
 };
 
 // One value of a list, or one case of a group.
 struct Choice {
-  std::string name;  // of a case; "": a value
+  std::string name;  // of a case; "" for a value
   std::vector<Setting> settings;
 };
 
-// One of its choices is taken in each trial.
+// A list of choices. Each trial takes one of them.
 struct Axis {
-  std::string name;  // a key, or a group's
+  std::string name;  // a key or the name of a group
   bool is_group = false;
   std::vector<Choice> choices;
 };
@@ -45,24 +46,25 @@ struct DrawnKey {
   NumberRange range;
 };
 
-// `count` points over all drawn keys at once.
+// `count` points. Each point has a value for every drawn key.
 struct Draws {
   std::vector<DrawnKey> keys;
   Sequence sequence = Sequence::sobol;
   std::uint32_t count = 0;
 };
 
-// The number at `fraction` in (0, 1) of the range, as an override writes it: rounded to four digits, or to a multiple,
-// and within the range. Each integer (multiple) has the same share of a uniform range.
+// The number at `fraction` in (0, 1) of the range, as the text of an override. It is rounded to four digits, or to a
+// multiple for integers, and stays within the range. In a uniform range every integer (or multiple) is equally likely.
 std::string value_at(const NumberRange& range, double fraction);
 
-// `points` numbers from low to high, both included, at even distances or ratios; equal ones once.
+// `points` numbers from low to high, both included. They have equal distances, or equal ratios in a logarithmic range.
+// Numbers that rounding makes equal occur once.
 std::vector<std::string> grid_values(const NumberRange& range, std::int64_t points);
 
 // The settings of point `index`, one for each drawn key.
 std::vector<Setting> drawn_settings(const Draws& draws, std::uint64_t seed, std::uint32_t index);
 
-// A field whose value is one number.
+// Whether the field's value is one number.
 bool is_number(const Field& field);
 bool is_integer(const Field& field);
 
