@@ -23,7 +23,7 @@ namespace {
 
 constexpr double noticeable_skew_seconds = 1;  // make, file times and batch systems count in seconds
 
-// Each node compares with rank 0 and says for itself what it has.
+// Each node compares its version with that of rank 0 and prints a difference itself.
 bool same_version_everywhere(const BenchContext& context) {
   Communicator& host = *context.machine.host;
   const std::string mine = version_text(), of_rank_0 = broadcast_string(host, mine, 0);
@@ -59,7 +59,7 @@ void examine_job(const BenchContext& context, Preflight& result) {
   log_info(std::string(line));
 }
 
-// " layer2.0,layer4.0"
+// Returns " layer2.0,layer4.0".
 std::string describe_cuts(const SplitTrial& trial) {
   std::string text;
   for (const std::string& cut : trial.cuts) text += (text.empty() ? " " : ",") + cut;

@@ -35,7 +35,8 @@ int own_threads(Session* session) {
   return session != nullptr ? session->available_threads() : static_cast<int>(own_cpus().size());
 }
 
-// One path and overrides. `what`: what the command needs, for the message; null: the path may be missing.
+// Returns a path and overrides. `what` names the operand of the command, for the message; null: the path may be
+// missing.
 ExperimentArguments experiment_of(const CLI::App& command, const std::vector<std::string>& words, const char* what) {
   const std::string own = cat("ringtrain ", command.get_name());
   ExperimentArguments e;
@@ -181,7 +182,7 @@ Command declare_sample(Program& program) {
           }};
 }
 
-// The first operands of bench.
+// Takes the kinds of measurement from the first operands of bench.
 std::vector<std::string> take_kinds(std::vector<std::string>& words) {
   const std::vector<std::string> known = {"start", "comm", "input", "step", "split", "utilisation", "components"};
   const auto last =
@@ -268,7 +269,7 @@ Command declare_predict(Program& program) {
           }};
 }
 
-// "3/16": which of how many shares, 0 <= K <= N.
+// Reads K/N, such as "3/16", with 0 <= K <= N.
 void read_share(const std::string& text, StudyArguments& arguments) {
   std::int64_t k = -1, n = -1;
   const char* last = text.data() + text.size();

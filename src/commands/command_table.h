@@ -1,4 +1,4 @@
-// The commands of `ringtrain`: what each takes, which ranks do its work, and how it is called.
+// The table of the commands of `ringtrain`, with their arguments and the ranks that do their work.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,13 @@ struct Command {
   const CLI::App* words = nullptr;
   // Whether rank 0 alone does the work. Known after the words were read.
   std::function<bool()> for_one_process;
-  bool trains = false;  // a signal ends it with a checkpoint
-  // `session` is null where no MPI is needed: a command for one process, in a job of one process. Returns the exit code.
+  bool trains = false;  // a signal ends the command with a checkpoint
+  // Does the work and returns the exit code. `session` is null for a command that needs one process, in a job of one
+  // process, because MPI is not started then.
   std::function<int(Session*)> run;
 };
 
-// Adds all commands to the program. `command_line`: as it was typed, for the record of a run.
+// Adds all commands to the program. `command_line` is what the user has typed, for the record of a run.
 std::vector<Command> declare_commands(Program& program, const std::vector<std::string>& command_line);
 
 }  // namespace ringtrain

@@ -1,4 +1,7 @@
-// The commands of the executable. Each returns the exit code; errors are thrown.
+// The commands of `ringtrain`. Begin reading here. Each command is a function that takes its arguments as a struct,
+// returns the exit code, and throws Error. command_table.cpp declares the command lines, and every command has a file
+// of its own. run_training.h does a run from its start to its end for `train` and for the trials of a study.
+// training_run.h has the loop over its steps.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +30,9 @@ struct PlanArguments {
   std::int64_t ranks = 1;
   int threads = 1;     // per rank, where run.threads leaves the choice to the machine
   std::string device;  // a GPU's name or description; empty: this machine's CPU
-  bool all = false;    // keys that have no effect are printed, too
+  bool all = false;    // also prints keys without effect
 };
-// Everything that would be, for so many ranks, without training. One process.
+// Prints everything about a run on a number of ranks, without training. One process.
 int plan(const PlanArguments& arguments);
 
 struct SampleArguments {
@@ -38,10 +41,10 @@ struct SampleArguments {
   double temperature = 1;
   std::uint64_t seed = 1;
   bool new_only = false;      // names: leave out those that the data has
-  std::string prompt;         // how each begins
+  std::string prompt;         // the beginning of each name or text
   std::int64_t length = 400;  // running text: symbols
 };
-// One process.
+// Prints names or text that the model invents. One process.
 int sample(const SampleArguments& arguments);
 
 struct ExportArguments {
@@ -108,9 +111,9 @@ struct StudyArguments {
   int threads = 1;                        // per rank, where run.threads leaves the choice to the machine
   std::string device;                     // as of PlanArguments
 };
-// Checks every trial of a study and says what it comes to. One process.
+// Checks every trial of a study and prints its plan. One process.
 int plan_study(const StudyArguments& arguments);
-// Runs them. Collective over all ranks.
+// Runs the trials. Collective over all ranks.
 int study(const StudyArguments& arguments, Session& session);
 
 }  // namespace ringtrain

@@ -73,7 +73,7 @@ Source find_source(const EvaluateArguments& arguments) {
   return s;
 }
 
-// The first samples of the validation set, what the model saw of them and what it said.
+// The first samples of the validation set, with the model's inputs and logits.
 class Samples {
  public:
   Samples(const RunPlan& plan, std::int64_t count) : plan_(plan), count_(count) {}
@@ -92,8 +92,8 @@ class Samples {
     }
   }
 
-  // inputs U8 [n, sequence] or [n, height, width, channels], targets I64 [n, sequence], logits F32 [n, sequence,
-  // classes]; of images, which have no sequence, mean and std per channel and model.stride_in as metadata.
+  // Writes inputs U8 [n, sequence] or [n, height, width, channels], targets I64 [n, sequence] and logits F32 [n,
+  // sequence, classes]. Images have no sequence. Their metadata has mean and std per channel, and model.stride_in.
   void write(const std::string& path) const {
     std::map<std::string, std::string> metadata = {{"model", plan_.experiment.model.kind}};
     std::vector<std::int64_t> inputs = {samples_}, targets = {samples_};
@@ -140,7 +140,7 @@ void report(const Source& source, const RunPlan& plan, const Evaluation& e, cons
   t.row("counted", cat(with_thousands(e.targets), images ? " images" : " characters"));
   t.row("time", text_of("%.1f s", e.seconds));
   std::string table = t.str();
-  table.pop_back();  // the line's own end
+  table.pop_back();  // write_info_line() ends the line
   write_info_line(table);
   if (json.empty()) return;
   nlohmann::ordered_json record = {{"weights", source.path},
@@ -169,7 +169,7 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
   if (root) source = find_source(arguments);
   const Experiment experiment = shared_experiment(source.experiment, arguments.experiment.path, *start);
   start->broadcast(std::as_writable_bytes(std::span(&source.micro_batch, 1)), 0);
-  guard.reset();  // the watchdog's turn
+  guard.reset();  // from here on the watchdog looks for hangs
   Watchdog watchdog(session.job(), experiment.communication.timeout_seconds);
   Machine machine = make_machine(experiment, session.job(), thread_count(experiment, session));
   Communicator* const communicator = machine.host.get();

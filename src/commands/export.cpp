@@ -1,4 +1,4 @@
-// `ringtrain export`: the weights of a checkpoint for other programs.
+// `ringtrain export` writes the weights of a checkpoint for other programs.
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -22,7 +22,7 @@ std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, con
                                                  {"step", std::to_string(checkpoint.step)},
                                                  {"run", experiment.name},
                                                  {"commit", checkpoint.text("commit")}};
-  // The tensors are the same in both versions, what they compute is not.
+  // Both variants of the model have the same tensors, but compute different results.
   if (experiment.model.stride_in != ModelConfig().stride_in) metadata["stride_in"] = experiment.model.stride_in;
   const auto input = parse_json<nlohmann::json>(checkpoint.text_or("image_input", "{}"));
   for (const auto& [key, value] : input.items()) metadata[key == "size" ? "image_size" : key] = value.dump();
@@ -48,7 +48,7 @@ int export_weights(const ExportArguments& arguments) {
   for (const NamedArray& array : checkpoint.arrays) {
     const std::string name = array.name.substr(weights_prefix.size());
     tensors.push_back({name, type->second, array.shape, std::span<const float>(array.values)});
-    constexpr std::string_view mean = "running_mean";  // PyTorch counts the updates of these beside them
+    constexpr std::string_view mean = "running_mean";  // PyTorch has a counter of updates for each of these
     if (name.ends_with(mean))
       tensors.push_back({name.substr(0, name.size() - mean.size()) + "num_batches_tracked",
                          "I64",

@@ -1,4 +1,4 @@
-// `ringtrain import`: weights that were trained elsewhere become a run at step 0.
+// `ringtrain import` makes a run at step 0 of weights that were trained elsewhere.
 #include <filesystem>
 
 #include "base/error.h"

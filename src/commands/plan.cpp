@@ -1,4 +1,4 @@
-// `ringtrain plan`: everything about a run, without training.
+// `ringtrain plan` prints everything about a run, without training.
 #include "run/plan.h"
 
 #include <algorithm>
@@ -40,8 +40,8 @@ std::string plan_traffic(const RunPlan& p, const Machine& machine) {
                           p.batch.micro_batch, p.batch.rows_per_rank, std::ssize(choices), timed);
 }
 
-// How long the run will take if it is as fast as the nearest earlier run of this name on as many ranks; "": there is
-// none. A sentence for `warnings` if that is more than a day.
+// Returns a line with the time of the run, if it is as fast as the nearest earlier run of this name on as many ranks,
+// or "" if there is none. Adds a warning if it is more than a day.
 std::string describe_time(const RunPlan& p, std::int64_t ranks, std::vector<std::string>& warnings) {
   const RunConfig& run = p.experiment.run;
   const std::string folder = run.dir.empty()

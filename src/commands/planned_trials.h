@@ -1,4 +1,4 @@
-// The trials of a study, planned: what `study` and `study --plan` begin with.
+// Plans the trials of a study, for `study` and `study --plan`.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct PlannedTrial {
   std::optional<ExpectedTime> time;
 };
 
-// The places of the trials of --index K/N; all without it. Throws Error with search: halving.
+// Returns the places of the trials of --index K/N, or of all trials without it. Throws Error with search: halving.
 std::vector<std::size_t> taken_places(const Study& study, const Trials& trials, const StudyArguments& arguments);
 
 // Plans the trials at `places`, in that order. All trials are planned before an error is reported. Throws Error, which

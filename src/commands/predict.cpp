@@ -1,4 +1,5 @@
-// `ringtrain predict`: the table, the files and what they rest on. One process, no MPI: a login node will do.
+// `ringtrain predict` prints and writes the table of predictions. It is one process without MPI and runs on a login
+// node.
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -27,7 +28,7 @@ struct MeasuredPoint {
   double step_seconds = 0, samples_per_second = 0;
 };
 
-// A row of `scaling` measured has no more than its ranks, its step and its rate.
+// Rows with the scaling "measured" have ranks, step and rate only.
 std::string csv(const std::vector<ForecastRow>& rows, const std::vector<MeasuredPoint>& measured) {
   std::string text =
       "scaling,topology,ranks,nodes,global_batch,rows_per_rank,micro_batch,step_seconds,step_seconds_low,"
@@ -85,7 +86,7 @@ std::string json(const Forecast& forecast, const std::vector<ForecastRow>& rows,
   return j.dump(1) + "\n";
 }
 
-// Flat rows, with the efficiency of the hierarchical sum beside them where it is another.
+// Prints the flat rows. The efficiency of the hierarchical sum is added if it differs.
 void print(const std::vector<ForecastRow>& rows, Scaling scaling) {
   log_info(scaling == Scaling::strong ? "the experiment's batch (strong scaling)"
                                       : "the batch grows with the ranks (weak scaling)");
@@ -116,7 +117,7 @@ std::vector<Preflight> read_all(const std::vector<std::string>& paths) {
   return all;
 }
 
-// A measurement says nothing about a prediction that was fitted to it.
+// Throws Error if a file is both fitted and compared, because such a comparison would show nothing.
 void refuse_fitted(const std::vector<std::string>& measured, const std::vector<std::string>& held_out) {
   std::error_code ignored;
   for (const std::string& path : held_out)
@@ -217,7 +218,7 @@ int predict(const PredictArguments& arguments) {
     if (p.step.model != forecast.base().model)
       throw Error(cat("a step of another model to compare with: ", p.step.model));
     const Forecast::Comparison c = comparisons.emplace_back(forecast.compare(p.step));
-    // The lines are of nodes with so many ranks: a measurement of fuller nodes would lie beside them.
+    // The curves are for this number of ranks per node. Measurements with other numbers are left out.
     if (c.ranks_on_node == std::min(c.ranks, forecast.ranks_per_node()))
       points.push_back({c.ranks, c.measured, static_cast<double>(p.step.rows_per_rank * p.step.ranks) / c.measured});
     char line[200];

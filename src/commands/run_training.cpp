@@ -44,15 +44,15 @@ struct PlannedRun {
   std::vector<MemoryItem> memory;  // of one rank
 };
 
-// Collective. Takes no memory yet; rank 0 refuses a checkpoint that the plan cannot go on from.
-// Completes the position in `from`.
+// Makes the plan on all ranks and completes the position in `from`. Rank 0 throws Error for a checkpoint with which the
+// plan cannot continue. Takes no memory yet. Collective.
 PlannedRun agree_on_plan(const Experiment& experiment, const TrainingData& data, Machine& machine, int ranks,
                          ResumePoint& from) {
   PlannedRun planned;
   machine.agree_on_fusions([&] {
     planned.plan = make_run_plan(experiment, data.train, data.validation ? &*data.validation : nullptr, ranks,
                                  *machine.backend, from.micro_batch, from.branch);
-    // Rank 0 chooses for the other stages of a pipeline, too.
+    // Rank 0 also chooses for the other stages of a pipeline.
     for (int stage = 1; machine.host->rank() == 0 && stage < planned.plan.stages(); ++stage)
       rank_memory(planned.plan, *machine.backend, stage);
     planned.memory = rank_memory(planned.plan, *machine.backend, machine.host->rank());
@@ -141,8 +141,8 @@ bool decide_result(const std::vector<KeyChange>& changes) {
   return std::any_of(changes.begin(), changes.end(), [](const KeyChange& c) { return c.decides_result; });
 }
 
-// Says from where the run goes on and what has changed. Returns what becomes of the records of later steps: they are
-// dropped only where this run computes the same steps again.
+// Prints the step from which the run continues, and what has changed. Returns what happens to the records of later
+// steps. They are dropped only if this run computes the same steps again.
 LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, const std::string& run_dir, bool more) {
   const RunPlan& plan = start.planned.plan;
   const std::optional<Experiment> last = experiment_of_last_start(run_dir);
@@ -172,13 +172,13 @@ LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, c
     log_info(
         "the checkpoint was made on another machine or number of ranks or threads: it continues within rounding, "
         "not bit for bit");
-  // Gradients come in another order than they did.
+  // The gradients of several workers may arrive in another order than before.
   const bool reproducible = !plan.servers || plan.servers->workers == 1 || !plan.experiment.parallel.replay.empty();
   const bool same_steps = more && reproducible && last && !decide_result(since_last) && !decide_result(changes);
   return same_steps ? LaterRecords::drop : LaterRecords::keep;
 }
 
-// The experiment.yaml of an earlier start stays under another name when it is not the same.
+// Writes experiment.yaml. A different one of an earlier start is kept under another name.
 void write_experiment(const std::string& run_dir, const Experiment& experiment, std::int64_t step) {
   const std::string path = run_dir + "/experiment.yaml", text = to_yaml(experiment);
   std::ifstream in(path, std::ios::binary);
@@ -243,7 +243,7 @@ void record_outcome(const std::string& run_dir, const std::string& outcome, cons
               staleness, dropped, times});
 }
 
-// Called while an error is on its way, which is the one to tell: what goes wrong here is not.
+// Called while another error is handled. Errors in this function are ignored, because the other one is reported.
 void record_failure(const std::string& run_dir, const std::exception& error, const RunProgress& progress,
                     EnergyMeter* energy) {
   try {
@@ -252,7 +252,7 @@ void record_failure(const std::string& run_dir, const std::exception& error, con
   }
 }
 
-// "staleness: mean 2.9; updates by staleness: 0: 4, 1: 10, 2: 81, 3: 105"
+// Returns "staleness: mean 2.9; updates by staleness: 0: 4, 1: 10, 2: 81, 3: 105".
 std::string describe_staleness(const std::map<std::int64_t, std::int64_t>& updates) {
   std::int64_t count = 0, sum = 0;
   std::string text;
@@ -312,7 +312,7 @@ void remove_folder(const std::string& run_dir) {
   std::filesystem::remove_all(run_dir, ignored);
 }
 
-// A pipeline's split size where the experiment leaves it open. Collective; the run's checkpoints keep it.
+// Measures the split size of a pipeline if the experiment does not state it. The run's checkpoints keep it. Collective.
 std::int64_t measured_split(const Experiment& experiment, const TrainingData& data, Machine& machine,
                             const RankGroup& group) {
   constexpr double seconds = 5;
@@ -334,7 +334,7 @@ class GroupTraining {
         threads_(thread_count(request.experiment, request.session)),
         watchdog_(request.group, request.experiment.communication.timeout_seconds) {
     machine_.host = make_training_communicator(request.experiment, request.group);
-    // Without rank 0 no run goes on (parallel/server_ranks.h).
+    // No run continues without rank 0 (parallel/server_ranks.h).
     if (request.group.outlives_deaths())
       watchdog_.spare(1, static_cast<int>(server_ranks(request.experiment.parallel)));
   }
@@ -364,8 +364,8 @@ class GroupTraining {
   bool is_recorded_ = false;  // this start, in run.json
 };
 
-// Reads everything, and agrees on a plan. Rank 0 locks an earlier run's folder before anything in it is read: a job
-// that is still ending may write there.
+// Reads everything and makes the plan. Rank 0 locks the folder of an earlier run before it reads anything there,
+// because a job that has not ended yet may still write.
 void GroupTraining::prepare() {
   const Experiment& experiment = request_.experiment;
   const TrainingData data = request_.data(*machine_.host);
@@ -385,7 +385,7 @@ void GroupTraining::prepare() {
 
 void GroupTraining::open() {
   if (root_ && folder_ == nullptr) folder_ = &own_folder_.emplace(run_folder_path(request_.experiment, false), false);
-  // The counters count for the whole node, so what other trials on it draw would be counted, too.
+  // The counters are those of the whole node. They would include the energy of other trials on it.
   if (root_ && request_.group.node_size() == request_.session.node_size()) energy_.emplace();
   LaterRecords later = LaterRecords::drop;
   if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_);

@@ -1,4 +1,4 @@
-// One run on the ranks of a group, from its start to its end: what `train` and the trials of a study share.
+// Does one run on the ranks of a group, from its start to its end. `train` and the trials of a study use it.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@ struct TrainingRequest {
   std::function<TrainingData(Communicator&)> data;  // collective over the group
   std::vector<std::string> command_line;            // for the record
   bool resume = false;
-  const RunFolder* folder = nullptr;     // on rank 0 of a study's trial: locked already; null: the run's own
-  const NodeDevices* devices = nullptr;  // of a trial; null: the group is the whole job
+  const RunFolder* folder = nullptr;     // on rank 0 of a study's trial: a locked folder; null: the run makes its own
+  const NodeDevices* devices = nullptr;  // for a trial; null: the group is the whole job
   std::int64_t pause_samples = 0;        // TrainingRun::pause_after()
 };
 
 // The value of run_training() for a run that has paused before its end.
 inline constexpr int training_paused = -1;
 
-// Collective over the group. Returns the exit code, 0 or exit_checkpointed, or training_paused. After an error, which
-// is thrown on every rank of the group, nothing of the run is under way any more; where the group fails alone it is not
-// to be used again.
+// Returns the exit code, 0 or exit_checkpointed, or training_paused. Collective over the group. An error is thrown on
+// every rank of the group, after all work of the run has ended. If the group fails alone (RankGroup::ends_job()), it
+// must not be used again.
 int run_training(const TrainingRequest& request);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// `ringtrain sample`: invents names, or writes text, with the weights of a checkpoint.
+// `ringtrain sample` invents names or writes text with the weights of a checkpoint.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -22,7 +22,7 @@ namespace ringtrain {
 
 namespace {
 
-// Capitals at the start of words, as the study prints its names. Valid UTF-8.
+// Returns the text with capitals at the beginning of words, as in the pet-name study. The text must be valid UTF-8.
 std::string title_case(const std::string& text) {
   std::string result;
   bool at_start = true;
@@ -35,7 +35,7 @@ std::string title_case(const std::string& text) {
   return result;
 }
 
-// The symbol at the beginning of a text, for a message.
+// Returns the first symbol of a text, for a message.
 std::string first_symbol(std::string_view text) {
   const std::size_t length = symbol_length(text);
   if (length > 0) return cat("'", text.substr(0, length), "'");
@@ -44,7 +44,7 @@ std::string first_symbol(std::string_view text) {
   return byte;
 }
 
-// Symbols of a model, to and from text.
+// Converts between text and the symbols of a model.
 struct Alphabet {
   std::vector<std::string> symbols;
   int pad = -1, stop = -1;
@@ -113,7 +113,7 @@ struct Model {
     alphabet.stop = static_cast<int>(checkpoint.number("stop_id"));
     alphabet.lowercase = checkpoint.number("lowercase") != 0;
     context = checkpoint.whole("context_length");
-    // Running text goes symbol by symbol with carried state, names by their window.
+    // Running text is made symbol by symbol with carried state. Names are made with a window of symbols.
     const Graph graph = build_model(
         experiment.model, {std::max<std::int64_t>(1, context), static_cast<std::int64_t>(alphabet.symbols.size())});
     state_size = graph.state_size();
@@ -137,7 +137,7 @@ class NameMaker {
   NameMaker(Model& model, const SampleArguments& arguments)
       : model_(model), arguments_(arguments), prompt_(model.alphabet.encode(arguments.prompt)) {}
 
-  // Names number [first, first + rows): each a function of its number and the seed alone.
+  // Makes the names with the numbers [first, first + rows). Each depends on its number and the seed only.
   std::vector<std::string> make(std::int64_t first) {
     const std::int64_t T = model_.context;
     const std::uint64_t key = random_key(arguments_.seed, RandomPurpose::sampling);

@@ -1,4 +1,4 @@
-// `ringtrain study`: how a job begins to work on a study. Rank 0 reads and checks everything; the others get it.
+// `ringtrain study` begins a job that works on a study. Rank 0 reads and checks everything and sends it to the others.
 #include <time.h>
 #include <unistd.h>
 
@@ -35,8 +35,8 @@ void check_ranks(const std::vector<PlannedTrial>& planned, const StudyWork& work
   }
 }
 
-// In seconds where that is known of any trial; of the others, and where nothing is known, in proportion to samples
-// times parameters. A trial without a count of steps counts as the longest.
+// Returns the expected seconds of each trial. Unknown times are estimated in proportion to samples times parameters. If
+// no time is known, all are such estimates without a unit. A trial without a count of steps counts as the longest.
 std::vector<double> expected_seconds(const std::vector<PlannedTrial>& planned, bool& knows_seconds) {
   const auto size = [](const PlannedTrial& p) {
     return static_cast<double>(p.plan.samples) * static_cast<double>(p.plan.parameters);
@@ -76,8 +76,8 @@ std::vector<TrialRecord> records_of(const Trials& trials) {
   return records;
 }
 
-// Data sets are read here, once for the whole job. Returns the places of those trials that can begin: those without
-// data will fail, and leave the others alone. Throws Error where there is no data for any.
+// Reads the headers of the data sets, once for the whole job. Returns the places of the trials whose data can be read.
+// The other trials fail, without any effect on these. Throws Error if no trial has its data.
 std::vector<std::size_t> read_indices(const Trials& trials, const std::vector<std::size_t>& taken, StudyWork& work,
                                       TrialPlanner& planner) {
   std::set<std::string> missing;  // prefixes
@@ -106,7 +106,7 @@ std::vector<std::size_t> read_indices(const Trials& trials, const std::vector<st
   return ready;
 }
 
-// In the order of `taken`, of which `ready` is a part in the same order; the others are not planned.
+// Returns the trials in the order of `taken`. Those of `ready`, a part of `taken` in the same order, are planned.
 std::vector<PlannedTrial> plan_ready(const Study& study, const Trials& trials, const std::vector<std::size_t>& taken,
                                      const std::vector<std::size_t>& ready, TrialPlanner& planner) {
   const std::vector<PlannedTrial> planned = plan_all(study, trials, ready, planner);
@@ -127,7 +127,7 @@ void name_job(StudyWork& work, const Session& session) {
   work.number = static_cast<std::uint32_t>(fnv1a(work.job));
 }
 
-// On rank 0.
+// Prepares the work of the job, on rank 0.
 StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   const Study study = read_study(arguments.study.path, arguments.study.overrides);
   std::vector<Preflight> preflight;

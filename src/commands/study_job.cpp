@@ -24,12 +24,12 @@ namespace ringtrain {
 namespace {
 
 constexpr int kExitFailed = 1, kExitDead = 86;
-constexpr double kLookSeconds = 0.5;             // between two looks at who is still there
-constexpr unsigned kRungMicroseconds = 100'000;  // between two looks whether a rung has ended
-constexpr double kSureSeconds = 2;               // that a rank has to be missing at the end
-constexpr double kFarewellSeconds = 5;           // that the last rank waits for the others
+constexpr double kLookSeconds = 0.5;             // between two looks for dead ranks
+constexpr unsigned kRungMicroseconds = 100'000;  // between two looks for the end of a rung
+constexpr double kSureSeconds = 2;               // for which a rank must be missing at the end
+constexpr double kFarewellSeconds = 5;           // for which the last rank waits for the others
 
-// What a rank says of a trial that it took part in: one of these and, after the first line, hint, place and text.
+// The report of a rank about a trial: the first line is one of these, and hint, place and text follow.
 constexpr const char *kFinished = "finished", *kPaused = "paused", *kStopped = "stopped", *kDiverged = "diverged",
                      *kFailed = "failed", *kOtherFailed = "another rank failed";
 
@@ -63,7 +63,7 @@ std::optional<NodeDevices> devices_of_node(const StudyWork& work, const RankGrou
 
 struct RanksAreMissing {};
 
-// Open MPI's mpirun forgets exit codes with --enable-recovery; a signal makes it say 1.
+// With --enable-recovery, Open MPI's mpirun forgets exit codes. A signal makes it return 1.
 void tell_launcher() {
   const char* recovers = std::getenv("OMPI_MCA_orte_enable_recovery");
   if (recovers == nullptr || (std::string(recovers) != "1" && std::string(recovers) != "true")) return;

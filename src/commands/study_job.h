@@ -1,4 +1,4 @@
-// A job that works on a study: its ranks form groups, and each group takes trial after trial.
+// A job that works on a study. Its ranks form groups, and each group runs one trial after the other.
 #pragma once
 
 #include <memory>
@@ -26,14 +26,15 @@ class StudyJob {
 
   ~StudyJob();
 
-  // Collective over the job. Returns the exit code: 1 where a trial of the queue has failed, 85 where the job was asked
-  // to stop before all were over, else 0. Does not return where a rank of the job has died.
+  // Runs the trials. Returns the exit code: 1 if a trial of the queue has failed, 85 if the job was asked to stop
+  // before all trials had ended, otherwise 0. Collective over the job. It does not return if a rank of the job has
+  // died.
   int run();
 
  private:
   struct Taken {
     std::size_t queued = 0;  // in the queue
-    std::int64_t pause = 0;  // samples at which a search's rung ends; 0: the trial's end
+    std::int64_t pause = 0;  // samples at the end of a search's rung; 0: the end of the trial
     TrialRecord record;
     std::unique_ptr<RunFolder> folder;
     bool resume = false;
@@ -67,8 +68,8 @@ class StudyJob {
   Roster roster_;
   std::optional<NodeDevices> devices_;
   std::optional<SearchCourse> search_;  // of search: halving
-  std::vector<char> over_;              // by place in the queue, as far as this rank knows
-  std::vector<std::string> troubles_;   // what kept this rank from working on a trial
+  std::vector<char> over_;              // by place in the queue, as known to this rank
+  std::vector<std::string> troubles_;   // reasons why this rank could not work on a trial
   std::unique_ptr<class StudyPulse> pulse_;
 };
 

@@ -15,9 +15,9 @@ namespace ringtrain {
 
 class StudyPulse {
  public:
-  // `record`: for rank 0 alone, which shows it.
+  // Rank 0 has a `record` and shows the progress; other ranks have none.
   StudyPulse(Roster& roster, const StudyWork& work, int ranks, std::optional<StudyRecord> record);
-  ~StudyPulse();  // shows what has happened last
+  ~StudyPulse();  // shows the last changes
   StudyPulse(const StudyPulse&) = delete;
   StudyPulse& operator=(const StudyPulse&) = delete;
 
@@ -33,7 +33,7 @@ class StudyPulse {
   const StudyWork& work_;
   const int ranks_;
   std::optional<StudyRecord> record_;
-  std::vector<double> since_;  // by place in the queue: when it was first seen running
+  std::vector<double> since_;  // by place in the queue: the time at which the trial was first seen running
   const int width_;            // of the terminal; 0: none
   bool announced_ = false, bar_shown_ = false;
   std::mutex mutex_;
@@ -42,7 +42,7 @@ class StudyPulse {
   std::thread thread_;
 };
 
-// "global-64_seed-2: finished after 200 steps and 12 s, best validation loss 1.234"
+// Returns "global-64_seed-2: finished after 200 steps and 12 s, best validation loss 1.234".
 std::string describe(const TrialRecord& record);
 
 }  // namespace ringtrain

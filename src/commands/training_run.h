@@ -1,4 +1,4 @@
-// The loop of `ringtrain train` on one rank: after every step it decides what comes next, and all ranks decide alike.
+// The training loop on one rank. After every step it decides whether to evaluate, save or stop. All ranks decide alike.
 #pragma once
 
 #include <functional>
@@ -27,29 +27,29 @@ namespace ringtrain {
 
 class TrainingRun {
  public:
-  // Collective: takes the memory, loads the weights, and where no earlier start has done so writes a trial checkpoint.
-  // `run_dir` matters on rank 0 only. `later`: what becomes of records after the step that the run goes on from.
+  // Takes the memory and loads the weights. Writes a trial checkpoint if no earlier start has done so. `run_dir`
+  // matters on rank 0 only. `later` says what happens to records of later steps. Collective.
   TrainingRun(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine, int threads,
               LaterRecords later, Watchdog& watchdog, const RankGroup& group);
 
   // Call it before run(). The run then pauses at the first step that reaches this number of samples; 0: it does not
   // pause.
   void pause_after(std::int64_t samples) { pause_samples_ = samples; }
-  // Before run(): rank 0 calls this before it writes a checkpoint; it may throw.
+  // Must be called before run(). Rank 0 then calls `call` before it writes a checkpoint; it may throw.
   void before_saving(std::function<void()> call) { before_saving_ = std::move(call); }
-  // Collective: trains until the run stops, with a checkpoint. Returns the exit code.
+  // Trains until the run stops, with a checkpoint. Returns the exit code. Collective.
   int run();
   // Whether the run has paused at pause_after() before its end.
   bool paused() const;
 
-  // On rank 0 of an asynchronous run: its updates by staleness, those of earlier starts included. Else empty.
+  // Returns the updates of an asynchronous run by staleness, with those of earlier starts. Empty on other ranks than 0.
   std::map<std::int64_t, std::int64_t> staleness() const {
     return arrivals_ ? staleness_histogram(read_arrivals(arrivals_->path(), 0))
                      : std::map<std::int64_t, std::int64_t>{};
   }
   std::int64_t dropped() const { return dropped_; }  // gradients of this start that came too late for their step
   const RunProgress& progress() const { return progress_; }
-  // On rank 0. Measured by this start, or by an earlier one where this one has written or trained nothing.
+  // Returns the cost of a stop, on rank 0. An earlier start has measured it if this one has written or trained nothing.
   StopCost stop_cost() const;
   // Returns the share of the time of rank 0's steps in which they waited for input.
   double input_share() const { return step_seconds_ > 0 ? times_.input / step_seconds_ : 0; }
@@ -90,30 +90,30 @@ class TrainingRun {
   Watchdog& watchdog_;
   int threads_;
   RunProgress progress_;
-  std::vector<std::int64_t> kept_;  // steps of the checkpoints that stay for ever
-  bool begins_;                     // with fresh weights
+  std::vector<std::int64_t> kept_;  // steps of checkpoints that are never deleted
+  bool begins_;                     // whether the run begins with fresh weights
   std::shared_ptr<const Dataset> train_;
   Loader loader_;
   std::unique_ptr<ServerRanks> servers_;  // null: all ranks do the same
   Trainer trainer_;
   std::unique_ptr<Steps> steps_of_run_;
   std::unique_ptr<Evaluator> evaluator_;      // null: no validation data
-  std::unique_ptr<NormRecomputation> norms_;  // null: the statistics in the weights are evaluated
+  std::unique_ptr<NormRecomputation> norms_;  // null: evaluations use the statistics in the weights
   std::unique_ptr<CheckpointWriter> writer_;  // on rank 0, as the recorder
   std::unique_ptr<Recorder> recorder_;
   std::unique_ptr<ArrivalsFile> arrivals_;  // on rank 0 of an asynchronous run
   double begin_ = 0, last_save_ = 0, step_begin_ = 0;
-  double last_comparison_ = 0;                              // of the ranks' copies, by rank 0's clock
+  double last_comparison_ = 0;  // time of the last comparison of the ranks' copies, by rank 0's clock
   std::vector<std::pair<std::int64_t, std::string>> good_;  // checkpoints of equal copies: step and path
   StepTimes times_;                                         // of this rank's steps, in this start
   double step_seconds_ = 0;                                 // on rank 0: the same steps as a whole
   std::int64_t steps_ = 0, dropped_ = 0;
   std::int64_t pause_samples_ = 0;
   std::function<void()> before_saving_;
-  std::int64_t measured_step_ = -1;  // that norms_ has measured last
+  std::int64_t measured_step_ = -1;  // the step for which norms_ has measured last
   std::size_t noted_deaths_ = 0;     // of servers
   bool leaving_ = false;             // a signal asked for it
-  StopCost stop_cost_;               // on rank 0: as known at the start
+  StopCost stop_cost_;               // on rank 0: as known at the start of this job
 };
 
 }  // namespace ringtrain
