@@ -1,6 +1,6 @@
 #!/bin/bash
-# A chain of jobs for a run that takes longer than the queue allows, where jobs are not requeued: each starts when the ones
-# before have ended and goes on from their checkpoint. The first that finishes, or meets an error, removes the rest.
+# Submits a chain of jobs for a run that takes longer than the queue allows, on sites that do not requeue jobs. Each job
+# starts after the ones before have ended and continues from their checkpoint. A job that finishes or fails cancels the rest.
 #
 #   slurm/chain.sh NUMBER [sbatch's options] slurm/train.sbatch [--stage] EXPERIMENT.yaml [key.path=value ...]
 #   slurm/chain.sh 5 --time=24:00:00 --nodes=2 slurm/train.sbatch configs/imagenet_resnet50_8192.yaml
@@ -12,7 +12,7 @@ shift
 root=$(cd "$(dirname "$0")/.." && pwd) || exit
 site=${RINGTRAIN_SITE:-$root/slurm/site.env}
 [ -r "$site" ] || { echo "error: $site cannot be read" >&2; exit 1; }
-# Modules print, and use variables that are not set.
+# Modules print text and use variables that are not set.
 set +u
 # shellcheck source=site.env
 . "$site" >&2
@@ -25,12 +25,12 @@ script=$1
 shift
 case " ${options[*]-} " in *" --array"* | *" -a"*) echo "error: a chain is of single jobs: not with --array" >&2; exit 2 ;; esac
 
-# One folder for all, named after the chain unless the user has a name for it.
+# All jobs use one folder. It has the name of the chain unless the user gives another one.
 chain=chain-$(date +%Y%m%d-%H%M%S)-$$
 case " $* " in *" run.dir="* | *" run.id="*) folder=() ;; *) folder=("run.id=$chain") ;; esac
 submitted=()
 for ((i = 1; i <= count; i++)); do
-  # On all before, since one that is cancelled while it waits has ended, too.
+  # Each job depends on all jobs before it, because a job that is cancelled while it waits counts as ended.
   after=()
   if [ $i -gt 1 ]; then after=("--dependency=afterany$(printf ':%s' "${submitted[@]}")"); fi
   if ! number=$(sbatch --parsable ${options[@]+"${options[@]}"} ${after[@]+"${after[@]}"} --job-name="$chain" \

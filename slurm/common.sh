@@ -1,13 +1,13 @@
-# What the batch scripts share. They are read with `.`, after `root` was set to the project's folder.
+# Functions that the batch scripts share. The scripts read this file with `.` after setting `root` to the project's folder.
 
 say() { echo "[$(date +%F\ %T)] $*"; }
 fail() { say "error: $*" >&2; leave 1; }
 
-# The name of the chain that the job is a link of (chain.sh).
+# The name of the chain of jobs (chain.sh) to which this job belongs.
 chain=''
 case ${1:-} in --chain=*) chain=${1#--chain=}; shift ;; esac
 
-# Ends the script. What is left of its chain would meet the same error, or find nothing to do.
+# Ends the script and the rest of its chain, which would meet the same error or have nothing to do.
 terminated=no
 leave() {
   if [ -n "$chain" ] && [ $terminated = no ] && [ "$1" != 85 ]; then
@@ -20,13 +20,13 @@ leave() {
 root=$(cd "$root" && pwd) || exit
 site=${RINGTRAIN_SITE:-$root/slurm/site.env}
 [ -r "$site" ] || fail "$site cannot be read; slurm/site.env of the project is the model of it"
-# Modules and environments of Spack or conda print, and use variables that are not set.
+# Modules and environments of Spack or conda print text and use variables that are not set.
 set +u
 # shellcheck source=site.env
 . "$site" >&2
 set -u
 
-# Outside of a job the script submits itself, with the queue's settings of site.env; sbatch's options come first.
+# Outside of a job the script submits itself with the queue settings of site.env. Options for sbatch come first.
 if [ -z "${SLURM_JOB_ID:-}" ]; then
   case ${1:-} in '' | -h | --help) sed -n '2,/^$/s/^# \?//p' "$0"; exit 2 ;; esac
   options=()
@@ -49,10 +49,10 @@ restart=${SLURM_RESTART_COUNT:-0}
 node_count=${SLURM_JOB_NUM_NODES:-${SLURM_NNODES:-1}}
 rank_count=${SLURM_NTASKS:-$((node_count * ${SLURM_NTASKS_PER_NODE:-1}))}
 
-# `sbatch --export=NONE` leaves this at NONE for every srun below, and ranks without PATH.
+# `sbatch --export=NONE` would leave this at NONE for every srun below, and the ranks would have no PATH.
 export SLURM_EXPORT_ENV=ALL
 
-# A command once on every node, without MPI, beside nothing else.
+# Runs a command once on every node, without MPI, while nothing else runs.
 per_node=(srun --mpi=none --nodes="$node_count" --ntasks="$node_count" --ntasks-per-node=1 --cpus-per-task=1)
 
 # Whether every node of the job starts a process within a minute.
@@ -77,14 +77,14 @@ choose_launcher() {
   fi
   case $LAUNCHER in
     srun)
-      # Slurm's other way to let all ranks wait for each other, a tree, now and then lets some go before all have come
-      # (22.05): the ranks that are behind then die inside MPI_Init.
+      # Slurm's other fence, a tree, sometimes lets ranks pass before all have arrived (22.05). The late ranks then die
+      # inside MPI_Init.
       export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
-      # Since Slurm 22.05 srun does not take sbatch's --cpus-per-task by itself. Not for mpirun: its daemons, which it
-      # starts with srun, would get the CPUs of one rank for all of theirs.
+      # Since Slurm 22.05 srun does not take --cpus-per-task over from sbatch. This is not for mpirun, which starts its
+      # daemons with srun: a daemon would get the CPUs of one rank for all of its ranks.
       if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
       launch=(srun ${mpi:+--mpi="$mpi"} --kill-on-bad-exit=0 ${SRUN_OPTIONS[@]+"${SRUN_OPTIONS[@]}"})
-      # sbatch's --gpus=8 of several nodes are more than one has.
+      # --gpus=8 counts the GPUs of all nodes, and one node has fewer.
       launch_one=(srun ${mpi:+--mpi="$mpi"} --nodes=1 --ntasks=1 --ntasks-per-node=1 ${SLURM_GPUS:+--gpus=1})
       ;;
     mpirun)
@@ -96,11 +96,11 @@ choose_launcher() {
   esac
 }
 
-# Signals for the batch script reach the ranks; what comes before they run is remembered in `asked`.
+# Passes signals for the batch script on to the ranks. A signal that comes before they run is remembered in `asked`.
 asked=no running=''
 pass_signals_on() {
   trap 'asked=yes; [ -z "$running" ] || kill -USR1 "$running" 2> /dev/null' USR1
-  # At the time limit and at scancel Slurm itself sends SIGTERM to every rank; to be told twice does no harm to them.
+  # At the time limit and at scancel, Slurm itself sends SIGTERM to every rank. A second signal does no harm.
   trap 'asked=yes terminated=yes; [ -z "$running" ] || kill -USR1 "$running" 2> /dev/null' TERM
 }
 
@@ -124,8 +124,8 @@ run_and_wait() {
   trap '' USR1 TERM
 }
 
-# Why the ranks were told to stop: prints cancelled (scancel), requeued (Slurm itself queues the job again: preemption,
-# a lost node), preempted (and Slurm would not queue it again), or limit (its time, or a signal ahead of that).
+# Prints why the ranks were told to stop: cancelled (scancel), requeued (Slurm itself queues the job again after preemption
+# or a lost node), preempted (Slurm does not queue it again), or limit (the time limit, or a signal before it).
 why_stopped() {
   local shown
   shown=$(SLURM_TIME_FORMAT=standard scontrol show job -o "$job" 2> /dev/null)
@@ -155,15 +155,16 @@ stage() {
   echo "$place/$(basename "$1")"
 }
 
-# What fails because the job is being ended is no error. (With a time of grace Slurm tells the steps, and not this script.)
+# A failure is no error if the job is being ended. (With a grace time, Slurm tells the steps and not this script.)
 unless_asked() {
   if [ $asked = no ] && [ "$(why_stopped)" = limit ]; then leave "$1"; fi
   asked=yes
 }
 
-# Ends the script after the ranks have ended with `code` (unstarted: they were not begun), or has Slurm queue the job
-# again. The script says: `before`, what newest_point printed before the ranks began (the same after: no step was made);
-# stopped_words, next_words and by_hand, which print what there is, where it goes on, and how by hand; `log`.
+# Ends the script after the ranks have ended with `code` (unstarted: they were not started), or requeues the job. The script
+# sets `before`, the output of newest_point before the ranks started; if it is the same afterwards, no step was made. It
+# also defines stopped_words, next_words and by_hand, which print the state, the place where the job continues, and the
+# command to continue by hand, and it sets `log`.
 what_next() {
   local why node_lost=no
   case $code in
@@ -172,7 +173,7 @@ what_next() {
     unstarted) say "asked to stop before the training began" ;;
     *)
       say "ended with exit code $code; the whole log is $log"
-      # Often the ranks, or srun, miss a node long before Slurm does.
+      # Often the ranks or srun notice a lost node long before Slurm does.
       if [ $asked = yes ] || nodes_answer; then leave "$code"; fi
       say "not every node of the job answers any more, so that this was no error of the run"
       node_lost=yes
@@ -195,7 +196,7 @@ what_next() {
     say "queued again $restart times, which is MAX_REQUEUES of $site: that is enough. $(by_hand)"
   else
     say "queued again; $(next_words)"
-    # Where the site lets jobs be requeued, Slurm ends this script now.
+    # If the site allows requeueing, Slurm ends this script now.
     trap - TERM
     scontrol requeue "$job" && sleep 60
     say "not queued again after all: slurm/chain.sh does without. $(by_hand)"

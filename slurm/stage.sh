@@ -3,10 +3,9 @@
 #
 #   slurm/stage.sh PREFIX FOLDER [KEEP_FREE_GB]
 #
-# Every copy is compared with the original by size and checksum (of what was read against what is on the disk), and made
-# again when it differs. Copies of an earlier job are taken when they are still what they were. Where a copy cannot be
-# had (no space, or a disk that alters what it is given) the folder gets a link to the original and a warning is
-# printed: training then reads that shard over the network, and the path is the same on all nodes.
+# Every copy is compared with the original by size and checksum, and made again if it differs. Copies of an earlier job are
+# used if they are unchanged. If a copy cannot be made (no space, or a disk that changes data), the folder gets a link to the
+# original and a warning is printed. Training then reads that shard over the network. The path is the same on all nodes.
 set -u
 [ $# -ge 2 ] || { echo "usage: slurm/stage.sh PREFIX FOLDER [KEEP_FREE_GB]" >&2; exit 2; }
 prefix=$1 folder=$2 keep_free=$(( ${3:-2} << 20 )) # KiB
@@ -31,10 +30,10 @@ flock 9 2> /dev/null || warn "no locks in $folder: another job that stages the s
 
 free() { df --output=avail -k "$folder" | tail -n 1; }
 checksum() { b2sum < "$1" | cut -d' ' -f1; }
-# What the original is now: a copy of what it was earlier must not be taken for it.
+# The state of the original. A copy of an earlier state must not be used.
 identity() { stat -L -c '%s %Y' "$1"; }
 
-# Whether the copy is as its note says, and the note is about this original.
+# Whether the copy agrees with its note, and the note is about this original.
 is_good() {
   local note
   note=$(cat "$2.checked" 2> /dev/null) || return
@@ -42,7 +41,7 @@ is_good() {
     [ "$(stat -c %s "$2")" = "${note%% *}" ] && [ "$(checksum "$2")" = "${note##* }" ]
 }
 
-# 0: done; 1: what is on the disk is not what was read; 2: it could not be written.
+# Returns 0: copied; 1: the bytes on the disk are not those that were read; 2: the copy could not be written.
 copy() {
   local what read
   what=$(identity "$1")
@@ -51,7 +50,7 @@ copy() {
   { echo "$what $read" > "$2.checked" && mv "$2.part" "$2"; } || return 2
 }
 
-# Once more where the copy differs. What is not whole must not keep its space.
+# Copies once more if the copy differs. An incomplete copy is removed.
 copy_twice() {
   local result
   copy "$1" "$2"
