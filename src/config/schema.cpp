@@ -413,7 +413,7 @@ std::vector<Field> make_schema() {
       .means("How many steps a worker may be ahead of the slowest one (Ho et al. 2013). -1: any number."),
     FIELD(parallel.staleness_rate).words({"none", "inverse"}).only_with("parallel.mode", {"async"})
       .means("inverse: the rate of an update is divided by its staleness (Zhang et al. 2016)."),
-    FIELD(parallel.replay).how_it_runs().only_with("parallel.mode", {"async"})
+    FIELD(parallel.replay).how_it_runs().path().only_with("parallel.mode", {"async"})
       .means("The recorded order of arrival of an earlier run (its arrivals.csv). The updates are applied in that order again, so "
              "the run is reproducible."),
     FIELD(parallel.backup_workers).unit("workers").from(0, 65536).only_with("parallel.kind", {"server"})
