@@ -42,7 +42,7 @@ std::vector<std::string> input_advice_lines(const NodeInput& node, double wanted
     lines.push_back(cat(kind, " will do"));
   } else if (!node.images || node.raw) {
     lines.push_back(cat(kind, " will not do: ", rate(a.samples_per_core * static_cast<double>(a.free_cores)),
-                        " samples/s are what its free cores load"));
+                        " samples/s is what its free cores load"));
   } else {
     lines.push_back(cat(kind, " will not do (", rate(a.samples_per_core * static_cast<double>(a.free_cores)),
                         " samples/s): it needs a decoded data set, ringtrain-data images ... --size ", a.decoded_size,

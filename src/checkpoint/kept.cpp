@@ -75,9 +75,10 @@ std::string checkpoint_at(const std::string& run_dir, const RunPoint& point) {
       log_warning("checkpoint passed over: ", error.what());
     }
   }
-  throw Error(cat(run_dir, ": no checkpoint was kept at ", with_unit(point),
-                  there.empty() ? ", nor anywhere else" : "; there are ", there),
-              cat("train with checkpoint.keep_at: [", to_string(point), "], or branch where there is one"));
+  throw Error(
+      cat(run_dir, ": no checkpoint was kept at ", with_unit(point),
+          there.empty() ? ", and at no other point either" : "; there are ", there),
+      cat("train with checkpoint.keep_at: [", to_string(point), "], or branch at a point that has a checkpoint"));
 }
 
 std::string source_checkpoint(const std::string& from) {

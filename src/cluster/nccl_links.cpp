@@ -129,7 +129,7 @@ class NcclLinks final : public Links {
   }
 
   std::byte* allocate(std::int64_t bytes) override {
-    return static_cast<std::byte*>(device_.allocate(bytes, "what crosses the cuts"));
+    return static_cast<std::byte*>(device_.allocate(bytes, "activations and gradients at the cuts"));
   }
   // Freeing would wait for messages, and so for ranks that may never come.
   void release(std::byte* memory) override {

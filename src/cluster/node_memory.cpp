@@ -29,7 +29,7 @@ std::shared_ptr<SharedMemory> node_memory(const RankGroup& group, std::size_t by
   const auto first = std::ranges::find_if(faults, [](const std::string& text) { return !text.empty(); });
   if (makes && first != faults.end())
     log_warning("the ranks on ", group.host(), " cannot all share one copy of the data set's tables or text (", *first,
-                "): those that cannot read and keep their own, ", bytes, " bytes each");
+                "): a rank that cannot share it reads a copy of its own, ", bytes, " bytes each");
   return memory;
 }
 

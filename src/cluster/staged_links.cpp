@@ -46,7 +46,7 @@ class StagedLinks final : public Links {
 
   std::byte* allocate(std::int64_t bytes) override {
     StagedBuffer buffer;
-    buffer.memory = static_cast<std::byte*>(device_.allocate(bytes, "what crosses the cuts"));
+    buffer.memory = static_cast<std::byte*>(device_.allocate(bytes, "activations and gradients at the cuts"));
     buffer.staged = static_cast<std::byte*>(device_.allocate_host(bytes));
     buffer.bytes = bytes;
     buffer.free = device_.make_event();

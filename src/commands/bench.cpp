@@ -47,8 +47,8 @@ void examine_job(const BenchContext& context, Preflight& result) {
     largest = std::max(largest, std::abs(offsets[h].seconds));
     accuracy = std::max(accuracy, offsets[h].round_trip / 2);
     if (std::abs(offsets[h].seconds) > noticeable_skew_seconds)
-      log_warning("the clock of ", context.hosts[h], " is ", offsets[h].seconds, " s before that of ", context.hosts[0],
-                  ": tell the site");
+      log_warning("the clock of ", context.hosts[h], " is ", offsets[h].seconds, " s ahead of that of ",
+                  context.hosts[0], ": tell the site");
   }
   log_info(result.ranks, result.ranks == 1 ? " rank" : " ranks", " on ", context.hosts.size(),
            context.hosts.size() == 1 ? " node, each: " : " nodes, each: ", context.machine.backend->describe());

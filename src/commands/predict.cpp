@@ -134,11 +134,12 @@ void print_turns(const Forecast& f, const std::vector<ForecastRow>& rows) {
   if (most <= 1) return;
   char line[300];
   if (f.core_sharing_is_measured())
-    std::snprintf(line, sizeof line,
-                  "cores shared: up to %.3g threads take turns on a core; each beyond the first slows computing by "
-                  "%.1f %% beside the turns and holds a message up by %.0f us (measured with two; the range: nothing "
-                  "of this, up to twice as much)",
-                  most, 100 * f.core_sharing().slowdown, 1e6 * f.core_sharing().message_wait);
+    std::snprintf(
+        line, sizeof line,
+        "cores shared: up to %.3g threads take turns on a core; each thread after the first slows computing by "
+        "%.1f %% beside the turns and holds a message up by %.0f us (measured with two; the range: nothing "
+        "of this, up to twice as much)",
+        most, 100 * f.core_sharing().slowdown, 1e6 * f.core_sharing().message_wait);
   else
     std::snprintf(line, sizeof line,
                   "cores shared: up to %.3g threads take turns on a core; what that costs beside the turns was not "

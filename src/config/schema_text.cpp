@@ -17,23 +17,26 @@ struct SectionText {
 constexpr SectionText section_texts[] = {
     {"", "Keys without a section."},
     {"model", "What is trained."},
-    {"data", "What it is trained on. Data sets are made by `bin/ringtrain-data`."},
+    {"data", "The data sets. `bin/ringtrain-data` makes them."},
     {"batch", "global = workers x worker = ranks x accumulation x micro."},
-    {"loss", "What is minimised: cross-entropy."},
-    {"loss_scale", "Keeps small gradients of fp16 from vanishing."},
+    {"loss", "The loss that training minimises is the cross-entropy."},
+    {"loss_scale", "Loss scaling keeps small gradients of fp16 from becoming zero."},
     {"optimizer", "How a gradient becomes an update."},
-    {"learning_rate", "A pure function of the step."},
+    {"learning_rate", "The learning rate depends on the step alone."},
     {"noise",
      "The gradient noise scale tr(Sigma) / |G|^2, the batch at which a step's noise is as large as its gradient "
      "(McCandlish "
      "et al. 2018). In metrics.jsonl and in the run's summary."},
     {"branch", "The run goes on from a checkpoint of another run, with a multiple of its batch."},
     {"stop", "The run ends at the first limit that it reaches; one must be given."},
-    {"evaluate", "How often the validation data is looked at; always at the end of the run too."},
-    {"checkpoint", "How often the run is saved, to be resumed from; always at the end of the run too."},
-    {"machine", "What it runs on; decides how fast, not what."},
-    {"communication", "Gradient averaging between ranks; changes speed, never the meaning of the result."},
-    {"run", "Where and how it runs; no influence on the result."},
+    {"evaluate",
+     "How often the model is evaluated on the validation data. The end of the run always has an evaluation."},
+    {"checkpoint",
+     "How often a checkpoint is written, from which the run can be resumed. The end of the run always has one."},
+    {"machine", "The devices and how they are used. These keys change the speed, not the meaning of the result."},
+    {"communication",
+     "How gradients are averaged between ranks. These keys change the speed, not the meaning of the result."},
+    {"run", "The folder and the output of the run. These keys do not change the result."},
 };
 
 // The shortest digits that give the same number when read. Very small numbers are written as 1.0e-08, because readers

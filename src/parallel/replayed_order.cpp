@@ -22,13 +22,14 @@ void check(const std::vector<Arrival>& arrivals, int workers, std::int64_t begin
       throw Error(cat("parallel.replay: step ", a.step, " ", what, ", expected ", expected), hint);
     };
     const std::int64_t step = begin + static_cast<std::int64_t>(i) + 1;
-    if (a.step != step) fail("comes where another should", cat("step ", step));
+    if (a.step != step) fail("is out of order", cat("step ", step));
     if (a.update < begin || !seen.insert(a.update).second)
-      fail(cat("takes the samples of update ", a.update), cat("each from ", begin, " on once"));
-    if (a.worker < 0 || a.worker >= workers) fail(cat("is of worker ", a.worker), cat("one from 0 to ", workers - 1));
+      fail(cat("takes the samples of update ", a.update), cat("every update from ", begin, " on, each once"));
+    if (a.worker < 0 || a.worker >= workers)
+      fail(cat("is of worker ", a.worker), cat("a worker from 0 to ", workers - 1));
     std::int64_t& free = free_at[static_cast<std::size_t>(a.worker)];
     if (a.version < free || a.version >= a.step)
-      fail(cat("was computed from version ", a.version), cat("one from ", free, " to ", a.step - 1));
+      fail(cat("was computed from version ", a.version), cat("a version from ", free, " to ", a.step - 1));
     free = a.step;
   }
 }

@@ -34,7 +34,7 @@ std::string text_of(const RunChoices& choices) {
 
 RunChoices of_text(const std::string& text) {
   const std::size_t head_end = text.find('\n'), hash_end = text.find('\n', head_end + 1);
-  if (head_end == std::string::npos || hash_end == std::string::npos) throw Error("it is cut off");
+  if (head_end == std::string::npos || hash_end == std::string::npos) throw Error("it is incomplete");
   const std::string head = text.substr(0, head_end), hash = text.substr(head_end + 1, hash_end - head_end - 1);
   std::string plans = text.substr(hash_end + 1);
   if (hash != cat(fnv1a(head + plans))) throw Error("its hash is not that of its contents");

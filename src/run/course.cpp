@@ -80,7 +80,7 @@ std::string describe_following(const RunPlan& plan) {
   };
   if (has_end(plan))
     t.row("steps", cat("from ", with_thousands(steps_at(plan.batches.back())), " to ",
-                       with_thousands(steps_at(plan.batches.front())), ", as the noise has it"));
+                       with_thousands(steps_at(plan.batches.front())), ", depending on the noise scale"));
   return t.str();
 }
 

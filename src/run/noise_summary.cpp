@@ -58,7 +58,8 @@ std::string describe(const NoiseSummary& s) {
                             number(of_training_set(s.mean, s.training_samples).gradient),
                             " (of the mean gradient of all ", with_thousands(s.training_samples), ")"));
   const std::vector<PredictedBatch> batches = predicted_batches(s);
-  if (batches.empty()) t.row("other batches", "no prediction: the noise hides the gradient; measure more steps");
+  if (batches.empty())
+    t.row("other batches", "no prediction: the noise is too large to see the gradient; measure more steps");
   for (const PredictedBatch& b : batches)
     t.row(cat("batch ", with_thousands(b.batch)), cat("one step is worth ", number(b.gain), " steps of this run, and ",
                                                       number(100 * b.efficiency), " % as much per sample"));

@@ -357,7 +357,7 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
   for (const MemoryItem& item : backend.overhead()) items.push_back(item);
   for (MemoryItem& item : items) item.on_device = backend.on_device();
   if (travelling > 0) items.push_back({"training: activations that wait in the host's memory", travelling});
-  if (crossing > 0) items.push_back({"what crosses the cuts", crossing, backend.on_device()});
+  if (crossing > 0) items.push_back({"activations and gradients at the cuts", crossing, backend.on_device()});
   if (plan.carries_state) {
     const auto bytes = plan.batch.rows_per_rank * part.graph.state_size() * static_cast<std::int64_t>(sizeof(float));
     items.push_back({"carried state", bytes});

@@ -66,7 +66,7 @@ std::string describe_kept(const RunPlan& plan) {
     if (has_passed(point, plan, plan.branch.position) && plan.branch.position.step > 0)
       text += "before the branch";
     else if (!position)
-      text += "as the noise has it";
+      text += "depending on the noise scale";
     else if (position->step > plan.branch.position.step && plan.updates > 0 && position->step > plan.updates)
       text += "after the end of the run";
     else

@@ -20,16 +20,18 @@ std::vector<std::string> points_of(const Trials& trials) {
 std::vector<Rung> rungs_of(const Study& study, const Trials& trials) {
   if (study.budget.samples == 0)
     throw Error(cat(study.path, ": search: halving without a budget, expected budget: {samples: ...}"),
-                "These are the samples of a trial that is never left behind; factor (3) and first are optional.");
+                "budget.samples is the length of a trial that stays in the search to its end; factor (3) and first are "
+                "optional.");
   for (const Trial& trial : trials.list)
     if (trial.experiment.data.validation.empty())
-      throw Error(cat(study.path, ": search: halving, but trial ", trial.name,
-                      " has no data.validation, expected it: ", "the validation loss decides who goes on"));
+      throw Error(
+          cat(study.path, ": search: halving, but trial ", trial.name,
+              " has no data.validation, expected validation data: the validation loss decides which trials go on"));
   for (const Trial& trial : trials.list)
     if (trial.ranks != trials.list.front().ranks)
       throw Error(cat(study.path, ": search: halving over trials of ", trials.list.front().ranks, " and ", trial.ranks,
-                      " ranks, expected one number of ranks: their losses are the same"),
-                  "search: all compares numbers of ranks");
+                      " ranks, expected one number of ranks for all: the number of ranks does not change the loss"),
+                  "choose search: all to compare numbers of ranks");
   return halving_rungs(std::ssize(points_of(trials)), study.budget);
 }
 

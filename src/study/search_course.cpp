@@ -90,7 +90,8 @@ void SearchCourse::write_decision(const Decision& decision) const {
   const int reason = errno;
   ::unlink(own.c_str());
   if (!linked)
-    throw Error(cat(path, ": cannot write who goes on: ", std::strerror(reason)), "make the study's folder writable");
+    throw Error(cat(path, ": cannot write which trials go on: ", std::strerror(reason)),
+                "make the study's folder writable");
 }
 
 bool SearchCourse::belongs(std::size_t trial, std::size_t rung) const {

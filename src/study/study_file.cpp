@@ -440,7 +440,8 @@ void StudyReader::read_budget(const Entry& entry) {
                   "Known here: samples, factor, first");
   }
   if (budget.samples == 0)
-    throw Error(cat(entry.place, "budget has no samples, expected those of a trial that is never left behind"));
+    throw Error(
+        cat(entry.place, "budget has no samples, expected the length of a trial that stays in the search to its end"));
   if (budget.first >= budget.samples)
     throw Error(cat(entry.place, "budget.first is ", budget.first, " and budget.samples ", budget.samples,
                     ", expected less in the first rung"));

@@ -65,7 +65,7 @@ TEST(InputAdvice, OfADecodedDataSetAndOfTextItSaysWhetherTheyWillDo) {
   NodeInput node = jpegs(8);
   node.raw = true;
   EXPECT_EQ(input_advice_lines(node, 8000).back(),
-            "this decoded data set will not do: 3,884 samples/s are what its free cores load");
+            "this decoded data set will not do: 3,884 samples/s is what its free cores load");
   node.images = false;
   EXPECT_EQ(input_advice_lines(node, 3000).back(), "this data set will do");
 }

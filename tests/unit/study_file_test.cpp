@@ -101,8 +101,9 @@ TEST_F(StudyFile, ABranchTakesTheExperimentOfItsRun) {
   const std::string text = "name: s\nbranch: {from: run, at: [1], batch: [x1], samples: 64}\n";
   const std::string message = message_of([&] { parse_study(text, path("s.yaml"), {}); });
   expect_contains(message, "s.yaml:2:26: ");
-  expect_contains(message,
-                  "run: no checkpoint was kept at 1 epoch, nor anywhere else [train with checkpoint.keep_at: [1]");
+  expect_contains(
+      message,
+      "run: no checkpoint was kept at 1 epoch, and at no other point either [train with checkpoint.keep_at: [1]");
   expect_contains(message_of([&] {
                     parse_study("name: s\nbranch: {from: elsewhere, at: 1, batch: x1, samples: 9}\n", "s.yaml", {});
                   }),

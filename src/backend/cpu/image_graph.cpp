@@ -136,7 +136,7 @@ class Joiner {
     if (feature_[at(i)] != nullptr) return;  // inside a convolution or a dense layer
     if (as<BatchNorm>(x) != nullptr && consumer(x) == i) return apply(i, i, input(x), statistics_[at(x)], -1, nullptr);
     if (as<Add>(x) != nullptr && consumer(x) == i) return add(x, i);
-    expect_map(x, "ReLU that does not follow a dense layer");
+    expect_map(x, "a ReLU that does not follow a dense layer");
     apply(i, i, x, nullptr, -1, nullptr);
   }
 

@@ -396,7 +396,7 @@ Storage LstmProgram::add_dense_backward(Storage x) {
                        device.launch(launch_of(type_, arguments), stream);
                      },
                  .finishes = {dense.bias}});
-  copy_home("dense weights' gradient home", d_weights, true, {dense_place()}, {dense.weight});
+  copy_home("gradient of the dense weights, to its place", d_weights, true, {dense_place()}, {dense.weight});
   const Storage dx = schedule_.buffer("dense input gradient", sequence_bytes(dense.input));
   add_matmul("dense data gradient", matmul(rows_, dense.input, width_, type_), logits_gradient_, dense_weights_, -1,
              dx);

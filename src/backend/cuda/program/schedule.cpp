@@ -53,7 +53,7 @@ void Schedule::find_lifetimes() {
       Life& life = storage.lives[storage.again >= 0 && static_cast<int>(i) >= storage.again ? 1 : 0];
       if (life.first < 0) {
         if (!use.write && !storage.lasting)
-          throw Error(cat(commands_[i].name, " reads ", storage.what, ", which nothing has written"));
+          throw Error(cat(commands_[i].name, " reads ", storage.what, ", which no command has written"));
         life.first = static_cast<int>(i);
       }
       life.last = static_cast<int>(i);

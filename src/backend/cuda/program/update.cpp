@@ -26,7 +26,7 @@ Updater::Updater(Device& device, std::function<void()> poll)
       poll_(std::move(poll)),
       copied_(device.make_event()),
       finished_(device.make_event()),
-      scalars_(device, size_in_bytes<UpdateScalars>(1), "what an update is told"),
+      scalars_(device, size_in_bytes<UpdateScalars>(1), "arguments of the update"),
       rule_(device, size_in_bytes<UpdateRule>(1), "the update's rule"),
       rule_ring_(device),
       host_scalars_(device, 1) {}
