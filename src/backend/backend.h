@@ -49,6 +49,13 @@ class Vector {
   virtual std::int64_t size() const = 0;
 };
 
+// Memory for vectors that are reduced over ranks: Communicator::allocate() and release(). Where it is empty, such
+// vectors lie in the backend's own memory.
+struct ReducedMemory {
+  std::function<void*(std::int64_t bytes)> allocate = {};
+  std::function<void(void*)> release = {};
+};
+
 // The input of one pass, in host memory.
 struct PassInput {
   const std::uint8_t* inputs = nullptr;   // [micro_batch, sequence] symbol ids, or [micro_batch, h, w, c] pixels
@@ -283,6 +290,6 @@ class Pinned {
 };
 
 // Makes the CPU backend with `threads` threads.
-std::unique_ptr<Backend> make_cpu_backend(int threads);
+std::unique_ptr<Backend> make_cpu_backend(int threads, ReducedMemory reduced = {});
 
 }  // namespace ringtrain

@@ -74,7 +74,9 @@ std::shared_ptr<SharedMemory> SharedMemory::open(const std::string& name, std::s
     ::close(descriptor);
     throw Error(cat(name, " has ", status.st_size, " bytes, expected ", first_byte + bytes));
   }
-  return std::shared_ptr<SharedMemory>(new SharedMemory(descriptor, bytes, name));
+  std::shared_ptr<SharedMemory> opened(new SharedMemory(descriptor, bytes, name));
+  ::close(std::exchange(opened->descriptor_, -1));  // the mapping stays; a process may map the memory of many ranks
+  return opened;
 }
 
 SharedMemory::~SharedMemory() {

@@ -24,17 +24,14 @@ class Sums {
     if (!group) return;
     host_ = make_mpi_communicator(*group, static_cast<std::size_t>(context.experiment.communication.chunk_kib) << 10,
                                   0x7fffffff, {.algorithm = algorithm});
-    if (device_ == nullptr) {
-      memory_.resize(largest_bytes / sizeof(float));
-      values_ = memory_;
-      return;
+    if (device_ != nullptr) {
+      sums_ = make_sums(context.experiment, *device_, *host_);
+      done_ = device_->make_event();
     }
-    sums_ = make_sums(context.experiment, *device_, *host_);
-    values_ = {static_cast<float*>(sums_->allocate(largest_bytes)), largest_bytes / sizeof(float)};
-    done_ = device_->make_event();
+    values_ = {static_cast<float*>(communicator().allocate(largest_bytes)), largest_bytes / sizeof(float)};
   }
   ~Sums() {
-    if (sums_) sums_->release(values_.data());
+    if (host_) communicator().release(values_.data());
   }
   Sums(const Sums&) = delete;
   Sums& operator=(const Sums&) = delete;
@@ -44,7 +41,7 @@ class Sums {
   // Starts `count` sums together and waits for all of them.
   void sum(std::int64_t bytes, int count) {
     if (!host_) return;
-    Communicator& c = sums_ ? *sums_ : *host_;
+    Communicator& c = communicator();
     const auto length = static_cast<std::size_t>(bytes) / sizeof(float);
     std::vector<std::unique_ptr<Pending>> pending;
     for (int i = 0; i < count; ++i)
@@ -56,10 +53,11 @@ class Sums {
   }
 
  private:
+  Communicator& communicator() { return sums_ ? *sums_ : *host_; }
+
   cuda::Device* device_;
   std::unique_ptr<Communicator> host_;
   std::unique_ptr<DeviceCommunicator> sums_;
-  std::vector<float> memory_;
   std::span<float> values_;
   cuda::Event done_;
 };

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
 
 #include "backend/group_ranks.h"
 #include "base/error.h"
@@ -41,10 +44,22 @@ std::unique_ptr<GroupRanks> Communicator::share_groups(int span) {
 
 namespace {
 [[noreturn]] void refuse(const Communicator& communicator, const char* what) {
-  throw Error(cat("this communicator (", communicator.describe(), ") has no ", what),
+  throw Error(cat("this communicator (", communicator.describe(), ") cannot do a ", what),
               "use parallel.kind: ring without parallel.shard_state");
 }
 }  // namespace
+
+void* Communicator::allocate(std::int64_t bytes) {
+  constexpr std::int64_t line = 64;
+  const auto size = static_cast<std::size_t>((bytes + line - 1) / line * line);
+  void* memory = std::aligned_alloc(line, size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return std::memset(memory, 0, size);
+}
+
+void Communicator::release(void* memory) {
+  std::free(memory);
+}
 
 std::unique_ptr<Pending> Communicator::start_reduce_scatter(std::span<float>, std::int64_t, const BeforeSum&) {
   refuse(*this, "reduce-scatter");
@@ -56,7 +71,7 @@ std::unique_ptr<Pending> Communicator::start_root_sum(std::span<float>, int, con
   refuse(*this, "sum on one rank");
 }
 std::unique_ptr<Pending> Communicator::start_broadcast(std::span<float>, int) {
-  refuse(*this, "broadcast that goes on in the background");
+  refuse(*this, "broadcast in the background");
 }
 
 void Communicator::check_pieces(std::span<const float> values, std::int64_t piece) const {

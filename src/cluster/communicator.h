@@ -3,7 +3,8 @@
 // broadcasts and gathers. The trainer and GradientReducer use this interface only. Its implementations are
 // mpi_communicator.cpp (host memory), nccl_communicator.h (GPUs) and staged_communicator.h (GPUs through host memory).
 // Links and mailboxes carry single messages between ranks. The watchdog (watchdog.h) ends a job that hangs. Begin with
-// this file, then read sum_schedule.h, which describes how a sum is made of messages.
+// this file, then read sum_schedule.h, which describes the steps of a sum. mpi_lanes.h carries them out, by messages
+// or, within a node, through node_exchange.h.
 #pragma once
 
 #include <cstddef>
@@ -57,6 +58,13 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string describe() const = 0;  // "MPI, ring, chunks of 256 KiB"
+
+  // Memory, filled with zeros, for a vector whose parts start_sum() will sum. It begins at a cache line. Collective:
+  // all ranks make the same calls. The caller releases it before the communicator is destroyed. A communicator on host
+  // memory sums other memory too, but more slowly: ranks of a node read each other's vectors in place only in memory
+  // that allocate() gave. A sum is of such memory on all ranks or on none. Throws Error if there is too little memory.
+  virtual void* allocate(std::int64_t bytes);
+  virtual void release(void* memory);
 
   // In-place sum of fp32 values over the ranks. Every rank ends with the same bits. All ranks start the same
   // collectives in the same order; several collectives may be under way at once. A DeviceCommunicator takes fp32 values
@@ -112,13 +120,11 @@ class Communicator {
   void check_pieces(std::span<const float> values, std::int64_t piece) const;
 };
 
-// Sums vectors in the memory of a device.
+// Sums vectors in the memory of a device, which allocate() gives.
 class DeviceCommunicator : public Communicator {
  public:
-  // Memory, filled with zeros, for a vector whose parts start_sum() will sum. Collective: all ranks make the same
-  // calls. The caller releases it before the communicator is destroyed.
-  virtual void* allocate(std::int64_t bytes) = 0;
-  virtual void release(void* memory) = 0;
+  void* allocate(std::int64_t bytes) override = 0;
+  void release(void* memory) override = 0;
 };
 
 // Blocks until the collective is finished. It lets other threads run after a few tries, so that a waiting rank does not
@@ -128,7 +134,8 @@ void wait(Pending& pending);
 // Broadcasts a string of any length.
 std::string broadcast_string(Communicator& communicator, std::string text, int root);
 
-// A communicator on host memory by MPI messages between two ranks. `choice` selects one of the sum algorithms that
+// A communicator on host memory. Values travel by MPI messages between two ranks; ranks of a node read values in memory
+// of allocate() in place. `choice` selects one of the sum algorithms that
 // sum_schedule.h describes. A reduce-scatter or all-gather alone always uses the ring. `chunk_bytes` is the size of the
 // messages that travel as a pipeline. A message has at most `max_count` elements (INT_MAX; tests use smaller values).
 // Collective over the group. Throws Error for an invalid choice (check_sum_choice).

@@ -1,5 +1,5 @@
-// Collectives on host memory by MPI messages. Sums follow schedules (sum_schedule.h) that are chosen by the bytes of
-// each sum (sum_choice.h); lanes carry them out (mpi_lanes.h).
+// Collectives on host memory. Sums follow schedules (sum_schedule.h) that are chosen by the bytes of each sum
+// (sum_choice.h). Lanes carry them out (mpi_lanes.h), by MPI messages or through the node exchange.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +13,7 @@
 #include "cluster/mpi_lanes.h"
 #include "cluster/mpi_library_sums.h"
 #include "cluster/mpi_root_sums.h"
+#include "cluster/node_exchange.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
 #include "cluster/span_ranks.h"
@@ -41,6 +42,8 @@ class MpiCommunicator final : public Communicator {
   int size() const override { return size_; }
   std::string describe() const override;
   std::map<std::string, std::string> record() const override;
+  void* allocate(std::int64_t bytes) override;
+  void release(void* memory) override;
   std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
   std::unique_ptr<Pending> start_sum(std::span<double> values) override;
   std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
@@ -82,6 +85,7 @@ class MpiCommunicator final : public Communicator {
   std::size_t chunk_ = 0, max_count_ = 0, align_ = 1;  // elements
   SumChoice choice_;
   RankLayout layout_;
+  std::unique_ptr<NodeExchange> node_exchange_;  // null: nobody has asked for memory
   MpiLanes lanes_;
   MpiCounterSums counter_sums_;
   std::unique_ptr<MpiRootSums> root_sums_;        // null: nobody has asked for one
@@ -187,6 +191,19 @@ SumSchedule MpiCommunicator::schedule(SumAlgorithm algorithm, std::size_t length
                              : halving_sum(rank_, size_, length, align_);
   if (layout_.nodes().size() > 1) mark_steps_in_node(schedule, layout_.node_of(rank_));
   return schedule;
+}
+
+void* MpiCommunicator::allocate(std::int64_t bytes) {
+  check_not_aborted();
+  if (!node_exchange_) {
+    node_exchange_ = std::make_unique<NodeExchange>(group_, layout_.node_of(rank_), MpiLanes::slots);
+    lanes_.use(*node_exchange_);
+  }
+  return node_exchange_->allocate(static_cast<std::size_t>(bytes));
+}
+
+void MpiCommunicator::release(void* memory) {
+  node_exchange_->release(memory);
 }
 
 std::unique_ptr<Pending> MpiCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {

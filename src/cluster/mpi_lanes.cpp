@@ -1,6 +1,7 @@
 #include "cluster/mpi_lanes.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace ringtrain {
@@ -10,13 +11,16 @@ void add(float* __restrict into, const float* __restrict from, std::size_t count
   for (std::size_t i = 0; i < count; ++i) into[i] += from[i];
 }
 
+static_assert(small_sum <= NodeExchange::most_copied);
+
 }  // namespace
 
 void MpiLanes::start(float* values, SumSchedule schedule, const PartsLeft& left) {
   ++*left;
   const std::size_t number = lanes_started_++, index = number % slots;
   Slot& slot = slots_[index];
-  slot.lanes.push_back({number, values, std::move(schedule), left});
+  const bool shared = node_ != nullptr && node_->holds(values);
+  slot.lanes.push_back({number, values, std::move(schedule), left, shared});
   if (slot.lanes.size() > 1) return;
   ++busy_slots_;
   run(index);
@@ -29,7 +33,8 @@ void MpiLanes::run(std::size_t slot_index) {
     for (const std::size_t steps = slot.lanes.front().schedule.size(); slot.step < steps; ++slot.step) {
       if (must_wait(slot)) return;
       post(slot_index);
-      if (slot.open_requests > 0) return;
+      if (slot.is_open()) return;
+      slot.is_posted = false;
     }
     --*slot.lanes.front().left;
   }
@@ -48,39 +53,89 @@ void MpiLanes::post(std::size_t slot_index) {
   const Lane& lane = slot.lanes.front();
   const SumStep& step = lane.schedule[slot.step];
   const int tag = static_cast<int>(slot_index), received = static_cast<int>(step.received.size());
+  slot.is_posted = true;
   if (received > 0) {
-    if (step.adds && slot.incoming.size() < step.received.size()) slot.incoming.resize(step.received.size());
-    float* target = step.adds ? slot.incoming.data() : lane.values + step.received.begin;
-    check_mpi(MPI_Irecv(target, received, MPI_FLOAT, step.from, tag, comm_, &requests_[2 * slot_index]), "MPI_Irecv");
-    ++slot.open_requests;
+    if (lane.shared && node_->reaches(step.from)) {
+      slot.awaits_values = true;
+    } else {
+      if (step.adds && slot.incoming.size() < step.received.size()) slot.incoming.resize(step.received.size());
+      float* target = step.adds ? slot.incoming.data() : lane.values + step.received.begin;
+      check_mpi(MPI_Irecv(target, received, MPI_FLOAT, step.from, tag, comm_, &requests_[2 * slot_index]), "MPI_Irecv");
+      ++slot.open_requests;
+    }
   }
-  if (step.sent.size() > 0) {
-    check_mpi(MPI_Isend(lane.values + step.sent.begin, static_cast<int>(step.sent.size()), MPI_FLOAT, step.to, tag,
-                        comm_, &requests_[2 * slot_index + 1]),
-              "MPI_Isend");
-    ++slot.open_requests;
+  const std::span<const float> sent(lane.values + step.sent.begin, step.sent.size());
+  if (!sent.empty()) {
+    if (lane.shared && node_->reaches(step.to)) {
+      // Both ranks of a small sum exchange all values, so this rank adds to what the other one still reads.
+      const bool overlap = step.adds && step.sent.begin < step.received.end && step.received.begin < step.sent.end;
+      overlap ? node_->send_copy(step.to, tag, sent) : node_->send(step.to, tag, sent);
+      slot.awaits_reader = true;
+    } else {
+      check_mpi(MPI_Isend(sent.data(), static_cast<int>(sent.size()), MPI_FLOAT, step.to, tag, comm_,
+                          &requests_[2 * slot_index + 1]),
+                "MPI_Isend");
+      ++slot.open_requests;
+    }
   }
+  open_requests_ += slot.open_requests;
+}
+
+void MpiLanes::test_requests() {
+  int count = 0;
+  check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, completed_.data(),
+                         MPI_STATUSES_IGNORE),
+            "MPI_Testsome");
+  if (count == MPI_UNDEFINED) return;
+  for (int i = 0; i < count; ++i)
+    --slots_[static_cast<std::size_t>(completed_[static_cast<std::size_t>(i)]) / 2].open_requests;
+  open_requests_ -= count;
+}
+
+// Reads the values of the step if they are there, and sees whether this rank's values have been read.
+void MpiLanes::exchange_in_node(std::size_t slot_index) {
+  Slot& slot = slots_[slot_index];
+  const int number = static_cast<int>(slot_index);
+  const Lane& lane = slot.lanes.front();
+  const SumStep& step = lane.schedule[slot.step];
+  if (slot.awaits_values) {
+    if (const float* values = node_->receive(step.from, number)) {
+      float* target = lane.values + step.received.begin;
+      if (step.adds)
+        add(target, values, step.received.size());
+      else
+        std::copy_n(values, step.received.size(), target);
+      node_->has_read(step.from, number);
+      slot.awaits_values = false;
+    }
+  }
+  if (slot.awaits_reader && node_->is_read(step.to, number)) slot.awaits_reader = false;
+}
+
+void MpiLanes::end_step(std::size_t slot_index) {
+  Slot& slot = slots_[slot_index];
+  const Lane& lane = slot.lanes.front();
+  const SumStep& step = lane.schedule[slot.step];
+  if (step.adds && !(lane.shared && node_->reaches(step.from)))
+    add(lane.values + step.received.begin, slot.incoming.data(), step.received.size());
+  slot.is_posted = false;
+  ++slot.step;
+  run(slot_index);
 }
 
 void MpiLanes::progress() {
-  while (busy_slots_ > 0) {
-    int count = 0;
-    check_mpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, completed_.data(),
-                           MPI_STATUSES_IGNORE),
-              "MPI_Testsome");
-    if (count == 0 || count == MPI_UNDEFINED) return;
-    for (int i = 0; i < count; ++i) {
-      const std::size_t index = static_cast<std::size_t>(completed_[static_cast<std::size_t>(i)]) / 2;
-      Slot& slot = slots_[index];
-      if (--slot.open_requests > 0) continue;
-      const Lane& lane = slot.lanes.front();
-      const SumStep& step = lane.schedule[slot.step];
-      if (step.adds) add(lane.values + step.received.begin, slot.incoming.data(), step.received.size());
-      ++slot.step;
-      run(index);
+  for (bool advances = true; advances && busy_slots_ > 0;) {
+    advances = false;
+    if (open_requests_ > 0) test_requests();
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      Slot& slot = slots_[i];
+      if (slot.awaits_values || slot.awaits_reader) exchange_in_node(i);
+      if (!slot.is_posted || slot.is_open()) continue;
+      end_step(i);
+      advances = true;
     }
     for (std::size_t i = 0; i < slots_.size(); ++i)  // lanes that had to wait
-      if (!slots_[i].lanes.empty() && slots_[i].open_requests == 0) run(i);
+      if (!slots_[i].lanes.empty() && !slots_[i].is_posted) run(i);
   }
 }
 
@@ -91,7 +146,7 @@ void MpiLanes::take_requests(std::vector<MPI_Request>& receives, std::vector<MPI
 void MpiLanes::forget() {
   std::ranges::fill(requests_, MPI_REQUEST_NULL);
   slots_.assign(slots, {});
-  busy_slots_ = 0;
+  busy_slots_ = open_requests_ = 0;
 }
 
 }  // namespace ringtrain

@@ -1,4 +1,5 @@
-// Carries out the schedules of sums (sum_schedule.h) by MPI messages, several at a time.
+// Carries out the schedules of sums (sum_schedule.h), several at a time. Ranks of a node read each other's values in
+// place where they can (node_exchange.h); all other values travel by MPI messages.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "cluster/mpi_counter_sums.h"
+#include "cluster/node_exchange.h"
 #include "cluster/sum_schedule.h"
 
 namespace ringtrain {
@@ -27,8 +29,11 @@ class MpiLanes {
   // `comm`: outlives this.
   explicit MpiLanes(MPI_Comm comm) : comm_(comm) {}
 
+  // From now on lanes of memory that `node` holds go through it within the node. `node` outlives this.
+  void use(NodeExchange& node) { node_ = &node; }
+
   // Starts a lane. `values` must stay in place until the lane is done. *left grows by one now, and falls by one when
-  // the lane is done.
+  // the lane is done. `values` is memory of the node exchange on all ranks or on none.
   void start(float* values, SumSchedule schedule, const PartsLeft& left);
   void progress();
 
@@ -42,24 +47,32 @@ class MpiLanes {
     float* values;
     SumSchedule schedule;
     PartsLeft left;
+    bool shared;  // the ranks of the node can read the values
   };
   struct Slot {
     std::deque<Lane> lanes;  // front: under way
     std::vector<float> incoming;
     std::size_t step = 0;
-    int open_requests = 0;
+    int open_requests = 0;                              // MPI requests of the step
+    bool awaits_values = false, awaits_reader = false;  // of a rank of the node, through the node exchange
+    bool is_posted = false;                             // the step's messages are under way
+    bool is_open() const { return open_requests > 0 || awaits_values || awaits_reader; }
   };
 
   void run(std::size_t slot_index);
   bool must_wait(const Slot& slot) const;
   void post(std::size_t slot_index);
+  void test_requests();
+  void exchange_in_node(std::size_t slot_index);
+  void end_step(std::size_t slot_index);
 
   MPI_Comm comm_;
+  NodeExchange* node_ = nullptr;
   std::vector<Slot> slots_{slots};
   std::vector<MPI_Request> requests_ = std::vector<MPI_Request>(2 * slots, MPI_REQUEST_NULL);  // slot: receive, send
   std::vector<int> completed_ = std::vector<int>(2 * slots);
   std::size_t lanes_started_ = 0;
-  int busy_slots_ = 0;
+  int busy_slots_ = 0, open_requests_ = 0;
 };
 
 }  // namespace ringtrain

@@ -1,5 +1,5 @@
-// The steps in which ranks exchange parts of a vector to sum it. This file only computes the steps; mpi_lanes.h sends
-// the messages. A schedule lists the steps of one rank. The schedules of all ranks fit together.
+// The steps in which ranks exchange parts of a vector to sum it. This file only computes the steps; mpi_lanes.h
+// carries them out. A schedule lists the steps of one rank. The schedules of all ranks fit together.
 #pragma once
 
 #include <cstddef>

@@ -185,6 +185,19 @@ std::unique_ptr<Communicator> make_training_communicator(const Experiment& exper
                  const std::vector<int>& dead) { check_server_deaths(dead, ranges, replicas); });
 }
 
+ReducedMemory reduced_memory(Communicator& sums) {
+  return {[&sums](std::int64_t bytes) { return sums.allocate(bytes); },
+          [&sums](void* memory) { sums.release(memory); }};
+}
+
+std::unique_ptr<Backend> make_host_backend(const Experiment& experiment, int threads, Communicator& host,
+                                           StageRanks* stages) {
+  Communicator& sums = stages != nullptr ? stages->over_replicas() : host;
+  // Parameter servers get gradients by messages.
+  const bool sums_gradients = sums.size() > 1 && experiment.parallel.kind != "server";
+  return make_cpu_backend(threads, sums_gradients ? reduced_memory(sums) : ReducedMemory{});
+}
+
 void complete_machine(Machine& m, const Experiment& experiment, const RankGroup& group, int threads,
                       const RunChoices& kept, const NodeDevices* node) {
   const CommunicationConfig& c = experiment.communication;
@@ -198,8 +211,8 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
       if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
     }
     check_no_tree(c);
-    m.backend = make_cpu_backend(threads);
     m.stages = make_stage_ranks(experiment, group);
+    m.backend = make_host_backend(experiment, threads, *m.host, m.stages.get());
     return;
   }
 
@@ -214,16 +227,12 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
   options.fusions = m.fusions.get();
   m.stages = make_stage_ranks(experiment, group, m.device.get(), kept);
   options.segment_elements = bucket_elements(c, true, m.stages ? m.stages->replicas() : group.size());
-  const auto sum_with = [&](DeviceCommunicator* sums) {
-    options.allocate_reduced = [sums](std::int64_t bytes) { return sums->allocate(bytes); };
-    options.release_reduced = [sums](void* memory) { sums->release(memory); };
-  };
   if (m.stages) {
-    if (m.stages->device_sums() != nullptr) sum_with(m.stages->device_sums());
+    if (m.stages->device_sums() != nullptr) options.reduced = reduced_memory(*m.stages->device_sums());
     options.poll = [stages = m.stages.get()] { stages->poll(); };
   } else if (group.size() > 1 || c.library != "auto") {  // one rank has nothing to sum and does not need NCCL
     std::unique_ptr<DeviceCommunicator> sums = make_sums(experiment, *m.device, *m.host, kept);
-    sum_with(sums.get());
+    options.reduced = reduced_memory(*sums);
     options.poll = [s = sums.get()] { s->poll(); };
     m.sums = std::move(sums);
   }

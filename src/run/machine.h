@@ -67,6 +67,12 @@ std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const
 // the experiment chooses.
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept = {});
+// Memory of a communicator, which must outlive the backend, for the vectors that it sums.
+ReducedMemory reduced_memory(Communicator& sums);
+// Returns the CPU backend of a rank that trains with `host`, or in a pipeline with `stages` (null: no pipeline). Its
+// gradients lie in memory of the communicator that sums them.
+std::unique_ptr<Backend> make_host_backend(const Experiment& experiment, int threads, Communicator& host,
+                                           StageRanks* stages);
 // Returns the machine for `ringtrain plan`. It has a backend that compiles programs and counts memory, but no
 // communicators, because one process plans for all ranks. `device` is the name or description of a GPU, "" for this
 // CPU. `plan_cache` is machine.plan_cache; the measured fusions in it are used, as a run on such a GPU would use them.

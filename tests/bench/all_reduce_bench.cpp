@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -57,7 +58,7 @@ struct Overlap {
 
 // One step has `kernels` kernels of 100 us, after each of which the watermark rises by the same amount, and then
 // finish().
-Overlap overlap(Communicator& communicator, std::vector<float>& gradients, std::int64_t bucket, int kernels) {
+Overlap overlap(Communicator& communicator, std::span<float> gradients, std::int64_t bucket, int kernels) {
   constexpr double kKernel = 100e-6;
   Overlap best{1e9, 1e9, 1e9};
   GradientReducer reducer(communicator, gradients, bucket);
@@ -77,7 +78,7 @@ Overlap overlap(Communicator& communicator, std::vector<float>& gradients, std::
     });
     best.slowdown = std::min(best.slowdown, total);
     best.exposed = std::min(best.exposed, slowest(exposed));
-    std::fill(gradients.begin(), gradients.end(), 1.0f);
+    std::ranges::fill(gradients, 1.0f);
   }
   best.slowdown /= kernels * kKernel;
   return best;
@@ -105,6 +106,9 @@ int main(int argc, char** argv) {
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (const std::size_t kib : chunks_kib)
     communicators.push_back(make_mpi_communicator(session.job(), kib * 1024, 0x7fffffff, choice));
+  std::vector<float*> memory;
+  for (const auto& communicator : communicators)
+    memory.push_back(static_cast<float*>(communicator->allocate(resnet50_bytes)));
 
   const double factor = 2.0 * (session.size() - 1) / session.size();
   for (std::size_t bytes = 4096; bytes <= (64u << 20); bytes *= 4) {
@@ -117,7 +121,7 @@ int main(int argc, char** argv) {
                                          MPI_SUM, MPI_COMM_WORLD);
                          }));
       for (std::size_t i = 0; i < communicators.size(); ++i)
-        best[i + 1] = std::min(best[i + 1], timed([&] { communicators[i]->sum(values); }));
+        best[i + 1] = std::min(best[i + 1], timed([&] { communicators[i]->sum({memory[i], values.size()}); }));
     }
     if (prints) {
       std::printf("%10zu", bytes);
@@ -132,9 +136,9 @@ int main(int argc, char** argv) {
         "\nhidden behind kernels of 100 us (the last size: ResNet-50's gradient)\n%10s %10s %8s  %9s %10s %8s %9s\n",
         "bytes", "bucket KiB", "chunk", "alone us", "exposed us", "hidden", "step/comp");
   for (const std::size_t bytes : {std::size_t{2} << 20, std::size_t{8} << 20, std::size_t{32} << 20, resnet50_bytes}) {
-    std::vector<float> gradients(bytes / sizeof(float), 0.0f);
     for (const std::int64_t bucket_kib : {256, 1024, 4096}) {
       for (std::size_t i = 0; i < communicators.size(); ++i) {
+        const std::span<float> gradients(memory[i], bytes / sizeof(float));
         const double alone = timed([&] { communicators[i]->sum(gradients); });
         const int kernels = std::max(20, static_cast<int>(3 * alone / 100e-6));  // three times the time of the sums
         const Overlap result = overlap(*communicators[i], gradients, bucket_kib * 256, kernels);
@@ -145,5 +149,6 @@ int main(int argc, char** argv) {
       }
     }
   }
+  for (std::size_t i = 0; i < communicators.size(); ++i) communicators[i]->release(memory[i]);
   return 0;
 }

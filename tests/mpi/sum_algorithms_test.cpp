@@ -12,6 +12,7 @@
 #include "cluster/waiting.h"
 #include "mpi_tests.h"
 #include "rough_values.h"
+#include "summed_vector.h"
 
 namespace ringtrain {
 namespace {
@@ -52,11 +53,13 @@ TEST(SumAlgorithms, SumEveryElementForOddSizesAndCuts) {
       const auto communicator = make_mpi_communicator(session().job(), cut.chunk_bytes, cut.max_count, choice);
       for (const std::size_t count : {0u, 1u, 2u, 3u, 4u, 15u, 16u, 17u, 63u, 1000u, 4096u, 4097u, 300007u}) {
         if (cut.chunk_bytes < 1024 && count > 5000) continue;  // one element a message would take minutes
-        std::vector<float> values = exact_values(session().rank(), count);
-        communicator->sum(values);
-        EXPECT_EQ(values, exact_sums(session().size(), count))
-            << name_of(choice) << ", " << count << " elements, chunks of " << cut.chunk_bytes << " bytes, at most "
-            << cut.max_count;
+        for (const bool allocated : {false, true}) {
+          SummedVector vector(*communicator, exact_values(session().rank(), count), allocated);
+          communicator->sum(vector.span());
+          EXPECT_EQ(vector.values(), exact_sums(session().size(), count))
+              << name_of(choice) << ", " << count << " elements, chunks of " << cut.chunk_bytes << " bytes, at most "
+              << cut.max_count << place_name(allocated);
+        }
       }
     }
 }
@@ -65,14 +68,16 @@ TEST(SumAlgorithms, ManySumsUnderWayFinishInAnyOrderOfWaiting) {
   for (const SumChoice& choice : all_choices()) {
     const auto communicator = make_mpi_communicator(session().job(), 128, 0x7fffffff, choice);
     const int sums = 40;
-    std::vector<std::vector<float>> values;
+    std::vector<std::unique_ptr<SummedVector>> vectors;
     std::vector<std::unique_ptr<Pending>> pending;
-    for (int i = 0; i < sums; ++i) values.push_back(exact_values(session().rank(), static_cast<std::size_t>(i * i), i));
-    for (auto& vector : values) pending.push_back(communicator->start_sum(vector));
+    for (int i = 0; i < sums; ++i)
+      vectors.push_back(std::make_unique<SummedVector>(
+          *communicator, exact_values(session().rank(), static_cast<std::size_t>(i * i), i), i % 3 != 0));
+    for (const auto& vector : vectors) pending.push_back(communicator->start_sum(vector->span()));
     for (int i = 0; i < sums; ++i) {
       const auto next = static_cast<std::size_t>((i * 17 + session().rank() * 5) % sums);
       wait(*pending[next]);
-      EXPECT_EQ(values[next], exact_sums(session().size(), values[next].size(), static_cast<int>(next)))
+      EXPECT_EQ(vectors[next]->values(), exact_sums(session().size(), next * next, static_cast<int>(next)))
           << name_of(choice);
     }
   }
@@ -103,15 +108,16 @@ TEST(SumAlgorithms, FewLanesAreInTheNodeAtATimeAndAllArrive) {
   }
 }
 
-TEST(SumAlgorithms, HaveTheSameBitsOnAllRanksAndEachTime) {
+TEST(SumAlgorithms, HaveTheSameBitsOnAllRanksEachTimeAndInAnyMemory) {
   for (const SumChoice& choice : all_choices())
     for (const std::size_t count : {100u, 50021u}) {
       const auto communicator = make_mpi_communicator(session().job(), 4096, 0x7fffffff, choice);
       std::vector<float> first;
-      for (int time = 0; time < 3; ++time) {
-        std::vector<float> values = rough_values(count), of_rank_0;
-        communicator->sum(values);
-        of_rank_0 = values;
+      for (int time = 0; time < 4; ++time) {
+        SummedVector vector(*communicator, rough_values(count), time % 2 == 1);
+        communicator->sum(vector.span());
+        const std::vector<float> values = vector.values();
+        std::vector<float> of_rank_0 = values;
         communicator->broadcast(std::as_writable_bytes(std::span(of_rank_0)), 0);
         EXPECT_EQ(std::memcmp(of_rank_0.data(), values.data(), count * sizeof(float)), 0) << name_of(choice);
         if (time == 0) first = values;
@@ -121,19 +127,20 @@ TEST(SumAlgorithms, HaveTheSameBitsOnAllRanksAndEachTime) {
 }
 
 TEST(SumAlgorithms, HalvesOfASumTravelBesideEachOfThem) {
-  for (const SumChoice& choice : all_choices()) {
-    const auto communicator = make_mpi_communicator(session().job(), 512, 0x7fffffff, choice);
-    const int ranks = session().size();
-    std::vector<float> shared = exact_values(session().rank(), 3001, 1),
-                       whole = exact_values(session().rank(), 2003, 2);
-    const std::int64_t piece = (3001 + ranks - 1) / ranks;
-    auto first = communicator->start_reduce_scatter(shared, piece), second = communicator->start_sum(whole);
-    wait(*second), wait(*first);
-    auto third = communicator->start_all_gather(shared, piece);
-    wait(*third);
-    EXPECT_EQ(shared, exact_sums(ranks, 3001, 1)) << name_of(choice);
-    EXPECT_EQ(whole, exact_sums(ranks, 2003, 2)) << name_of(choice);
-  }
+  for (const SumChoice& choice : all_choices())
+    for (const bool allocated : {false, true}) {
+      const auto communicator = make_mpi_communicator(session().job(), 512, 0x7fffffff, choice);
+      const int ranks = session().size();
+      SummedVector halved(*communicator, exact_values(session().rank(), 3001, 1), allocated);
+      std::vector<float> whole = exact_values(session().rank(), 2003, 2);
+      const std::int64_t piece = (3001 + ranks - 1) / ranks;
+      auto first = communicator->start_reduce_scatter(halved.span(), piece), second = communicator->start_sum(whole);
+      wait(*second), wait(*first);
+      auto third = communicator->start_all_gather(halved.span(), piece);
+      wait(*third);
+      EXPECT_EQ(halved.values(), exact_sums(ranks, 3001, 1)) << name_of(choice) << place_name(allocated);
+      EXPECT_EQ(whole, exact_sums(ranks, 2003, 2)) << name_of(choice);
+    }
 }
 
 TEST(SumAlgorithms, AGroupThatFailsAloneEndsItsSumsButNotTheLibrarys) {
@@ -143,13 +150,13 @@ TEST(SumAlgorithms, AGroupThatFailsAloneEndsItsSumsButNotTheLibrarys) {
   for (const char* algorithm : {"halving", "hierarchical"}) {
     const std::optional<RankGroup> part = session().job().split(0);
     const auto communicator = make_mpi_communicator(*part, 1024, 0x7fffffff, {.algorithm = algorithm});
-    std::vector<float> values(100000, 1.0f);
+    SummedVector vector(*communicator, std::vector<float>(100000, 1.0f), std::string(algorithm) == "halving");
     if (session().rank() == session().size() - 1) {
       communicator->abort("planned");
       continue;
     }
     try {
-      communicator->sum(values);
+      communicator->sum(vector.span());
       ADD_FAILURE() << algorithm << ": summed without a rank";
     } catch (const GroupFailed& e) {
       EXPECT_NE(std::string(e.what()).find("planned"), std::string::npos) << e.what();

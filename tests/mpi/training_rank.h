@@ -123,15 +123,13 @@ struct TrainingRank {
       }
       cuda::BackendOptions options;
       options.segment_elements = 512;
-      if (DeviceCommunicator* vectors = stages ? stages->device_sums() : sums.get()) {
-        options.allocate_reduced = [vectors](std::int64_t bytes) { return vectors->allocate(bytes); };
-        options.release_reduced = [vectors](void* memory) { vectors->release(memory); };
-      }
+      if (DeviceCommunicator* vectors = stages ? stages->device_sums() : sums.get())
+        options.reduced = reduced_memory(*vectors);
       if (stages) options.poll = [this] { stages->poll(); };
       backend = cuda::make_backend(*device, options);
     } else {
-      backend = make_cpu_backend(1);
       if (!alone) stages = make_stage_ranks(experiment, session().job());
+      backend = make_host_backend(experiment, 1, *host, stages.get());
     }
     const DatasetIndex index = read_dataset_index(experiment.data.train);
     plan = make_run_plan(experiment, index, nullptr, host->size(), *backend);

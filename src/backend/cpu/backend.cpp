@@ -20,6 +20,31 @@ namespace cpu {
 
 namespace {
 
+// A vector in the memory of a communicator.
+class ReducedVector : public Vector {
+ public:
+  ReducedVector(std::int64_t size, const ReducedMemory& memory, MemoryCount count)
+      : size_(size), memory_(memory), count_(std::move(count)), data_(static_cast<float*>(memory_.allocate(bytes()))) {
+    *count_ += bytes();
+  }
+  ~ReducedVector() override {
+    memory_.release(data_);
+    *count_ -= bytes();
+  }
+  ReducedVector(const ReducedVector&) = delete;
+  ReducedVector& operator=(const ReducedVector&) = delete;
+  float* data() override { return data_; }
+  const float* data() const override { return data_; }
+  std::int64_t size() const override { return size_; }
+
+ private:
+  std::int64_t bytes() const { return size_ * static_cast<std::int64_t>(sizeof(float)); }
+  std::int64_t size_;
+  ReducedMemory memory_;
+  MemoryCount count_;
+  float* data_;
+};
+
 class CpuVector : public Vector {
  public:
   CpuVector(std::int64_t size, const MemoryCount& count)
@@ -35,14 +60,16 @@ class CpuVector : public Vector {
 
 class CpuBackend : public Backend {
  public:
-  explicit CpuBackend(int threads) : threads_(threads), isa_(best_isa()), kernels_(kernels(isa_)) {}
+  CpuBackend(int threads, ReducedMemory reduced)
+      : threads_(threads), isa_(best_isa()), kernels_(kernels(isa_)), reduced_(std::move(reduced)) {}
 
   std::string describe() const override {
     return cat("CPU, ", threads_, threads_ == 1 ? " thread, " : " threads, ", isa_name(isa_), ", oneDNN ",
                onednn_version());
   }
 
-  std::unique_ptr<Vector> make_vector(std::int64_t size, bool) override {
+  std::unique_ptr<Vector> make_vector(std::int64_t size, bool reduced) override {
+    if (reduced && reduced_.allocate) return std::make_unique<ReducedVector>(size, reduced_, count_);
     return std::make_unique<CpuVector>(size, count_);
   }
   void pin(std::span<const std::byte>) override {}  // its memory is the host's
@@ -123,6 +150,7 @@ class CpuBackend : public Backend {
   int threads_;
   Isa isa_;
   const Kernels& kernels_;
+  ReducedMemory reduced_;
   MemoryCount count_ = std::make_shared<std::int64_t>(0);
   std::function<UpdateResult()> update_;  // that was started
 };
@@ -130,8 +158,8 @@ class CpuBackend : public Backend {
 }  // namespace
 }  // namespace cpu
 
-std::unique_ptr<Backend> make_cpu_backend(int threads) {
-  return std::make_unique<cpu::CpuBackend>(threads);
+std::unique_ptr<Backend> make_cpu_backend(int threads, ReducedMemory reduced) {
+  return std::make_unique<cpu::CpuBackend>(threads, std::move(reduced));
 }
 
 }  // namespace ringtrain

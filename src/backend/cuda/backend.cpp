@@ -32,7 +32,7 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<Vector> make_vector(std::int64_t size, bool reduced) override {
-    if (reduced && options_.allocate_reduced)
+    if (reduced && options_.reduced.allocate)
       return std::make_unique<DeviceVector>(device_, size, options_, reduced_bytes_);
     return std::make_unique<DeviceVector>(device_, size);
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "backend/backend.h"
 #include "backend/cuda/program/fusion.h"
 
 namespace ringtrain::cuda {
@@ -13,10 +14,7 @@ struct BackendOptions {
   std::int64_t segment_elements = 0;  // elements of the flat vector between ends of segments; 0: one segment
   std::int64_t least_offload = std::int64_t{1} << 20;  // bytes; memory.offload moves no smaller activation
   FusionTable* fusions = nullptr;                      // compile() fills it; null: the backend has a table of its own
-  // allocate_reduced() returns memory for vectors that are reduced over ranks, registered with NCCL. release_reduced()
-  // releases it. When they are empty, such vectors use the device's own memory.
-  std::function<void*(std::int64_t bytes)> allocate_reduced = {};
-  std::function<void(void*)> release_reduced = {};
+  ReducedMemory reduced = {};                          // registered with NCCL
   std::function<void()> poll = {};  // called while the host waits for the device; reports errors of other ranks
 };
 

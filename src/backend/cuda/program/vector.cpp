@@ -11,9 +11,9 @@ DeviceVector::DeviceVector(Device& device, std::int64_t size)
 
 DeviceVector::DeviceVector(Device& device, std::int64_t size, const BackendOptions& options,
                            std::shared_ptr<std::int64_t> reduced_bytes)
-    : device_(device), size_(size), release_(options.release_reduced), reduced_bytes_(std::move(reduced_bytes)) {
+    : device_(device), size_(size), release_(options.reduced.release), reduced_bytes_(std::move(reduced_bytes)) {
   const std::int64_t before = device.allocated_bytes();
-  data_ = static_cast<float*>(options.allocate_reduced(bytes()));
+  data_ = static_cast<float*>(options.reduced.allocate(bytes()));
   elsewhere_ = std::max<std::int64_t>(0, bytes() - (device.allocated_bytes() - before));
   *reduced_bytes_ += elsewhere_;
   device_.zero(data_, bytes(), device_.compute_stream());

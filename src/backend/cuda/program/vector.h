@@ -11,7 +11,7 @@ namespace ringtrain::cuda {
 class DeviceVector : public Vector {
  public:
   DeviceVector(Device& device, std::int64_t size);
-  // Takes memory from options.allocate_reduced. `reduced_bytes` counts the part of it that the device did not allocate.
+  // Takes memory from options.reduced. `reduced_bytes` counts the part of it that the device did not allocate.
   DeviceVector(Device& device, std::int64_t size, const BackendOptions& options,
                std::shared_ptr<std::int64_t> reduced_bytes);
   ~DeviceVector() override;
