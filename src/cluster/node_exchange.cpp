@@ -12,8 +12,7 @@ namespace ringtrain {
 NodeExchange::NodeExchange(const RankGroup& group, std::vector<int> node, int slots)
     : group_(group), node_(std::move(node)), place_(place_of(group.rank())), slots_(slots) {
   const std::size_t lines = node_.size() * static_cast<std::size_t>(slots);
-  allocate(lines * (sizeof(Offer) + sizeof(Receipt)) +
-           static_cast<std::size_t>(slots) * most_copied * sizeof(float));
+  allocate(lines * (sizeof(Offer) + sizeof(Receipt)) + static_cast<std::size_t>(slots) * most_copied * sizeof(float));
 }
 
 void* NodeExchange::allocate(std::size_t bytes) {
@@ -117,8 +116,7 @@ bool NodeExchange::is_read(int to, int slot) const {
 const float* NodeExchange::receive(int from, int slot) const {
   const int place = place_of(from);
   const Offer& theirs = offer(place, place_, slot);
-  const std::uint64_t count =
-      std::atomic_ref(const_cast<std::uint64_t&>(theirs.count)).load(std::memory_order_acquire);
+  const std::uint64_t count = std::atomic_ref(const_cast<std::uint64_t&>(theirs.count)).load(std::memory_order_acquire);
   if (count == receipt(place, place_, slot).count) return nullptr;
   const Region& region = regions_[theirs.region];
   return reinterpret_cast<const float*>(region.of_place[static_cast<std::size_t>(place)]->bytes().data() +
