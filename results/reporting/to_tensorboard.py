@@ -48,7 +48,8 @@ class RunWriter:
         self.board, self.run = board, run
         self.folder = Path(board.folder) / run.name
         self.own_the_folder()
-        self.written, self.events, self.count, self.last_step = board.written(self.folder), None, 0, 0
+        self.written, self.events, self.count = board.written(self.folder), None, 0
+        self.newest = []  # the records of the last step that was taken: its update and its evaluation
 
     def own_the_folder(self):
         owner, identity = self.folder / OWNER, self.run.identity()
@@ -83,14 +84,13 @@ class RunWriter:
             self.events.add_event(self.board.event_pb2.Event(wall_time=wall_time, summary=summary))
 
     def take(self, stamped, again):
-        """A resumed run may compute steps again with another result: then the first of them is the place to go back to."""
-        if again:
-            self.last_step = 0
-            other = [record["step"] for record, _ in stamped if self.written.differs(record)]
-            if other:
-                self.go_back_to(min(other), stamped[0][1])
-        for record, wall_time in stamped:
-            self.last_step = max(self.last_step, record["step"])
+        """A resumed run may compute steps again with another result: then the first of them is the place to go back to.
+        They may come long after the look that found the file cut back."""
+        taken = stamped if again else self.newest + stamped
+        other = [record["step"] for record, _ in stamped if self.written.differs(record)]
+        if other:
+            self.go_back_to(min(other), stamped[0][1])
+        for record, wall_time in taken:
             if not self.written.has(record):
                 values = [
                     self.board.summary_pb2.Summary.Value(tag=name, simple_value=value)
@@ -100,6 +100,7 @@ class RunWriter:
                 self.add(wall_time, step=record["step"], summary=self.board.summary_pb2.Summary(value=values))
                 self.written.add(record)
                 self.count += 1
+        self.newest = [one for one in taken if one[0]["step"] == taken[-1][0]["step"]]
 
     def go_back_to(self, step, wall_time):
         """TensorBoard drops what it has of this step and later ones when a session starts there."""
@@ -109,8 +110,9 @@ class RunWriter:
 
     def end(self, outcome):
         del outcome
-        if 0 < self.last_step < max(self.written.last(), self.written.last(True)):
-            self.go_back_to(self.last_step + 1, time.time())
+        last_step = self.newest[-1][0]["step"] if self.newest else 0
+        if 0 < last_step < max(self.written.last(), self.written.last(True)):
+            self.go_back_to(last_step + 1, time.time())
 
     def flush(self):
         if self.events is not None:

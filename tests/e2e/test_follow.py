@@ -219,6 +219,42 @@ def test_a_resumed_run_replaces_the_steps_that_it_computes_again(packages, run, 
     assert_events_are(folder, records[:41])
 
 
+def test_other_numbers_of_a_resumed_run_are_taken_as_they_come(packages, run, tmp_path):
+    """A resumed run cuts its file back and then goes on step by step. follow.py looks in between."""
+    records = [r for r in records_of(run) if "loss" in r][:40]
+    evaluation = next(r for r in records_of(run) if "validation_loss" in r)
+    again = [{**r, "loss": r["loss"] + 0.01} for r in records]
+    say(run, "not ended")
+    replace_metrics(run, records)
+    folder = tmp_path / "events" / "a"
+
+    def evaluated(step, loss):
+        return {**evaluation, "step": step, "validation_loss": loss}
+
+    def comes(record, key):
+        return lambda: (record["step"], single(record[key])) in [e[:2] for e in map(tuple, events(folder).get(key, []))]
+
+    with Live(run, "--tensorboard", tmp_path / "events") as live:
+        live.waits_for(lambda: any(folder.glob("events*")) and comes(records[-1], "loss")(), "last step")
+        first = evaluated(records[19]["step"], 1.0)
+        replace_metrics(run, [*records[:20], first])
+        live.waits_for(comes(first, "validation_loss"), "evaluation")
+        append(run, again[20:30])
+        live.waits_for(comes(again[29], "loss"), "step that was computed again")
+        second = evaluated(again[29]["step"], 2.0)
+        append(run, [second])
+        live.waits_for(comes(second, "validation_loss"), "second evaluation")
+        # Only the evaluation has another result: its step's update must stay.
+        replace_metrics(run, [*records[:20], first, *again[20:30]])
+        time.sleep(0.5)
+        third = evaluated(again[29]["step"], 3.0)
+        append(run, [third])
+        live.waits_for(comes(third, "validation_loss"), "third evaluation")
+        say(run, "finished")
+        live.ends()
+    assert_events_are(folder, [*records[:20], first, *again[20:30], third])
+
+
 def test_a_line_is_taken_when_it_has_its_end(run):
     lines = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text(lines[0] + "\n" + lines[1][:20])
