@@ -10,7 +10,7 @@ MAKEFLAGS += --no-builtin-rules
 ifeq ($(origin CXX),default)
   CXX := g++
 endif
-OPTIMISE ?= -O3 -g -ffp-contract=fast -fno-math-errno -fno-trapping-math
+OPTIMISE ?= -O3 -g1 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 # The last two flags are for GCC 12, which reports overlaps and overruns inside std::string and std::vector that do not
 # exist (its bugs 105651 and 107852).
 WARNINGS ?= -Wall -Wextra -Wshadow -Wconversion -Werror $(if $(findstring clang,$(CXX)),,-Wno-restrict -Wno-stringop-overread)
