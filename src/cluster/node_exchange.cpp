@@ -26,13 +26,15 @@ void* NodeExchange::allocate(std::size_t bytes) {
     }
   };
   if (node_.size() > 1) attempt([&] { region.own = SharedMemory::make(bytes); });
-  const std::vector<std::string> names = group_.gather_on_node(region.own ? region.own->name() : "");
-  const std::vector<std::string> ranks = group_.gather_on_node(cat(group_.rank()));
+  const std::vector<std::string> offers =
+      group_.gather_on_node(region.own ? cat(group_.rank(), ' ', region.own->name()) : "");
   for (const int rank : node_) {
-    const auto at = static_cast<std::size_t>(std::ranges::find(ranks, cat(rank)) - ranks.begin());
+    const std::string start = cat(rank, ' ');
+    const auto offer = std::ranges::find_if(offers, [&](const std::string& text) { return text.starts_with(start); });
     attempt([&] {
-      if (at == ranks.size() || names[at].empty()) throw Error(cat("rank ", rank, " has no memory to share"));
-      region.of_place.push_back(rank == group_.rank() ? region.own : SharedMemory::open(names[at], bytes));
+      if (offer == offers.end()) throw Error(cat("rank ", rank, " has no memory to share"));
+      region.of_place.push_back(rank == group_.rank() ? region.own
+                                                      : SharedMemory::open(offer->substr(start.size()), bytes));
     });
   }
   const std::vector<std::string> faults = group_.gather_on_node(fault);

@@ -43,6 +43,11 @@ std::string processor_name() {
   return {name, static_cast<std::size_t>(length)};
 }
 
+MPI_Comm with_errors_returned(MPI_Comm comm) {
+  check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return comm;
+}
+
 MPI_Comm duplicate_of(MPI_Comm comm) {
   MPI_Comm copy = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup");
@@ -51,12 +56,11 @@ MPI_Comm duplicate_of(MPI_Comm comm) {
 
 }  // namespace
 
-RankGroup::State::State(MPI_Comm taken, bool whole_job) : comm(taken), ends_job(whole_job), host(processor_name()) {
-  check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+RankGroup::State::State(MPI_Comm taken, bool whole_job)
+    : comm(with_errors_returned(taken)), node(comm), ends_job(whole_job), host(processor_name()) {
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
   hosts = gather_texts(host, comm);
-  const NodeCommunicator node(comm);
   MPI_Comm_rank(node.get(), &node_rank);
   MPI_Comm_size(node.get(), &node_size);
 }
@@ -66,6 +70,7 @@ RankGroup::State::State(MPI_Comm taken, bool whole_job) : comm(taken), ends_job(
 RankGroup::State::~State() {
   int all_told = 1, finalized = 0;
   MPI_Finalized(&finalized);
+  if (finalized || outlives_deaths || failure || std::uncaught_exceptions() > 0) node.abandon();
   if (finalized || outlives_deaths) return;
   if (failure) {
     MPI_Testall(static_cast<int>(telling.size()), telling.data(), &all_told, MPI_STATUSES_IGNORE);
@@ -146,7 +151,7 @@ std::vector<std::string> RankGroup::gather(const std::string& mine) const {
 
 std::vector<std::string> RankGroup::gather_on_node(const std::string& mine) const {
   meet();
-  return gather_texts(mine, NodeCommunicator(state_->comm).get());
+  return gather_texts(mine, state_->node.get());
 }
 
 void RankGroup::fail(const std::string& why) const {

@@ -13,6 +13,24 @@
 
 namespace ringtrain {
 
+// The ranks of a communicator that share this rank's memory, in its order. Collective over `comm`.
+class NodeCommunicator {
+ public:
+  explicit NodeCommunicator(MPI_Comm comm) {
+    check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node_), "MPI_Comm_split_type");
+  }
+  ~NodeCommunicator() {
+    if (node_ != MPI_COMM_NULL) MPI_Comm_free(&node_);
+  }
+  NodeCommunicator(const NodeCommunicator&) = delete;
+  NodeCommunicator& operator=(const NodeCommunicator&) = delete;
+  MPI_Comm get() const { return node_; }
+  void abandon() { node_ = MPI_COMM_NULL; }  // leaves it to MPI
+
+ private:
+  MPI_Comm node_ = MPI_COMM_NULL;
+};
+
 struct RankGroup::State {
   State(MPI_Comm taken, bool whole_job);
   ~State();
@@ -20,6 +38,7 @@ struct RankGroup::State {
   State& operator=(const State&) = delete;
 
   MPI_Comm comm;  // carries failures, meet() and texts; sums have communicators of their own
+  NodeCommunicator node;
   bool ends_job;
   int rank = 0, size = 1, node_rank = 0, node_size = 1;
   std::string host;
@@ -40,23 +59,5 @@ struct RankGroup::State {
 
 // A communicator of the group's ranks, which the caller frees. Collective. Throws GroupFailed.
 MPI_Comm duplicate(const RankGroup& group);
-
-// The ranks of a communicator that share this rank's memory, in its order. Collective over `comm`.
-class NodeCommunicator {
- public:
-  explicit NodeCommunicator(MPI_Comm comm) {
-    check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node_), "MPI_Comm_split_type");
-  }
-  ~NodeCommunicator() {
-    if (node_ != MPI_COMM_NULL) MPI_Comm_free(&node_);
-  }
-  NodeCommunicator(const NodeCommunicator&) = delete;
-  NodeCommunicator& operator=(const NodeCommunicator&) = delete;
-  MPI_Comm get() const { return node_; }
-  void abandon() { node_ = MPI_COMM_NULL; }  // leaves it to MPI
-
- private:
-  MPI_Comm node_ = MPI_COMM_NULL;
-};
 
 }  // namespace ringtrain
