@@ -14,7 +14,11 @@ from pathlib import Path
 
 X_AXES = {"step": "step (finished updates)", "epoch": "epoch", "samples": "samples", "seconds": "seconds of training"}
 Y_AXES = {"loss": "loss (nats)", "validation_loss": "loss (nats)", "validation_accuracy": "validation accuracy",
-          "lr": "learning rate", "grad_norm": "gradient norm", "samples_per_second": "samples per second"}
+          "lr": "learning rate", "grad_norm": "gradient norm", "samples_per_second": "samples per second",
+          "bubble_seconds": "bubble (seconds of a step)", "boundary_seconds": "transfers at the cuts (seconds of a step)",
+          "server_wait_seconds": "waiting for servers (seconds of a step)",
+          "worker_wait_seconds": "server waiting for workers (seconds of an update)", "staleness": "staleness (updates)",
+          "sent_bytes": "bytes of a step by message", "shared_bytes": "bytes of a step through shared memory"}
 
 
 def fail(message):

@@ -25,7 +25,20 @@ def machine(run):
         run.of_start("precision", run.config.get("precision")),
         run.config.get("run.threads", 0),
         run.of_start("backend", ""),
+        way(run),
     )
+
+
+def way(run):
+    """How the ranks work together; "" for a ring."""
+    kind = run.config.get("parallel.kind", "ring")
+    if kind == "pipeline":
+        return f"pipeline of {run.config.get('parallel.stages')} stages"
+    if kind == "server":
+        if run.config.get("parallel.backup_workers", 0):
+            return f"{run.config['parallel.backup_workers']} backup workers"
+        return ("asynchronous" if run.config.get("parallel.mode") == "async" else "synchronous") + " servers"
+    return "sharded state" if run.config.get("parallel.shard_state") else ""
 
 
 def speed_groups(cells):
@@ -228,25 +241,73 @@ def batch_row(name, ranks, batch, runs):
     }
 
 
-def step_parts(cells):
-    """A stacked bar for each family, batch and number of ranks."""
-    title = "Where a step's time goes"
-    bars, groups = [], speed_groups(cells)
+# Of a bar's parts: colour, hatch. Neighbours differ in lightness, so that they do in grey.
+PART_LOOKS = {
+    "input": ("#0072B2", ""),
+    "forward": ("#A6D5F2", "///"),
+    "backward": ("#D55E00", "..."),
+    "bubble": ("#FFFFFF", "\\\\\\"),
+    "boundary": ("#CC79A7", ""),
+    "waiting for servers": ("#F2F2F2", "oo"),
+    "waiting for workers": ("#E8D5F0", "--"),
+    "exposed communication": ("#F7E88B", "xxx"),
+    "update": ("#000000", "\\\\\\"),
+    "rest": ("#DDDDDD", "++"),
+}
+DARK_PARTS = ("update", "input", "backward")  # with white edges
+
+
+def stacked(axis, bars, labels, unit_of):
+    """A bar for each dictionary of parts, each part in the unit of its bar; parts that no bar has are left out."""
+    left = numpy.zeros(len(bars))
+    for part, (colour, hatch) in PART_LOOKS.items():
+        if not any(bar.get(part) for bar in bars):
+            continue
+        width = numpy.array([bar.get(part, 0.0) / unit_of(bar) for bar in bars])
+        axis.barh(
+            range(len(bars)),
+            width,
+            left=left,
+            label=part,
+            color=colour,
+            hatch=hatch,
+            edgecolor="#FFFFFF" if part in DARK_PARTS else "#777777",
+            linewidth=0.5,
+        )
+        left += width
+    axis.set_yticks(range(len(bars)), labels, fontsize=8)
+    axis.invert_yaxis()
+    axis.grid(False)
+
+
+def whole(bar):
+    return sum(bar[part] for part in PART_LOOKS if part in bar) or 1.0
+
+
+def speed_cells(cells):
+    """((label, batch, ranks), runs) of each family, machine, batch and number of ranks."""
+    groups = speed_groups(cells)
     labels = machine_labels(groups)
     for key, runs in groups.items():
         for batch in sorted({r.batch for r in runs}):
             for ranks, own in by_ranks([r for r in runs if r.batch == batch]).items():
-                found = [p for p in map(speed.parts, own) if p]
-                if found:
-                    bars.append(
-                        {
-                            "family": labels[key],
-                            "batch": batch,
-                            "ranks": ranks,
-                            "runs": len(found),
-                            **{part: float(numpy.mean([f[part] for f in found])) for part in [*speed.PARTS, "rest"]},
-                        }
-                    )
+                yield (labels[key], batch, ranks), own
+
+
+def step_parts(cells):
+    """A stacked bar for each family, batch and number of ranks; of servers with ranks of their own a second one for the
+    workers."""
+    title = "Where a step's time goes"
+    bars = []
+    for (family, batch, ranks), own in speed_cells(cells):
+        served = any(map(speed.has_workers, own))
+        for whose, parts_of in ("server 0" if served else "rank 0", speed.parts), ("a worker", speed.worker_parts):
+            found = [p for p in map(parts_of, own) if p]
+            if found:
+                means = {part: float(numpy.mean([f[part] for f in found])) for part in [*speed.PARTS, "rest"]}
+                bars.append(
+                    {"family": family, "batch": batch, "ranks": ranks, "whose": whose, "runs": len(found), **means}
+                )
     if not bars:
         return Missing(title, "no run recorded the parts of its steps")
     shown = bars[:24]
@@ -255,37 +316,101 @@ def step_parts(cells):
     lines = max(label.count("\n") + 1 for label in labels)
     height = max(2.2, (0.2 + 0.14 * lines) * len(shown) + 1)
     drawing, (axis,) = style.panels(height=height)
-    left = numpy.zeros(len(shown))
-    totals = numpy.array([sum(b[p] for p in [*speed.PARTS, "rest"]) for b in shown])
-    for index, part in enumerate([*speed.PARTS, "rest"]):
-        share = 100 * numpy.array([b[part] for b in shown]) / totals
-        axis.barh(
-            range(len(shown)),
-            share,
-            left=left,
-            label=part,
-            color=style.BAR_COLOURS[index],
-            hatch=style.HATCHES[index],
-            edgecolor="#FFFFFF" if part in ("update", "input", "backward") else "#777777",
-            linewidth=0.5,
-        )
-        left += share
-    axis.set_yticks(range(len(shown)), labels, fontsize=8)
-    axis.invert_yaxis()
+    stacked(axis, shown, labels, lambda bar: whole(bar) / 100)
     axis.set_xlabel("share of a step (%)")
     axis.set_xlim(0, 100)
-    axis.grid(False)
     style.legend(axis, below=0.6)
-    note = "Means over the steps, the first tenth left out; the milliseconds beside each bar are a whole step."
+    note = (
+        "Means over the steps of rank 0, the first tenth left out; the milliseconds beside each bar are a whole step. "
+        "Where servers have ranks of their own, a step of server 0 is the time between two updates, and the bar of a "
+        "worker is the mean over the workers whose gradients were used."
+    )
     return Figure(
         "step_parts", title, drawing, bars, note + (f" The first 24 of {len(bars)}." if len(bars) > 24 else "")
     )
 
 
+def rank_parts(cells):
+    """A stacked bar for each rank of runs whose ranks do different work. None where there is no such run."""
+    bars = []
+    for (family, batch, ranks), own in speed_cells(cells):
+        run = next((r for r in own if speed.rank_parts(r)), None)
+        found = speed.rank_parts(run) if run else []
+        if any(f["bubble"] or f["waiting for servers"] or f["waiting for workers"] for f in found):
+            for rank, parts in enumerate(found):
+                bars.append({"family": family, "batch": batch, "ranks": ranks, "trial": run.name, "rank": rank, **parts})
+    if not bars:
+        return None
+    shown = bars[:32]
+    many = len({(b["family"], b["batch"], b["ranks"]) for b in shown}) > 1
+    labels = [
+        (f"{style.wrapped(b['family'], 34)}\nbatch {b['batch']}, " if many and b["rank"] == 0 else "") + f"rank {b['rank']}"
+        for b in shown
+    ]
+    lines = max(label.count("\n") + 1 for label in labels)
+    drawing, (axis,) = style.panels(height=max(2.2, (0.2 + 0.1 * lines) * len(shown) + 1))
+    stacked(axis, shown, labels, lambda bar: 1)
+    axis.set_xlabel("seconds of all steps")
+    style.legend(axis, below=0.6)
+    note = (
+        "Pipelines and parameter servers: where each rank's time went, over all steps of the newest start (rank_seconds "
+        "in run.json), of one run of each kind."
+    )
+    return Figure(
+        "rank_parts",
+        "Where each rank's time goes",
+        drawing,
+        bars,
+        note + (f" The first 32 of {len(bars)}." if len(bars) > 32 else ""),
+    )
+
+
+def staleness(cells):
+    """Updates of asynchronous runs by staleness. None where no run is asynchronous."""
+    rows, lines = [], {}
+    for (family, batch, ranks), own in speed_cells(cells):
+        counts = {}
+        for run in own:
+            for stale, updates in speed.staleness(run).items():
+                counts[stale] = counts.get(stale, 0) + updates
+        total = sum(counts.values())
+        for stale in range(max(counts, default=-1) + 1):
+            updates = counts.get(stale, 0)
+            row = {"family": family, "batch": batch, "ranks": ranks, "staleness": stale, "updates": updates}
+            rows.append({**row, "share": updates / total})
+            lines.setdefault((family, batch, ranks), []).append(rows[-1])
+    if not rows:
+        return None
+    drawing, (axis,) = style.panels()
+    for index, ((family, batch, ranks), own) in enumerate(lines.items()):
+        mean = sum(r["staleness"] * r["share"] for r in own)
+        text = f"batch {batch}, {ranks} ranks, mean {style.short(round(mean, 2))}"
+        if len({name for name, _, _ in lines}) > 1:
+            text += f", {family}"
+        axis.plot(
+            [r["staleness"] for r in own], [100 * r["share"] for r in own], label=text, **style.line(index)
+        )
+    axis.set_xlabel("staleness (updates)")
+    axis.set_ylabel("share of the updates (%)")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    from_zero(axis)
+    style.legend(axis)
+    return Figure(
+        "staleness",
+        "Staleness of asynchronous updates",
+        drawing,
+        rows,
+        "Staleness: how many updates were applied after a worker had read the weights and before its own update. All "
+        "updates of all runs of a line, as run.json counts them.",
+    )
+
+
 def bar_label(bar, many):
-    seconds = sum(bar[p] for p in [*speed.PARTS, "rest"])
+    seconds = whole(bar)
     milliseconds = style.short(round(1000 * seconds, 2 if seconds < 0.1 else 0))
     place = f"batch {bar['batch']}, {bar['ranks']} rank{'s' if bar['ranks'] > 1 else ''}, {milliseconds} ms"
+    if bar["whose"] != "rank 0":
+        place = f"{bar['whose']}: {place}"
     return f"{style.wrapped(bar['family'], 34)}\n{place}" if many else place
 
 

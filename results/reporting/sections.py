@@ -95,6 +95,8 @@ def items_of_task(cells, runs, measure, target, rows):
         figures_speed.against_ranks(cells),
         figures_speed.against_batch(cells),
         figures_speed.step_parts(cells),
+        figures_speed.rank_parts(cells),
+        figures_speed.staleness(cells),
         figures_speed.cost(cells),
         figures_curves.losses(cells, measure.of),
         figures_curves.rates(cells, measure.of),

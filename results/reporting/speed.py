@@ -4,13 +4,34 @@ import math
 
 import numpy
 
-PARTS = ["input", "forward", "backward", "exposed communication", "update"]
+# Where the time of a rank went. A line of metrics.jsonl has those of rank 0, which add up to the line's step.
+PARTS = [
+    "input",
+    "forward",
+    "backward",
+    "bubble",
+    "boundary",
+    "waiting for servers",
+    "waiting for workers",
+    "exposed communication",
+    "update",
+]
 COLUMNS = {
     "input": "input_seconds",
     "forward": "forward_seconds",
     "backward": "backward_seconds",
+    "bubble": "bubble_seconds",
+    "boundary": "boundary_seconds",
     "exposed communication": "communication_seconds",
     "update": "update_seconds",
+}
+NEEDED = ("seconds", "input_seconds", "forward_seconds", "backward_seconds", "communication_seconds", "update_seconds")
+# Of a worker whose servers have ranks of their own.
+WORKER_COLUMNS = {
+    "input": "worker_input_seconds",
+    "forward": "worker_forward_seconds",
+    "backward": "worker_backward_seconds",
+    "waiting for servers": "server_wait_seconds",
 }
 
 
@@ -27,22 +48,85 @@ def throughput(run):
     return steady(run, "samples_per_second")
 
 
+def has_workers(run):
+    """Whether parameter servers have ranks of their own: each line is then an update of server 0."""
+    return "worker" in run.steps or "gradients" in run.steps
+
+
+def mean_seconds(run, column):
+    """Mean over the steps; a step without the column spent no time on it."""
+    values = run.column(column)
+    values = values[math.ceil(len(values) / 10) if len(values) > 1 else 0 :]
+    return float(numpy.nan_to_num(values).mean()) if len(values) else 0.0
+
+
 def parts(run):
-    """part -> mean seconds of a step, "rest" for what is in none; None where the split was not recorded. Means, which add
-    up to the step as medians do not."""
-    seconds = run.column("seconds")
-    if not len(seconds) or any(c not in run.steps for c in COLUMNS.values()):
+    """part -> mean seconds of a step of rank 0, "rest" for what is in none; None where the split was not recorded. Means,
+    which add up to the step as medians do not."""
+    if not len(run.column("seconds")) or any(column not in run.steps for column in NEEDED):
         return None
-    first = math.ceil(len(seconds) / 10) if len(seconds) > 1 else 0
-    found = {part: float(numpy.nanmean(run.steps[column][first:])) for part, column in COLUMNS.items()}
-    found["rest"] = max(0.0, float(numpy.nanmean(seconds[first:])) - sum(found.values()))
+    if has_workers(run) and "worker_wait_seconds" not in run.steps:
+        return None  # an older run: its lines have the parts of workers beside the time between two updates
+    found = {part: mean_seconds(run, COLUMNS[part]) if part in COLUMNS else 0.0 for part in PARTS}
+    waits = "waiting for workers" if has_workers(run) else "waiting for servers"
+    found[waits] = mean_seconds(run, "worker_wait_seconds" if has_workers(run) else "server_wait_seconds")
+    found["exposed communication"] = max(0.0, found["exposed communication"] - found[waits])
+    found["rest"] = max(0.0, mean_seconds(run, "seconds") - sum(found.values()))
+    return found
+
+
+def worker_parts(run):
+    """The same of a worker's step, where servers have ranks of their own; None elsewhere."""
+    if any(column not in run.steps for column in WORKER_COLUMNS.values()):
+        return None
+    found = {part: mean_seconds(run, WORKER_COLUMNS[part]) if part in WORKER_COLUMNS else 0.0 for part in PARTS}
+    return {**found, "rest": 0.0}
+
+
+def rank_parts(run):
+    """For each rank: part -> seconds of all steps of the newest start that recorded them; [] where none did."""
+    found = []
+    for own in run.of_start("rank_seconds", []):
+        waits = {"waiting for servers": own.get("server", 0.0), "waiting for workers": own.get("workers", 0.0)}
+        communication = max(0.0, own.get("communication", 0.0) - sum(waits.values()))
+        found.append({part: waits.get(part, own.get(part, 0.0)) for part in PARTS} | {"exposed communication": communication})
     return found
 
 
 def exposed_share(run):
     """Of the step, 0 to 1: communication that was not hidden behind the backward pass."""
     found = parts(run)
-    return found["exposed communication"] / sum(found.values()) if found and sum(found.values()) > 0 else None
+    if not found or sum(found.values()) == 0:
+        return None
+    return sum(found[p] for p in PARTS if p.startswith("waiting") or p == "exposed communication") / sum(found.values())
+
+
+def sent_mb_per_1000_samples(run, kind):
+    """Megabytes that all ranks gave to others per 1,000 samples: kind "sent" by message, "shared" through a node's memory.
+    None where no start recorded them."""
+    start = next((s for s in reversed(run.starts) if s.get("rank_bytes")), None)
+    if start is None or "global_batch" not in run.steps:
+        return None
+    own = run.column("step") > start.get("resumed_from_step", 0)
+    own &= run.column("step") <= start.get("final_step", numpy.inf)
+    samples = float(numpy.nansum(run.column("global_batch")[own]))
+    return sum(rank[kind] for rank in start["rank_bytes"]) / samples / 1000 if samples else None
+
+
+def staleness(run):
+    """staleness -> updates of an asynchronous run; {} of others."""
+    told = run.record.get("staleness", {})
+    return {int(key): count for key, count in sorted(told.items(), key=lambda item: int(item[0]))}
+
+
+def mean_staleness(run):
+    counts = staleness(run)
+    return sum(s * n for s, n in counts.items()) / sum(counts.values()) if counts else None
+
+
+def dropped_gradients(run):
+    """Of a run with backup workers, over its starts; None of others."""
+    return sum(s.get("dropped_gradients", 0) for s in run.starts) if "dropped" in run.steps else None
 
 
 def memory_mib(run):

@@ -15,9 +15,6 @@ from matplotlib import pyplot, ticker, transforms  # noqa: E402
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 LINES = ["-", "--", "-.", ":"]
-HATCHES = ["", "///", "...", "xxx", "\\\\\\", "++"]
-# Of a bar's parts: neighbours differ in lightness, so that they do in grey.
-BAR_COLOURS = ["#0072B2", "#A6D5F2", "#D55E00", "#F7E88B", "#000000", "#DDDDDD"]
 GREY = "#555555"
 LEGEND_WIDTH = 52  # letters of a line
 

@@ -40,6 +40,17 @@ def trial_row(run, target=None):
     return row
 
 
+def ranks_row(run):
+    """What the ranks gave to each other: bytes per 1,000 samples, by message and through a node's memory; how stale
+    asynchronous updates were; gradients that came too late."""
+    return {
+        "sent_mb_per_1000_samples": speed.sent_mb_per_1000_samples(run, "sent"),
+        "shared_mb_per_1000_samples": speed.sent_mb_per_1000_samples(run, "shared"),
+        "mean_staleness": speed.mean_staleness(run),
+        "dropped_gradients": speed.dropped_gradients(run),
+    }
+
+
 def plain(value):
     """A list as text, anything else as it is."""
     return keys.text(value) if isinstance(value, tuple) else value
@@ -48,7 +59,16 @@ def plain(value):
 def trials(runs, target=None):
     """All runs, with the keys in which they differ."""
     differing = [k for k in grouping.varied_keys(runs) if k not in ("batch.global", *keys.PLACES_OF_DATA)]
-    rows = [{**trial_row(run, target), **{key: plain(run.config.get(key)) for key in differing}} for run in runs]
+    of_ranks = [ranks_row(run) for run in runs]
+    known = [key for key in of_ranks[0] if any(own[key] is not None for own in of_ranks)] if runs else []
+    rows = [
+        {
+            **trial_row(run, target),
+            **{key: own[key] for key in known},
+            **{key: plain(run.config.get(key)) for key in differing},
+        }
+        for run, own in zip(runs, of_ranks)
+    ]
     return style.Table(
         "trials", "All trials", rows, "The last columns are the keys in which the resolved experiments differ."
     )
