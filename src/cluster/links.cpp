@@ -5,6 +5,7 @@
 
 #include "cluster/mpi_check.h"
 #include "cluster/rank_group_mpi.h"
+#include "cluster/sent_bytes.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -47,6 +48,7 @@ class MpiLinks : public Links {
   void release(std::byte* memory) override { delete[] memory; }
 
   std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
+    sent_bytes().by_message += std::ssize(bytes);
     return start(bytes.size(), [&](std::size_t at, int count, MPI_Request* request) {
       check_mpi(MPI_Isend(bytes.data() + at, count, MPI_BYTE, to, tag, comm_, request), "MPI_Isend");
     });

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cluster/rank_group.h"
+#include "cluster/wait_timer.h"
 
 namespace ringtrain {
 
@@ -39,6 +40,8 @@ class Links {
   virtual void release(std::byte* memory) = 0;
   virtual std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) = 0;
   virtual std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) = 0;
+  // Makes a timer for waits in Message::finish().
+  virtual std::unique_ptr<WaitTimer> make_timer() { return make_host_wait_timer(); }
   // Lets messages advance, and throws an error of a rank or a message. The host calls it while it waits for a device.
   virtual void poll() {}
   // Ends all messages under way after an error, so that memory can be freed. Throws nothing.

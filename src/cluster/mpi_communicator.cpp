@@ -15,6 +15,7 @@
 #include "cluster/mpi_root_sums.h"
 #include "cluster/node_exchange.h"
 #include "cluster/rank_group_mpi.h"
+#include "cluster/sent_bytes.h"
 #include "cluster/session.h"
 #include "cluster/span_ranks.h"
 #include "cluster/sum_choice.h"
@@ -305,6 +306,7 @@ void MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   check_root(root);
   if (size_ == 1) return;
   barrier();
+  if (rank_ == root) sent_bytes().by_message += (size_ - 1) * std::ssize(bytes);
   std::vector<MPI_Request> request(1, MPI_REQUEST_NULL);
   for (std::size_t offset = 0; offset < bytes.size(); offset += max_count_) {
     const int count = static_cast<int>(std::min(max_count_, bytes.size() - offset));
@@ -333,6 +335,7 @@ void MpiCommunicator::exchange_with_root(std::span<float> mine, std::span<float>
   const auto post_message = [&](float* values, std::size_t count, int other, bool sends) {
     const int n = static_cast<int>(count), tag = to_root ? kGatherTag : kScatterTag;
     MPI_Request* request = &requests.emplace_back(MPI_REQUEST_NULL);
+    if (sends) sent_bytes().by_message += n * static_cast<std::int64_t>(sizeof(float));
     if (sends)
       check_mpi(MPI_Isend(values, n, MPI_FLOAT, other, tag, comm_, request), "MPI_Isend");
     else

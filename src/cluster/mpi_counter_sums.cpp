@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "cluster/sent_bytes.h"
+
 namespace ringtrain {
 
 void MpiCounterSums::start(std::span<double> values, const PartsLeft& left) {
@@ -36,8 +38,10 @@ bool MpiCounterSums::post_round(Sum& sum) {
     double* target = sum.round == last ? sum.values.data() : sum.incoming.data();
     if (from != MPI_PROC_NULL)
       check_mpi(MPI_Irecv(target, count, MPI_DOUBLE, from, tag_, comm_, &requests_[0]), "MPI_Irecv");
-    if (to != MPI_PROC_NULL)
+    if (to != MPI_PROC_NULL) {
       check_mpi(MPI_Isend(sum.values.data(), count, MPI_DOUBLE, to, tag_, comm_, &requests_[1]), "MPI_Isend");
+      sent_bytes().by_message += std::ssize(std::as_bytes(sum.values));
+    }
     return true;
   }
   return false;

@@ -4,6 +4,8 @@
 #include <span>
 #include <utility>
 
+#include "cluster/sent_bytes.h"
+
 namespace ringtrain {
 namespace {
 
@@ -70,11 +72,13 @@ void MpiLanes::post(std::size_t slot_index) {
       // Both ranks of a small sum exchange all values, so this rank adds to what the other one still reads.
       const bool overlap = step.adds && step.sent.begin < step.received.end && step.received.begin < step.sent.end;
       overlap ? node_->send_copy(step.to, tag, sent) : node_->send(step.to, tag, sent);
+      sent_bytes().through_memory += std::ssize(std::as_bytes(sent));
       slot.awaits_reader = true;
     } else {
       check_mpi(MPI_Isend(sent.data(), static_cast<int>(sent.size()), MPI_FLOAT, step.to, tag, comm_,
                           &requests_[2 * slot_index + 1]),
                 "MPI_Isend");
+      sent_bytes().by_message += std::ssize(std::as_bytes(sent));
       ++slot.open_requests;
     }
   }

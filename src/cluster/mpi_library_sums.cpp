@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "base/error.h"
+#include "cluster/sent_bytes.h"
 
 namespace ringtrain {
 
@@ -24,6 +25,7 @@ void MpiLibrarySums::start(std::span<float> values, const PartsLeft& left) {
   check_mpi(MPI_Iallreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_FLOAT, MPI_SUM, comm_,
                            &sum.request),
             "MPI_Iallreduce");
+  sent_bytes().by_message += 2 * ring_half_bytes(std::ssize(std::as_bytes(values)), group_.size());
 }
 
 void MpiLibrarySums::progress() {

@@ -5,6 +5,7 @@
 #include "cluster/fault_tolerance.h"
 #include "cluster/mailbox.h"
 #include "cluster/rank_group_mpi.h"
+#include "cluster/sent_bytes.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -96,6 +97,7 @@ class MpiMailbox : public Mailbox {
   }
 
   void start(std::vector<Transfer>& transfers, int to, int tag, std::span<const std::byte> bytes) {
+    if (!is_dead(to)) sent_bytes().by_message += std::ssize(bytes);
     for (std::size_t at = 0; at < bytes.size() && !is_dead(to); at += largest_message) {
       const auto part = bytes.subspan(at, std::min(largest_message, bytes.size() - at));
       Transfer& transfer = transfers.emplace_back(MPI_REQUEST_NULL, to);

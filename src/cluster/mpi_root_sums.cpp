@@ -4,6 +4,8 @@
 #include <exception>
 #include <utility>
 
+#include "cluster/sent_bytes.h"
+
 namespace ringtrain {
 namespace {
 
@@ -34,6 +36,7 @@ void MpiRootSums::start_sum(std::span<float> values, int root, const PartsLeft& 
       continue;
     }
     Part& part = transfers_.emplace_back(Part{.values = chunk, .left = left});
+    sent_bytes().by_message += std::ssize(std::as_bytes(chunk));
     check_mpi(MPI_Isend(chunk.data(), static_cast<int>(chunk.size()), MPI_FLOAT, root, kSumTag, comm_,
                         &part.requests.emplace_back(MPI_REQUEST_NULL)),
               "MPI_Isend");
@@ -46,6 +49,7 @@ void MpiRootSums::start_broadcast(std::span<float> values, int root, const Parts
     ++*left;
     Part& part = transfers_.emplace_back(Part{.values = chunk, .left = left, .receives = rank_ != root});
     const int count = static_cast<int>(chunk.size());
+    if (rank_ == root) sent_bytes().by_message += (size_ - 1) * std::ssize(std::as_bytes(chunk));
     part.requests.assign(rank_ == root ? static_cast<std::size_t>(size_) : 1, MPI_REQUEST_NULL);
     if (rank_ != root)
       check_mpi(MPI_Irecv(chunk.data(), count, MPI_FLOAT, root, kBroadcastTag, comm_, part.requests.data()),

@@ -13,6 +13,7 @@
 #include "cluster/nccl_environment.h"
 #include "cluster/nccl_pieces.h"
 #include "cluster/queued_communicator.h"
+#include "cluster/sent_bytes.h"
 #include "cluster/staged_group_ranks.h"
 
 namespace ringtrain {
@@ -25,6 +26,10 @@ constexpr std::size_t kAlign = 64;       // elements: where pieces of a sum in a
 
 NcclType nccl_type(Type type) {
   return type == Type::fp32 ? NcclType::fp32 : type == Type::bf16 ? NcclType::bf16 : NcclType::fp16;
+}
+
+std::int64_t bytes_of(NcclType type) {
+  return type == NcclType::fp32 ? 4 : 2;
 }
 
 void* nccl_stream(cuda::Stream stream) {
@@ -196,6 +201,7 @@ void NcclCommunicator::cast(const void* from, void* to, std::int64_t count, Type
 }
 
 void NcclCommunicator::sum_in_place(void* values, std::int64_t count, Type type, const std::string& what) {
+  sent_bytes().by_message += 2 * ring_half_bytes(count * cuda::bytes_of(type), size());
   connection_.check(api_.all_reduce(values, values, static_cast<std::size_t>(count), nccl_type(type), NcclOperation::sum, connection_.get(),
                         nccl_stream(stream_)),
         what);
@@ -211,6 +217,7 @@ void NcclCommunicator::sum_in_tree(std::span<float> values, const std::string& w
   for (const SumStep& step : halving_sum(rank(), size(), values.size(), kAlign)) {
     float* const own = values.data() + step.received.begin;
     connection_.check(exchange(calls(), step, values.data(), step.adds ? arrivals : own), what);
+    sent_bytes().by_message += static_cast<std::int64_t>(step.sent.size() * sizeof(float));
     connection_.settle(what);
     if (step.adds && step.received.size() > 0)
       device_.launch(
@@ -269,6 +276,7 @@ std::unique_ptr<Pending> NcclCommunicator::start_reduce_scatter(std::span<float>
   check_pieces(values, piece);
   const std::int64_t count = std::ssize(values), begin = std::min(count, rank() * piece);
   return start_part(values, begin, std::min(count, begin + piece), before, [&](void* at, NcclType type) {
+    sent_bytes().by_message += ring_half_bytes(count * bytes_of(type), size());
     return reduce_pieces(calls(), at, count, piece, type);
   });
 }
@@ -276,6 +284,7 @@ std::unique_ptr<Pending> NcclCommunicator::start_reduce_scatter(std::span<float>
 std::unique_ptr<Pending> NcclCommunicator::start_root_sum(std::span<float> values, int root, const BeforeSum& before) {
   const std::int64_t end = rank() == root ? std::ssize(values) : 0;
   return start_part(values, 0, end, before, [&](void* at, NcclType type) {
+    if (rank() != root) sent_bytes().by_message += std::ssize(values) * bytes_of(type);
     return api_.reduce(at, at, values.size(), type, NcclOperation::sum, root, connection_.get(), nccl_stream(stream_));
   });
 }
@@ -284,6 +293,7 @@ std::unique_ptr<Pending> NcclCommunicator::start_all_gather(std::span<float> val
   check_pieces(values, piece);
   const std::int64_t number = next_number();
   collective(cat("the gathering of ", values.size(), " values"), [&](const std::string& what) {
+    sent_bytes().by_message += ring_half_bytes(std::ssize(std::as_bytes(values)), size());
     connection_.check(gather_pieces(calls(), values.data(), std::ssize(values), piece), what);
     connection_.settle(what);
   });
@@ -293,6 +303,7 @@ std::unique_ptr<Pending> NcclCommunicator::start_all_gather(std::span<float> val
 std::unique_ptr<Pending> NcclCommunicator::start_broadcast(std::span<float> values, int root) {
   const std::int64_t number = next_number();
   collective(cat("the broadcast of ", values.size(), " values from rank ", root), [&](const std::string& what) {
+    if (rank() == root) sent_bytes().by_message += (size() - 1) * std::ssize(std::as_bytes(values));
     connection_.check(
         api_.broadcast(values.data(), values.data(), values.size(), NcclType::fp32, root, connection_.get(), nccl_stream(stream_)),
         what);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cluster/nccl_connection.h"
+#include "cluster/sent_bytes.h"
 
 namespace ringtrain {
 namespace {
@@ -70,6 +71,7 @@ class NcclLane {
     connection_.check(sends_ ? api.send(memory, bytes, NcclType::bytes, kTo, connection_.get(), stream)
                              : api.receive(memory, bytes, NcclType::bytes, kFrom, connection_.get(), stream),
                       passage->what);
+    if (sends_) sent_bytes().by_message += static_cast<std::int64_t>(bytes);
     connection_.settle(passage->what);
     device_.record(passage->end, stream_);
     running_.push_back(passage);
@@ -143,6 +145,7 @@ class NcclLinks final : public Links {
   std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
     return message(bytes.data(), bytes.size(), false, from, tag);
   }
+  std::unique_ptr<WaitTimer> make_timer() override { return make_device_wait_timer(device_); }
   void poll() override {
     for (const auto& lane : lanes_) lane->poll();
   }

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "cluster/rank_group_mpi.h"
+#include "cluster/sent_bytes.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -55,6 +56,7 @@ class SpanRanks final : public GroupRanks {
     check_mpi(MPI_Irecv(other, values, MPI_DOUBLE, partner, 0, comm_, &requests[0]), "MPI_Irecv");
     open_ = true;
     check_mpi(MPI_Isend(own, values, MPI_DOUBLE, partner, 0, comm_, &requests[1]), "MPI_Isend");
+    sent_bytes().by_message += values * static_cast<std::int64_t>(sizeof(double));
     for (Waiter waiter;; waiter.pause()) {
       int done = 0;
       check_mpi(MPI_Testall(2, requests, &done, MPI_STATUSES_IGNORE), "MPI_Testall");

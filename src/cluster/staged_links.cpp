@@ -84,6 +84,7 @@ class StagedLinks final : public Links {
     return std::make_unique<StagedMessage>(*this, journey);
   }
 
+  std::unique_ptr<WaitTimer> make_timer() override { return make_device_wait_timer(device_); }
   // Messages of the same two ranks and tag start in the order of the calls.
   void poll() override {
     std::vector<const Journey*> waiting;

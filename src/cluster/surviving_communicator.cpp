@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "cluster/fault_tolerance.h"
 #include "cluster/rank_group_mpi.h"
+#include "cluster/sent_bytes.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -160,6 +161,7 @@ class SurvivingCommunicator : public Communicator {
   }
 
   void send(std::span<const std::byte> bytes, int place) {
+    sent_bytes().by_message += std::ssize(bytes);
     for (std::size_t at = 0; at < bytes.size(); at += largest_message) {
       const auto part = bytes.subspan(at, std::min(largest_message, bytes.size() - at));
       start(MPI_Isend(part.data(), static_cast<int>(part.size()), MPI_BYTE, place, 0, comm_, new_request()));

@@ -233,14 +233,20 @@ std::string stop_cause() {
   return requested_signal() != 0 ? signal_name(requested_signal()) : "a signal to another rank";
 }
 
+// Of every rank, for this start's steps.
+struct RankFigures {
+  std::vector<StepTimes> times;
+  std::vector<SentBytes> bytes;
+};
+
 void record_outcome(const std::string& run_dir, const std::string& outcome, const RunProgress& p,
                     const std::string& place_in_code, const std::optional<NoiseSummary>& noise, EnergyMeter* energy,
-                    const std::vector<StepTimes>& times = {},
-                    const std::map<std::int64_t, std::int64_t>& staleness = {}, std::int64_t dropped = 0) {
+                    const RankFigures& figures = {}, const std::map<std::int64_t, std::int64_t>& staleness = {},
+                    std::int64_t dropped = 0) {
   record_end(run_dir,
              {outcome, p.position.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss,
               p.best_step, place_in_code, noise, energy != nullptr ? energy->joules() : std::map<std::string, double>{},
-              staleness, dropped, times});
+              staleness, dropped, figures.times, figures.bytes});
 }
 
 // Called while another error is handled. Errors in this function are ignored, because the other one is reported.
@@ -281,7 +287,7 @@ std::string continuation(const TrainingRequest& request, const std::string& run_
 }
 
 void report(TrainingRun& run, int code, const std::string& run_dir, const TrainingRequest& request, EnergyMeter* energy,
-            const std::vector<StepTimes>& times) {
+            const RankFigures& figures) {
   const RunProgress& p = run.progress();
   record_stop_cost(run_dir, run.stop_cost());
   const std::optional<NoiseSummary> noise = run.noise_summary();
@@ -290,7 +296,7 @@ void report(TrainingRun& run, int code, const std::string& run_dir, const Traini
                  code == 0                 ? "finished"
                  : code == training_paused ? paused
                                            : "stopped by " + stop_cause(),
-                 p, "", noise, energy, times, run.staleness(), run.dropped());
+                 p, "", noise, energy, figures, run.staleness(), run.dropped());
   if (requested_signal() != 0 && code == exit_checkpointed)
     log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
   log_info(code == 0                 ? "finished"
@@ -404,8 +410,8 @@ int GroupTraining::train() {
   if (folder_ != nullptr) run_->before_saving([this] { folder_->keep_lock(); });
   int code = run_->run();
   if (code == 0 && run_->paused()) code = training_paused;
-  const std::vector<StepTimes> times = run_->rank_times();
-  if (root_) report(*run_, code, run_dir(), request_, energy(), times);
+  const RankFigures figures{run_->rank_times(), run_->rank_bytes()};
+  if (root_) report(*run_, code, run_dir(), request_, energy(), figures);
   machine_.host->barrier();
   return code;
 }

@@ -78,14 +78,17 @@ int TrainingRun::run() {
     if (improved || (lacks_norms && !leaving_)) save(improved);
   }
   while (!stop && !leaving_) {
+    const SentBytes sent_before = sent_bytes();
     const StepReport report = steps_of_run_->step(requests());
+    const SentBytes sent = sent_bytes() - sent_before;
     progress_.before = report.before.value_or(progress_.position);
     progress_.position = report.position;
     progress_.scale_invariant_steps = report.scale_invariant_steps;
     progress_.elapsed_seconds = now_seconds() - begin_;
     times_ += report.times;
+    sent_ += sent;
     if (report.requests.check > 0) last_comparison_ = now_seconds();
-    record(report);
+    record(report, sent);
     note_deaths();
     if (!report.met) {  // nothing is due that needs the other ranks
       step_begin_ = now_seconds();
@@ -209,7 +212,7 @@ NoiseRecord TrainingRun::noise_record(const NoiseReport& noise) const {
   return record;
 }
 
-void TrainingRun::record(const StepReport& r) {
+void TrainingRun::record(const StepReport& r, const SentBytes& sent) {
   if (!recorder_) return;
   StepRecord s;
   s.step = r.position.step;
@@ -231,18 +234,19 @@ void TrainingRun::record(const StepReport& r) {
   s.seconds = now_seconds() - step_begin_;
   s.samples_per_second = static_cast<double>(r.samples) / s.seconds;
   s.elapsed_seconds = progress_.elapsed_seconds;
-  const StepTimes& passes = r.served ? r.served->times : r.times;
-  s.input_seconds = passes.input;
-  s.forward_seconds = passes.forward;
-  s.backward_seconds = passes.backward;
-  s.communication_seconds = passes.communication;
-  s.update_seconds = r.times.update;
-  if (r.served)
-    s.served = {r.served->worker,  r.served->staleness,   r.served->gradients,
-                r.served->dropped, r.times.communication, plan_.servers->async};
-  if (r.served) dropped_ += r.served->dropped;
-  if (plan_.stages() > 1) s.passes = r.passes;
-  s.server_wait_seconds = r.times.server;
+  s.times = r.times;
+  s.is_stage = plan_.stages() > 1;
+  if (communicator_.size() > 1) s.sent = sent;
+  if (r.served) {
+    s.served = {.worker = r.served->worker,
+                .staleness = r.served->staleness,
+                .gradients = r.served->gradients,
+                .dropped = r.served->dropped,
+                .worker_wait_seconds = r.times.workers,
+                .workers = r.served->times,
+                .async = plan_.servers->async};
+    dropped_ += r.served->dropped;
+  }
   recorder_->step(s);
   if (arrivals_)
     arrivals_->add({.step = r.position.step,

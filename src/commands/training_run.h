@@ -55,6 +55,8 @@ class TrainingRun {
   double input_share() const { return step_seconds_ > 0 ? times_.input / step_seconds_ : 0; }
   // Returns the times of this start's steps for every rank, on rank 0. Collective.
   std::vector<StepTimes> rank_times() { return gather_times(times_, communicator_); }
+  // Returns the bytes that each rank has sent in these steps, on rank 0. Collective.
+  std::vector<SentBytes> rank_bytes() { return gather_bytes(sent_, communicator_); }
   // The summary of the gradient noise; empty where the noise was not measured.
   std::optional<NoiseSummary> noise_summary();
   std::vector<double> last_accuracies() const { return recorder_->last_accuracies(); }  // on rank 0
@@ -69,7 +71,7 @@ class TrainingRun {
   bool all_meet_after(const Position& before, const Position& position) const;
   double epochs(const Position& position) const;
   NoiseRecord noise_record(const NoiseReport& noise) const;
-  void record(const StepReport& report);
+  void record(const StepReport& report, const SentBytes& sent);
   std::vector<std::pair<std::string, float>> trust_ratios_by_name(const std::vector<float>& ratios);
   bool norms_are_measured() const { return norms_ != nullptr && measured_step_ == progress_.position.step; }
   bool measure_norms();
@@ -106,6 +108,7 @@ class TrainingRun {
   double last_comparison_ = 0;  // time of the last comparison of the ranks' copies, by rank 0's clock
   std::vector<std::pair<std::int64_t, std::string>> good_;  // checkpoints of equal copies: step and path
   StepTimes times_;                                         // of this rank's steps, in this start
+  SentBytes sent_;                                          // by this rank in these steps
   double step_seconds_ = 0;                                 // on rank 0: the same steps as a whole
   std::int64_t steps_ = 0, dropped_ = 0;
   std::int64_t pause_samples_ = 0;

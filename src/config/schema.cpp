@@ -446,9 +446,10 @@ std::vector<Field> make_schema() {
 
     FIELD(test.slow_rank).how_it_runs().from(-1, 1e6)
       .means("For experiments with a slow rank: the number of the slow rank, from 0. It sleeps at the beginning of each of its "
-             "steps. The sleep changes no result. -1: none."),
+             "steps. A parameter server with a rank of its own sleeps before each update. No result changes, except where "
+             "it depends on the order in which gradients arrive. -1: none."),
     FIELD(test.slow_seconds).how_it_runs().unit("seconds").from(0, second_limit)
-      .means("How long the slow rank sleeps in each of its steps."),
+      .means("How long the slow rank sleeps in each of its steps or updates."),
     FIELD(test.flip_bit_rank).how_it_runs().from(-1, 1e6)
       .means("For a test of communication.check_every_steps: the rank with a memory error, from 0. -1: none."),
     FIELD(test.flip_bit_step).how_it_runs().unit("steps").from(0, step_limit)

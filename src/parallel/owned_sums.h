@@ -30,7 +30,7 @@ class OwnedSums : public Synchronizer {
   static std::span<float> part(std::span<float> values, std::int64_t begin, std::int64_t end) {
     return values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   }
-  double waited_seconds() const { return waited_seconds_; }  // for sums and weights in this step
+  double waited_seconds() const { return on_device_ ? 0 : waited_seconds_; }  // for sums and weights in this step
 
   Communicator& communicator_;
   std::span<float> gradients_;

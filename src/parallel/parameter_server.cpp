@@ -12,6 +12,19 @@ std::span<float> piece(std::span<float> vector, const ElementRange& range) {
   return vector.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.end - range.begin));
 }
 
+// Adds the seconds of its life to a sum.
+class Timed {
+ public:
+  explicit Timed(double& seconds) : seconds_(seconds) {}
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+  ~Timed() { seconds_ += now_seconds() - begin_; }
+
+ private:
+  double& seconds_;
+  double begin_ = now_seconds();
+};
+
 template <class Message>
 std::span<std::byte> bytes_of(Message& message) {
   return std::as_writable_bytes(std::span(&message, 1));
@@ -41,22 +54,18 @@ bool ParameterServer::lead(const Wishes& wishes) {
     look_for_notes();
     const std::optional<ServerAction> action = order_->next();
     if (!action) {
-      const double begin = now_seconds();
+      const Timed timed(waited_seconds_);
       while (!ranks_.mailbox().sender_of_waiting(worker_note_tag)) {
         ranks_.check_deaths();
         ranks_.mailbox().pause();
       }
-      waited_seconds_ += now_seconds() - begin;
       continue;
     }
     ServerOrder order{.action = *action, .sums = {}};
     const ServerAction::Kind kind = action->kind;
     if (kind == ServerAction::Kind::take) order.sums = sums_of(action->worker);
     if (kind == ServerAction::Kind::meet) order.wishes = std::exchange(wishes_, {});
-    for (int server = 1; server < ranks_.servers(); ++server) tell(server, order);
-    if (kind == ServerAction::Kind::grant) tell(ranks_.rank_of_worker(action->worker), order);
-    if (kind == ServerAction::Kind::meet)
-      for (int worker = 0; worker < ranks_.workers(); ++worker) tell(ranks_.rank_of_worker(worker), order);
+    tell_all(order);
     perform(order);
     if (kind == ServerAction::Kind::meet) return true;
     if (kind == ServerAction::Kind::apply && !action->meets) return false;
@@ -72,10 +81,23 @@ bool ParameterServer::follow() {
       ranks_.mailbox().send(0, worker_note_tag, bytes_of(note));
     }
     ServerOrder order;
-    if (!ranks_.mailbox().receive(0, server_order_tag, bytes_of(order))) ranks_.check_deaths();
+    {
+      const Timed timed(waited_seconds_);
+      if (!ranks_.mailbox().receive(0, server_order_tag, bytes_of(order))) ranks_.check_deaths();
+    }
     perform(order);
     if (order.action.kind == ServerAction::Kind::meet) return true;
   }
+}
+
+// Tells the other servers everything, and the workers what concerns them.
+void ParameterServer::tell_all(const ServerOrder& order) {
+  const Timed timed(moving_seconds_);
+  const ServerAction::Kind kind = order.action.kind;
+  for (int server = 1; server < ranks_.servers(); ++server) tell(server, order);
+  if (kind == ServerAction::Kind::grant) tell(ranks_.rank_of_worker(order.action.worker), order);
+  if (kind == ServerAction::Kind::meet)
+    for (int worker = 0; worker < ranks_.workers(); ++worker) tell(ranks_.rank_of_worker(worker), order);
 }
 
 void ParameterServer::tell(int rank, const ServerOrder& order) {
@@ -120,21 +142,19 @@ void ParameterServer::perform(const ServerOrder& order) {
 }
 
 void ParameterServer::send_weights(int worker) {
-  for (const ElementRange& range : ranks_.pulled_from(ranks_.mailbox().rank())) {
+  const Timed timed(moving_seconds_);
+  for (const ElementRange& range : ranks_.pulled_from(ranks_.mailbox().rank()))
     ranks_.mailbox().send(worker, weights_tag, std::as_bytes(piece(weights_, range)));
-    moved_bytes_ += static_cast<double>(piece(weights_, range).size_bytes());
-  }
 }
 
 void ParameterServer::take(const ServerOrder& order) {
+  const Timed timed(moving_seconds_);
   const ServerAction& action = order.action;
   const std::span<float> into = combines_ ? std::span(received_) : gradients_;
-  for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank())) {
+  for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank()))
     if (!ranks_.mailbox().receive(ranks_.rank_of_worker(action.worker), gradient_tag,
                                   std::as_writable_bytes(piece(into, range))))
       ranks_.check_deaths();
-    moved_bytes_ += static_cast<double>(piece(into, range).size_bytes());
-  }
   if (action.kind == ServerAction::Kind::drop) return;
   if (combines_) combine(static_cast<double>(order.sums.targets), taken_.count == 0);
   const WorkerSums& sums = order.sums;

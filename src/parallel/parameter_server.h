@@ -48,8 +48,8 @@ class ParameterServer {
   // wishes of all ranks. `wishes` are those of this rank.
   bool step(const Wishes& wishes);
   const Wishes& wishes() const { return met_wishes_; }
-  double waited_seconds() const { return waited_seconds_; }  // total, for workers
-  double moved_bytes() const { return moved_bytes_; }        // total: weights and gradients, of this server
+  double waited_seconds() const { return waited_seconds_; }  // total, without work from workers
+  double moving_seconds() const { return moving_seconds_; }  // total: sending weights, receiving and adding gradients
 
  private:
   bool lead(const Wishes& wishes);
@@ -62,6 +62,7 @@ class ParameterServer {
   void combine(double weight, bool first);
   void apply(const ServerAction& action);
   WorkerSums& sums_of(std::int64_t worker) { return sums_[static_cast<std::size_t>(worker)]; }
+  void tell_all(const ServerOrder& order);
   void tell(int rank, const ServerOrder& order);
 
   ServerRanks& ranks_;
@@ -75,7 +76,7 @@ class ParameterServer {
   TakenGradients taken_;
   Wishes wishes_{}, met_wishes_{};
   bool has_told_signal_ = false;
-  double waited_seconds_ = 0, moved_bytes_ = 0;
+  double waited_seconds_ = 0, moving_seconds_ = 0;
 };
 
 class ServedWorker {

@@ -20,17 +20,19 @@ struct PassCalls {
   std::function<void(std::int64_t i)> backward;
 };
 
-// Seconds that a rank spent in a step outside its passes.
+// Seconds in which a stage of a pipeline did no pass of a step.
 struct PassTimes {
-  double bubble = 0;    // waiting for the stage before or after this one
-  double boundary = 0;  // sending and receiving activations and gradients at the cuts
+  double bubble = 0;    // waiting for activations or gradients of the stage before or after this one
+  double boundary = 0;  // giving activations and gradients to the other stages, and waiting until they have them
 };
 
 class PassOrder {
  public:
   virtual ~PassOrder() = default;
   // Does the forward and backward pass of every micro-batch of the step. Collective over the ranks of a pipeline.
-  virtual PassTimes run(std::int64_t micro_batches, const PassCalls& calls) = 0;
+  virtual void run(std::int64_t micro_batches, const PassCalls& calls) = 0;
+  // Returns the times of the last run(). On a device it is called after the passes have ended (Program::take_sums()).
+  virtual PassTimes times() { return {}; }
   // Does one forward pass without a backward pass. `pass` runs the program.
   virtual void forward(const std::function<void()>& pass) { pass(); }
 };

@@ -3,8 +3,6 @@
 #include <array>
 #include <utility>
 
-#include "base/clock.h"
-
 namespace ringtrain {
 namespace {
 
@@ -102,17 +100,6 @@ class Departures {
   unsigned at_ = 0;
 };
 
-template <class Action>
-auto timed(double& seconds, const Action& action) {
-  struct Stop {
-    double& sum;
-    double begin = now_seconds();
-    ~Stop() { sum += now_seconds() - begin; }
-  };
-  const Stop stop{seconds};
-  return action();
-}
-
 class StagePasses : public PassOrder {
  public:
   StagePasses(StageRanks& ranks, Program& program, std::string schedule, std::int64_t slots)
@@ -123,10 +110,11 @@ class StagePasses : public PassOrder {
         activations_in_(ranks.crossings(), before(), StageRanks::activations, program.part_bytes().activations_in),
         gradients_in_(ranks.crossings(), after(), StageRanks::gradients, program.part_bytes().gradients_in),
         activations_out_(ranks.crossings(), after(), StageRanks::activations, program.part_bytes().activations_out),
-        gradients_out_(ranks.crossings(), before(), StageRanks::gradients, program.part_bytes().gradients_out) {}
+        gradients_out_(ranks.crossings(), before(), StageRanks::gradients, program.part_bytes().gradients_out),
+        bubble_(ranks.crossings().make_timer()),
+        boundary_(ranks.crossings().make_timer()) {}
 
-  PassTimes run(std::int64_t micro_batches, const PassCalls& calls) override {
-    times_ = {};
+  void run(std::int64_t micro_batches, const PassCalls& calls) override {
     activations_in_.expect(micro_batches);
     gradients_in_.expect(micro_batches);
     for (const StageEvent& event : stage_events(schedule_, ranks_.stage(), ranks_.stages(), micro_batches)) {
@@ -138,14 +126,15 @@ class StagePasses : public PassOrder {
       else
         forward_pass([&] { calls.forward(i); });
     }
-    timed(times_.boundary, [&] {
+    boundary_->time([&] {
       activations_out_.finish();
       gradients_out_.finish();
     });
-    return times_;
   }
+  PassTimes times() override { return {bubble_->take_seconds(), boundary_->take_seconds()}; }
 
   void forward(const std::function<void()>& pass) override {
+    times();  // forgets the times of earlier calls, for which nobody asks
     activations_in_.expect(1);
     forward_pass(pass);
     activations_out_.finish();  // nobody may call poll() before the next pass
@@ -157,21 +146,21 @@ class StagePasses : public PassOrder {
 
   void forward_pass(const std::function<void()>& pass) {
     PartTraffic traffic;
-    traffic.activations_in = timed(times_.bubble, [&] { return activations_in_.take(); });
-    traffic.activations_out = timed(times_.boundary, [&] { return activations_out_.next(); });
+    bubble_->time([&] { traffic.activations_in = activations_in_.take(); });
+    boundary_->time([&] { traffic.activations_out = activations_out_.next(); });
     program_.connect(traffic);
     pass();
-    timed(times_.boundary, [&] { activations_out_.send(); });
+    boundary_->time([&] { activations_out_.send(); });
     poll();
   }
 
   void backward(const std::function<void()>& pass) {
     PartTraffic traffic;
-    traffic.gradients_in = timed(times_.bubble, [&] { return gradients_in_.take(); });
-    traffic.gradients_out = timed(times_.boundary, [&] { return gradients_out_.next(); });
+    bubble_->time([&] { traffic.gradients_in = gradients_in_.take(); });
+    boundary_->time([&] { traffic.gradients_out = gradients_out_.next(); });
     program_.connect(traffic);
     pass();
-    timed(times_.boundary, [&] { gradients_out_.send(); });
+    boundary_->time([&] { gradients_out_.send(); });
     poll();
   }
 
@@ -188,7 +177,7 @@ class StagePasses : public PassOrder {
   std::int64_t slots_;
   Arrivals activations_in_, gradients_in_;
   Departures activations_out_, gradients_out_;
-  PassTimes times_;
+  std::unique_ptr<WaitTimer> bubble_, boundary_;
 };
 
 }  // namespace

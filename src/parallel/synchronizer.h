@@ -43,7 +43,8 @@ class Synchronizer {
   // Collective. Gathers `weights`, of which each rank has updated its own elements, on all ranks. Returns when
   // `weights` are complete.
   virtual void share(Vector& weights) { static_cast<void>(weights); }
-  // Seconds of the last step in which this rank waited for gradients to reach servers, or for weights from them.
+  // Seconds of the last step in which this rank waited for gradients to reach servers, or for weights from them. 0 on a
+  // device: the host only queues these waits, and nobody measures them.
   virtual double server_seconds() const { return 0; }
 };
 

@@ -231,8 +231,15 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
                                    {"backward", t.backward},
                                    {"communication", t.communication},
                                    {"update", t.update}});
-    if (t.server > 0) end["rank_seconds"].back()["server"] = t.server;
+    Json& rank = end["rank_seconds"].back();
+    if (t.bubble > 0) rank["bubble"] = t.bubble;
+    if (t.boundary > 0) rank["boundary"] = t.boundary;
+    if (t.server > 0) rank["server"] = t.server;
+    if (t.workers > 0) rank["workers"] = t.workers;
   }
+  if (outcome.rank_bytes.size() > 1)
+    for (const SentBytes& b : outcome.rank_bytes)
+      end["rank_bytes"].push_back({{"sent", b.by_message}, {"shared", b.through_memory}});
   json["starts"].back().update(end);
   Json result = {{"name", json.value("name", "")}};
   result.update(end);

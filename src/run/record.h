@@ -68,6 +68,7 @@ struct RunOutcome {
   std::map<std::int64_t, std::int64_t> staleness = {};  // asynchronous runs: updates by staleness
   std::int64_t dropped = 0;                             // backup workers: the gradients that came too late
   std::vector<StepTimes> rank_times = {};               // times of this start's steps, in rank order
+  std::vector<SentBytes> rank_bytes = {};               // bytes sent in these steps; not written if there is one rank
 };
 
 // Adds this start to "starts" in <run_dir>/run.json, with the time (UTC), the process id, and Slurm's SLURM_* ids if

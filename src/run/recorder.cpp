@@ -49,6 +49,21 @@ void add_noise(JsonLine& line, const NoiseRecord& noise) {
   if (!noise.groups.empty()) line["noise_groups"] = object_of(noise.groups);
 }
 
+void add_served(JsonLine& line, const ServedRecord& served) {
+  if (served.async) {
+    line["worker"] = served.worker;
+    line["staleness"] = served.staleness;
+  } else {
+    line["gradients"] = served.gradients;
+    line["dropped"] = served.dropped;
+  }
+  line["worker_wait_seconds"] = served.worker_wait_seconds;
+  line["worker_input_seconds"] = served.workers.input;
+  line["worker_forward_seconds"] = served.workers.forward;
+  line["worker_backward_seconds"] = served.workers.backward;
+  line["server_wait_seconds"] = served.workers.server;
+}
+
 // Returns the number after `key` in a complete record ("{"step": 12, ... }"). Returns nothing for a broken line or
 // another record.
 template <class Number>
@@ -181,29 +196,26 @@ void Recorder::step(const StepRecord& record) {
   line["seconds"] = record.seconds;
   line["samples_per_second"] = record.samples_per_second;
   line["elapsed_seconds"] = record.elapsed_seconds;
-  line["input_seconds"] = record.input_seconds;
-  line["forward_seconds"] = record.forward_seconds;
-  line["backward_seconds"] = record.backward_seconds;
-  line["communication_seconds"] = record.communication_seconds;
-  line["update_seconds"] = record.update_seconds;
-  if (record.passes) {
-    line["bubble_seconds"] = record.passes->bubble;
-    line["boundary_seconds"] = record.passes->boundary;
+  line["input_seconds"] = record.times.input;
+  line["forward_seconds"] = record.times.forward;
+  line["backward_seconds"] = record.times.backward;
+  if (record.is_stage) {
+    line["bubble_seconds"] = record.times.bubble;
+    line["boundary_seconds"] = record.times.boundary;
+  }
+  line["communication_seconds"] = record.times.communication;
+  line["update_seconds"] = record.times.update;
+  if (record.times.server > 0) line["server_wait_seconds"] = record.times.server;
+  if (record.sent) {
+    line["sent_bytes"] = record.sent->by_message;
+    line["shared_bytes"] = record.sent->through_memory;
   }
   if (record.scale_invariant_epoch) {
     line["gain"] = number_or_null(record.gain);
     line["scale_invariant_epoch"] = *record.scale_invariant_epoch;
   }
   if (record.noise) add_noise(line, *record.noise);
-  if (record.served && record.served->async) {
-    line["worker"] = record.served->worker;
-    line["staleness"] = record.served->staleness;
-  } else if (record.served) {
-    line["gradients"] = record.served->gradients;
-    line["dropped"] = record.served->dropped;
-  }
-  if (record.served) line["server_wait_seconds"] = record.served->server_wait_seconds;
-  if (record.server_wait_seconds > 0) line["server_wait_seconds"] = record.server_wait_seconds;
+  if (record.served) add_served(line, *record.served);
   if (!record.trust_ratios.empty()) line["trust_ratios"] = object_of(record.trust_ratios);
   if (record.loss_scale != 1) {
     line["loss_scale"] = record.loss_scale;

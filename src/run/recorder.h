@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "optim/noise_scale.h"
-#include "parallel/pass_order.h"
+#include "run/step_times.h"
 
 namespace ringtrain {
 
@@ -26,7 +26,8 @@ struct NoiseRecord {
 struct ServedRecord {
   std::int64_t worker = 0, staleness = 0;   // "worker" and "staleness", in an asynchronous run
   std::int64_t gradients = 1, dropped = 0;  // "gradients" and "dropped", in a run with backup workers
-  double server_wait_seconds = 0;           // the time that the server waited for workers
+  double worker_wait_seconds = 0;           // "worker_wait_seconds": server 0 had no work from workers
+  StepTimes workers;  // "worker_input_seconds" and so on: of the workers, the mean over the gradients of this update
   bool async = false;
 };
 
@@ -48,11 +49,10 @@ struct StepRecord {
   std::optional<ServedRecord> served = std::nullopt;
   double seconds = 0;  // of this step
   double samples_per_second = 0;
-  double elapsed_seconds = 0;  // of the run, earlier starts included
-  // The parts of the step's time. The rest of the time is bookkeeping.
-  double input_seconds = 0, forward_seconds = 0, backward_seconds = 0, communication_seconds = 0, update_seconds = 0;
-  std::optional<PassTimes> passes = std::nullopt;  // pipeline only: "bubble_seconds" and "boundary_seconds"
-  double server_wait_seconds = 0;  // part of communication_seconds, if the ranks are both workers and servers
+  double elapsed_seconds = 0;                    // of the run, earlier starts included
+  StepTimes times;                               // the parts of `seconds`, of rank 0: "input_seconds" and so on
+  bool is_stage = false;                         // pipeline: "bubble_seconds" and "boundary_seconds" are written
+  std::optional<SentBytes> sent = std::nullopt;  // "sent_bytes" and "shared_bytes", of rank 0; none with one rank
 };
 
 struct EvaluationRecord {

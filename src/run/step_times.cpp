@@ -3,33 +3,49 @@
 #include <array>
 
 namespace ringtrain {
+namespace {
+
+constexpr std::array parts = {&StepTimes::input,  &StepTimes::forward,  &StepTimes::backward,
+                              &StepTimes::bubble, &StepTimes::boundary, &StepTimes::communication,
+                              &StepTimes::update, &StepTimes::server,   &StepTimes::workers};
+
+// Returns `mine` of every rank on rank 0.
+std::vector<float> gather_all(std::span<const float> mine, Communicator& communicator) {
+  const bool is_root = communicator.rank() == 0;
+  std::vector<float> all(is_root ? mine.size() * static_cast<std::size_t>(communicator.size()) : 0);
+  communicator.gather(mine, all, 0);
+  return all;
+}
+
+}  // namespace
 
 StepTimes& StepTimes::operator+=(const StepTimes& other) {
-  input += other.input;
-  forward += other.forward;
-  backward += other.backward;
-  communication += other.communication;
-  update += other.update;
-  server += other.server;
+  for (const auto part : parts) this->*part += other.*part;
   return *this;
 }
 
 std::vector<StepTimes> gather_times(const StepTimes& mine, Communicator& communicator) {
-  const std::array<float, 6> own = {static_cast<float>(mine.input),    static_cast<float>(mine.forward),
-                                    static_cast<float>(mine.backward), static_cast<float>(mine.communication),
-                                    static_cast<float>(mine.update),   static_cast<float>(mine.server)};
-  const bool is_root = communicator.rank() == 0;
-  std::vector<float> all(is_root ? own.size() * static_cast<std::size_t>(communicator.size()) : 0);
-  communicator.gather(own, all, 0);
-  std::vector<StepTimes> times;
-  for (std::size_t at = 0; at < all.size(); at += own.size())
-    times.push_back({.input = all[at],
-                     .forward = all[at + 1],
-                     .backward = all[at + 2],
-                     .communication = all[at + 3],
-                     .update = all[at + 4],
-                     .server = all[at + 5]});
+  std::vector<float> own;
+  for (const auto part : parts) own.push_back(static_cast<float>(mine.*part));
+  const std::vector<float> all = gather_all(own, communicator);
+  std::vector<StepTimes> times(all.size() / parts.size());
+  for (std::size_t i = 0; i < all.size(); ++i) times[i / parts.size()].*parts[i % parts.size()] = all[i];
   return times;
+}
+
+// A float holds whole numbers up to 2^24, so each number travels as two.
+std::vector<SentBytes> gather_bytes(const SentBytes& mine, Communicator& communicator) {
+  constexpr std::int64_t most = 1 << 24;
+  const std::array<float, 4> own = {
+      static_cast<float>(mine.by_message / most), static_cast<float>(mine.by_message % most),
+      static_cast<float>(mine.through_memory / most), static_cast<float>(mine.through_memory % most)};
+  const std::vector<float> all = gather_all(own, communicator);
+  const auto whole = [&](std::size_t at) {
+    return static_cast<std::int64_t>(all[at]) * most + static_cast<std::int64_t>(all[at + 1]);
+  };
+  std::vector<SentBytes> bytes;
+  for (std::size_t at = 0; at < all.size(); at += own.size()) bytes.push_back({whole(at), whole(at + 2)});
+  return bytes;
 }
 
 }  // namespace ringtrain

@@ -1,21 +1,28 @@
-// The time of a rank's steps, split into input, passes, communication and update.
+// The time of a rank's steps, split into input, passes, communication and update, and the bytes that it sent.
 #pragma once
 
 #include <vector>
 
 #include "cluster/communicator.h"
+#include "cluster/sent_bytes.h"
 
 namespace ringtrain {
 
-// Seconds of one step or of many steps. `communication` is the time that the rank waited for others. `server` is the
-// part of `communication` in which the rank waited for parameter servers. Other work of a step is not counted.
+// Seconds of one step or of many steps of one rank. These parts do not overlap; the rest of a step is bookkeeping.
 struct StepTimes {
-  double input = 0, forward = 0, backward = 0, communication = 0, update = 0, server = 0;
+  double input = 0, forward = 0, backward = 0;
+  double bubble = 0, boundary = 0;  // of a pipeline's stage; see PassTimes
+  double communication = 0;         // waiting for other ranks and for sums; a parameter server also sends and receives
+  double update = 0;
+  double server = 0;   // the part of `communication` in which this rank waited for parameter servers
+  double workers = 0;  // the part of `communication` in which this parameter server had no work from workers
   StepTimes& operator+=(const StepTimes& other);
   double computing() const { return forward + backward + update; }
+  double counted() const { return input + forward + backward + bubble + boundary + communication + update; }
 };
 
-// Collective. Returns the times of every rank on rank 0, and nothing on other ranks.
+// Collective. Both return the values of every rank on rank 0, and nothing on other ranks.
 std::vector<StepTimes> gather_times(const StepTimes& mine, Communicator& communicator);
+std::vector<SentBytes> gather_bytes(const SentBytes& mine, Communicator& communicator);
 
 }  // namespace ringtrain

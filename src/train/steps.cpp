@@ -50,9 +50,11 @@ class ServedSteps : public Steps {
   }
   // Returns the report of a rank that sees only the last update before the meeting.
   StepReport meeting(std::int64_t step, const Wishes& wishes) {
+    const double begin = now_seconds();
     if (holders_) holders_->run(step);
     share_all();
     StepReport report;
+    report.times.communication = now_seconds() - begin;
     report.met = true;
     report.before = positions_.at(step - 1);
     report.position = positions_.at(step);
@@ -110,18 +112,26 @@ class ServerSteps : public ServedSteps {
             [] { return requested_signal() != 0; }) {}
 
   StepReport step(const Requests& r) override {
-    const double waited = server_.waited_seconds();
+    const double waited = server_.waited_seconds(), moving = server_.moving_seconds();
+    times_ = {};
     const bool met = server_.step({r.signal, r.save, r.stop, r.fail});
-    if (parts_.servers->mailbox().rank() != 0) return meeting(parts_.trainer.position().step, server_.wishes());
+    times_.workers = server_.waited_seconds() - waited;
+    times_.communication = times_.workers + server_.moving_seconds() - moving;
     StepReport report = std::exchange(report_, {});
-    const Position before = positions_.at(report.position.step - 1);
-    if (met) {
-      StepReport shared = meeting(report.position.step, server_.wishes());
-      report.requests = shared.requests;
-      report.met = true;
+    if (parts_.servers->mailbox().rank() != 0) {
+      report = meeting(parts_.trainer.position().step, server_.wishes());
+    } else {
+      const Position before = positions_.at(report.position.step - 1);
+      report.times = {};
+      if (met) {
+        const StepReport shared = meeting(report.position.step, server_.wishes());
+        report.requests = shared.requests;
+        report.times = shared.times;
+        report.met = true;
+      }
+      report.before = before;
     }
-    report.before = before;
-    report.times.communication = server_.waited_seconds() - waited;
+    report.times += times_;
     return report;
   }
 
@@ -144,6 +154,7 @@ class ServerSteps : public ServedSteps {
     const double factor = inverse && taken.last.staleness > 1 ? 1.0 / static_cast<double>(taken.last.staleness) : 1.0;
     report_ = parts_.trainer.apply({.loss = sums.loss, .correct = sums.correct, .correct5 = sums.correct5},
                                    sums.targets, factor);
+    times_ += report_.times;
     const auto count = static_cast<double>(taken.count);
     report_.served = ServedReport{.update = taken.last.update,
                                   .worker = taken.last.worker,
@@ -154,11 +165,13 @@ class ServerSteps : public ServedSteps {
                                   .times = {.input = sums.input / count,
                                             .forward = sums.forward / count,
                                             .backward = sums.backward / count,
-                                            .communication = sums.waiting / count}};
+                                            .communication = sums.waiting / count,
+                                            .server = sums.waiting / count}};
   }
 
   MeetingRule meets_;
   StepReport report_;  // of the newest update
+  StepTimes times_;    // of all updates in step()
   ParameterServer server_;
 };
 
@@ -179,17 +192,17 @@ class WorkerSteps : public ServedSteps {
     };
     double waiting = 0;
     ServerOrder order = timed(waiting, [&] { return worker_.ask(requests.signal > 0); });
-    times.communication += waiting;
+    times.communication = times.server = waiting;
     while (order.action.kind == ServerAction::Kind::grant) {
       StepTimes own;
       WorkerSums sums = compute(order.action, own);
       sums.waiting = waiting;
       order = timed(waiting, [&] { return worker_.deliver(sums, requested_signal() != 0); });
-      own.communication = waiting;
+      own.communication = own.server = waiting;
       times += own;
     }
     StepReport report = meeting(order.action.update, order.wishes);
-    report.times = times;
+    report.times += times;
     return report;
   }
 

@@ -168,30 +168,30 @@ StepReport Trainer::step(const Requests& requests) {
   StepReport report;
   StepTimes& times = report.times;
   StepClock clock(watchdog_, position_.step);
+  const double begin = now_seconds();
   const Position next = next_position();
   const BatchPlan batch = batch_at(position_);
   report.samples = course_.samples_at(position_);
   const bool measures = measures_noise(next), compares = compares_now();
   synchronizer_->begin(passes_.begin(batch, measures));
-  sleep_if_slow(clock, times);
+  clock.time(Phase::forward, times.forward, [this] { sleep_if_slow(); });
 
-  const PassTimes passes =
-      order_->run(batch.accumulation, {.input =
-                                           [&](std::int64_t) {
-                                             if (!ahead_) get_input(clock, times, position_);
-                                           },
-                                       .forward =
-                                           [&](std::int64_t) {
-                                             if (!std::exchange(ahead_, false)) forward(clock, times, position_);
-                                           },
-                                       .backward =
-                                           [&](std::int64_t micro_step) {
-                                             clock.time(Phase::backward, times.backward,
-                                                        [&] { passes_.backward(*program_, micro_step, overlap_); });
-                                             // A device computes during this read.
-                                             if (!staged_ && keeps_reading(next))
-                                               clock.time(Phase::input, times.input, [&] { stage_next(); });
-                                           }});
+  order_->run(batch.accumulation, {.input =
+                                       [&](std::int64_t) {
+                                         if (!ahead_) get_input(clock, times, position_);
+                                       },
+                                   .forward =
+                                       [&](std::int64_t) {
+                                         if (!std::exchange(ahead_, false)) forward(clock, times, position_);
+                                       },
+                                   .backward =
+                                       [&](std::int64_t micro_step) {
+                                         clock.time(Phase::backward, times.backward,
+                                                    [&] { passes_.backward(*program_, micro_step, overlap_); });
+                                         // A device computes during this read.
+                                         if (!staged_ && keeps_reading(next))
+                                           clock.time(Phase::input, times.input, [&] { stage_next(); });
+                                       }});
   staged_of_step_ = staged_ ? 1 : 0;
   const std::int64_t targets = targets_;
   program_->close_sums();
@@ -207,6 +207,8 @@ StepReport Trainer::step(const Requests& requests) {
     ahead_ = true;
   }
   const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return passes_.take_sums(*program_); });
+  const PassTimes passes = order_->times();
+  note_passes(passes, begin, times);
   StepCounters counters = clock.time(Phase::communication, times.communication,
                                      [&] { return counters_of(sums, requests, passes, measures, compares); });
   clock.time(Phase::communication, times.communication, [&] { synchronizer_->agree(counters.values()); });
@@ -226,10 +228,24 @@ StepReport Trainer::step(const Requests& requests) {
   return report;
 }
 
-void Trainer::sleep_if_slow(StepClock& clock, StepTimes& times) {
-  if (slow_seconds_ == 0) return;
-  clock.time(Phase::forward, times.forward,
-             [this] { std::this_thread::sleep_for(std::chrono::duration<double>(slow_seconds_)); });
+// The parts of a step do not overlap. While a device waits in a bubble, the host waits for the device: in the calls
+// that queue messages, which no part counts, for the end of the backward passes, or for memory that the device still
+// uses.
+void Trainer::note_passes(const PassTimes& passes, double step_begin, StepTimes& times) const {
+  const double uncounted = now_seconds() - step_begin - times.counted();
+  times.bubble = passes.bubble;
+  times.boundary = passes.boundary;
+  if (!backend_.on_device()) return;
+  double waited = std::max(0.0, passes.bubble + passes.boundary - std::max(0.0, uncounted));
+  for (double* part : {&times.backward, &times.forward, &times.input, &times.communication}) {
+    const double taken = std::min(*part, waited);
+    *part -= taken;
+    waited -= taken;
+  }
+}
+
+void Trainer::sleep_if_slow() const {
+  if (slow_seconds_ > 0) std::this_thread::sleep_for(std::chrono::duration<double>(slow_seconds_));
 }
 
 LossSums Trainer::compute(const Position& position, StepTimes& times, std::int64_t& targets) {
@@ -237,7 +253,7 @@ LossSums Trainer::compute(const Position& position, StepTimes& times, std::int64
   alone_ = true;
   program_->set_weights(*weights_);
   staged_.reset();
-  sleep_if_slow(clock, times);
+  clock.time(Phase::forward, times.forward, [this] { sleep_if_slow(); });
   const BackwardHooks no_hooks{[](std::int64_t) {}, [] {}};
   for (std::int64_t pass = 0; pass < batch_at(position).accumulation; ++pass) {
     get_input(clock, times, position);
@@ -258,6 +274,7 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
   report.met = false;
   rate_factor_ = rate_factor;
   clock.time(Phase::update, report.times.update, [&] {
+    sleep_if_slow();
     start_update(report);
     finish_update(report, counters_of(sums, {}, {}, false, false), targets);
   });
@@ -380,8 +397,8 @@ bool Trainer::keeps_reading(const Position& next) {
 // passes of a pipeline stage wait for the neighbouring stages. If ranks share the update, the weights of the other
 // ranks have not arrived yet.
 bool Trainer::may_run_ahead() const {
-  return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state &&
-         !optimizer_.is_shared();
+  return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() &&
+         !plan_.carries_state && !optimizer_.is_shared();
 }
 
 void Trainer::stage_next() {

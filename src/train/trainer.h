@@ -62,7 +62,7 @@ struct ServedReport {
   std::int64_t worker = 0, version = 0;     // worker: who computed it; version: the updates in its weights
   std::int64_t staleness = 0;               // updates that were applied between version and this update
   std::int64_t gradients = 1, dropped = 0;  // gradients in this update; gradients that came too late
-  StepTimes times;                          // the mean over the workers; communication: waiting for weights
+  StepTimes times;                          // of the workers: the mean over the gradients of this update
 };
 
 struct StepReport {
@@ -150,7 +150,8 @@ class Trainer {
   std::span<float> carried_state() { return carried_state_; }
 
  private:
-  void sleep_if_slow(StepClock& clock, StepTimes& times);
+  void sleep_if_slow() const;
+  void note_passes(const PassTimes& passes, double step_begin, StepTimes& times) const;
   void stage_next();
   // `position` is where the step of the pass begins.
   void get_input(StepClock& clock, StepTimes& times, const Position& position);
@@ -204,7 +205,7 @@ class Trainer {
   std::function<std::string()> known_good_;
   std::unique_ptr<ReplicaCheck> replicas_;  // null: nothing is compared
   bool compares_next_ = false;              // rank 0's clock asked for it
-  double slow_seconds_;                     // this rank sleeps so long in each step (test.slow_rank)
+  double slow_seconds_;                     // this rank sleeps so long in each step or update (test.slow_rank)
   std::optional<MicroBatch> staged_;        // the input of the program's next forward pass
   bool ahead_ = false;                      // the first pass of the next step has begun
   std::int64_t staged_of_step_ = 0;         // micro-batches of this step that have been staged

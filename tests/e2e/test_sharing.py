@@ -29,7 +29,7 @@ def test_shares_are_the_run_of_one_rank(workshop, optimizer):
         assert evaluations(run)[-1]["validation_loss"] == pytest.approx(evaluations(one)[-1]["validation_loss"], rel=1e-4)
         servers = parallel.get("servers", 1 if "kind" in parallel else ranks)
         assert state_bytes(run) <= state_bytes(one) / servers + 20000
-        assert all(("server_wait_seconds" in step) == ("kind" in parallel) for step in steps(run))
+        assert all((step.get("server_wait_seconds", 0) > 0) == ("kind" in parallel) for step in steps(run))
 
 
 def test_a_run_goes_on_in_another_way(workshop):

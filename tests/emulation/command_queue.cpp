@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/random.h"
 
@@ -43,7 +44,10 @@ bool CommandQueues::run_one(std::size_t stream) {
   const Item item = std::move(queue.front());
   queue.pop_front();
   if (item.work) item.work();
-  if (item.happens != nullptr) item.happens->happened = true;
+  if (item.happens != nullptr) {
+    item.happens->happened = true;
+    item.happens->seconds = now_seconds();
+  }
   return true;
 }
 

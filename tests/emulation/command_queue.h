@@ -29,6 +29,7 @@ class CommandQueues {
   struct Recording {
     std::size_t stream = 0;
     bool happened = false;
+    double seconds = 0;  // by the host's clock, when it happened
   };
 
   std::size_t add_stream();

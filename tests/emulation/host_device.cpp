@@ -276,6 +276,14 @@ bool HostDevice::done(Event event) {
   return true;
 }
 
+double HostDevice::seconds_between(Event begin, Event end) {
+  check_usable();
+  const auto &from = state(begin).latest, &to = state(end).latest;
+  if (from == nullptr || to == nullptr || !from->happened || !to->happened)
+    throw Error("the time between events that have not happened");
+  return to->seconds - from->seconds;
+}
+
 void HostDevice::synchronize(Event event, const std::function<void()>& poll) {
   forbid_in_capture("a wait of the host");
   if (poll) poll();

@@ -80,9 +80,11 @@ class HostDevice : public Device {
   Stream compute_stream() override { return {1}; }
   Stream make_stream(bool high_priority) override;
   Event make_event() override;
+  Event make_timed_event() override { return make_event(); }
   void record(Event event, Stream stream) override;
   void wait(Stream stream, Event event) override;
   bool done(Event event) override;
+  double seconds_between(Event begin, Event end) override;  // by the host's clock, when the events have happened
   void synchronize(Event event, const std::function<void()>& poll) override;
 
   void copy(void* to, const void* from, std::int64_t bytes, CopyKind kind, Stream stream) override;

@@ -6,6 +6,7 @@
 
 #include <deque>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "tests/emulation/fake_nccl.h"
 
@@ -33,11 +34,13 @@ class Other final : public FakePeer {
     return comes([this, bytes] { std::ranges::fill(bytes, static_cast<std::byte>(sent_++)); });
   }
   std::deque<std::vector<std::byte>> received;
+  double comes_at = 0;  // it takes part in no message before this time
 
  private:
   std::function<bool()> comes(std::function<void()> work) {
     if (left_-- <= 0) return [] { return false; };
-    return [asked = 0, work = std::move(work)]() mutable {
+    return [this, asked = 0, work = std::move(work)]() mutable {
+      if (now_seconds() < comes_at) return false;
       if (++asked == 3) work();
       return asked >= 3;
     };
@@ -126,6 +129,28 @@ TEST_F(NcclLinksTest, AMessageIsThereForWhatComesAfterFinish) {
     EXPECT_EQ(std::count(values, values + kBytes, static_cast<std::byte>(i)), kBytes);
   }
   device_.release_host(values);
+}
+
+// The host queues the waits and does not wait itself.
+TEST_F(NcclLinksTest, TheTimerMeasuresHowLongTheComputeStreamWaits) {
+  connect(false, 2);
+  const auto timer = links_->make_timer();
+  const cuda::Event end = device_.make_event();
+  const auto pass = [&](double late) {
+    const auto message = links_->receive(memory(), 1, kTag);
+    other_->comes_at = now_seconds() + late;
+    timer->time([&] { message->finish(); });
+    EXPECT_EQ(timer->take_seconds(), 0) << "the wait has not ended";
+    device_.zero(memory_, kBytes, device_.compute_stream());
+    device_.record(end, device_.compute_stream());
+    wait(end);
+    return timer->take_seconds();
+  };
+  EXPECT_GE(pass(0.1), 0.09);
+  const double prompt = pass(0);
+  EXPECT_GT(prompt, 0);
+  EXPECT_LT(prompt, 0.05);
+  EXPECT_EQ(timer->take_seconds(), 0);
 }
 
 TEST_F(NcclLinksTest, ARankThatDoesNotComeIsNamedAndTheDeviceIsFree) {

@@ -96,6 +96,44 @@ TEST_F(RecorderTest, StepRecordsHaveTheAgreedKeysAndNoOthers) {
                                       "lr", "samples", "samples_per_second", "seconds", "step", "update_seconds"}));
 }
 
+TEST_F(RecorderTest, StagesServersAndSeveralRanksHaveFieldsOfTheirOwn) {
+  Recorder recorder(folder_, 0, 10, 1);
+  StepRecord record = at(1);
+  record.times = {.input = 1, .forward = 2, .backward = 3, .bubble = 4, .boundary = 5, .communication = 6, .update = 7};
+  record.is_stage = true;
+  record.sent = SentBytes{12, 34};
+  recorder.step(record);
+  record = at(2);
+  record.times = {.communication = 6, .update = 7, .workers = 5};
+  record.served = ServedRecord{.worker = 2,
+                               .staleness = 3,
+                               .worker_wait_seconds = 5,
+                               .workers = {.input = 8, .forward = 9, .backward = 10, .server = 11},
+                               .async = true};
+  recorder.step(record);
+  record.served->async = false;
+  record.served->gradients = 4;
+  record.served->dropped = 1;
+  recorder.step(record);
+  const std::vector<Json> written = records();
+  EXPECT_EQ(written[0]["bubble_seconds"], 4);
+  EXPECT_EQ(written[0]["boundary_seconds"], 5);
+  EXPECT_EQ(written[0]["sent_bytes"], 12);
+  EXPECT_EQ(written[0]["shared_bytes"], 34);
+  EXPECT_FALSE(written[1].contains("bubble_seconds"));
+  EXPECT_EQ(written[1]["worker"], 2);
+  EXPECT_EQ(written[1]["staleness"], 3);
+  EXPECT_EQ(written[1]["forward_seconds"], 0) << "of server 0";
+  EXPECT_EQ(written[1]["worker_wait_seconds"], 5);
+  EXPECT_EQ(written[1]["worker_input_seconds"], 8);
+  EXPECT_EQ(written[1]["worker_forward_seconds"], 9);
+  EXPECT_EQ(written[1]["worker_backward_seconds"], 10);
+  EXPECT_EQ(written[1]["server_wait_seconds"], 11);
+  EXPECT_EQ(written[2]["gradients"], 4);
+  EXPECT_EQ(written[2]["dropped"], 1);
+  EXPECT_FALSE(written[2].contains("worker"));
+}
+
 TEST_F(RecorderTest, TheNoiseScaleIsWrittenWithTheStepsThatMeasuredIt) {
   Recorder recorder(folder_, 0, 10, 1);
   recorder.step(at(1));

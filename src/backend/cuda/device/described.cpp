@@ -120,9 +120,11 @@ class DescribedDevice : public Device {
   Stream compute_stream() override { return {1}; }
   Stream make_stream(bool) override { return {++handles_}; }
   Event make_event() override { return {++handles_}; }
+  Event make_timed_event() override { return {++handles_}; }
   void record(Event, Stream) override { refuse(); }
   void wait(Stream, Event) override { refuse(); }
   bool done(Event) override { refuse(); }
+  double seconds_between(Event, Event) override { refuse(); }
   void synchronize(Event, const std::function<void()>&) override { refuse(); }
   void copy(void*, const void*, std::int64_t, CopyKind, Stream) override { refuse(); }
   void zero(void*, std::int64_t, Stream) override { refuse(); }

@@ -75,9 +75,12 @@ class Device {
   virtual Stream compute_stream() = 0;  // the stream of all programs
   virtual Stream make_stream(bool high_priority) = 0;
   virtual Event make_event() = 0;
+  virtual Event make_timed_event() = 0;  // an event for seconds_between()
   virtual void record(Event event, Stream stream) = 0;
   virtual void wait(Stream stream, Event event) = 0;  // later work of the stream waits, the host does not
   virtual bool done(Event event) = 0;
+  // Returns the seconds between the last records of two timed events, which have both happened.
+  virtual double seconds_between(Event begin, Event end) = 0;
   // Blocks until the event has happened. Calls `poll` often while it waits; `poll` may throw.
   virtual void synchronize(Event event, const std::function<void()>& poll) = 0;
 

@@ -148,12 +148,8 @@ class RuntimeDevice : public Device {
     streams_.push_back(stream);
     return {handle_of(stream)};
   }
-  Event make_event() override {
-    cudaEvent_t event = nullptr;
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
-    events_.push_back(event);
-    return {handle_of(event)};
-  }
+  Event make_event() override { return make_event(cudaEventDisableTiming); }
+  Event make_timed_event() override { return make_event(cudaEventDefault); }
   void record(Event event, Stream stream) override {
     check(cudaEventRecord(of(event), of(stream)), "recording an event");
   }
@@ -165,6 +161,11 @@ class RuntimeDevice : public Device {
     if (status == cudaErrorNotReady) return false;
     check(status, "working");
     return true;
+  }
+  double seconds_between(Event begin, Event end) override {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, of(begin), of(end)), "timing");
+    return static_cast<double>(milliseconds) / 1e3;
   }
   void synchronize(Event event, const std::function<void()>& poll) override {
     for (Patience patience; !done(event); patience.pause())
@@ -283,6 +284,13 @@ class RuntimeDevice : public Device {
     std::unique_ptr<CudnnRnnPlan> plan;
     std::string why;
   };
+
+  Event make_event(unsigned flags) {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, flags), "making an event");
+    events_.push_back(event);
+    return {handle_of(event)};
+  }
 
   // Makes cuDNN work in this stream. The call to cuDNN is not free, so it is skipped when the stream is the same.
   void use(Stream stream) {

@@ -1,0 +1,57 @@
+// Tests what the stages of a pipeline report of their time, when the last stage is slow: the others wait for it. In
+// host memory and on (host) devices, where waits are queued.
+#include <gtest/gtest.h>
+
+#include "base/clock.h"
+#include "cluster/sent_bytes.h"
+#include "pipeline_runs.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr double kSleep = 0.2;
+
+class StageTimes : public PipelineTest {
+ protected:
+  void expect_bubble(bool on_device, const std::string& library) {
+    SCOPED_TRACE(on_device ? library : "host");
+    const int ranks = session().size();
+    Experiment e = as_pipeline(text("names", {}), ranks, "1f1b");
+    e.communication.library = library;
+    TrainingRank plain(e, on_device);
+    e.test.slow_rank = ranks - 1;
+    e.test.slow_seconds = kSleep;
+    TrainingRank slowed(e, on_device);
+    const bool is_slow = session().rank() == ranks - 1;
+    for (int step = 0; step < 2; ++step) {
+      const SentBytes before = sent_bytes();
+      const double begin = now_seconds(), quick = plain.steps(1).front().times.bubble;
+      const double middle = now_seconds();
+      const StepTimes times = slowed.steps(1).front().times;
+      const double end = now_seconds();
+      EXPECT_GT((sent_bytes() - before).by_message, 0);
+      EXPECT_GT(times.boundary, 0);
+      EXPECT_LE(quick, middle - begin);
+      // A stage waits for gradients while the last stage sleeps. The last stage has a message when it wakes up.
+      if (!is_slow) {
+        EXPECT_GE(times.bubble, 0.8 * kSleep) << "rank " << session().rank();
+      }
+      const double parts = times.counted();
+      EXPECT_LE(parts, end - middle + 1e-3);
+      EXPECT_GE(parts, 0.8 * (end - middle));
+    }
+  }
+};
+
+TEST_F(StageTimes, AStageThatWaitsHasABubble) {
+  if (session().size() == 1) GTEST_SKIP() << "one rank has no stages";
+  expect_bubble(false, "mpi");
+}
+TEST_F(StageTimes, ADeviceThatWaitsHasABubble) {
+  if (session().size() != 2) GTEST_SKIP() << "two ranks are enough";
+  expect_bubble(true, "nccl");
+  expect_bubble(true, "mpi");
+}
+
+}  // namespace
+}  // namespace ringtrain
