@@ -1,4 +1,4 @@
-// ringtrain-data: makes data sets and checks them. What each command takes is in the commands.cpp of its folder.
+// ringtrain-data makes data sets and checks them. The commands.cpp of each folder says what its commands take.
 #include <algorithm>
 #include <cstdlib>
 #include <exception>

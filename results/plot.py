@@ -5,7 +5,8 @@
   results/plot.py results/names/* --x epoch --log -o compare.png
   results/plot.py run1 run2 --y lr grad_norm
 
-A run is its folder or its metrics.jsonl. Lines: each step (smoothed, the raw values pale); dots: evaluations.
+RUN is a run's folder or its metrics.jsonl. Lines show the steps: smoothed in full colour, unsmoothed in pale colour.
+Dots show evaluations.
 """
 import argparse
 import json
@@ -30,7 +31,8 @@ def metrics_file(run):
 
 
 def read_run(path):
-    """The records of a run; a broken line is told and left out (a killed run may end in one)."""
+    """Returns the records of a run. Warns about a broken line, which a killed run may leave at the end, and skips
+    it."""
     records = []
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.strip():
@@ -52,7 +54,7 @@ def read_run(path):
 
 
 def add_seconds(records):
-    """'seconds' on the x axis is the time of the run, which evaluations take from the step before them."""
+    """Gives each record without elapsed_seconds, such as an evaluation, that of the record before it."""
     elapsed = 0.0
     for record in records:
         elapsed = record.get("elapsed_seconds", elapsed)
@@ -66,7 +68,7 @@ def points(records, x, y):
 
 
 def smoothed(values, width):
-    """Mean of the last `width` values."""
+    """Returns for each value the mean of it and the values before it, `width` values in all."""
     out, total = [], 0.0
     for i, value in enumerate(values):
         total += value - (values[i - width] if i >= width else 0.0)
@@ -75,7 +77,7 @@ def smoothed(values, width):
 
 
 def label(path, all_paths):
-    """The shortest end of the folder's path that tells the runs apart."""
+    """Returns a name for a run: the shortest end of its folder's path that no other run shares."""
     folders = [p.resolve().parent.parts for p in all_paths]
     own = path.resolve().parent.parts
     for length in range(1, len(own) + 1):
@@ -85,7 +87,7 @@ def label(path, all_paths):
 
 
 def colors(count):
-    """As many that differ: matplotlib's ten, or a rainbow where ten are not enough."""
+    """Returns `count` different colours: those of matplotlib, which has ten, or a rainbow when ten are not enough."""
     import matplotlib
     if count <= 10:
         return [f"C{i}" for i in range(count)]
@@ -93,7 +95,8 @@ def colors(count):
 
 
 def add_legend(axis):
-    """Inside while it is small; otherwise beside the curves, which it would cover. Returns its columns beside them."""
+    """Puts a small legend inside the axes. A larger one would cover the curves, so it goes to the right of them.
+    Returns the number of columns that the legend has there."""
     count = len(axis.get_legend_handles_labels()[1])
     if count <= 6:
         axis.legend(fontsize="small")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws what `ringtrain predict`, `ringtrain bench utilisation|components|split` and `make simulate WHAT=step` have written
-with --csv: as a PNG, or as the SVG or PDF that the output's name ends in.
+"""Draws the CSV files that `ringtrain predict`, `ringtrain bench utilisation|components|split` and `make simulate
+WHAT=step` write with --csv. The ending of the output's name chooses the format: PNG, SVG or PDF.
 
   results/plot_bench.py utilisation.csv -o utilisation.png
   results/plot_bench.py components.csv -o components.png
@@ -8,11 +8,11 @@ with --csv: as a PNG, or as the SVG or PDF that the output's name ends in.
   results/plot_bench.py scaling.csv -o scaling.png
   results/plot_bench.py simulate.csv -o simulate.png
 
-Utilisation: throughput, share of the machine's matrix rate and memory against the batch of a rank; the batch that does
-not fit is a cross above the limit. Several files are drawn together. Components: what each part costs a step. Split:
-throughput against the split size (batch.micro) of a pipeline, a line for each way to cut the model. Predict: throughput
-and efficiency against the ranks, with their range and the measured steps. Simulate: the
-efficiency of whole steps against the ranks, simulated and predicted.
+Utilisation: throughput, share of the machine's matrix rate, and memory, against the batch of a rank. A batch that does
+not fit into memory is a cross. Several files are drawn together. Components: how much shorter a step is without each
+part. Split: throughput against the split size (batch.micro) of a pipeline, with a line for each way to cut the model.
+Predict: predicted throughput and efficiency against the number of ranks, with their range, and the measured steps.
+Simulate: simulated and predicted efficiency of whole steps against the number of ranks.
 """
 import argparse
 import csv
@@ -135,7 +135,7 @@ def draw_predicted(rows):
             for axis, column, unit in ((rate, "samples_per_second", 1), (share, "efficiency", 100)):
                 values = [unit * float(r[column]) for r in line]
                 axis.plot(ranks, values, style, color=color, label=f"{words[scaling]}, {topology}")
-                if topology == "flat":  # the range of the step's time, as one of this column
+                if topology == "flat":  # converts the range of the step's time to a range of this column
                     low, high = ([v * float(r["step_seconds"]) / float(r[f"step_seconds_{end}"]) for v, r in zip(values, line)]
                                  for end in ("high", "low"))
                     axis.fill_between(ranks, low, high, color=color, alpha=0.15, linewidth=0)
@@ -156,7 +156,7 @@ def draw_predicted(rows):
     return figure
 
 
-# Of several rows of one setting, the last one.
+# When a setting has several rows, the last one is drawn.
 def draw_simulated(rows):
     steps = sorted((r for r in rows if r["what"] == "step"), key=lambda r: int(r["ranks"]))
     if not steps:
@@ -185,7 +185,7 @@ def draw_simulated(rows):
     return figure
 
 
-# The column that only this command's tables have, and what draws them.
+# Maps a column that only one kind of table has to the function that draws this kind.
 DRAWN_ALONE = {"removed": draw_components, "split_size": draw_split, "scaling": draw_predicted, "predicted_efficiency": draw_simulated}
 
 

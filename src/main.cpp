@@ -32,7 +32,7 @@ constexpr const char* codes_text = R"(  0   all was done
   2   nothing was asked for
   85  a run was asked to stop and wrote a checkpoint first: train --resume goes on)";
 
-bool verbose = false;  // errors say where in the code they were thrown
+bool verbose = false;  // true: errors say where in the code they were thrown
 
 void check_standard_output() {
   std::cout.flush();
@@ -62,7 +62,7 @@ int run(int argc, char** argv) {
   }
   if (words[0] == cuda::planner_command) return cuda::run_planner();  // for `plan --device`, not for users
 
-  // In a job of several ranks a mistake in the words is told after MPI has started, by one of them.
+  // In a job of several ranks, one of them reports a mistake in the command line after MPI has started.
   const CLI::App* chosen = nullptr;
   std::exception_ptr mistake;
   try {
@@ -74,7 +74,7 @@ int run(int argc, char** argv) {
   }
   const auto command = std::ranges::find(commands, chosen, &Command::words);
   const bool for_one = command != commands.end() && command->for_one_process();
-  if (!for_one && command != commands.end() && command->trains) catch_signals();  // before MPI starts
+  if (!for_one && command != commands.end() && command->trains) catch_signals();  // must come before MPI starts
   if (for_one && launched_tasks() == 1) return command->run(nullptr);
   Session session(&argc, &argv);
   set_log_rank(session.rank(), session.host());
@@ -87,7 +87,7 @@ int run(int argc, char** argv) {
   return session.finish(for_one ? on_rank_0(work) : work());
 }
 
-// Says so with no more memory: what the operating system refuses once it may refuse again.
+// Reports without allocating memory, because the operating system has just refused to give more.
 [[noreturn]] void report_no_memory() {
   const char* who = rank_label_text();
   char text[600];
@@ -102,8 +102,8 @@ int run(int argc, char** argv) {
   abort_job(1);
 }
 
-// An error that all ranks see (a bad file) is printed once: the others give rank 0 time to end the job, which reaches
-// them as SIGTERM.
+// Prints an error that all ranks have (a bad file) only once. The other ranks give rank 0 time to end the job, which
+// they notice by SIGTERM.
 [[noreturn]] void report(const std::exception& error) {
   const std::string who = rank_label();
   if (!who.empty() && who.rfind("rank 0 ", 0) != 0) {
@@ -120,12 +120,12 @@ int run(int argc, char** argv) {
   std::fflush(stderr);
   if (job_size() <= 1) {
     std::fflush(nullptr);
-    _exit(1);  // nobody else to end: MPI_Abort's banner would bury the message
+    _exit(1);  // no other rank to end; the banner of MPI_Abort would bury the message
   }
   abort_job(1);
 }
 
-// An exception that no thread has caught, e.g. out of memory in a parallel region.
+// Reports an exception that no thread has caught, for example out of memory in a parallel region.
 [[noreturn]] void report_uncaught() {
   try {
     if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);

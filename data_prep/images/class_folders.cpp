@@ -19,7 +19,7 @@ struct Entry {
   bool folder = false;
 };
 
-// Sorted by name; hidden ones (which macOS and editors leave) count as ignored.
+// Returns the entries, sorted by name. Hidden ones, which macOS and editors leave, count as ignored.
 std::vector<Entry> entries_of(const std::string& folder) {
   std::vector<Entry> entries;
   std::error_code failed;
@@ -36,7 +36,7 @@ bool hidden(const std::string& name) {
   return name.starts_with(".");
 }
 
-// torchvision's list, and GIF, so that such a file is named as broken instead of being passed over.
+// The endings that torchvision accepts, and GIF. A GIF is thus reported as broken instead of being ignored.
 bool called_like_a_image(const std::string& name) {
   const std::size_t dot = name.rfind('.');
   if (dot == std::string::npos || hidden(fs::path(name).filename().string())) return false;

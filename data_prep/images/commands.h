@@ -1,4 +1,4 @@
-// The commands about images, as typed.
+// Defines the commands of ringtrain-data about images.
 #pragma once
 
 #include "data_prep/common/command.h"

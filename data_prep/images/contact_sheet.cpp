@@ -42,7 +42,7 @@ Image image_of(const ImageDataset& dataset, std::int64_t sample) {
   }
 }
 
-// Fits into side x side.
+// Returns the image, shrunk to fit into side x side pixels.
 Image thumbnail(const Image& image) {
   const std::int64_t longer = std::max(image.height, image.width);
   return resize_bilinear(image, std::max<std::int64_t>(1, image.height * side / longer),

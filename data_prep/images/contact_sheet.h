@@ -1,4 +1,4 @@
-// A PNG of random samples of a data set with their classes' names.
+// Draws random samples of a data set, with the names of their classes, into a PNG file.
 #pragma once
 
 #include <cstdint>

@@ -124,7 +124,7 @@ void draw_glyph(Image& image, std::int64_t left, std::int64_t top, const Glyph& 
 void draw_text(Image& image, std::int64_t left, std::int64_t top, const std::string& text) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if ((byte & 0xC0u) == 0x80u) continue;  // a continuation of a UTF-8 symbol
+    if ((byte & 0xC0u) == 0x80u) continue;  // a continuation byte of a UTF-8 symbol
     const std::size_t glyph = byte >= 0x20 && byte < 0x7F ? byte - 0x20u : '?' - 0x20u;
     draw_glyph(image, left, top, glyphs[glyph]);
     left += character_width;

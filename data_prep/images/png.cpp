@@ -12,12 +12,12 @@
 namespace ringtrain {
 namespace {
 
-constexpr png_uint_32 largest_side = 65500;  // JPEG's limit too
+constexpr png_uint_32 largest_side = 65500;  // the limit of JPEG, too
 constexpr std::int64_t most_pixels = std::int64_t{1} << 28;
 
-constexpr std::int64_t most_packing = 1032, few_bytes = 1 << 20;  // deflate's limit; what is always believed
+constexpr std::int64_t most_packing = 1032, few_bytes = 1 << 20;  // deflate's largest ratio; a size always accepted
 
-// libpng reports errors by longjmp: what a function with setjmp needs later lives here, not on its stack.
+// libpng reports errors by longjmp. Data that is needed after a longjmp is stored here, not on the stack.
 struct Transfer {
   std::span<const std::uint8_t> input;
   std::size_t position = 0;
@@ -56,7 +56,7 @@ void make_rows(Transfer& transfer) {
     transfer.rows.push_back(image.pixels.data() + static_cast<std::size_t>(y) * stride);
 }
 
-// False after an error. No object with a destructor lives in a frame that longjmp leaves.
+// Returns false after an error. longjmp skips destructors, so the frames that it leaves must not have any.
 bool decode(png_structp png, png_infop info, Transfer& transfer) {
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   png_set_read_fn(png, &transfer, read_bytes);

@@ -131,7 +131,7 @@ void bench_comm(const BenchContext& context, Preflight& result) {
   const bool alone_on_nodes = host.size() == std::ssize(context.hosts);
   struct Scope {
     std::string name;
-    int colour;  // of this rank
+    int colour;  // colour of this rank
   };
   std::vector<Scope> scopes;
   if (!alone_on_nodes) scopes.push_back({"node", first_of_node});
@@ -140,7 +140,7 @@ void bench_comm(const BenchContext& context, Preflight& result) {
 
   log_info("comm: all-reduce, bus bandwidth = 2 (p - 1) / p x bytes / seconds");
   for (const Scope& scope : scopes) {
-    Sums ring(context, scope.colour, "ring");  // the link is fitted to its cost
+    Sums ring(context, scope.colour, "ring");  // the link's figures are fitted to the cost of the ring
     const std::vector<double> sizes = gathered(host, ring.size());
     const int ranks = context.root() ? static_cast<int>(*std::max_element(sizes.begin(), sizes.end())) : 0;
     const double seconds = context.seconds / static_cast<double>(scopes.size()) / 9;

@@ -14,9 +14,9 @@ namespace ringtrain {
 
 struct SplitTrial {
   std::int64_t micro_batch = 0;    // the split size
-  std::int64_t micro_batches = 0;  // in a step of a replica
+  std::int64_t micro_batches = 0;  // number of micro-batches in a step of a replica
   std::vector<std::string> cuts;   // the first layer of each stage after the first
-  double seconds = 0;              // median over the steps, of the slowest rank
+  double seconds = 0;              // time of a step on the slowest rank, median over the steps
   double samples_per_second = 0;
   double bubble_seconds = 0;    // part of `seconds`, mean over the ranks: waiting for another stage
   double boundary_seconds = 0;  // part of `seconds`: transfers at the cuts

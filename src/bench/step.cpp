@@ -33,7 +33,7 @@ struct TrainingSteps {
   double seconds = 0, waited = 0;
 };
 
-// Runs the first training steps of the experiment, with its data set.
+// Runs the first training steps of the experiment with its data set, and returns their times.
 TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, double estimate) {
   const double budget = context.seconds / 4;
   std::int64_t steps = static_cast<std::int64_t>(budget / std::max(estimate, 1e-6));
@@ -149,7 +149,7 @@ void bench_step(const BenchContext& context, Preflight& result) {
     const double share = seconds / 2 / static_cast<double>(sizes.size());
     for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
       step.compile(*size);
-      // The two take turns, so that a disturbance of the machine hits both.
+      // The two kinds of runs alternate, so that a disturbance of the machine affects both.
       std::vector<double> forward, pass;
       const Runs both = timed_runs(host, share, 1000, TooSlow::run_anyway, [&] {
         const double begin = now_seconds();

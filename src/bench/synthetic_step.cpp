@@ -113,7 +113,7 @@ std::vector<WatermarkPoint> SyntheticStep::watermark() {
   program_->take_sums();
   const double seconds = now_seconds() - begin;
   for (WatermarkPoint& p : points) p.time = std::min(1.0, p.time / seconds);
-  // Of two neighbours the later one stays, so that no bucket counts as final too early.
+  // If two points are neighbours, the later one stays, so that no bucket counts as final too early.
   while (points.size() > watermark_points) {
     std::vector<WatermarkPoint> fewer;
     for (std::size_t i = 1; i < points.size(); i += 2) fewer.push_back(points[i]);

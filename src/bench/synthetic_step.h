@@ -26,7 +26,7 @@ class SyntheticPasses {
   const RunPlan& plan_;
   Backend& backend_;
   std::unique_ptr<Vector> weights_, gradients_;
-  std::unique_ptr<GroupRanks> group_ranks_;  // null: batch norm uses the own part of a shared group only
+  std::unique_ptr<GroupRanks> group_ranks_;  // null: batch norm uses only this rank's part of a shared group
   std::unique_ptr<Program> program_;
 
  private:

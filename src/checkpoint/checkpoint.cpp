@@ -29,7 +29,7 @@ constexpr const char* schema = "ringtrain-checkpoint";
 constexpr std::int64_t schema_major = 1, schema_minor = 1;
 constexpr const char* damaged_hint =
     "--resume takes the newest whole checkpoint of a run by itself; remove this file or restore it from a copy";
-// HDF5 keeps attributes in 64 KiB object headers.
+// HDF5 keeps attributes in object headers of 64 KiB.
 constexpr std::size_t longest_attribute = 32768;
 constexpr std::int64_t sync_bytes = 64 << 20;
 constexpr const char* reserved[] = {"schema", "schema_version", "step", "attributes_crc32c", "complete"};
@@ -102,7 +102,7 @@ void check_names(const Checkpoint& checkpoint) {
   }
 }
 
-// Data in the page cache does not count as progress. So the file is flushed to the disk piece by piece.
+// Data in the page cache does not count as progress. The file is therefore flushed to disk piece by piece.
 void write_file(const std::string& path, const Checkpoint& checkpoint, const Progress& progress) {
   h5::File file = h5::File::create(path);
   std::int64_t waiting = 0;

@@ -21,10 +21,10 @@ namespace ringtrain {
 namespace {
 
 constexpr std::int64_t unknown_epoch = -1;
-constexpr std::int64_t piece_elements = 1 << 20;  // the elements that ranks exchange at a time
+constexpr std::int64_t piece_elements = 1 << 20;  // number of elements that ranks exchange at a time
 constexpr std::string_view running_prefix = "running/";
 
-// The name of a tensor's array in files. "" if the vector has nothing of this tensor.
+// Returns the name of a tensor's array in files. "" if the vector has no values for this tensor.
 using NameOf = std::function<std::string(const Parameter&)>;
 
 // One array per tensor. The padding and the order of the flat vector are not stored.
@@ -97,11 +97,11 @@ void restore_running_norms(const Checkpoint& checkpoint, const ParameterTable& p
 std::string weight_name(const Parameter& p) {
   return std::string(weights_prefix) + p.name;
 }
-// If the evaluated weights are an average, the weights that are trained have this name.
+// If the evaluated weights are an average, this is the name of the weights that are trained.
 std::string trained_name(const Parameter& p) {
   return p.kind == ParameterKind::statistic ? "" : "optimizer/y/" + p.name;
 }
-// The names for the optimizer's vector number `index`.
+// Returns the names for the optimizer's vector number `index`.
 NameOf state_name(const OptimizerConfig& config, std::size_t index) {
   return [&config, index](const Parameter& p) {
     const std::string name = Optimizer::state_names(config, p)[index];

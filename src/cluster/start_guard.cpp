@@ -21,9 +21,9 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kExitCode = 86;  // the watchdog's
+constexpr int kExitCode = 86;  // the same code as the watchdog's
 constexpr double kStartSeconds = 600;
-constexpr double kApart = 1;  // seconds from a rank's message to the next one's, in which it ends the others
+constexpr double kApart = 1;  // seconds that rank r + 1 waits longer than rank r, whose message ends the job
 constexpr int kRanksApart = 10;
 
 double start_seconds() {
@@ -53,7 +53,7 @@ struct StartGuard::State {
   bool is_over = false;
   std::thread thread;
 
-  // Counts ticks as the watchdog does: a tick that took much longer than asked means that this process was suspended.
+  // Counts ticks as the watchdog does. A tick that took much longer than expected means that the process was suspended.
   void watch() {
     const double tick = std::clamp(limit / 20, 0.01, 0.5);
     double waited = -kApart * std::min(launched_rank(), kRanksApart), last = now_seconds();

@@ -35,7 +35,7 @@ int own_threads(Session* session) {
   return session != nullptr ? session->available_threads() : static_cast<int>(own_cpus().size());
 }
 
-// Returns a path and overrides. `what` names the operand of the command, for the message; null: the path may be
+// Returns a path and overrides. `what` names the operand of the command in messages. If it is null, the path may be
 // missing.
 ExperimentArguments experiment_of(const CLI::App& command, const std::vector<std::string>& words, const char* what) {
   const std::string own = cat("ringtrain ", command.get_name());

@@ -40,8 +40,8 @@ std::string plan_traffic(const RunPlan& p, const Machine& machine) {
                           p.batch.micro_batch, p.batch.rows_per_rank, std::ssize(choices), timed);
 }
 
-// Returns a line with the time of the run, if it is as fast as the nearest earlier run of this name on as many ranks,
-// or "" if there is none. Adds a warning if it is more than a day.
+// Returns a line with the time of the run. It is estimated from the speed of the nearest earlier run of this name on
+// the same number of ranks; "" if there is none. Adds a warning if the time is more than a day.
 std::string describe_time(const RunPlan& p, std::int64_t ranks, std::vector<std::string>& warnings) {
   const RunConfig& run = p.experiment.run;
   const std::string folder = run.dir.empty()

@@ -127,7 +127,7 @@ void refuse_fitted(const std::vector<std::string>& measured, const std::vector<s
                     "compare with a measurement of its own: ringtrain bench step ... --json other.json");
 }
 
-// Prints what the shared cores cost, if a row has more threads than cores.
+// Prints the cost of sharing cores, if a row has more threads than cores.
 void print_turns(const Forecast& f, const std::vector<ForecastRow>& rows) {
   double most = 1;
   for (const ForecastRow& r : rows) most = std::max(most, r.crowding);

@@ -1,4 +1,4 @@
-// `ringtrain train`: one run on all ranks of the job.
+// `ringtrain train` does one run on all ranks of the job.
 #include <optional>
 
 #include "cluster/start_guard.h"
@@ -14,7 +14,7 @@ int train(const TrainArguments& arguments, Session& session) {
   ExperimentArguments source = arguments.experiment;
   if (session.rank() == 0) source = experiment_of_run(source, arguments.resume);
   const Experiment experiment = shared_experiment(source, *start);
-  guard.reset();  // the watchdog's turn
+  guard.reset();  // from here on, the watchdog notices hangs
   return run_training({.session = session,
                        .group = session.job(),
                        .experiment = experiment,

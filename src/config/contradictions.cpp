@@ -15,7 +15,7 @@
 namespace ringtrain {
 namespace {
 
-// "optimizer.kind is sgd"
+// Returns, for example, "optimizer.kind is sgd".
 std::string state(std::string_view key, const Experiment& experiment) {
   return cat(key, " is ", value_text(*find_field(key), experiment));
 }
@@ -239,7 +239,7 @@ std::optional<Contradiction> adascale_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
-// AdamW's keys have no effect when Muon uses SGD for the other parameters.
+// AdamW's keys have no effect if Muon uses SGD for the other parameters.
 std::optional<Contradiction> muon_contradiction(const Experiment& e) {
   if (e.optimizer.kind != "muon" || e.optimizer.other_kind == "adamw") return std::nullopt;
   const Experiment defaults;

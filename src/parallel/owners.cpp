@@ -5,7 +5,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t alignment = 64;  // elements; whole cache lines, and a good alignment for GPU kernels
+constexpr std::int64_t alignment = 64;  // in elements: whole cache lines, and a good alignment for GPU kernels
 
 std::int64_t part_of(std::int64_t elements, std::int64_t parts) {
   const std::int64_t part = (elements + parts - 1) / parts;

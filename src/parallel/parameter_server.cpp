@@ -151,8 +151,8 @@ void ParameterServer::take(const ServerOrder& order) {
   taken_.count += 1;
 }
 
-// Adds a gradient to the combination. A gradient that was divided by its number of targets is weighted with that
-// number.
+// Adds a gradient to the combination. If a gradient was divided by its number of targets, that number is its
+// weight.
 void ParameterServer::combine(double weight, bool first) {
   const auto factor = static_cast<float>(weight);
   for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank())) {
@@ -194,7 +194,7 @@ ServerOrder ServedWorker::note(const WorkerNote& note) {
   return order;
 }
 
-// Returns false if the server has died. Any of its weights that have arrived are valid: the other holder of the range
+// Returns false if the server has died. All weights that have arrived are valid, because the other holder of the range
 // sends weights of the same version to the same places.
 bool ServedWorker::pull(int server) {
   for (const ElementRange& range : ranks_.pulled_from(server))

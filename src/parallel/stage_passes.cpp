@@ -30,7 +30,7 @@ class Buffers {
   std::array<std::byte*, 2> memory_{};
 };
 
-// The messages from a neighbour, in order. The next message is received while the last one is used.
+// The messages from a neighbour, in order. The next message is received while the previous one is used.
 class Arrivals {
  public:
   Arrivals(Links& links, int from, int tag, std::int64_t bytes)
@@ -74,7 +74,7 @@ class Departures {
  public:
   Departures(Links& links, int to, int tag, std::int64_t bytes)
       : links_(links), to_(to), tag_(tag), buffers_(links, bytes) {}
-  // Returns the memory for the next message. Waits until the last message but one was sent.
+  // Returns the memory for the next message. Waits until the message that used this memory was sent.
   std::byte* next() {
     if (buffers_.empty()) return nullptr;
     if (messages_[at_]) std::exchange(messages_[at_], nullptr)->finish();
@@ -148,7 +148,7 @@ class StagePasses : public PassOrder {
   void forward(const std::function<void()>& pass) override {
     activations_in_.expect(1);
     forward_pass(pass);
-    activations_out_.finish();  // nobody may call poll() before the next pass
+    activations_out_.finish();  // because poll() may not be called before the next pass
   }
 
  private:

@@ -252,7 +252,7 @@ RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
   make_folder(path_);
   lock_ = take_lock(path_);
   try {
-    check();  // again: another job may have used the folder before this process got the lock
+    check();  // checked again: another job may have used the folder before this one got the lock
     probe(path_);
   } catch (...) {
     if (!resume) remove_unless_used(path_);
@@ -263,7 +263,7 @@ RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
 
 void RunFolder::keep_lock() const {
   struct stat now {}, own {};
-  if (::fstat(lock_, &own) != 0) return;  // the file system cannot tell
+  if (::fstat(lock_, &own) != 0) return;  // the file system cannot say which file it is
   if (::stat(cat(path_, "/", lock_name).c_str(), &now) == 0) {
     if (now.st_ino == own.st_ino && now.st_dev == own.st_dev) return;
   } else if (errno != ENOENT) {
@@ -300,7 +300,7 @@ bool lock_owner_is_gone(const std::string& text) {
   std::istringstream words(text);
   std::string host, word;
   pid_t pid = 0;
-  if (!(words >> host >> word >> pid) || pid <= 0) return true;  // cut off in a write: the writer died
+  if (!(words >> host >> word >> pid) || pid <= 0) return true;  // the text is cut off, so its writer has died
   if (is_of_an_earlier_life(text)) return true;
   return host == this_host() && ::kill(pid, 0) != 0 && errno == ESRCH;
 }

@@ -59,7 +59,7 @@ class RunFolder {
   mutable int lock_ = -1;  // keep_lock() may have to open it again
 };
 
-// The file of a trial's folder with the trial's state (study/trial_record.h), beside the files of a run.
+// The file in a trial's folder with the state of the trial (study/trial_record.h), in addition to the files of a run.
 inline constexpr const char* trial_file_name = "trial.json";
 
 // Returns whether the process that wrote the text of a lock file has ended. The text is "host pid 1234", with "job 4711

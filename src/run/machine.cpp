@@ -23,7 +23,7 @@ namespace ringtrain {
 
 namespace {
 
-constexpr std::size_t kUuidShown = 12;  // "GPU-1c2d3e4f"
+constexpr std::size_t kUuidShown = 12;  // length of "GPU-1c2d3e4f"
 
 std::string default_plan_cache() {
   const auto below = [](const char* variable, const std::string& rest) {
@@ -34,7 +34,7 @@ std::string default_plan_cache() {
   return cache.empty() ? below("HOME", "/.cache/ringtrain") : cache;
 }
 
-// The result is the same on all ranks.
+// Returns whether the ranks compute on GPUs. The result is the same on all ranks.
 bool takes_gpu(const MachineConfig& config, std::size_t visible, Communicator& communicator) {
   if (config.device != "auto") return config.device == "cuda";
   double with_gpu = visible > 0 ? 1 : 0;
@@ -118,7 +118,7 @@ SumChoice sum_choice(const CommunicationConfig& c) {
                     .network_bandwidth = c.network_gb_s * 1e9}};
 }
 
-// The program knows only after the ranks have looked for GPUs whether MPI sums.
+// Throws Error for algorithm tree. The program knows that MPI sums only after the ranks have looked for GPUs.
 void check_no_tree(const CommunicationConfig& c) {
   if (c.algorithm == "tree")
     throw Error("communication.algorithm is 'tree', which is NCCL's, and the sums of this run go through MPI",

@@ -80,8 +80,8 @@ std::vector<std::int64_t> candidates(const RunPlan& p) {
   return sizes;
 }
 
-// Returns 0 if not even the smallest micro-batch fits. Memory grows with the micro-batch, so the search compiles few
-// programs that do not fit.
+// Returns the largest micro-batch that fits, or 0 if none fits. Memory grows with the micro-batch, so the search
+// compiles few programs that do not fit.
 std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend, std::int64_t limit, const Names& recomputed) {
   const std::vector<std::int64_t> sizes = candidates(p);
   const auto fits = [&](std::size_t i) { return bytes_with(p, backend, sizes[i], recomputed) <= limit; };
@@ -214,7 +214,7 @@ std::string milliseconds(double seconds) {
   return cat(with_digits(1000 * seconds, 3), " ms");
 }
 
-// Returns the bytes that a pass copies, and the time of the copies beside the time of the pass.
+// Returns the bytes that a pass copies, the time of the copies, and the time of the pass.
 std::string describe_offload(const RunPlan& p, Backend& backend) {
   const HostTraffic traffic =
       backend.compile(p.graph, p.batch.micro_batch, p.precision, PassMode::training, p.norm_group)->host_traffic();

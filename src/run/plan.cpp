@@ -114,7 +114,7 @@ void check_stated(const char* key, std::int64_t stated, std::int64_t found, cons
 std::int64_t vector_bytes(const ParameterTable& parameters, const Experiment& e) {
   const std::int64_t states = std::ssize(Optimizer::state_names(e.optimizer)) + (e.noise.every_steps > 0 ? 1 : 0);
   const std::int64_t full = Optimizer::averages(e.optimizer) ? 3 : 2;
-  const std::int64_t muons = e.optimizer.kind == "muon" ? 2 * muon_layout(parameters, 1).size : 0;  // at most
+  const std::int64_t muons = e.optimizer.kind == "muon" ? 2 * muon_layout(parameters, 1).size : 0;  // the largest size
   const std::int64_t elements = full * parameters.size() + states * parameters.trained() + muons;
   return elements * static_cast<std::int64_t>(sizeof(float));
 }

@@ -139,7 +139,7 @@ std::string describe_stop(const RunPlan& plan) {
   if (by_stop && plan.updates > 0)
     part(plan.schedule.total_steps > 0 ? cat("after ", steps, " (", with_digits(epochs), " epochs)")
                                        : "after " + steps);
-  else if (by_stop && plan.schedule.total_steps > 0)  // and the batch follows the noise
+  else if (by_stop && plan.schedule.total_steps > 0)  // here the batch follows the noise
     part(cat("after ", with_digits(epochs), " epochs",
              s.steps > 0 ? cat(" or ", with_thousands(s.steps), " steps") : ""));
   if (s.seconds > 0) part(cat("after ", with_digits(s.seconds), " s"));

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr const char* example = "{from: results/names/parent, at: [1, 2], batch: [x1, x2, x4], samples: 100000}";
 constexpr std::string_view known[] = {"from", "at", "batch", "samples", "rate"};
 
-// x4 or 4
+// Reads "x4" or "4".
 std::optional<double> factor_of(std::string_view text) {
   if (text.starts_with('x')) text.remove_prefix(1);
   double value = 0;

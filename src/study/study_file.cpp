@@ -239,7 +239,7 @@ void StudyReader::read_group(const Entry& entry) {
   study_->axes.push_back(std::move(axis));
 }
 
-// {uniform: [low, high]}, {log_uniform: [low, high], multiple_of: 32}, {log_grid: [low, high], points: 5}
+// Reads {uniform: [low, high]}, {log_uniform: [low, high], multiple_of: 32} or {log_grid: [low, high], points: 5}.
 void StudyReader::read_range(const Entry& entry) {
   static const std::string example = "a list, {log_uniform: [0.0001, 0.1]} or {log_grid: [0.0001, 0.1], points: 4}";
   check_key(entry, "varied");
@@ -421,7 +421,7 @@ void StudyReader::read_search(const std::map<std::string, Entry>& given) {
   if (given.contains("budget")) read_budget(given.at("budget"));
 }
 
-// {samples: 3000000, factor: 3, first: 100000}
+// Reads {samples: 3000000, factor: 3, first: 100000}.
 void StudyReader::read_budget(const Entry& entry) {
   constexpr std::string_view known[] = {"samples", "factor", "first"};
   if (study_->search != Search::halving)

@@ -14,10 +14,10 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t pieces = 4;            // of a checksum, 16 bits each
+constexpr std::size_t pieces = 4;            // pieces of a checksum, 16 bits each
 constexpr std::size_t sums = 2 * pieces;     // the sums of the pieces and of their squares
 constexpr std::size_t per_group = 1 + sums;  // one more counter for the number of ranks
-constexpr std::size_t most_named = 8;        // ranks that a message names
+constexpr std::size_t most_named = 8;        // number of ranks that a message names
 
 void put(std::uint64_t checksum, std::span<double> to) {
   for (std::size_t i = 0; i < pieces; ++i) {

@@ -29,7 +29,7 @@ class EqualSteps : public Steps {
 };
 
 // The common part of servers and workers. After a meeting, every rank has all weights and the whole optimizer state, as
-// in a ring.
+// with a ring.
 class ServedSteps : public Steps {
  public:
   explicit ServedSteps(const StepParts& parts)
@@ -68,8 +68,8 @@ class ServedSteps : public Steps {
   StepPositions positions_;
 
  private:
-  // A server and its replica do the same work in the same order. So their copies of a range must be equal, and meetings
-  // compare them.
+  // A server and its replica do the same work in the same order. Their copies of a range must therefore be equal, and
+  // meetings compare them.
   void compare_holders() {
     ServerRanks& servers = *parts_.servers;
     const int rank = servers.mailbox().rank();
@@ -158,7 +158,7 @@ class ServerSteps : public ServedSteps {
   }
 
   MeetingRule meets_;
-  StepReport report_;  // of the newest update
+  StepReport report_;  // report of the newest update
   ParameterServer server_;
 };
 

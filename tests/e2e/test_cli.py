@@ -147,7 +147,7 @@ def test_plan_expects_the_time_of_the_nearest_earlier_run(workshop):
     assert re.search(rf"^expected time  about .*, as fast as {re.escape(str(workshop.folder))}/measured$", result.out, re.M), result
     assert "expected time" not in workshop.run(*plan, "--ranks", 2, ranks=0).out, "measured on one rank"
     record = json.loads((measured / "run.json").read_text())
-    record["starts"][-1]["elapsed_seconds"] = 20000  # of 20 steps
+    record["starts"][-1]["elapsed_seconds"] = 20000  # for 20 steps
     (measured / "run.json").write_text(json.dumps(record))
     result = workshop.run(*plan, ranks=0)
     assert "about 4d 15" in result.out and "the run takes about 4d 15" in result.err, result
@@ -200,7 +200,7 @@ def test_a_run_describes_itself(workshop):
     assert first["ranks"] == 2 and first["batch"]["global"] == 32 and first["versions"]["HDF5"]
     assert sorted(rank for ranks in first["hosts"].values() for rank in ranks) == [0, 1]
     assert first["train"]["uuid"] and "train" in first["command_line"]
-    for start in first, second:  # for both ranks; the log has rank 0's steps, too
+    for start in first, second:  # run.json has both ranks; metrics.jsonl has rank 0
         assert [set(rank) for rank in start["rank_seconds"]] == [{"input", "forward", "backward", "communication", "update"}] * 2
         assert all(rank["backward"] > 0 for rank in start["rank_seconds"])
     for part, seconds in second["rank_seconds"][0].items():

@@ -76,7 +76,7 @@ def test_metrics_are_cut_back_to_the_checkpoint(workshop):
 
 def kill_at(workshop, run, step, delay, **arguments):
     """Starts or continues the run and kills it with SIGKILL after this step. Returns False if it had ended before."""
-    env = {"OMPI_MCA_orte_tmpdir_base": str(workshop.folder)}  # a killed mpirun leaves files behind
+    env = {"OMPI_MCA_orte_tmpdir_base": str(workshop.folder)}  # a killed mpirun leaves its files there
     run_dir, job = workshop.start_training(run, resume=(workshop.folder / run).exists(), env=env, **arguments)
     deadline = time.monotonic() + 60
     while last_step(run_dir) < step and job.process.poll() is None and time.monotonic() < deadline:

@@ -405,7 +405,7 @@ def test_a_resnet_is_evaluated_on_any_number_of_ranks(workshop, weights, images)
 
 
 def test_weights_of_pictures_carry_mean_deviation_and_size(workshop, weights, images):
-    """So that they are evaluated with those on other data, whose own mean is another."""
+    """An evaluation takes mean, deviation and size from the weights, also on data whose own mean differs."""
     workshop.data = images
     own = {"data__mean": [0.3, 0.5, 0.6], "data__std": [0.2, 0.25, 0.3]}
     run = workshop.train("run", **{**RESNET, "stop__steps": 2}, **own)
@@ -425,7 +425,7 @@ def test_weights_of_pictures_carry_mean_deviation_and_size(workshop, weights, im
 
 
 def test_fine_tuning_begins_with_a_new_last_layer(workshop, weights, images, tmp_path):
-    """Everything else is that of the file; the last layer is that of a run of the same seed without it."""
+    """The last layer has the initial values of a run with the same seed. All other layers come from the file."""
     workshop.data = images
     exported = weights.export(workshop.train("run", **{**RESNET, "stop__steps": 2}), "--newest")
     tensors, _ = read_safetensors(exported)
@@ -442,7 +442,7 @@ def test_fine_tuning_begins_with_a_new_last_layer(workshop, weights, images, tmp
     for name, values in tensors.items():
         if "num_batches" not in name:
             wanted = fresh[f"weights/{name}"] if name.startswith("fc.") else values
-            assert numpy.allclose(begun[f"weights/{name}"], wanted, rtol=0, atol=1e-20), name  # an update of 1e-30
+            assert numpy.allclose(begun[f"weights/{name}"], wanted, rtol=0, atol=1e-20), name  # the rate is 1e-30
     workshop.train("tuned", resume=True, **RESNET)
 
 

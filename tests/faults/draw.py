@@ -202,7 +202,7 @@ def reads(g, fault):
     fault.what, fault.target, fault.moment = f"{does} in {call}", f"rank {rank}", f"{share:.3f}"
     fault.rules = [Rule(call, share, does, count=count, rank=rank)]
     harmless = does.startswith(("short", "sleep", "EINTR"))
-    # Repeated halves come down to a byte at a time, and each of HDF5's own reads goes on until it has everything.
+    # After a short read, HDF5 asks for the rest, until it has everything. A read of one byte is never short.
     fault.allowed = (GOES_ON,) if harmless else (ENDS, GOES_ON)
     fault.says = r"\.h5"
     if call == "read data" and not harmless and count == 0:

@@ -27,7 +27,7 @@ std::vector<int> all_ranks() {
   return ranks;
 }
 
-// Stands for a machine that cannot share memory: files, which shared memory counts as, may not be larger than `bytes`.
+// Stands for a machine that cannot share memory. No file may be larger than `bytes`, and shared memory is a file.
 class SmallFiles {
  public:
   explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

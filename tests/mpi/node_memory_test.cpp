@@ -22,7 +22,7 @@ namespace ringtrain {
 namespace {
 
 constexpr std::int64_t samples = 60, shards = 3;
-// Counts the bytes of labels, shapes, sample ids and checksums. Each file's checked start comes on top.
+// Counts the bytes of labels, shapes, sample ids and checksums. The checked start of each file is not included.
 constexpr std::int64_t one_reading = samples * (4 + 12 + 8 + 4);
 
 class NodeMemory : public ::testing::Test {

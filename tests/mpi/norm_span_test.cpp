@@ -131,7 +131,7 @@ TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
   if (!is_power_of_two(session().size())) return;
   Settings large = kOneUpdate;
   large.push_back("data.image_size=64");
-  const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights, so 2 ranks do
+  const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights, so 2 ranks are enough
   struct Case {
     std::int64_t workers;
     std::string model;

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs every command shortly on one and on two ranks: tests/sanitize/commands.sh CHECKOUT, with the programs in its
-# bin/. Stops at the first command that fails.
+# Runs every command for a short time, on one and on two ranks: tests/sanitize/commands.sh CHECKOUT. Takes the programs
+# from the checkout's bin/. Stops at the first command that fails.
 set -eu
 root=$(cd "$1" && pwd)
 work=$(mktemp -d)

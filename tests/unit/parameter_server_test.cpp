@@ -30,7 +30,7 @@ struct Setting {
 
 struct Outcome {
   std::vector<Arrival> arrivals;
-  std::vector<std::int64_t> gradients, dropped;  // of each step
+  std::vector<std::int64_t> gradients, dropped;  // numbers per step
   std::vector<double> weights;
   std::vector<std::string> failures;
   std::set<int> dead;

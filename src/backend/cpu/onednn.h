@@ -10,12 +10,12 @@
 namespace ringtrain::cpu {
 
 dnnl::engine& onednn_engine();
-dnnl::stream& onednn_stream();  // one per thread: a stream is not to be used by two threads at once
-std::string onednn_version();   // "2.6.3"
+dnnl::stream& onednn_stream();  // one per thread, because two threads must not use a stream at the same time
+std::string onednn_version();   // such as "2.6.3"
 
-// Most primitives remember the number of threads at the time when they are made, others (reorders) take what there is
-// when they run. Without this that would be a thread for each CPU that the rank may use, whatever run.threads says: of
-// ranks that share CPUs each would then spin for threads that wait for their turn.
+// Sets the number of threads while primitives are made or run. Most primitives remember the number from the time when
+// they are made; reorders use the number when they run. Without this class, both would use a thread for each CPU of the
+// rank and ignore run.threads. Ranks that share CPUs would then spin, waiting for threads that cannot run yet.
 class TeamSize {
  public:
   explicit TeamSize(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }

@@ -154,7 +154,7 @@ const std::string& PlanProcess::cudnn_version() {
   return version_;
 }
 
-// Standard error: the plan itself goes to standard output.
+// Writes to standard error, because `ringtrain plan` prints the plan on standard output.
 void PlanProcess::tell_progress() {
   const double now = now_seconds();
   if (answers_++ == 0) told_at_ = now;
