@@ -70,9 +70,9 @@ struct RunPlan {
   std::int64_t norm_samples = 0;               // batch norm's statistics are recomputed on them for evaluations; 0: no
   LoaderPlan norm_loader;                      // one rank's passes over them, from any multiple of its batch on
   bool carries_state = false;                  // text that runs on from step to step
-  bool measures_noise = false;    // some steps measure the gradient noise scale
-  double noise_half_life = 0;     // samples
-  std::int64_t patience = 0;      // samples of patience, for batch.follow_noise
+  bool measures_noise = false;                 // some steps measure the gradient noise scale
+  double noise_half_life = 0;                  // samples
+  std::int64_t patience = 0;                   // samples of patience, for batch.follow_noise
 };
 
 // Makes the plan of a run. `recorded_micro_batch` (0: none) is kept if batch.micro is auto and the value still divides
@@ -127,6 +127,10 @@ std::unique_ptr<Program> compile_part(const RunPlan& plan, const ModelPart& part
 // Returns a text that is equal for two models if the weights of one fit the other. It contains every tensor's name and
 // shape, and the vocabulary of its rows.
 std::string model_fingerprint(const RunPlan& plan);
+
+// Returns the bytes of the arrays in a checkpoint of the run, in memory and nearly in the file: weights, statistics,
+// optimizer state and carried hidden state.
+std::int64_t checkpoint_bytes(const RunPlan& plan);
 
 // Returns the exact bytes of memory that one rank needs, item by item: vectors, programs, loaders and the data set.
 std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank = 0);
