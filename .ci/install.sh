@@ -5,6 +5,7 @@
 set -euo pipefail
 prefix=${PREFIX:-/usr/local}
 # Not every shell expands the ~ of `make install PREFIX=~/programs`.
+# shellcheck disable=SC2088
 case $prefix in "~/"*) prefix=$HOME/${prefix#"~/"} ;; esac
 prefix=$(realpath -m "$prefix") # before cd: it may be relative
 cd "$(dirname "$0")/.."
