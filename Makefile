@@ -7,6 +7,24 @@ MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := all
 
+# A build remembers the variables that were given on its command line: `make run` after `make demo CUDA=0` must not
+# compile everything again with CUDA. An empty value, or CUDA=auto, makes it forget one. Environment variables win.
+HOMES := MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON CLI11 GTEST
+ifneq ($(filter-out help setup dist clean format,$(or $(MAKECMDGOALS),all)),)
+  REMEMBERED := CXX OPTIMISE WARNINGS CUDA CUDA_ARCHITECTURES $(HOMES:=_HOME)
+  -include build/chosen.mk
+  $(foreach v,$(REMEMBERED),$(if $(filter command,$(origin $(v))),$(eval CHOSEN_$(v) := $(filter-out auto,$($(v))))))
+  TAKEN := $(strip $(foreach v,$(REMEMBERED),$(if $(CHOSEN_$(v)),$(if $(filter undefined default,$(origin $(v))),$(v)))))
+  $(foreach v,$(TAKEN),$(eval $(v) := $(CHOSEN_$(v))))
+  ifneq ($(and $(TAKEN),$(filter 0,$(MAKELEVEL)$(MAKE_RESTARTS))),)
+    $(info as in the last build: $(foreach v,$(TAKEN),$(v)=$($(v)))   ($(firstword $(TAKEN))= takes that back))
+  endif
+  CHOSEN := $(foreach v,$(REMEMBERED),$(if $(CHOSEN_$(v)),$$(eval CHOSEN_$(v) := $(CHOSEN_$(v)))))
+  ifneq ($(or $(COUNTING),$(strip $(CHOSEN))),$(or $(COUNTING),$(strip $(file < build/chosen.mk))))
+    $(shell mkdir -p build)$(file > build/chosen.mk,$(CHOSEN))
+  endif
+endif
+
 ifeq ($(origin CXX),default)
   CXX := g++
 endif
@@ -50,7 +68,7 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
 SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize simulate dist clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all build results depend on it.
-  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON CLI11 GTEST,$(v)=$($(v)_HOME))
+  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(or $(CUDA),auto) $(CUDA_ARCHITECTURES) $(foreach v,$(HOMES),$(v)=$($(v)_HOME))
   ifneq ($(or $(COUNTING),$(INPUTS)),$(or $(COUNTING),$(file < build/inputs)))
     $(shell mkdir -p build)$(file > build/inputs,$(INPUTS))
   endif
@@ -237,7 +255,7 @@ help:
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
 	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME CLI11_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
-	@echo "           CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
+	@echo "           CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked. Later builds keep those of the command line."
 
 # These two commands build on all cores, unless a number of jobs is given.
 ALL_CORES = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))

@@ -3,9 +3,17 @@
 # file.
 #   PREFIX=/opt/ringtrain [DESTDIR=folder for packagers] .ci/install.sh
 set -euo pipefail
-prefix=$(realpath -m "${PREFIX:-/usr/local}") # before cd: it may be relative
+prefix=${PREFIX:-/usr/local}
+# Not every shell expands the ~ of `make install PREFIX=~/programs`.
+# shellcheck disable=SC2088
+case $prefix in "~/"*) prefix=$HOME/${prefix#"~/"} ;; esac
+prefix=$(realpath -m "$prefix") # before cd: it may be relative
 cd "$(dirname "$0")/.."
 to=${DESTDIR:-}$prefix
+if [ "$(realpath -m "$to")" = "$(realpath .)" ]; then
+  echo "error: PREFIX is $prefix, where the program was built: its bin/ would be replaced. Set another one, such as PREFIX=\$HOME/.local" >&2
+  exit 1
+fi
 share=$to/share/ringtrain
 for program in ringtrain ringtrain-data; do
   [ -x bin/$program ] || { echo "error: bin/$program is not there: run make all first" >&2; exit 1; }

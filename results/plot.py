@@ -13,6 +13,8 @@ import json
 import sys
 from pathlib import Path
 
+from reporting.colours import colors
+
 X_AXES = {"step": "step (finished updates)", "epoch": "epoch", "samples": "samples", "seconds": "seconds of training"}
 Y_AXES = {"loss": "loss (nats)", "validation_loss": "loss (nats)", "validation_accuracy": "validation accuracy",
           "lr": "learning rate", "grad_norm": "gradient norm", "samples_per_second": "samples per second"}
@@ -22,11 +24,17 @@ def fail(message):
     sys.exit(f"plot.py: error: {message}")
 
 
+class NoRun(Exception):
+    """What a given path lacks."""
+
+
 def metrics_file(run):
     path = Path(run)
     path = path / "metrics.jsonl" if path.is_dir() else path
     if not path.is_file():
-        fail(f"{path} does not exist; a run is a folder with a metrics.jsonl (bin/ringtrain train writes one)")
+        raise NoRun(f"{path} does not exist; a run is a folder with a metrics.jsonl (bin/ringtrain train writes one)")
+    if path.suffix != ".jsonl":
+        raise NoRun(f"{path} is neither a run's folder nor its metrics.jsonl")
     return path
 
 
@@ -48,9 +56,26 @@ def read_run(path):
         else:
             records.append(record)
     if not records:
-        fail(f"{path} has no records: did the run finish a step?")
+        raise NoRun(f"{path} has no records: did the run finish a step?")
     add_seconds(records)
     return records
+
+
+def read_all(given):
+    """path -> records. What is no run, as a study.json among the folders of `results/NAME/*`, is told and left out."""
+    runs, problems = {}, []
+    for name in given:
+        try:
+            path = metrics_file(name)
+            if path.resolve() not in map(Path.resolve, runs):
+                runs[path] = read_run(path)
+        except NoRun as problem:
+            problems.append(str(problem))
+    if not runs:
+        fail(problems[0])
+    for problem in problems:
+        print(f"plot.py: warning: {problem}; left out", file=sys.stderr)
+    return runs
 
 
 def add_seconds(records):
@@ -84,14 +109,6 @@ def label(path, all_paths):
         if sum(folder[-length:] == own[-length:] for folder in folders) == 1 and length >= min(2, len(own)):
             return "/".join(own[-length:])
     return str(path)
-
-
-def colors(count):
-    """Returns `count` different colours: those of matplotlib, which has ten, or a rainbow when ten are not enough."""
-    import matplotlib
-    if count <= 10:
-        return [f"C{i}" for i in range(count)]
-    return [matplotlib.colormaps["turbo"](0.05 + 0.9 * i / (count - 1)) for i in range(count)]
 
 
 def add_legend(axis):
@@ -154,8 +171,8 @@ def main():
     if arguments.smooth < 0:
         parser.error("--smooth must be 0 or more")
     with_modules("matplotlib")
-    paths = list({p.resolve(): p for p in map(metrics_file, arguments.runs)}.values())
-    runs = {label(path, paths): read_run(path) for path in paths}
+    found = read_all(arguments.runs)
+    runs = {label(path, list(found)): records for path, records in found.items()}
     panels = [[y] for y in arguments.y] if arguments.y else [["loss", "validation_loss"]]
     figure = draw(runs, arguments.x, panels, arguments.log, arguments.smooth)
     try:

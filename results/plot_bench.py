@@ -19,6 +19,8 @@ import csv
 import sys
 from pathlib import Path
 
+from reporting.colours import colors
+
 
 def fail(message):
     sys.exit(f"plot_bench.py: error: {message}")
@@ -45,8 +47,7 @@ def pyplot():
 def draw_utilisation(tables):
     plt = pyplot()
     figure, (rate, share, memory) = plt.subplots(3, 1, figsize=(8, 10), sharex=True)
-    for i, (name, rows) in enumerate(tables.items()):
-        color = f"C{i}"
+    for color, (name, rows) in zip(colors(len(tables)), tables.items()):
         fit = [r for r in rows if r["fits"] == "yes"]
         batches = [int(r["batch_per_rank"]) for r in fit]
         first = rows[0]
@@ -78,13 +79,13 @@ def draw_components(rows):
     plt = pyplot()
     figure, (rate, cost) = plt.subplots(1, 2, figsize=(11, 4.5))
     names = [r["removed"] for r in rows]
-    colors = ["0.5"] + [f"C{i}" for i in range(len(rows) - 1)]
-    bars = rate.barh(names, [float(r["samples_per_second"]) for r in rows], color=colors)
+    shades = ["0.5", *colors(len(rows) - 1)]
+    bars = rate.barh(names, [float(r["samples_per_second"]) for r in rows], color=shades)
     rate.bar_label(bars, fmt="%.1f", padding=3)
     rate.set_xlabel("samples per second")
     rate.set_ylabel("removed")
     costs = [100 * float(r["share_of_step"]) for r in rows[1:]]
-    bars = cost.barh(names[1:], costs, color=colors[1:])
+    bars = cost.barh(names[1:], costs, color=shades[1:])
     cost.bar_label(bars, fmt="%.1f %%", padding=3)
     cost.axvline(0, color="black", linewidth=0.8)
     cost.set_xlabel("% by which a step is shorter without it")
@@ -102,9 +103,10 @@ def draw_components(rows):
 def draw_split(rows):
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(9, 5))
-    for cuts in dict.fromkeys(r["cuts"] for r in rows):
+    ways = list(dict.fromkeys(r["cuts"] for r in rows))
+    for color, cuts in zip(colors(len(ways)), ways):
         line = [r for r in rows if r["cuts"] == cuts]
-        axis.plot([int(r["split_size"]) for r in line], [float(r["samples_per_second"]) for r in line], "o-",
+        axis.plot([int(r["split_size"]) for r in line], [float(r["samples_per_second"]) for r in line], "o-", color=color,
                   label=f"cut before {cuts.replace(' ', ', ')}")
     best = max(rows, key=lambda r: float(r["samples_per_second"]))
     axis.plot(int(best["split_size"]), float(best["samples_per_second"]), "o", markersize=14, fillstyle="none",

@@ -98,7 +98,6 @@ int run(int argc, char** argv) {
                     "threads or fewer ranks on a node need less; so does what else runs here\n",
                     *who != '\0' ? " (" : "", who, *who != '\0' ? ")" : "");
   if (::write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) _exit(1);
-  if (job_size() <= 1) _exit(1);
   abort_job(1);
 }
 
@@ -118,10 +117,6 @@ int run(int argc, char** argv) {
   std::fflush(stdout);
   std::fputs(printable(text).c_str(), stderr);
   std::fflush(stderr);
-  if (job_size() <= 1) {
-    std::fflush(nullptr);
-    _exit(1);  // no other rank to end; the banner of MPI_Abort would bury the message
-  }
   abort_job(1);
 }
 

@@ -28,7 +28,7 @@ void add_image_options(CLI::App& c, Options& o, const std::string& encoding_help
   c.add_option("--size", o.size, "resizes to this short side and cuts out the central square")
       ->type_name("N")
       ->check(whole_number(1));
-  c.add_option("--quality", o.quality, "of the JPEGs that are encoded again [95]")
+  c.add_option("--quality", o.quality, "JPEG quality of pictures that are encoded again [95]")
       ->type_name("Q")
       ->check(whole_number(1));
   c.add_option("--encoding", o.encoding, encoding_help)->type_name("jpeg|raw");
@@ -131,7 +131,7 @@ DataCommand declare_contact_sheet(Program& program) {
   c.add_option("--out", o->out, "the sheet")->type_name("FILE.png");
   c.add_option("--count", o->count, "images [48]")->type_name("N")->check(whole_number(1));
   c.add_option("--columns", o->columns, "images side by side [8]")->type_name("N")->check(whole_number(1));
-  c.add_option("--seed", o->seed, "which ones [1]")->type_name("N")->check(whole_number(0));
+  c.add_option("--seed", o->seed, "chooses which pictures are shown [1]")->type_name("N")->check(whole_number(0));
   return {&c, false, [o, &c] {
             o->prefix = one_input(c, o->words);
             make_contact_sheet(*o, std::cout);

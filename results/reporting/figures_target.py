@@ -65,7 +65,7 @@ def to_target(target, lines, made):
     drawing, axes = style.panels(2, shared=True)
     batches = [p.batch for points in lines.values() for p in points]
     for index, (family, points) in enumerate(lines.items()):
-        draw_target(axes, index, family, points, made.get(family), target)
+        draw_target(axes, (index, len(lines)), family, points, made.get(family), target)
     axes[0].set_ylabel("steps to the target")
     axes[1].set_ylabel("samples to the target")
     for axis in axes:
@@ -84,7 +84,9 @@ def to_target(target, lines, made):
     )
 
 
-def draw_target(axes, index, family, points, made, target):
+def draw_target(axes, place, family, points, made, target):
+    """`place`: the number of the line and of all lines."""
+    index, count = place
     if not points:
         return
     x, label = numpy.array([p.batch for p in points]), grouping.label(family)
@@ -99,7 +101,7 @@ def draw_target(axes, index, family, points, made, target):
             yerr=spread,
             capsize=3,
             label=label,
-            **style.line(index, linestyle="" if made else "-"),
+            **style.line(index, count, linestyle="" if made else "-"),
         )
     first = points[0]
     ideal = numpy.geomspace(x[0], x[-1], 50)
@@ -113,7 +115,7 @@ def draw_target(axes, index, family, points, made, target):
         label="perfect scaling" if index == 0 else None,
     )
     if made:
-        colour = style.COLOURS[index % len(style.COLOURS)]
+        colour = style.colour(index, count)
         axes[0].plot(ideal, made.steps_at(ideal), color=colour, linewidth=1.2)
         axes[1].plot(
             ideal,

@@ -85,8 +85,10 @@ class Run:
 
     @property
     def is_dead(self):
-        """Whether the run was killed: run.json says that it has not ended, and no process holds its lock."""
-        return self.record.get("outcome") in NOT_ENDED and not may_be_locked(self.path / ".lock")
+        """Whether the run could not say how it ended: run.json (or trial.json, for a trial that was killed before it had a
+        run.json) says that it has not, and no process holds its lock."""
+        told = self.record.get("outcome") if self.record else self.trial.get("state")
+        return told in NOT_ENDED and not may_be_locked(self.path / ".lock")
 
     @property
     def ran_away(self):
@@ -107,7 +109,7 @@ class Run:
         run diverged."""
         told = self.trial.get("state", "")
         if not self.record:
-            return told or ("failed" if self.steps else "waiting")
+            return "failed" if self.is_dead else told or ("failed" if self.steps else "waiting")
         state = "failed" if self.is_dead else state_of(str(self.record.get("outcome", "")))
         if (state == "running" or self.is_dead) and told in ("failed", "diverged", "waiting"):
             return "stopped" if told == "waiting" else told

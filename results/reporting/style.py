@@ -12,6 +12,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot, ticker, transforms  # noqa: E402
 
+from .colours import colors  # noqa: E402
+
 # Colours of Okabe and Ito 2008, which colour-blind readers can tell apart. The first ones differ in grey, too.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
@@ -70,9 +72,15 @@ class Table:
     note: str = ""
 
 
-def line(index, **more):
+def colour(index, count):
+    """The colour of one of `count` lines. No two of them have the same."""
+    return COLOURS[index] if count <= len(COLOURS) else colors(count)[index]
+
+
+def line(index, count=0, **more):
+    """How a line looks. Without `count`, the number of lines, colours repeat with another style of line."""
     return {
-        "color": COLOURS[index % len(COLOURS)],
+        "color": colour(index, count) if count else COLOURS[index % len(COLOURS)],
         "marker": MARKERS[index % len(MARKERS)],
         "linestyle": LINES[index % len(LINES)],
         **more,

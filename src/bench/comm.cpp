@@ -81,14 +81,15 @@ void print(const Preflight& result, double link_gbit) {
     log_info(text);
   }
   for (const auto& [scope, f] : result.fit) {
-    std::snprintf(line, sizeof line,
-                  "  %-8s %.1f us a message (%.1f us behind another), %.3f GB/s, fitted within %.0f %%", scope.c_str(),
-                  f.alpha * 1e6, f.gap * 1e6, f.beta > 0 ? 1e-9 / f.beta : 0.0, 100 * f.error);
+    std::snprintf(
+        line, sizeof line,
+        "  %-8s latency %.1f us a message (%.1f us if another is under way), %.3f GB/s; the fit is within %.0f %%",
+        scope.c_str(), f.alpha * 1e6, f.gap * 1e6, f.beta > 0 ? 1e-9 / f.beta : 0.0, 100 * f.error);
     log_info(std::string(line));
     if (f.beta <= 0 || (scope != "node" && scope != "network")) continue;
     std::snprintf(line, sizeof line, "  communication.%s_latency_us=%.3g communication.%s_gb_s=%.3g", scope.c_str(),
                   f.alpha * 1e6, scope.c_str(), 1e-9 / f.beta);
-    log_info(line, "  (what algorithm: auto asks for)");
+    log_info(line, "  (for communication.algorithm: auto)");
   }
 }
 

@@ -184,7 +184,7 @@ std::vector<ComponentRow> bench_components(const BenchContext& context, const st
   const DatasetIndex index = shared_index(context.experiment.data.train, host);
   if (!index.is_image())
     throw Error(cat("data.train ", index.prefix, " holds ", index.kind,
-                    ", expected images: bench components takes their way from storage to the update apart"),
+                    ", expected images: bench components measures the parts of an image pipeline"),
                 "use an experiment with images, such as configs/imagenet_alexnet_lars.yaml");
   RunPlan plan;
   context.machine.agree_on_fusions([&] {
@@ -210,7 +210,7 @@ std::vector<ComponentRow> bench_components(const BenchContext& context, const st
   log_info("components: ", plan.experiment.model.kind, ", ", to_string(plan.batch), ", each removed in turn");
   print(rows);
   if (!context.machine.backend->on_device())
-    log_info("  copy: a CPU computes on the loader's own memory, there is nothing to remove");
+    log_info("  copy: not measured, because a CPU reads the loader's memory directly");
   if (csv.empty()) return rows;
   write_file_atomically(csv, csv_of(context, plan, rows));
   log_info("wrote ", csv);

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 constexpr const char* schema = "ringtrain-checkpoint";
 constexpr std::int64_t schema_major = 1, schema_minor = 1;
 constexpr const char* damaged_hint =
-    "--resume takes the newest whole checkpoint of a run by itself; remove this file or restore it from a copy";
+    "remove this file or restore it from a copy; --resume finds the newest whole checkpoint of a run by itself";
 // HDF5 keeps attributes in object headers of 64 KiB.
 constexpr std::size_t longest_attribute = 32768;
 constexpr std::int64_t sync_bytes = 64 << 20;
@@ -276,7 +276,9 @@ void require_readable(const std::string& path, const Progress& progress) {
   if (file >= 0) ::close(file);
   if (reason == 0 || reason == EISDIR) return;
   throw Error(cat(path, ": cannot read: ", std::strerror(reason)),
-              "it may be whole: --resume when the disk answers again, or move it away to go on from an older one");
+              "the file may be undamaged: use --resume when the disk can be read again, or move the file away to "
+              "continue from an "
+              "older checkpoint");
 }
 
 std::optional<std::int64_t> step_of_file(const std::string& file_name) {

@@ -444,10 +444,10 @@ void expect_evaluated_norms(const Checkpoint& checkpoint, const std::string& pat
   if (checkpoint.step == 0 || norms_step == checkpoint.step) return;
   if (experiment_of(checkpoint, path).evaluate.norm_statistics != "recomputed") return;
   throw Error(cat(path,
-                  ": has no recomputed statistics of batch norm (evaluate.norm_statistics): a signal left no time "
-                  "for them after step ",
+                  ": has no recomputed statistics of batch norm (evaluate.norm_statistics): a signal stopped the run "
+                  "before they were computed, after step ",
                   checkpoint.step),
-              "resume the run, whose next checkpoint has them, or give another checkpoint of it");
+              "resume the run: its next checkpoint will have them; or give another checkpoint");
 }
 
 void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat) {

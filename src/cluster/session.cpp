@@ -1,5 +1,6 @@
 #include "cluster/session.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,6 +45,32 @@ constexpr const char* kLauncherAdvice =
     "the launcher and the MPI library do not fit together. Under Slurm: srun --mpi=pmix (srun --mpi=list shows what "
     "there is), or mpirun inside the allocation; load the module of the MPI that this program was built with, and use "
     "the mpirun of the same module";
+
+// When a process ends with an exit code other than 0, Open MPI 4's mpirun prints up to 12 lines of its own, which bury
+// the program's last message. It prints none for MPI_Abort in a process with mpirun's switch --quiet. The switch hides
+// other messages too, such as those of MPI_Init, so it is set only in front of MPI_Abort. Returns whether this MPI has
+// it.
+bool make_abort_quiet() {
+  auto* const quiet = static_cast<bool*>(dlsym(RTLD_DEFAULT, "orte_execute_quiet"));
+  if (quiet != nullptr) *quiet = true;
+  return quiet != nullptr;
+}
+
+bool is_started_by_mpirun() {
+  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
+}
+
+// Ends a job of Open MPI 4's mpirun with the exit code. All work has been done. Returns if another launcher started it.
+// Collective.
+void end_quietly(int exit_code) {
+  const char* recovers = std::getenv("OMPI_MCA_orte_enable_recovery");  // then MPI_Abort does not end the others
+  if (!is_started_by_mpirun() || recovers != nullptr || FaultTolerance::is_switched_on() || !make_abort_quiet()) return;
+  std::signal(SIGTERM, SIG_DFL);  // mpirun ends the others with it
+  MPI_Barrier(MPI_COMM_WORLD);    // all have printed
+  if (is_rank_0) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  _exit(exit_code);
+}
 
 // Open MPI ends the process inside MPI_Init if srun offers a PMI that it was not built for. Its message tells how to
 // configure Open MPI, but not what the user can do.
@@ -121,6 +148,7 @@ int Session::finish(int exit_code) {
     std::fflush(stderr);
     _exit(exit_code);
   }).detach();
+  if (exit_code != 0) end_quietly(exit_code);
   job_.reset();
   MPI_Finalize();
   return exit_code;
@@ -164,7 +192,11 @@ void abort_job(int exit_code) {
     if (ranks_of_job > 1 && !is_rank_0) std::raise(SIGKILL);  // so that the other ranks notice it
     _exit(exit_code);
   }
-  if (up && !down) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  // Nobody else is to be ended where no launcher is: MPI_Abort would only print its lines.
+  if (up && !down && (ranks_of_job > 1 || is_started_by_mpirun())) {
+    make_abort_quiet();
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+  }
   _exit(exit_code);
 }
 

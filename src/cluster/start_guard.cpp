@@ -67,9 +67,9 @@ struct StartGuard::State {
       ::gethostname(host, sizeof host - 1);
       const std::string text =
           cat("\nringtrain: ", what, " within ", limit, " s (seen by rank ", launched_rank(), " on ", host, ", pid ",
-              ::getpid(), "); ending the job. A process of the job hangs, was stopped, or never came: look at the ",
-              "nodes' processes. A start that takes longer: RINGTRAIN_START_SECONDS (MPI's start), ",
-              "communication.timeout_seconds (what follows)\n");
+              ::getpid(), "); ending the job. A process of the job hangs, was stopped, or did not start: look at the ",
+              "processes on the nodes. If the start is only slow, raise RINGTRAIN_START_SECONDS (start of MPI) or ",
+              "communication.timeout_seconds (all later steps of the start)\n");
       std::fputs(text.c_str(), stderr);
       abort_job(kExitCode);
     }

@@ -26,11 +26,12 @@ struct TrainArguments {
 int train(const TrainArguments& arguments, Session& session);
 
 struct PlanArguments {
-  ExperimentArguments experiment;
+  ExperimentArguments experiment;  // its path may be a run's folder
   std::int64_t ranks = 1;
   int threads = 1;     // per rank, if run.threads is 0
   std::string device;  // name or description of a GPU; empty: this machine's CPU
   bool all = false;    // also prints keys without effect
+  std::vector<std::string> preflight = {};  // files that say how long a step takes
 };
 // Prints everything about a run on a number of ranks, without training. One process.
 int plan(const PlanArguments& arguments);

@@ -41,7 +41,7 @@ void use_validation_set_alone(DataConfig& data) {
   try {
     find_shards(data.train);
   } catch (const Error& error) {
-    log_warning(error.what(), "; classes", data.mean.empty() ? ", mean and deviation" : "", " are those of ",
+    log_warning(error.what(), "; the classes", data.mean.empty() ? ", mean and deviation" : "", " are taken from ",
                 data.validation);
     data.train = data.validation;
   }

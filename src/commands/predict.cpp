@@ -168,10 +168,13 @@ void print_basis(const Forecast& f) {
   log_info(std::string(line));
   if (f.network_is_assumed())
     log_warning(
-        "no network was measured: between nodes the figures of the node itself are taken, which is too good. "
+        "no network was measured: the links inside a node are used instead, so the prediction is too optimistic. "
         "Measure on two nodes, or state the network: --latency-us 5 --link-gbit 100");
   if (s.passes.size() == 1)
-    log_warning("one size of pass was measured: smaller ones are taken to be in proportion, which is too good");
+    log_warning(
+        "only one size of pass was measured: the time of smaller passes is assumed to be proportional, so the "
+        "prediction "
+        "is too optimistic");
 }
 
 }  // namespace

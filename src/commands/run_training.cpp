@@ -132,7 +132,7 @@ std::optional<Experiment> experiment_of_last_start(const std::string& run_dir) {
   try {
     return read_experiment(path, {});
   } catch (const Error& error) {
-    log_warning(error.what(), ": what has changed since the last start is not known");
+    log_warning(error.what(), ": changes of keys since the last start cannot be listed");
     return std::nullopt;
   }
 }
@@ -167,7 +167,7 @@ LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, c
   const double invariant_steps = from.progress.scale_invariant_steps;
   if (const std::string rates = changed_rate(before, plan, from.progress.position, invariant_steps);
       more && !rates.empty())
-    log_warning("these changes give the run another learning-rate course: ", rates);
+    log_warning("these changes change the learning rate: ", rates);
   if (step > 0 && !made_on_this_machine(*from.checkpoint, start))
     log_info(
         "the checkpoint was made on another machine or number of ranks or threads: it continues within rounding, "
@@ -371,7 +371,8 @@ void GroupTraining::prepare() {
   const TrainingData data = request_.data(*machine_.host);
   folder_ = request_.folder;
   if (root_ && request_.resume && folder_ == nullptr)
-    folder_ = &own_folder_.emplace(run_folder_path(experiment, true), true);
+    folder_ = &own_folder_.emplace(
+        request_.resumed_folder.empty() ? run_folder_path(experiment, true) : request_.resumed_folder, true);
   from_ = shared_resume_point(experiment, request_.resume, run_dir(), *machine_.host, watchdog_);
 
   complete_machine(machine_, experiment, request_.group, threads_, from_.choices, request_.devices);

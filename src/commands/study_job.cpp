@@ -371,7 +371,7 @@ void StudyJob::watch_ranks_of(const RankGroup& group) const {
     for (const int rank : ranks)
       if (!roster_.is_alive(rank)) {
         set_log_file("");
-        log_warning("rank ", rank, " has died; rank ", session_.rank(), ", which worked with it, leaves the job");
+        log_warning("rank ", rank, " has died; rank ", session_.rank(), " worked on the same trial and leaves the job");
         leave_job(kExitDead);
       }
   });

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "checkpoint/kept.h"
+#include "cluster/slurm_job.h"
 #include "commands/commands.h"
 #include "run/adascale_plan.h"
 #include "run/points.h"
@@ -59,7 +60,7 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
   }
   stop_cost_ = from.knows_stop_cost ? from.stop_cost.value_or(StopCost{}) : try_save(run_dir);
   if (recorder_) {
-    recorder_->note(describe(stop_cost_, !from.knows_stop_cost));
+    recorder_->note(describe(stop_cost_, !from.knows_stop_cost, slurm_job().in_slurm()));
     record_stop_cost(run_dir, stop_cost_);
   }
   begin_ = now_seconds() - progress_.elapsed_seconds;
@@ -300,7 +301,7 @@ bool TrainingRun::evaluate(bool& stop) {
   const bool finite = std::isfinite(e.loss);
   if (!finite && recorder_)
     log_warning("the validation loss after step ", progress_.position.step, " is ", e.loss,
-                ": the weights or running statistics have outgrown their numbers");
+                ": the weights or batch norm's running statistics have become too large for their number type");
   const bool improved = finite && (!progress_.has_best || e.loss < progress_.best_loss);
   if (improved) {
     progress_.has_best = true;

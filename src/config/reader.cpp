@@ -398,7 +398,7 @@ const Experiment& ExperimentDraft::finish() const {
       const auto place = given.find(key);
       if (place != given.end() && place->second.order > where.order) where = place->second;
     }
-    throw Error(where.prefix + contradiction->what, contradiction->hint);
+    throw Error(where.prefix + contradiction->what, way_out(*contradiction, state_->experiment));
   }
   return state_->experiment;
 }

@@ -23,8 +23,10 @@ std::optional<Contradiction> find_server_contradiction(const Experiment& e) {
     bool asked;
     std::string_view key, expected;
   } table[] = {
-      {e.precision == "fp16", "precision", "fp32 or bf16: a loss scale would change between a pull and its update"},
-      {e.data.order == "streams", "data.order", "windows: a stream's carried state goes from each update to the next"},
+      {e.precision == "fp16", "precision",
+       "fp32 or bf16: a loss scale could change between the time when a worker gets weights and its update"},
+      {e.data.order == "streams", "data.order",
+       "windows: the hidden state of streams would have to pass from update to update"},
       {e.optimizer.kind == "muon", "optimizer.kind", "another optimizer: Muon needs whole matrices on every rank"},
       {e.optimizer.adascale, "optimizer.adascale", "false: servers do not see the gradients of small batches"},
       {e.batch.follow_noise > 0, "batch.follow_noise", "0: servers do not measure the noise scale"},

@@ -56,8 +56,8 @@ class ReplayedOrder : public UpdateOrder {
       ++applied_;
       meets_now_ = meets_(applied_);
       if (meets_now_ && !is_clean())
-        throw Error(cat("parallel.replay: the ranks meet after step ", applied_,
-                        ", but the recorded run had other updates under way there"),
+        throw Error(cat("parallel.replay: this run stops for an evaluation or a checkpoint after step ", applied_,
+                        ", but in the recorded run other updates were being computed then"),
                     hint);
       meets_now_ = meets_now_ || (meets_soon_ && is_clean());
       return ServerAction{.kind = ServerAction::Kind::apply, .update = applied_ - 1, .meets = meets_now_};

@@ -79,8 +79,8 @@ void Machine::take_choices(const std::string& fusions_of_rank_0, const RunChoice
   if (host->rank() != 0 || kept.device.empty()) return;
   const cuda::DeviceFacts& facts = device->facts();
   if (kept.fit(facts)) return device->take_plans(kept.plans);
-  log_info("the run's plans were chosen for ", kept.device, " with cuDNN ", kept.cudnn, "; for ", facts.name,
-           " with cuDNN ", facts.cudnn_version, " they are searched anew");
+  log_info("the run's cuDNN plans are for ", kept.device, " with cuDNN ", kept.cudnn, "; this machine has ", facts.name,
+           " with cuDNN ", facts.cudnn_version, ", so new plans are searched and the results may differ by rounding");
 }
 
 std::string Machine::identity() const {
@@ -143,8 +143,8 @@ std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda
                                  .timeout_seconds = 0.8 * c.timeout_seconds});
 }
 
-std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group,
-                                             cuda::Device* device, const RunChoices& kept) {
+std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group, cuda::Device* device,
+                                             const RunChoices& kept) {
   const std::int64_t stages = stages_of(experiment.parallel);
   if (stages == 1 || group.size() % stages != 0) return nullptr;  // make_run_plan() throws in the second case
   StageDevices devices;

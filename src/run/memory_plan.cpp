@@ -180,8 +180,7 @@ std::string gib(std::int64_t bytes) {
   const std::int64_t most = largest_micro_batch(p, backend, limit, all_blocks(p.graph));
   std::string hint;
   if (same > 0) hint = cat("the largest batch.micro that fits is ", same);
-  if (most > same)
-    hint += cat(same > 0 ? "; " : "", "with memory.recompute: auto a batch.micro of up to ", most, " fits");
+  if (most > same) hint += cat(same > 0 ? "; " : "", "with memory.recompute=auto, the largest is ", most);
   if (same == 0 && most == 0) {
     const std::int64_t least = candidates(p).front();
     const std::int64_t bytes =

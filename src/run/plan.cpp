@@ -311,6 +311,21 @@ std::string model_fingerprint(const RunPlan& plan) {
   return text;
 }
 
+std::int64_t checkpoint_bytes(const RunPlan& plan) {
+  const bool averages = Optimizer::averages(plan.experiment.optimizer);
+  std::int64_t values = 0;
+  for (const Parameter& p : plan.parameters.all()) {
+    values += p.count;
+    if (p.kind == ParameterKind::statistic && plan.norm_samples > 0) values += p.count;
+    if (p.kind == ParameterKind::statistic) continue;
+    if (averages) values += p.count;
+    for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, p))
+      if (!name.empty()) values += p.count;
+  }
+  if (plan.carries_state) values += plan.batch.global * plan.graph.state_size();
+  return values * static_cast<std::int64_t>(sizeof(float));
+}
+
 std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank) {
   const ModelPart part = part_of(plan, rank);
   const auto flat_bytes = part.parameters.size() * static_cast<std::int64_t>(sizeof(float));
@@ -372,18 +387,7 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
   }
   if (plan.norm_samples > 0)
     items.push_back({"loader, batch norm's statistics", Loader::memory_bytes(plan.train, plan.norm_loader)});
-  std::int64_t values = 0;
-  for (const Parameter& p : plan.parameters.all()) {
-    values += p.count;
-    if (p.kind == ParameterKind::statistic && plan.norm_samples > 0) values += p.count;
-    if (p.kind == ParameterKind::statistic) continue;
-    if (averages) values += p.count;
-    for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, p))
-      if (!name.empty()) values += p.count;
-  }
-  if (plan.carries_state) values += plan.batch.global * plan.graph.state_size();
-  if (rank == 0)
-    items.push_back({"checkpoint being written, rank 0", values * static_cast<std::int64_t>(sizeof(float))});
+  if (rank == 0) items.push_back({"checkpoint being written, rank 0", checkpoint_bytes(plan)});
   return items;
 }
 

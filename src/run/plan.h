@@ -128,6 +128,10 @@ std::unique_ptr<Program> compile_part(const RunPlan& plan, const ModelPart& part
 // shape, and the vocabulary of its rows.
 std::string model_fingerprint(const RunPlan& plan);
 
+// Returns the bytes of the arrays in a checkpoint of the run, in memory and nearly in the file: weights, statistics,
+// optimizer state and carried hidden state.
+std::int64_t checkpoint_bytes(const RunPlan& plan);
+
 // Returns the exact bytes of memory that one rank needs, item by item: vectors, programs, loaders and the data set.
 std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank = 0);
 

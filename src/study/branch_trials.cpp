@@ -10,6 +10,7 @@
 #include "base/nearest_word.h"
 #include "base/utf8.h"
 #include "checkpoint/kept.h"
+#include "config/path_text.h"
 #include "config/run_point.h"
 #include "config/yaml_document.h"
 
@@ -69,7 +70,8 @@ BranchTrials::BranchTrials(const Entry& branch, const std::string& path) : path_
 
 // Looks for the run in the study's folder, and then in the working directory.
 void BranchTrials::read_run(const Entry& entry) {
-  const std::string given = entry.node.IsScalar() ? entry.node.Scalar() : "";
+  const std::string given =
+      entry.node.IsScalar() ? expand_path(entry.node.Scalar(), cat(entry.place, "branch.from")) : "";
   if (given.empty()) refuse(entry, "the folder of a run, as results/names/parent");
   const std::string beside = (fs::path(path_).parent_path() / given).lexically_normal().string();
   std::error_code too_long;  // a path that is too long counts as missing

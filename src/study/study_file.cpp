@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/nearest_word.h"
 #include "base/utf8.h"
+#include "config/path_text.h"
 #include "config/schema.h"
 #include "config/yaml_document.h"
 #include "config/yaml_mistakes.h"
@@ -144,7 +145,7 @@ void StudyReader::read_name(const Entry& entry) {
 std::string StudyReader::experiment_path(const Entry& entry) const {
   namespace fs = std::filesystem;
   if (!entry.node.IsScalar() || entry.node.Scalar().empty()) refuse(entry, "the path of an experiment file");
-  const std::string& given = entry.node.Scalar();
+  const std::string given = expand_path(entry.node.Scalar(), cat(entry.place, "experiment"));
   const std::string beside = (fs::path(path_).parent_path() / given).lexically_normal().string();
   std::error_code too_long;  // a path that is too long counts as missing
   const bool is_beside = fs::exists(beside, too_long);

@@ -191,7 +191,7 @@ void ReplicaCheck::report(int group, std::int64_t step) {
                                                " of the model than the ", others, " other ranks");
   throw Error(
       cat("after step ", step, ", ", differ, of_group, "; the first tensor that differs is ", tensor),
-      cat("A processor, a memory or a link computes wrong: ",
+      cat("A processor, memory or network link is probably faulty: ",
           good.empty() ? "start the run again, as there is no checkpoint that is known to be good,"
                        : cat("--resume from the last checkpoint that is known to be good, ", good, ","),
           others == 0            ? " on other hosts."

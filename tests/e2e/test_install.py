@@ -76,6 +76,19 @@ def test_settings_of_the_site_outlive_a_second_installation(tmp_path):
     assert (site.parent / "site.env.new").read_text() == (ROOT / "slurm" / "site.env").read_text()
 
 
+def test_the_checkout_is_no_prefix_and_a_tilde_is_the_home_folder(tmp_path):
+    checkout = tmp_path / "ringtrain"
+    for name in ".ci/install.sh", "bin/ringtrain", "bin/ringtrain-data":
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    (tmp_path / "link").symlink_to(checkout)
+    for prefix in "~/ringtrain", str(tmp_path / "link"):
+        done = subprocess.run([checkout / ".ci" / "install.sh"], text=True, capture_output=True,
+                              env={**environment(), "PREFIX": prefix, "HOME": str(tmp_path)}, cwd=tmp_path)
+        assert done.returncode == 1 and "where the program was built" in done.stderr and not (checkout / "share").exists(), done
+        assert (checkout / "bin" / "ringtrain").is_file() and not (tmp_path / "~").exists()
+
+
 @pytest.mark.skipif(shutil.which("man") is None, reason="no man")
 @pytest.mark.parametrize("program, words", [("ringtrain", ["ringtrain plan", "--temperature T", "EXIT CODES", "--bash-completion"]),
                                             ("ringtrain-data", ["contact-sheet", "--class-list FILE", "--drop-rare"])])

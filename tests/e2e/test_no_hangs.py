@@ -147,12 +147,17 @@ def test_a_checkpoint_whose_writing_stands_still_ends_the_job(workshop):
 
 
 def test_ranks_that_mpi_does_not_let_go_leave_with_their_exit_code(workshop):
-    env = preloaded(workshop.folder, "#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n")
-    run, job = workshop.start_training("run", ranks=2, stop__steps=ENDLESS, env=env)
-    job.wait_for_step(run, 3)
+    env = preloaded(workshop.folder, "#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n"
+                    "int MPI_Abort(void* group, int code) { for (;;) pause(); }\n")
+    run, job = workshop.start_training("run", ranks=2, stop__steps=3, env=env)
+    result = job.wait(60)
+    assert result.code == 0 and "MPI_Finalize did not return" in result.err, result
+    assert_gone(job)
+    run, job = workshop.start_training("run", ranks=2, resume=True, stop__steps=ENDLESS, env=env)
+    job.wait_for_step(run, 6)
     os.kill(job.ranks()[0], signal.SIGTERM)
     result = job.wait(60)
-    assert result.code == 85 and "MPI_Finalize did not return" in result.err, result
+    assert result.code == 85, result
     assert_gone(job)
 
 

@@ -143,8 +143,8 @@ ADASCALE = {"optimizer": {"kind": "sgd", "adascale": True}, "learning_rate": {"b
             "noise": {"small_batch": 8}}
 TRUST = {"optimizer": {"kind": "lamb", "record_trust_every_steps": 1}}
 OF_SERVERS = [
-    ({"precision": "fp16"}, "precision is fp16", "a loss scale would change between a pull and its update"),
-    ({"data.order": "streams", "data.sequence": 8}, "data.order is streams", "carried state"),
+    ({"precision": "fp16"}, "precision is fp16", "a loss scale could change between the time when a worker gets weights and its update"),
+    ({"data.order": "streams", "data.sequence": 8}, "data.order is streams", "hidden state of streams"),
     ({"optimizer": {"kind": "muon"}}, "optimizer.kind is muon", "whole matrices"),
     (ADASCALE, "optimizer.adascale is true", "do not see the gradients of small batches"),
     ({"batch": {"follow_noise": 1000}, "noise": {"small_batch": 8}}, "batch.follow_noise is 1000", "noise scale"),

@@ -152,6 +152,20 @@ def test_a_killed_trial_has_the_studys_words(tmp_path):
     assert {row["trial"]: row["also"] for row in tables.trials(made).rows}["fine"] == "same-as-fine"
 
 
+def test_a_trial_that_was_killed_before_its_first_record_is_dead(tmp_path):
+    trial = tmp_path / "s" / "a"
+    made_runs.write(tmp_path / "s" / "b", 64)
+    trial.mkdir()
+    (trial / "trial.json").write_text('{"name": "a", "overrides": {"batch.global": 128}, "state": "running"}')
+    (tmp_path / "s" / "study.json").write_text('{"trials": [{"name": "a", "overrides": {"batch.global": 128}, "state": "running"}]}')
+    lock = trial / ".lock"
+    lock.touch()
+    with open(lock) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert next(run.state for run in runs.read_all([tmp_path / "s"]) if run.name == "a") == "running"
+    assert [(run.state, run.outcome) for run in runs.read_all([tmp_path / "s"]) if run.name == "a"] == [("failed", "killed")]
+
+
 def test_a_run_whose_lock_nobody_holds_is_dead(tmp_path):
     lock = made_runs.write(tmp_path / "s" / "a", 64, outcome="not ended") / ".lock"
     lock.touch()

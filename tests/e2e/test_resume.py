@@ -365,3 +365,28 @@ def test_a_runs_folder_goes_on_and_not_the_newest_run(workshop):
     empty.mkdir()
     result = workshop.run("train", empty, "--resume", ranks=2)
     assert result.code == 1 and "expected a run's folder or an experiment file" in result.err, result
+
+
+def test_a_run_with_an_id_goes_on_by_its_folder_and_its_experiment_is_trained_again(workshop):
+    def ringtrain(*words):
+        result = workshop.run(*words, ranks=0, cwd=workshop.folder)
+        assert result.code == 0, result
+        return result
+
+    runs = workshop.folder / "results" / "e2e"
+    for name in "st", "other":
+        ringtrain("train", workshop.experiment(stop__steps=4), f"run.id={name}")
+    stored = (runs / "st" / "experiment.yaml").read_text()
+    result = ringtrain("train", "results/e2e/st", "--resume", "stop.steps=6")
+    assert "run folder: results/e2e/st\n" in result.out and last_step(runs / "st") == 6 and last_step(runs / "other") == 4
+    assert (runs / "latest").readlink().name == "st"
+    ringtrain("train", runs / "st" / "experiment.yaml", "run.dir=results/e2e/st", "--resume", "stop.steps=8")
+    ringtrain("train", runs / "latest", "--resume", "stop.steps=4")  # nothing to do
+    result = workshop.run("train", "experiment.yaml", "--resume", "stop.steps=9", ranks=0, cwd=runs / "st")
+    assert result.code == 0 and last_step(runs / "st") == 9 and not (runs / "st" / "results").exists(), result
+    assert (runs / "latest").readlink().name == "st" and last_step(runs / "st") == 9
+    (runs / "st" / "experiment.yaml").write_text(stored)
+    ringtrain("train", runs / "st" / "experiment.yaml")  # a new run, which is the newest
+    assert curve(runs / "latest") == curve(runs / "other") and (runs / "latest").readlink().name not in ("st", "other")
+    said = ringtrain("evaluate", "results/e2e/st/experiment.yaml").text
+    assert "e2e/st/checkpoints" in said, said

@@ -1,6 +1,7 @@
 """Tests that exported and imported weights are the same weights, that evaluate agrees with the training, and that wrong
 weights are one clear error."""
 import json
+import re
 import subprocess
 
 import h5py
@@ -8,7 +9,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from conftest import CONVERTER, arrays, assert_same_bits, checkpoints, evaluations
+from conftest import CONVERTER, arrays, assert_same_bits, checkpoints, evaluations, last_step
 
 TYPES = {"F32": numpy.float32, "F16": numpy.float16, "I64": numpy.int64, "U8": numpy.uint8}
 
@@ -196,6 +197,16 @@ def test_sixteen_bit_exports_change_the_loss_little_and_read_back(workshop, weig
         result, _ = weights.evaluate(workshop.experiment(), "--weights", file)
         assert result["validation_loss"] != loss
         assert result["validation_loss"] == pytest.approx(loss, rel=0.01)
+
+
+def test_the_commands_that_import_prints_work(workshop, weights):
+    file = weights.export(workshop.train("run"))
+    said = workshop.run("import", file, workshop.experiment(), "run.id=imported", ranks=0, cwd=workshop.folder).out
+    for command in "evaluate", "train":
+        words = re.search(rf"{command} with: ringtrain (.*)", said)[1].split()
+        result = workshop.run(*words, ranks=0, cwd=workshop.folder)
+        assert result.code == 0, result
+    assert last_step(workshop.folder / "results" / "e2e" / "imported") == 20
 
 
 def test_prefixes_of_ddp_and_compile_are_dropped(workshop, weights):

@@ -61,5 +61,17 @@ TEST_F(PlanWarnings, CheckpointsThatTheDiskHasNoRoomFor) {
   expect_contains(told[0], "do not fit the disk of " + disk);
 }
 
+TEST_F(PlanWarnings, CheckpointsThatAreKeptForEverNeedRoomToo) {
+  const std::string disk = path("disk");
+  std::filesystem::create_directory(disk);
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=2m") != 0) GTEST_SKIP() << "needs root to mount a small disk";
+  EXPECT_TRUE(warnings({}, disk + "/a").empty());
+  const auto told = warnings({"checkpoint.keep_at=[1,2,100,5 steps,15 steps,25 steps]"}, disk + "/a");
+  ::umount(disk.c_str());
+  ASSERT_EQ(told.size(), 1u);
+  expect_contains(told[0], "up to 8 checkpoints of ");  // 100 epochs are after the end
+  expect_contains(told[0], "fewer points in checkpoint.keep_at");
+}
+
 }  // namespace
 }  // namespace ringtrain

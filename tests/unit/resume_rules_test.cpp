@@ -149,9 +149,10 @@ TEST(ResumeRules, AnotherLearningRateCourseIsToldWithTheRatesBeforeAndAfter) {
   const std::string text = told(with({cosine}), plan_of({cosine, "stop.epochs=20"}), 500);
   // Half of 1000 steps are done, or a quarter of 2000. The rates are (1 + cos(pi / 2)) / 2 and (1 + cos(pi / 4)) / 2 of
   // 0.001.
-  EXPECT_EQ(text,
-            "the learning rate would have been another from step 2 on: step 500 had 0.000501571, step 501 has "
-            "0.000853553 (instead of 0.0005)");
+  EXPECT_EQ(
+      text,
+      "the learning rate of finished steps would have been another, from step 2 on. Step 500 had 0.000501571. Step "
+      "501 has 0.000853553 instead of 0.0005");
 }
 
 TEST(ResumeRules, AdaScalesCourseIsThatOfItsScaleInvariantSteps) {
