@@ -114,7 +114,7 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 
 build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(FUZZ_TARGETS) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
 build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) tests/unit/image_reference.cpp $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
-# This includes the tests of the own kernels, which run on the GPU here and in the emulation elsewhere.
+# This includes the tests of the program's own kernels. They run on the GPU here, and in the emulation elsewhere.
 GPU_TESTS := $(wildcard tests/gpu/*.cpp) tests/unit/image_reference.cpp $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp))
 build/tests/gpu_tests: $(call objects,$(GPU_TESTS) $(EMULATION_SOURCES)) build/libringtrain.a
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
@@ -154,7 +154,7 @@ build/obj/data_prep/%.o: data_prep/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) -c $< -o $@
 
-# Tests are compiled for a quick build. The code under test is not: it comes from the library, or is the GPU's.
+# Tests are compiled with -O1, which is quick. The code under test, in the library and in tests/emulation, is not.
 build/obj/tests/%.o: tests/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) $(if $(filter tests/bench/% tests/emulation/%,$<),,-O1) -c $< -o $@
