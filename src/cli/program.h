@@ -1,5 +1,11 @@
-// The command line of a program. Each command declares once what it takes; the parser (CLI11), --help, the man page and
-// completion in bash all come from the declaration.
+// The command line of a program. Each command declares its options and operands once. The parser (CLI11), --help, the
+// man page and completion in bash all use this declaration.
+//
+// main() makes a Program and calls add() for every command. add() returns the CLI::App of the command, which gets its
+// options from CLI11's own add_option() and add_flag(), and its operands from add_operands(). Then parse() reads the
+// words and returns the command that was asked for. text.h wraps lines; manual.cpp and completion.cpp write the man
+// page and the completion script. The commands are declared in src/commands/command_table.cpp and in data_prep
+// (commands.cpp).
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -27,8 +33,8 @@ class Program {
   // Words of operands that completion knows, for commands whose operands are named "key.path=value".
   void complete_keys(std::vector<std::string> keys) { keys_ = std::move(keys); }
 
-  // Reads the words after the program's name, at least one. Null: what was asked for was printed, and there is no command
-  // to run. Throws Error for words that cannot be.
+  // Reads the words after the program's name, at least one. Null: what was asked for was printed, and there is no
+  // command to run. Throws Error for words that cannot be.
   const CLI::App* parse(std::vector<std::string> words);
 
   std::string help() const;                         // of the program
@@ -54,7 +60,8 @@ class Program {
   std::vector<std::string> keys_;
 };
 
-// The operands of a command, in the order of `words`. `form`: how they are shown, "INPUT" or "FILE.h5 [key.path=value ...]".
+// The operands of a command, in the order of `words`. `form`: how they are shown, "INPUT" or "FILE.h5 [key.path=value
+// ...]".
 void add_operands(CLI::App& command, std::vector<std::string>& words, const std::string& form);
 // "--name a,b".
 void add_list(CLI::App& command, const std::string& name, std::vector<std::string>& values, const std::string& form,
