@@ -200,7 +200,7 @@ bin/libringtrain-hopper.so: $(HOPPER_OBJECTS)
 build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
 build/generated/build_info.h: always
 	@mkdir -p $(@D)
-	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(git describe --always --dirty 2> /dev/null || cat COMMIT 2> /dev/null || echo unknown)" \
+	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(cat COMMIT 2> /dev/null || git describe --always --dirty 2> /dev/null || echo unknown)" \
 	  RINGTRAIN_FLAGS "$(CXX) $(FLAGS)" RINGTRAIN_INSTRUCTION_SETS "$(ISAS)" \
 	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" RINGTRAIN_CUDA "$(CUDA_VERSIONS)" RINGTRAIN_CUDA_HOME "$(CUDA_FOLDER)" > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
@@ -243,7 +243,7 @@ help:
 ALL_CORES = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 setup:
-	@.ci/setup.sh
+	@.ci/setup.sh $(if $(filter test,$(MAKECMDGOALS)),tests)
 
 demo: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all
