@@ -41,7 +41,7 @@ else
   cp slurm/site.env "$share/slurm/site.env.new"
   echo "slurm/site.env was edited and stays; the new one is $prefix/share/ringtrain/slurm/site.env.new"
 fi
-cp results/{plot,plot_bench,report,table,follow}.py "$share/results/"
+cp results/{plot,plot_bench,report,table,follow,contact_sheet}.py "$share/results/"
 cp -r results/reporting results/reference "$share/results/"
 rm -rf "$share/results/reporting/__pycache__"
 

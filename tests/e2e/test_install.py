@@ -96,7 +96,7 @@ def test_settings_of_the_site_outlive_a_second_installation(tmp_path):
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="no man")
 @pytest.mark.parametrize("program, words", [("ringtrain", ["ringtrain plan", "--temperature T", "EXIT CODES", "--bash-completion"]),
-                                            ("ringtrain-data", ["contact-sheet", "--class-list FILE", "--drop-rare"])])
+                                            ("ringtrain-data", ["verify", "--class-list FILE", "--drop-rare"])])
 def test_man_shows_the_page_without_warnings(prefix, program, words):
     page = prefix / "share" / "man" / "man1" / f"{program}.1.gz"
     done = subprocess.run(["man", "--warnings", "-l", page], text=True, capture_output=True,
