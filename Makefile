@@ -154,9 +154,9 @@ $(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
 build/bench/cuda_commands: $(call objects,$(EMULATION_SOURCES)) # to test it without a GPU
 
 KERNEL_OBJECTS = $(foreach isa,$(ISAS),$(KERNELS:src/%.cpp=build/obj/%.$(isa).o))
-# The two files that take longest, a minute and more, are compiled first. At the end they would keep one core busy
-# alone.
-build/libringtrain.a: $(CUDA_KERNEL_OBJECTS) $(filter %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) \
+# The files that take longest are compiled first: cuDNN's front end, then the CUDA kernels. At the end they would keep one
+# core busy alone.
+build/libringtrain.a: $(filter %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) $(CUDA_KERNEL_OBJECTS) \
   $(filter-out %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) $(KERNEL_OBJECTS)
 build/libdata.a: $(call objects,$(DATA_SOURCES))
 build/libconverters.a: $(call objects,$(CONVERTER_SOURCES))
@@ -218,7 +218,7 @@ bin/libringtrain-hopper.so: $(HOPPER_OBJECTS)
 build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
 build/generated/build_info.h: always
 	@mkdir -p $(@D)
-	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(git describe --always --dirty 2> /dev/null || cat COMMIT 2> /dev/null || echo unknown)" \
+	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(cat COMMIT 2> /dev/null || git describe --always --dirty 2> /dev/null || echo unknown)" \
 	  RINGTRAIN_FLAGS "$(CXX) $(FLAGS)" RINGTRAIN_INSTRUCTION_SETS "$(ISAS)" \
 	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" RINGTRAIN_CUDA "$(CUDA_VERSIONS)" RINGTRAIN_CUDA_HOME "$(CUDA_FOLDER)" > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
@@ -250,7 +250,7 @@ help:
 	@echo "make hopper                   convolutions from CUTLASS for H100 and H200: bin/libringtrain-hopper.so (about 5 minutes)"
 	@echo "make hopper-check             the same, and what its kernels are made of"
 	@echo "make bundle                   a folder that runs on any Linux: build/ringtrain-bundle-*.tar.gz"
-	@echo "make install [PREFIX=/usr/local] [DESTDIR=]   programs, man pages, completion, configs, Slurm scripts, plots, a module file"
+	@echo "make install [PREFIX=/usr/local] [DESTDIR=]   programs, man pages, completion, configs, Slurm scripts, plots, pages, a module file"
 	@echo "make dist                     the files of the last commit: build/ringtrain-*.tar.gz"
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
@@ -261,7 +261,7 @@ help:
 ALL_CORES = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 setup:
-	@.ci/setup.sh
+	@.ci/setup.sh $(if $(filter test,$(MAKECMDGOALS)),tests)
 
 demo: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all

@@ -27,7 +27,7 @@ int run(std::vector<std::string> words) {
   program.add_section("Files", files_text);
   program.add_section("Ranks", ranks_text);
   const std::vector<DataCommand> commands = {declare_images(program), declare_import(program), declare_names(program),
-                                             declare_text(program),   declare_verify(program), declare_contact_sheet(program)};
+                                             declare_text(program), declare_verify(program)};
   if (words.empty()) {
     std::cerr << program.help();
     return 2;

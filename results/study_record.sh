@@ -12,7 +12,11 @@ name=${2:-}
 {
   echo "# $(sed -n 's|.*<h1>\(.*\)</h1>.*|\1|p' "$report/report.html" | head -1)"
   echo
-  echo "\`report.html\` is the page; \`report/\` has its figures and tables, \`studies/\` the study files as they ran."
+  echo "- Open \`report.html\` in a browser to read the report."
+  echo "- \`report/\` has the figures and tables of the report."
+  echo "- \`studies/\` has the study files as they ran."
+  echo
+  echo "The first table says with what the report was made. The second table has the command of each study."
   echo
   echo "| what | |"
   echo "|---|---|"

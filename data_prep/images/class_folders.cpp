@@ -96,7 +96,7 @@ ClassFolders list_class_folders(const std::string& root, const std::string& belo
     };
     if (const auto packed = std::find_if(others.begin(), others.end(), is_packed); packed != others.end())
       throw Error(cat(result.folder, "/", *packed, ": is a compressed tar file"),
-                  "uncompress it: tar files are read in place");
+                  "uncompress it first (gzip -d, xz -d, zstd -d): its members are read in place");
     const bool flat = std::any_of(others.begin(), others.end(), called_like_a_image);
     throw Error(cat(result.folder, ": holds ",
                     flat ? "images, but no folder (or tar file) per class" : "no folder (or tar file) per class"),

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "data_prep/common/ranks.h"
 #include "data_prep/images/array_import.h"
-#include "data_prep/images/contact_sheet.h"
 #include "data_prep/images/convert.h"
 
 namespace ringtrain {
@@ -115,26 +114,6 @@ DataCommand declare_import(Program& program) {
             o->input = one_input(c, o->words);
             const Ranks ranks;
             import_arrays(*o, ranks, std::cout);
-            return 0;
-          }};
-}
-
-DataCommand declare_contact_sheet(Program& program) {
-  CLI::App& c = program.add("contact-sheet",
-                            "Draws random images of a data set with their classes. PREFIX is one split (data/pets-train), "
-                            "or a converter's --out (its training split).");
-  struct Typed : ContactSheetOptions {
-    std::vector<std::string> words;
-  };
-  const auto o = std::make_shared<Typed>();
-  add_operands(c, o->words, "PREFIX");
-  c.add_option("--out", o->out, "the sheet")->type_name("FILE.png");
-  c.add_option("--count", o->count, "images [48]")->type_name("N")->check(whole_number(1));
-  c.add_option("--columns", o->columns, "images side by side [8]")->type_name("N")->check(whole_number(1));
-  c.add_option("--seed", o->seed, "chooses which pictures are shown [1]")->type_name("N")->check(whole_number(0));
-  return {&c, false, [o, &c] {
-            o->prefix = one_input(c, o->words);
-            make_contact_sheet(*o, std::cout);
             return 0;
           }};
 }

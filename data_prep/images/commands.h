@@ -7,6 +7,5 @@ namespace ringtrain {
 
 DataCommand declare_images(Program& program);
 DataCommand declare_import(Program& program);
-DataCommand declare_contact_sheet(Program& program);
 
 }  // namespace ringtrain

@@ -121,7 +121,10 @@ std::vector<TarMember> list_tar(const std::string& path) {
       const std::string compression = compression_of({block.data(), block.size()});
       throw Error(cat(path, ": is not a plain tar file",
                       compression.empty() ? "" : cat(" but a compressed one (", compression, ")")),
-                  compression.empty() ? "" : "uncompress it first: the members are read in place");
+                  compression.empty()    ? ""
+                  : compression == "zip" ? "unpack it: a class is a folder or a tar file"
+                                         : cat("its members are read in place, so uncompress it first: ", compression,
+                                               " -dc ", path, " > NEW.tar"));
     }
     const char type = block[156];
     const std::optional<std::uint64_t> stored = number(block, 124, 12);

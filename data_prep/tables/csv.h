@@ -1,4 +1,9 @@
 // Reads the names in a file of any size: one per line, or one column of a CSV file (RFC 4180).
+//
+// for_each_name() is what the conversion of names calls. It looks at the ending of the file's name to choose between
+// lines and CSV. For CSV, choose_column() finds the column in the first record, and CsvReader reads one record after
+// the other through a buffer, so the file need not fit into memory. Names are passed on unchanged. Trimming and
+// dropping names is the work of data_prep/text/clean_names.cpp.
 #pragma once
 
 #include <cstdint>

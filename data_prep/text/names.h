@@ -1,4 +1,9 @@
 // Converts names (one per line, or a CSV column) into a data set of prefixes, encoded as in the pet-name study.
+//
+// convert_names() does all of it. read_clean_names() reads, checks and counts the names and chooses the alphabet.
+// hold_out() puts each distinct name into one of the two splits. Every name then becomes one row per prefix
+// (prefix_row()). The rows are shuffled by the seed and written by common/shard_writer.h. data_prep/README.md describes
+// the rules under "Names" and the format under "The files".
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,11 @@
 // The command line of a program. Each command declares its options and operands once. The parser (CLI11), --help, the
 // man page and completion in bash all use this declaration.
+//
+// main() makes a Program and calls add() for every command. add() returns the CLI::App of the command, which gets its
+// options from CLI11's own add_option() and add_flag(), and its operands from add_operands(). Then parse() reads the
+// words and returns the command that was asked for. text.h wraps lines; manual.cpp and completion.cpp write the man
+// page and the completion script. The commands are declared in src/commands/command_table.cpp and in data_prep
+// (commands.cpp).
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -62,7 +62,6 @@ for file in "$root"/tests/golden/images/4*.jpg; do
 done
 "$data" images pictures --out images --broken skip > last.out 2> last.err || failed $?
 "$data" verify images > last.out 2> last.err || failed $?
-"$data" contact-sheet images-train --out sheet.png > last.out 2> last.err || failed $?
 cat > images.yaml << END
 name: images
 model: {kind: resnet, depth: 18, width: 16, stem: small}

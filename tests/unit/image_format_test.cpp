@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 // clang-format off: each of these needs the one before
 #include <jpeglib.h>
-#include <png.h>
 
 #include <cstdio>
 // clang-format on
@@ -15,6 +14,7 @@
 #include "data_prep/images/png.h"
 #include "data_prep/images/tar.h"
 #include "tests/unit/image_folder.h"
+#include "tests/unit/png_file.h"
 
 namespace ringtrain {
 namespace {
@@ -49,23 +49,6 @@ Bytes jpeg_of(const Image& image, J_COLOR_SPACE space, bool progressive) {
   Bytes bytes(out, out + size);
   jpeg_destroy_compress(&info);
   std::free(out);
-  return bytes;
-}
-
-// Uses libpng's writer for everything that the program's own writer cannot write.
-Bytes png_of(std::uint32_t format, std::int64_t height, std::int64_t width, const void* pixels,
-             const void* palette = nullptr, std::uint32_t colours = 0) {
-  png_image image{};
-  image.version = PNG_IMAGE_VERSION;
-  image.width = static_cast<png_uint_32>(width);
-  image.height = static_cast<png_uint_32>(height);
-  image.format = format;
-  image.colormap_entries = colours;
-  png_alloc_size_t size = 0;
-  png_image_write_to_memory(&image, nullptr, &size, 0, pixels, 0, palette);
-  Bytes bytes(size);
-  EXPECT_NE(png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels, 0, palette), 0) << image.message;
-  bytes.resize(size);
   return bytes;
 }
 
@@ -246,6 +229,7 @@ TEST_F(Tar, DamagedOnesAreNamedWithTheByte) {
   }
   put_text("in/ant.tar", "\x1f\x8b" + std::string(600, 'x'));
   expect_contains(error_of(options()), "a compressed one (gzip)");
+  expect_contains(error_of(options()), cat("uncompress it first: gzip -dc ", path("in/ant.tar"), " > NEW.tar"));
   put_text("in/ant.tar", std::string(600, 'x'));
   expect_contains(error_of(options()), "is not a plain tar file");
   put_text("in/ant.tar", member("x", "no pax record", 'x') + whole);
