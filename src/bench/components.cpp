@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/version.h"
+#include "bench/only_ring.h"
 #include "bench/reduced_source.h"
 #include "optim/optimizer.h"
 #include "parallel/synchronizer.h"
@@ -62,11 +63,12 @@ class Pipeline {
         backend_(*machine.backend),
         weights_(backend_.make_vector(plan.parameters.size())),
         gradients_(backend_.make_vector(plan.parameters.size(), true)),
-        optimizer_(plan.experiment.optimizer, plan.parameters, backend_),
-        synchronizer_(make_ring_synchronizer(
-            machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
+        synchronizer_(make_synchronizer(
+            plan.experiment.parallel, machine.communicator(), nullptr,
+            {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, plan.parameters.trained(),
             bucket_elements(plan.experiment.communication, backend_.on_device(), plan.batch.ranks),
             backend_.on_device())),
+        optimizer_(plan.experiment.optimizer, plan.parameters, backend_, {}, synchronizer_->update_share()),
         group_ranks_(plan.batch.span > 1 ? machine.communicator().share_groups(static_cast<int>(plan.batch.span))
                                          : nullptr),
         program_(
@@ -125,6 +127,10 @@ class Pipeline {
     double counters[7] = {};
     if (variant.sums) synchronizer_->agree(counters);
     if (variant.computes) optimizer_.finish();
+    if (variant.computes && variant.sums && optimizer_.is_shared()) {
+      synchronizer_->share(*weights_);
+      program_->set_weights(*weights_);
+    }
     ++context_.step;
   }
 
@@ -132,8 +138,8 @@ class Pipeline {
   const Machine& machine_;
   Backend& backend_;
   std::unique_ptr<Vector> weights_, gradients_;
-  Optimizer optimizer_;
   std::unique_ptr<Synchronizer> synchronizer_;
+  Optimizer optimizer_;
   std::unique_ptr<GroupRanks> group_ranks_;
   std::unique_ptr<Program> program_;
   std::shared_ptr<const Dataset> dataset_;
@@ -180,6 +186,7 @@ std::string csv_of(const BenchContext& context, const RunPlan& plan, const std::
 }  // namespace
 
 std::vector<ComponentRow> bench_components(const BenchContext& context, const std::string& csv) {
+  refuse_other_kinds(context.experiment.parallel, "bench components takes the steps of a ring apart");
   Communicator& host = *context.machine.host;
   const DatasetIndex index = shared_index(context.experiment.data.train, host);
   if (!index.is_image())

@@ -30,10 +30,12 @@ std::vector<std::int64_t> split_sizes(const RunPlan& plan, std::size_t most = 10
 std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan);
 
 // Measures for about `seconds` in all, with fresh weights and at least 2 steps per candidate. The first step is not
-// counted. With `only_sizes` the experiment's cuts are kept. Collective over the group; the same result on all ranks.
-// Throws Error if the experiment is not a pipeline.
-std::vector<SplitTrial> measure_splits(const Experiment& experiment, const DatasetIndex& train, Machine& machine,
-                                       const RankGroup& group, double seconds, bool only_sizes);
+// counted. With `only_sizes` the experiment's cuts are kept. `validation` (null: none) is what the run evaluates with:
+// it takes memory, and sizes that a run could not have are left out. Collective over the group; the same result on all
+// ranks. Throws Error if the experiment is not a pipeline.
+std::vector<SplitTrial> measure_splits(const Experiment& experiment, const DatasetIndex& train,
+                                       const DatasetIndex* validation, Machine& machine, const RankGroup& group,
+                                       double seconds, bool only_sizes);
 
 const SplitTrial& fastest(const std::vector<SplitTrial>& trials);
 // Returns a row for each trial. results/plot_bench.py draws the throughput against the split size, with a line for each

@@ -10,6 +10,7 @@
 #include "bench/experiment_keys.h"
 #include "bench/measure.h"
 #include "bench/node_load.h"
+#include "bench/only_ring.h"
 #include "bench/synthetic_step.h"
 #include "checkpoint/snapshot.h"
 #include "run/start.h"
@@ -111,9 +112,7 @@ void print(const StepMeasurement& s, const RunPlan& plan) {
 }  // namespace
 
 void bench_step(const BenchContext& context, Preflight& result) {
-  if (context.machine.stages)
-    throw Error("bench step measures ranks that compute whole models, and this experiment is a pipeline",
-                "bench split measures its stages together; or add parallel.kind=ring");
+  refuse_other_kinds(context.experiment.parallel, "bench step measures steps of a ring");
   Communicator& host = *context.machine.host;
   Backend& backend = *context.machine.backend;
   const Experiment& e = context.experiment;

@@ -47,6 +47,9 @@ RunPlan plan_of_batch(const Experiment& experiment, std::int64_t batch, int rank
   e.batch.global = batch * ranks;
   e.batch.worker = e.batch.micro = batch;
   e.noise.every_steps = 0;
+  e.parallel = {};  // every rank computes the whole model
+  if (e.memory.recompute != std::vector<std::string>{"auto"})
+    e.memory.limit_gib = 1e6;  // the plan of a batch that does not fit is made, too
   e.learning_rate = {};
   e.stop = {};
   e.stop.steps = 1;

@@ -86,6 +86,8 @@ const char* phase_name(Phase phase) {
       return "forward";
     case Phase::backward:
       return "backward";
+    case Phase::stage_wait:
+      return "stage wait";
     case Phase::communication:
       return "communication";
     case Phase::update:
@@ -299,7 +301,7 @@ bool Watchdog::State::report(int event, const std::string& reason, const std::st
                   visible[i] ? state_name(state) : "not visible from here", suspect ? "  <-- look here" : "");
     text += line;
   }
-  text += "Ranks in \"communication\" wait for the others; the one that is behind holds them up.\n";
+  text += "Ranks in \"communication\" and \"stage wait\" wait for the others; the one that is behind holds them up.\n";
   for (std::size_t written = 0; written < text.size();) {  // one write, so that ranks' lines do not mix
     const ssize_t count = ::write(STDERR_FILENO, text.data() + written, text.size() - written);
     if (count <= 0) break;

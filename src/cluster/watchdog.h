@@ -19,6 +19,7 @@ enum class Phase : std::uint32_t {
   input,
   forward,
   backward,
+  stage_wait,  // for another stage of a pipeline
   communication,
   update,
   evaluation,

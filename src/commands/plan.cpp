@@ -19,6 +19,7 @@
 #include "run/folder.h"
 #include "run/machine.h"
 #include "run/memory_plan.h"
+#include "run/owner_plan.h"
 #include "run/plan_tables.h"
 #include "run/plan_warnings.h"
 #include "run/planned_index.h"
@@ -96,13 +97,14 @@ int plan(const PlanArguments& arguments) {
   const std::string course = describe_batch_course(p);
   const std::string traffic = machine.fusions ? plan_traffic(p, machine) : "";
   const std::string choices = describe_memory_choices(p, *backend), stages = describe_stages(p, *backend);
+  const std::string owners = owner_table(p, *backend);
   const std::string order = describe_fixed_order(p, *backend, machine.device == nullptr);
-  std::printf("%s\n%s\n%s%s%s%s%s\n%s\n%s%s%s%s%s%s",
+  std::printf("%s\n%s\n%s%s%s%s%s%s%s\n%s\n%s%s%s%s%s%s",
               (arguments.all ? to_yaml(experiment) : effective_yaml(experiment)).c_str(),
               describe_run(p, backend->describe(), memory).c_str(), stages.c_str(), stages.empty() ? "" : "\n",
-              course.c_str(), course.empty() ? "" : "\n", describe_learning_rate(p).c_str(),
-              describe_parameters(p).c_str(), describe_memory(memory).c_str(), order.empty() ? "" : "\n", order.c_str(),
-              choices.empty() ? "" : "\n", choices.c_str(), traffic.c_str());
+              owners.c_str(), owners.empty() ? "" : "\n", course.c_str(), course.empty() ? "" : "\n",
+              describe_learning_rate(p).c_str(), describe_parameters(p).c_str(), describe_memory(memory).c_str(),
+              order.empty() ? "" : "\n", order.c_str(), choices.empty() ? "" : "\n", choices.c_str(), traffic.c_str());
   std::vector<std::string> warnings = plan_warnings(p);
   std::printf("%s", describe_time(p, arguments, warnings).c_str());
   std::fflush(stdout);

@@ -9,10 +9,10 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "bench/forecast.h"
+#include "bench/only_ring.h"
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "run/folder.h"
-#include "run/stage_plan.h"
 
 namespace ringtrain {
 
@@ -181,9 +181,7 @@ void print_basis(const Forecast& f) {
 
 int predict(const PredictArguments& arguments) {
   const Experiment experiment = read_experiment(arguments.experiment.path, arguments.experiment.overrides);
-  if (stages_of(experiment.parallel) > 1)
-    throw Error("parallel.kind is pipeline, and predict knows ranks that compute whole models",
-                "add parallel.kind=ring; bench split measures pipelines");
+  refuse_other_kinds(experiment.parallel, "predict knows the steps of a ring");
   ForecastOptions options;
   options.ranks_per_node = arguments.ranks_per_node;
   options.cores_per_node = arguments.cores_per_node;
@@ -212,6 +210,11 @@ int predict(const PredictArguments& arguments) {
   print(rows, Scaling::strong);
   if (!refused.empty()) log_info("  not on ", refused, " ranks: ", first_refusal);
   print(rows, Scaling::weak);
+  if (experiment.parallel.shard_state)
+    log_info(
+        "parallel.shard_state: a reduce-scatter and an all-gather move the bytes of the ring's sum, and are predicted "
+        "as "
+        "that sum. The all-gather follows the update, so a step whose sums hide behind its passes is slower than this");
   print_turns(forecast, rows);
   print_basis(forecast);
 

@@ -316,7 +316,8 @@ void remove_folder(const std::string& run_dir) {
 std::int64_t measured_split(const Experiment& experiment, const TrainingData& data, Machine& machine,
                             const RankGroup& group) {
   constexpr double seconds = 5;
-  const std::vector<SplitTrial> trials = measure_splits(experiment, data.train, machine, group, seconds, true);
+  const std::vector<SplitTrial> trials = measure_splits(
+      experiment, data.train, data.validation ? &*data.validation : nullptr, machine, group, seconds, true);
   const SplitTrial& best = fastest(trials);
   if (group.rank() == 0)
     log_info("batch.micro is 0: of ", trials.size(), " split sizes ", best.micro_batch, " was the fastest, ",

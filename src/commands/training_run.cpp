@@ -48,7 +48,7 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
   if (from.kind == ResumePoint::Kind::own) good_.emplace_back(progress_.position.step, from.path);
   trainer_.compare_copies([this] { return known_good(); });
   steps_of_run_ =
-      make_steps({plan, trainer_, loader_, communicator_, watchdog, servers_.get()},
+      make_steps({plan, *machine.backend, trainer_, loader_, communicator_, watchdog, servers_.get()},
                  [this](const Position& before, const Position& position) { return all_meet_after(before, position); });
   if (communicator_.rank() == 0) {
     if (plan.servers && plan.servers->async)

@@ -125,8 +125,7 @@ std::vector<Field> make_schema() {
     FIELD(batch.worker).unit("samples").required().from(1, int32_limit).also({"local_batch", "batch_per_gpu"})
       .means("Samples per virtual worker. Batch norm computes its statistics over one virtual worker. The key must divide "
              "batch.global. The number of ranks must divide the number of workers, batch.global / batch.worker. With batch "
-             "norm on CPUs, a power of two of ranks on one node may share each worker. A pass is then one rank's part of one "
-             "worker."),
+             "norm, a power of two of ranks on one node may share each worker. A pass is then one rank's part of one worker."),
     FIELD(batch.micro).how_it_runs().unit("samples").from(0, int32_limit).also({"micro_batch", "micro_batch_size"})
       .means("Samples per device pass. The key changes speed and memory, not the result. It must divide each rank's share of "
              "batch.global. 0: the backend chooses."),
@@ -373,7 +372,8 @@ std::vector<Field> make_schema() {
       .also({"allreduce", "all_reduce"})
       .means("The all-reduce algorithm for gradients. Between CPUs (MPI): ring, halving (recursive halving and doubling), "
              "hierarchical (within the nodes first) or mpi (the algorithm of the MPI library). auto computes which one is the "
-             "fastest from the latencies and bandwidths below. Between GPUs (NCCL): ring or tree. auto: NCCL chooses."),
+             "fastest from the latencies and bandwidths below. Between GPUs (NCCL): ring or tree. auto: NCCL chooses. Only auto "
+             "with parallel.kind server, and only auto or ring with parallel.shard_state."),
     FIELD(communication.order).how_it_runs().words({"any", "fixed"}).also({"deterministic", "reproducible"})
       .means("The order in which gradients are added. any: the fastest order. fixed: one binary tree over the passes of all "
              "ranks. Losses, weights and checkpoints then have the same bits on 1, 2, 4, 8 ... ranks of one kind of machine "
@@ -444,16 +444,17 @@ std::vector<Field> make_schema() {
 
     FIELD(memory.recompute).how_it_runs().also({"checkpointing", "gradient_checkpointing", "remat"})
       .means("Blocks whose activations are computed again in the backward pass instead of being kept (Chen et al. 2016). none: no "
-             "block. auto: the cheapest blocks that bring the run below memory.limit_gib. Or names of blocks, such as "
-             "layer1.0, features.3 or lstm.l0. layer1 stands for all blocks of layer1. The key changes no bit of the result. "
-             "`plan` shows the cost."),
+             "block. auto: cheap blocks that bring the run below memory.limit_gib, and none that it could do without. Or names of "
+             "blocks, such as layer1.0, features.3 or lstm.l0. layer1 stands for all blocks of layer1. The key changes no bit of "
+             "the result. `plan` shows the cost."),
     FIELD(memory.offload).how_it_runs()
       .means("GPU: activations of early layers are copied to host memory until the backward pass. As many are copied as the link "
              "to the host can transfer both ways during the passes. If memory.limit_gib needs it, more activations are copied, "
              "which costs time. The key changes no bit of the result. `plan` shows which activations are copied."),
     FIELD(memory.limit_gib).how_it_runs().unit("GiB").from(0, 1e6)
-      .means("The most memory that each rank may use: GPU memory, or host memory if the rank computes on a CPU. batch.micro: 0 "
-             "then chooses the largest micro-batch that fits. 0: the memory of the GPU; on CPUs no limit."),
+      .means("The most memory that each rank may use: GPU memory, or host memory if the rank computes on a CPU. A plan that "
+             "needs more is refused. If the key is set, batch.micro: 0 chooses the largest micro-batch that fits. 0: the "
+             "memory of the GPU; on CPUs no limit."),
 
     FIELD(test.slow_rank).how_it_runs().from(-1, 1e6)
       .means("For experiments with a slow rank: the number of the slow rank, from 0. It sleeps at the beginning of each of its "

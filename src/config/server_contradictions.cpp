@@ -4,9 +4,28 @@
 #include "config/schema.h"
 
 namespace ringtrain {
+namespace {
+
+// communication.algorithm names ways to sum on all ranks. Gradients take other ways to servers and to sharded state.
+std::optional<Contradiction> algorithm_contradiction(const Experiment& e) {
+  const std::string& algorithm = e.communication.algorithm;
+  const std::string is = cat("communication.algorithm is ", algorithm, " but ");
+  if (e.parallel.kind == "server" && algorithm != "auto")
+    return {{{"communication.algorithm", "parallel.kind"},
+             cat(is, "parallel.kind is server, expected auto: gradients are sent to the servers, which add them")}};
+  if (e.parallel.shard_state && algorithm != "auto" && algorithm != "ring")
+    return {{{"communication.algorithm", "parallel.shard_state"},
+             cat(is,
+                 "parallel.shard_state is true, expected auto or ring: each rank gets the sums of its own part around "
+                 "a ring")}};
+  return std::nullopt;
+}
+
+}  // namespace
 
 std::optional<Contradiction> find_server_contradiction(const Experiment& e) {
   const ParallelConfig& p = e.parallel;
+  if (auto contradiction = algorithm_contradiction(e)) return contradiction;
   const bool async = p.mode == "async";
   if (p.kind == "server" && !async && p.replicas > 1)
     return {{{"parallel.mode", "parallel.replicas"},

@@ -39,6 +39,10 @@ std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trai
   return all;
 }
 
+ElementRange served_range(std::int64_t trained, int range, int ranges) {
+  return {trained * range / ranges, trained * (range + 1) / ranges};
+}
+
 std::optional<std::vector<ElementRange>> owned_by(int rank, const std::vector<OwnedRange>& owners) {
   if (owners.empty()) return std::nullopt;
   std::vector<ElementRange> own;

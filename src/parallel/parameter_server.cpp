@@ -20,15 +20,15 @@ std::span<std::byte> bytes_of(Message& message) {
 }  // namespace
 
 ParameterServer::ParameterServer(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients,
-                                 std::unique_ptr<UpdateOrder> order, bool combines, Apply apply, Signalled signalled)
+                                 std::span<float> received, std::unique_ptr<UpdateOrder> order, Apply apply,
+                                 Signalled signalled)
     : ranks_(ranks),
       weights_(weights),
       gradients_(gradients),
+      received_(received),
       order_(std::move(order)),
-      combines_(combines),
       apply_(std::move(apply)),
       signalled_(std::move(signalled)),
-      received_(combines ? gradients.size() : 0),
       sums_(static_cast<std::size_t>(ranks.workers())) {}
 
 bool ParameterServer::step(const Wishes& wishes) {
@@ -128,7 +128,7 @@ void ParameterServer::send_weights(int worker) {
 
 void ParameterServer::take(const ServerOrder& order) {
   const ServerAction& action = order.action;
-  const std::span<float> into = combines_ ? std::span(received_) : gradients_;
+  const std::span<float> into = combines() ? received_ : gradients_;
   for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank())) {
     if (!ranks_.mailbox().receive(ranks_.rank_of_worker(action.worker), gradient_tag,
                                   std::as_writable_bytes(piece(into, range))))
@@ -136,7 +136,7 @@ void ParameterServer::take(const ServerOrder& order) {
     moved_bytes_ += static_cast<double>(piece(into, range).size_bytes());
   }
   if (action.kind == ServerAction::Kind::drop) return;
-  if (combines_) combine(static_cast<double>(order.sums.targets), taken_.count == 0);
+  if (combines()) combine(static_cast<double>(order.sums.targets), taken_.count == 0);
   const WorkerSums& sums = order.sums;
   WorkerSums& all = taken_.sums;
   all.loss += sums.loss;
@@ -162,7 +162,7 @@ void ParameterServer::combine(double weight, bool first) {
 }
 
 void ParameterServer::apply(const ServerAction& action) {
-  if (combines_) {
+  if (combines()) {
     const float factor = 1.0f / static_cast<float>(taken_.sums.targets);
     for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank()))
       for (float& value : piece(gradients_, range)) value *= factor;

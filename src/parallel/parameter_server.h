@@ -39,9 +39,10 @@ class ParameterServer {
   using Apply = std::function<void(const TakenGradients&)>;
   using Signalled = std::function<bool()>;  // whether this rank was asked to stop
 
-  // `weights` and `gradients` are the flat vectors. Only server 0 has `order`. `combines`: updates combine gradients.
-  ParameterServer(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients,
-                  std::unique_ptr<UpdateOrder> order, bool combines, Apply apply, Signalled signalled);
+  // `weights`, `gradients`: the flat vectors. `received`: a vector of their length for one worker's gradient, if an
+  // update combines several gradients; empty: an update takes one. `order`: on server 0.
+  ParameterServer(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients, std::span<float> received,
+                  std::unique_ptr<UpdateOrder> order, Apply apply, Signalled signalled);
 
   // Server 0 returns after it has applied an update. If the ranks meet after this update, server 0 returns after the
   // meeting. The other servers return after the next meeting. Returns whether the ranks have met. wishes() then returns
@@ -63,15 +64,14 @@ class ParameterServer {
   void apply(const ServerAction& action);
   WorkerSums& sums_of(std::int64_t worker) { return sums_[static_cast<std::size_t>(worker)]; }
   void tell(int rank, const ServerOrder& order);
+  bool combines() const { return !received_.empty(); }
 
   ServerRanks& ranks_;
-  std::span<float> weights_, gradients_;
+  std::span<float> weights_, gradients_, received_;
   const std::unique_ptr<UpdateOrder> order_;
-  const bool combines_;
   const Apply apply_;
   const Signalled signalled_;
-  std::vector<float> received_;   // a gradient that will be combined
-  std::vector<WorkerSums> sums_;  // for each worker: sums of its newest gradient
+  std::vector<WorkerSums> sums_;  // of each worker's newest gradient
   TakenGradients taken_;
   Wishes wishes_{}, met_wishes_{};
   bool has_told_signal_ = false;

@@ -18,6 +18,7 @@ struct PassCalls {
   std::function<void(std::int64_t i)> input;    // provides its input and targets
   std::function<void(std::int64_t i)> forward;  // after input(i)
   std::function<void(std::int64_t i)> backward;
+  std::function<void()> waits;  // before the rank waits for another stage
 };
 
 // Seconds that a rank spent in a step outside its passes.
@@ -31,8 +32,11 @@ class PassOrder {
   virtual ~PassOrder() = default;
   // Does the forward and backward pass of every micro-batch of the step. Collective over the ranks of a pipeline.
   virtual PassTimes run(std::int64_t micro_batches, const PassCalls& calls) = 0;
-  // Does one forward pass without a backward pass. `pass` runs the program.
-  virtual void forward(const std::function<void()>& pass) { pass(); }
+  // Does one forward pass without a backward pass. `pass` runs the program. `waits` is as in PassCalls.
+  virtual void forward(const std::function<void()>& pass, const std::function<void()>& waits) {
+    static_cast<void>(waits);
+    pass();
+  }
 };
 
 // One event of a stage: the forward or the backward pass of a micro-batch.

@@ -341,6 +341,9 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
       Optimizer::state_elements(part.parameters, own) * static_cast<std::int64_t>(sizeof(float));
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
     items.push_back({"optimizer state " + name, own_bytes});
+  if (plan.servers && !plan.servers->async && rank < plan.servers->ranks())
+    items.push_back({"gradients of one worker, before they are added up",
+                     gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))});
   const bool averages = Optimizer::averages(plan.experiment.optimizer);
   if (averages) items.push_back({"averaged weights", flat_bytes});
   if (plan.experiment.optimizer.kind == "muon") {

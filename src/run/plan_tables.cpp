@@ -11,6 +11,7 @@
 #include "run/course.h"
 #include "run/memory_plan.h"
 #include "run/norm_plan.h"
+#include "run/owner_plan.h"
 #include "run/points.h"
 #include "run/server_plan.h"
 #include "run/stage_plan.h"
@@ -172,6 +173,8 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   if (plan.train.is_image()) t.row("images", describe_images(e.data));
   t.row("batch", to_string(plan.batch));
   if (plan.servers) t.row("servers", describe_servers(plan));
+  if (const std::string owners = describe_owners(plan); !owners.empty())
+    t.row(e.parallel.shard_state ? "shards" : "servers", owners);
   t.row("epoch", describe_epoch(plan));
   if (is_branch(e)) t.row("branch", describe_branch(plan));
   t.row("optimizer", describe_optimizer(e));

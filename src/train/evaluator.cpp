@@ -66,12 +66,15 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
       context.state = carried_state_.data() + batch.micro_step * state_of_pass;
       if (batch.resets_state) std::fill_n(context.state, state_of_pass, 0.0f);
     }
-    order_->forward([&] {
-      const LossSums of_pass = program_->run({batch.inputs.data(), batch.targets.data()}, context);
-      totals[static_cast<std::size_t>(first_loss + (batch.offset + batch.first_row) / loader_plan_.micro_batch)] +=
-          of_pass.loss;
-      counts += of_pass;
-    });
+    order_->forward(
+        [&] {
+          watchdog_.enter(step, Phase::evaluation);
+          const LossSums of_pass = program_->run({batch.inputs.data(), batch.targets.data()}, context);
+          totals[static_cast<std::size_t>(first_loss + (batch.offset + batch.first_row) / loader_plan_.micro_batch)] +=
+              of_pass.loss;
+          counts += of_pass;
+        },
+        [&] { watchdog_.enter(step, Phase::stage_wait); });
     if (after_pass) after_pass(batch, *program_);
   }
   leaving.finish();

@@ -104,10 +104,11 @@ class ServerSteps : public ServedSteps {
   ServerSteps(const StepParts& parts, MeetingRule meets)
       : ServedSteps(parts),
         meets_(std::move(meets)),
+        received_(parts.plan.servers->async ? nullptr : parts.backend.make_vector(parts.trainer.gradients().size())),
         server_(
-            *parts.servers, all_of(parts.trainer.weights()), all_of(parts.trainer.gradients()), order(),
-            !parts.plan.servers->async, [this](const TakenGradients& taken) { apply(taken); },
-            [] { return requested_signal() != 0; }) {}
+            *parts.servers, all_of(parts.trainer.weights()), all_of(parts.trainer.gradients()),
+            received_ ? all_of(*received_) : std::span<float>(), order(),
+            [this](const TakenGradients& taken) { apply(taken); }, [] { return requested_signal() != 0; }) {}
 
   StepReport step(const Requests& r) override {
     const double waited = server_.waited_seconds();
@@ -158,7 +159,8 @@ class ServerSteps : public ServedSteps {
   }
 
   MeetingRule meets_;
-  StepReport report_;  // report of the newest update
+  StepReport report_;                 // of the newest update
+  std::unique_ptr<Vector> received_;  // one worker's gradient; null: async
   ParameterServer server_;
 };
 

@@ -28,6 +28,7 @@ std::unique_ptr<ServerRanks> make_server_ranks(const RunPlan& plan, const RankGr
 
 struct StepParts {
   const RunPlan& plan;
+  Backend& backend;
   Trainer& trainer;
   Loader& loader;
   Communicator& communicator;

@@ -191,7 +191,8 @@ StepReport Trainer::step(const Requests& requests) {
                                              // A device computes during this read.
                                              if (!staged_ && keeps_reading(next))
                                                clock.time(Phase::input, times.input, [&] { stage_next(); });
-                                           }});
+                                           },
+                                       .waits = [&] { watchdog_.enter(position_.step, Phase::stage_wait); }});
   staged_of_step_ = staged_ ? 1 : 0;
   const std::int64_t targets = targets_;
   program_->close_sums();
@@ -380,8 +381,8 @@ bool Trainer::keeps_reading(const Position& next) {
 // passes of a pipeline stage wait for the neighbouring stages. If ranks share the update, the weights of the other
 // ranks have not arrived yet.
 bool Trainer::may_run_ahead() const {
-  return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state &&
-         !optimizer_.is_shared();
+  return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() &&
+         !plan_.carries_state && !optimizer_.is_shared();
 }
 
 void Trainer::stage_next() {
