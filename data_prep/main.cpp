@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/signals.h"
 #include "base/utf8.h"
 #include "cluster/on_rank_0.h"
 #include "data_prep/common/ranks.h"
@@ -26,8 +27,9 @@ int run(std::vector<std::string> words) {
   Program program("ringtrain-data", "makes and checks data sets for ringtrain");
   program.add_section("Files", files_text);
   program.add_section("Ranks", ranks_text);
-  const std::vector<DataCommand> commands = {declare_images(program), declare_import(program), declare_names(program),
-                                             declare_text(program),   declare_verify(program), declare_contact_sheet(program)};
+  const std::vector<DataCommand> commands = {declare_images(program), declare_import(program),
+                                             declare_names(program),  declare_text(program),
+                                             declare_verify(program), declare_contact_sheet(program)};
   if (words.empty()) {
     std::cerr << program.help();
     return 2;
@@ -53,6 +55,7 @@ void report(const std::exception& error) {
 }  // namespace ringtrain
 
 int main(int count, char** words) {
+  ringtrain::report_file_limits();
   try {
     return ringtrain::run({words + 1, words + count});
   } catch (const std::exception& error) {

@@ -143,6 +143,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::set_terminate(ringtrain::report_uncaught);
+  ringtrain::report_file_limits();
   try {
     const int code = ringtrain::run(argc, argv);
     ringtrain::check_standard_output();
