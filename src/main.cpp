@@ -18,6 +18,7 @@
 #include "cluster/slurm_job.h"
 #include "commands/command_table.h"
 #include "config/schema.h"
+#include "run/instruction_sets.h"
 #include "run/library_versions.h"
 
 namespace ringtrain {
@@ -79,6 +80,7 @@ int run(int argc, char** argv) {
   Session session(&argc, &argv);
   set_log_rank(session.rank(), session.host());
   if (mistake) std::rethrow_exception(mistake);
+  if (!for_one) agree_on_instruction_sets(session.job());
   const auto work = [&] {
     const int code = command->run(&session);
     check_standard_output();
