@@ -277,7 +277,7 @@ StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests
           of_groups, compares ? replicas_->counters() : std::vector<double>{}};
 }
 
-void Trainer::compare_copies(std::function<std::string()> known_good) {
+void Trainer::compare_copies(std::function<KnownCheckpoint()> known_good) {
   const int copies = stages_ != nullptr ? stages_->replicas() : communicator_.size();
   if (plan_.experiment.communication.check_every_steps == 0 || copies == 1) return;
   ReplicaGroups groups;
@@ -380,8 +380,8 @@ bool Trainer::keeps_reading(const Position& next) {
 // passes of a pipeline stage wait for the neighbouring stages. If ranks share the update, the weights of the other
 // ranks have not arrived yet.
 bool Trainer::may_run_ahead() const {
-  return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state &&
-         !optimizer_.is_shared();
+  return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() &&
+         !plan_.carries_state && !optimizer_.is_shared();
 }
 
 void Trainer::stage_next() {
