@@ -10,6 +10,7 @@
 
 #include "backend/cuda/device/planner.h"
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/utf8.h"
@@ -28,10 +29,14 @@ constexpr const char* files_text =
     R"(An experiment is a YAML file; configs/README.md lists every key. key.path=value replaces one of them. A run has a folder of its own, results/NAME/TIME or run.dir.)";
 constexpr const char* ranks_text =
     R"(train, evaluate, bench and study work on all ranks of a job. The other commands are for one process: in a job of several ranks, rank 0 does their work. With --verbose, which any command takes, an error also says where in the code it was thrown; a run's run.json always does.)";
-constexpr const char* codes_text = R"(  0   all was done
-  1   an error, which was printed
-  2   nothing was asked for
-  85  a run was asked to stop and wrote a checkpoint first: train --resume goes on)";
+std::string codes_text() {
+  std::string text;
+  for (const ExitCode& code : exit_codes) {
+    const std::string number = cat(code.code);
+    text += cat(text.empty() ? "" : "\n", "  ", number, std::string(4 - number.size(), ' '), code.meaning);
+  }
+  return text;
+}
 
 bool verbose = false;  // errors say where in the code they were thrown
 
@@ -44,7 +49,7 @@ void describe(Program& program) {
   program.add_answer("--version", "prints the commit, the compiler and the libraries", version_text);
   program.add_section("Files", files_text);
   program.add_section("Ranks", ranks_text);
-  program.add_section("Exit codes", codes_text);
+  program.add_section("Exit codes", codes_text());
   std::vector<std::string> keys;
   for (const Field& field : schema()) keys.push_back(cat(field.key, "="));
   program.complete_keys(std::move(keys));
@@ -59,7 +64,7 @@ int run(int argc, char** argv) {
   const std::vector<Command> commands = declare_commands(program, whole);
   if (words.empty()) {
     std::fputs(program.help().c_str(), stderr);
-    return 2;
+    return exit_usage;
   }
   if (words[0] == cuda::planner_command) return cuda::run_planner();  // for `plan --device`, not for users
 
@@ -99,9 +104,9 @@ int run(int argc, char** argv) {
                     "  ringtrain plan shows what a rank needs: a smaller batch.micro, memory.recompute, fewer loader "
                     "threads or fewer ranks on a node need less; so does what else runs here\n",
                     *who != '\0' ? " (" : "", who, *who != '\0' ? ")" : "");
-  if (::write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) _exit(1);
-  if (job_size() <= 1) _exit(1);
-  abort_job(1);
+  if (::write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) _exit(exit_failed);
+  if (job_size() <= 1) _exit(exit_failed);
+  abort_job(exit_failed);
 }
 
 // An error that all ranks see (a bad file) is printed once: the others give rank 0 time to end the job, which reaches
@@ -110,7 +115,7 @@ int run(int argc, char** argv) {
   const std::string who = rank_label();
   if (!who.empty() && who.rfind("rank 0 ", 0) != 0) {
     for (int tenth = 0; tenth < 20 && requested_signal() == 0; ++tenth) usleep(100'000);
-    if (requested_signal() != 0) abort_job(1);
+    if (requested_signal() != 0) abort_job(exit_failed);
   }
   std::string text = cat("ringtrain: error", who.empty() ? "" : " (" + who + ")", ": ", error.what(), "\n");
   const auto* own = dynamic_cast<const Error*>(&error);
@@ -122,9 +127,9 @@ int run(int argc, char** argv) {
   std::fflush(stderr);
   if (job_size() <= 1) {
     std::fflush(nullptr);
-    _exit(1);  // nobody else to end: MPI_Abort's banner would bury the message
+    _exit(exit_failed);  // nobody else to end: MPI_Abort's banner would bury the message
   }
-  abort_job(1);
+  abort_job(exit_failed);
 }
 
 // An exception that no thread has caught, e.g. out of memory in a parallel region.

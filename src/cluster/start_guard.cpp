@@ -15,13 +15,13 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "cluster/session.h"
 #include "cluster/slurm_job.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr int kExitCode = 86;  // the watchdog's
 constexpr double kStartSeconds = 600;
 constexpr double kApart = 1;  // seconds from a rank's message to the next one's, in which it ends the others
 constexpr int kRanksApart = 10;
@@ -71,7 +71,7 @@ struct StartGuard::State {
               "nodes' processes. A start that takes longer: RINGTRAIN_START_SECONDS (MPI's start), ",
               "communication.timeout_seconds (what follows)\n");
       std::fputs(text.c_str(), stderr);
-      abort_job(kExitCode);
+      abort_job(exit_hung);
     }
   }
 };

@@ -8,14 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "base/exit_codes.h"
 #include "checkpoint/source.h"
 #include "cluster/session.h"
 #include "config/reader.h"
 
 namespace ringtrain {
-
-// Exit code of a run that was asked to stop (SIGTERM, SIGUSR1, Ctrl-C) and wrote a checkpoint first.
-inline constexpr int exit_checkpointed = 85;
 
 struct TrainArguments {
   ExperimentArguments experiment;
