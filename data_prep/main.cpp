@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/signals.h"
 #include "base/utf8.h"
 #include "cluster/on_rank_0.h"
 #include "data_prep/common/ranks.h"
@@ -53,6 +54,7 @@ void report(const std::exception& error) {
 }  // namespace ringtrain
 
 int main(int count, char** words) {
+  ringtrain::report_file_limits();
   try {
     return ringtrain::run({words + 1, words + count});
   } catch (const std::exception& error) {

@@ -60,6 +60,10 @@ void catch_signals() {
   std::thread(wait_for_signals, expected).detach();
 }
 
+void report_file_limits() {
+  signal(SIGXFSZ, SIG_IGN);
+}
+
 void request_stop(int signal_number) {
   if (requested.load() == 0) receive(signal_number);
 }

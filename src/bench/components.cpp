@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -57,7 +58,7 @@ void forget_files(const DatasetIndex& index) {
 // The trainer's step with parts that can be left out, and without records.
 class Pipeline {
  public:
-  Pipeline(const RunPlan& plan, const Machine& machine)
+  Pipeline(const RunPlan& plan, const Machine& machine, std::shared_ptr<const Dataset> dataset)
       : plan_(plan),
         machine_(machine),
         backend_(*machine.backend),
@@ -73,7 +74,7 @@ class Pipeline {
                                          : nullptr),
         program_(
             backend_.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group)),
-        dataset_(make_dataset(plan.train)),
+        dataset_(std::move(dataset)),
         loader_plan_(for_rank(plan.train_loader, machine.communicator().rank())) {
     program_->allocate();
     std::vector<float> flat(static_cast<std::size_t>(weights_->size()));
@@ -200,7 +201,7 @@ std::vector<ComponentRow> bench_components(const BenchContext& context, const st
                                      plan.norm_group);
   });
   const std::vector<Variant> all = variants(plan, context.machine.backend->on_device(), host.size());
-  Pipeline pipeline(plan, context.machine);
+  Pipeline pipeline(plan, context.machine, shared_dataset(plan.train, context.session.job()));
   const double share = context.seconds / static_cast<double>(rounds * all.size());
   std::vector<std::vector<double>> seconds(all.size());
   const std::int64_t steps = steps_in(host, share, pipeline.seconds_per_step(all.front(), 1));

@@ -11,6 +11,7 @@
 #include "cluster/watchdog.h"
 #include "nn/cuts.h"
 #include "run/stage_plan.h"
+#include "run/start.h"
 #include "train/trainer.h"
 
 namespace ringtrain {
@@ -38,7 +39,7 @@ struct Measured {
 Measured measure(const RunPlan& plan, Machine& machine, const RankGroup& group, double seconds) {
   Communicator& host = *machine.host;
   Watchdog watchdog(group, plan.experiment.communication.timeout_seconds);
-  Loader loader(make_dataset(plan.train), for_rank(plan, plan.train_loader, host.rank()));
+  Loader loader(shared_dataset(plan.train, group), for_rank(plan, plan.train_loader, host.rank()));
   Trainer trainer(plan, *machine.backend, machine.communicator(), watchdog, loader, std::nullopt, machine.stages.get());
   load_trainer(nullptr, trainer, plan, {}, machine.communicator(), machine.stages.get());
   std::vector<double> times, bubbles, boundaries;

@@ -44,7 +44,7 @@ TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, d
   host.broadcast(std::as_writable_bytes(std::span(&steps, 1)), 0);
 
   Watchdog watchdog(context.session.job(), plan.experiment.communication.timeout_seconds);
-  Loader loader(make_dataset(plan.train), for_rank(plan.train_loader, host.rank()));
+  Loader loader(shared_dataset(plan.train, context.session.job()), for_rank(plan.train_loader, host.rank()));
   Trainer trainer(plan, *context.machine.backend, context.machine.communicator(), watchdog, loader);
   load_trainer(nullptr, trainer, plan, {}, context.machine.communicator());
   std::vector<double> seconds, waited;

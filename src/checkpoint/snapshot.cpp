@@ -295,6 +295,7 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
                {"norms_step", progress.norms_step},
                {"ranks", 0},
                {"threads", 0},
+               {"compared", 0},
                {"loss_scale", 0.0},
                {"loss_scale_steps", 0},
                {"applied_updates", 0},
@@ -422,6 +423,10 @@ RunProgress progress_of(const Checkpoint& c) {
   p.scale_invariant_steps = c.number_or("scale_invariant_steps", 0);
   p.norms_step = c.whole_or("norms_step", -1);
   return p;
+}
+
+bool was_compared(const Checkpoint& checkpoint) {
+  return checkpoint.whole_or("compared", 0) == 1;
 }
 
 std::int64_t recorded_micro_batch(const Checkpoint& checkpoint) {

@@ -48,6 +48,10 @@ std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint);
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator, StageRanks* stages = nullptr);
 
+// Whether the ranks had compared their copies of the model before it was written, and found no difference. False where
+// one rank wrote it, or an earlier version.
+bool was_compared(const Checkpoint& checkpoint);
+
 // Returns the samples of a device pass, which a resumed run keeps. 0: the checkpoint was not written by a run.
 std::int64_t recorded_micro_batch(const Checkpoint& checkpoint);
 

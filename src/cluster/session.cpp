@@ -167,10 +167,6 @@ std::string Session::mpi_version() {
   return line;
 }
 
-int job_size() {
-  return ranks_of_job.load(std::memory_order_relaxed);
-}
-
 void abort_job(int exit_code) {
   const int seconds = FaultTolerance::is_switched_on() ? 8 : 3;
   // MPI_Abort may block: in a broken library, in exit handlers, or on a lock that another thread holds.

@@ -52,9 +52,6 @@ class Session {
 // decides what happens to the other ranks (mpirun --enable-recovery, srun --kill-on-bad-exit=0).
 [[noreturn]] void leave_job(int exit_code);
 
-// Returns the number of ranks of the job; 0 before MPI has started.
-int job_size();
-
 // Returns "rank 2 on node17", or "" before MPI has started, for error messages from any thread.
 std::string rank_label();
 const char* rank_label_text();  // the same, but allocates no memory

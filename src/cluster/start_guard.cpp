@@ -15,13 +15,13 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "cluster/session.h"
 #include "cluster/slurm_job.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr int kExitCode = 86;  // the same code as the watchdog's
 constexpr double kStartSeconds = 600;
 constexpr double kApart = 1;  // seconds that rank r + 1 waits longer than rank r, whose message ends the job
 constexpr int kRanksApart = 10;
@@ -71,7 +71,7 @@ struct StartGuard::State {
               "processes on the nodes. If the start is only slow, raise RINGTRAIN_START_SECONDS (start of MPI) or ",
               "communication.timeout_seconds (all later steps of the start)\n");
       std::fputs(text.c_str(), stderr);
-      abort_job(kExitCode);
+      abort_job(exit_hung);
     }
   }
 };

@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
 #include "cluster/start_guard.h"
@@ -28,7 +29,6 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kExitCode = 86;
 constexpr int kRunFails = 1, kJobEnds = 2, kRankDied = 4;  // events
 constexpr double kDeadSeconds = 3;        // after a rank's death, a working launcher ends the job sooner than this
 constexpr double kOtherNodesSeconds = 2;  // time for other nodes to print tables before the abort
@@ -266,7 +266,7 @@ void Watchdog::State::end_job(const std::string& reason) {
     std::this_thread::sleep_for(std::chrono::seconds(5));  // gives the rank that prints time to abort first
   else if (several_nodes)
     std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
-  abort_job(kExitCode);
+  abort_job(exit_hung);
 }
 
 void Watchdog::State::lose(const Entry& lost) {
@@ -279,7 +279,7 @@ void Watchdog::State::lose(const Entry& lost) {
 void Watchdog::State::leave() {
   group.demand_failure("one of its ranks has died");
   if (several_nodes) std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
-  leave_job(kExitCode);
+  leave_job(exit_hung);
 }
 
 // Prints the table of this node, once for each event. Returns false if another rank prints it.

@@ -8,14 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "base/exit_codes.h"
 #include "checkpoint/source.h"
 #include "cluster/session.h"
 #include "config/reader.h"
 
 namespace ringtrain {
-
-// Exit code of a run that was asked to stop (SIGTERM, SIGUSR1, Ctrl-C) and wrote a checkpoint first.
-inline constexpr int exit_checkpointed = 85;
 
 struct TrainArguments {
   ExperimentArguments experiment;
@@ -28,9 +26,9 @@ int train(const TrainArguments& arguments, Session& session);
 struct PlanArguments {
   ExperimentArguments experiment;  // its path may be a run's folder
   std::int64_t ranks = 1;
-  int threads = 1;     // per rank, if run.threads is 0
-  std::string device;  // name or description of a GPU; empty: this machine's CPU
-  bool all = false;    // also prints keys without effect
+  int threads = 1;                          // per rank, if run.threads is 0
+  std::string device;                       // name or description of a GPU; empty: this machine's CPU
+  bool all = false;                         // also prints keys without effect
   std::vector<std::string> preflight = {};  // files that say how long a step takes
 };
 // Prints everything about a run on a number of ranks, without training. One process.

@@ -12,6 +12,7 @@
 #include "backend/cuda/backend.h"
 #include "base/clock.h"
 #include "base/diverged.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/log_file.h"
 #include "base/signals.h"
@@ -23,11 +24,10 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kExitFailed = 1, kExitDead = 86;
-constexpr double kLookSeconds = 0.5;             // time between two looks for dead ranks
-constexpr unsigned kRungMicroseconds = 100'000;  // time between two looks for the end of a rung
-constexpr double kSureSeconds = 2;               // time after which a rank counts as missing at the end
-constexpr double kFarewellSeconds = 5;           // time for which the last rank waits for the others
+constexpr double kLookSeconds = 0.5;             // between two looks for dead ranks
+constexpr unsigned kRungMicroseconds = 100'000;  // between two looks for the end of a rung
+constexpr double kSureSeconds = 2;               // for which a rank must be missing at the end
+constexpr double kFarewellSeconds = 5;           // for which the last rank waits for the others
 
 // The report of a rank about a trial. The first line is one of these words. Hint, place and text follow.
 constexpr const char *kFinished = "finished", *kPaused = "paused", *kStopped = "stopped", *kDiverged = "diverged",
@@ -111,7 +111,7 @@ int StudyJob::run() {
     leave_behind();
     record_.write();
     code = exit_code(stopped);
-    if (code == 0 && troubled) code = kExitFailed;
+    if (code == 0 && troubled) code = exit_failed;
     say_how_it_ended(code);
   }
   return std::stoi(session_.job().gather(std::to_string(code))[0]);
@@ -372,7 +372,7 @@ void StudyJob::watch_ranks_of(const RankGroup& group) const {
       if (!roster_.is_alive(rank)) {
         set_log_file("");
         log_warning("rank ", rank, " has died; rank ", session_.rank(), " worked on the same trial and leaves the job");
-        leave_job(kExitDead);
+        leave_job(exit_hung);
       }
   });
 }
@@ -385,7 +385,7 @@ int StudyJob::exit_code(bool stopped) const {
     left = left || (r.state == TrialState::waiting);
   }
   if (stopped && left) return exit_checkpointed;
-  return failed || left ? kExitFailed : 0;
+  return failed || left ? exit_failed : 0;
 }
 
 void StudyJob::say_how_it_ended(int code) {
@@ -428,11 +428,11 @@ bool StudyJob::wait_for_all() {
 void StudyJob::leave_without_the_dead() {
   pulse_.reset();
   for (int r = 0; r < session_.rank(); ++r)
-    if (roster_.is_alive(r)) leave_job(kExitFailed);
+    if (roster_.is_alive(r)) leave_job(exit_failed);
   set_log_rank(0);
   bury_dead();
   write_study();
-  say_how_it_ended(kExitFailed);
+  say_how_it_ended(exit_failed);
   const auto alone = [&] {
     for (int r = session_.rank() + 1; r < session_.size(); ++r)
       if (roster_.is_alive(r)) return false;
@@ -441,7 +441,7 @@ void StudyJob::leave_without_the_dead() {
   for (const double begin = now_seconds(); !alone() && now_seconds() - begin < kFarewellSeconds;) ::usleep(50'000);
   std::fflush(nullptr);
   tell_launcher();
-  leave_job(kExitFailed);
+  leave_job(exit_failed);
 }
 
 }  // namespace ringtrain

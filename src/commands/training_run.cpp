@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "base/clock.h"
@@ -45,7 +44,6 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
     note_kept();
   }
   load_trainer(from.checkpoint.get(), trainer_, plan, progress_, communicator_, machine.stages.get());
-  if (from.kind == ResumePoint::Kind::own) good_.emplace_back(progress_.position.step, from.path);
   trainer_.compare_copies([this] { return known_good(); });
   steps_of_run_ =
       make_steps({plan, *machine.backend, trainer_, loader_, communicator_, watchdog, servers_.get()},
@@ -153,10 +151,8 @@ Requests TrainingRun::requests() const {
   if (s.seconds > 0 && now_seconds() - begin_ >= s.seconds) r.stop = 1;
   if (c.every_seconds > 0 && now_seconds() - last_save_ >= c.every_seconds) r.save = 1;
   if (writer_->failed()) r.fail = 1;
-  // Once a minute, but not more often than a comparison may take a thousandth of the time.
-  const double pause = std::max(60.0, 1000 * trainer_.comparison_seconds());
   if (trainer_.compares_copies() && plan_.experiment.communication.check_every_steps < 0 &&
-      now_seconds() - last_comparison_ >= pause)
+      is_time_to_compare(now_seconds() - last_comparison_, trainer_.comparison_seconds()))
     r.check = 1;
   return r;
 }
@@ -322,6 +318,7 @@ Checkpoint TrainingRun::snapshot() {
   const std::span<const float> norms = norms_are_measured() ? norms_->values() : std::span<const float>{};
   Checkpoint c = take_snapshot(trainer_, plan_, progress_, communicator_, norms, machine_.stages.get());
   c.numbers["threads"] = threads_;
+  c.numbers["compared"] = trainer_.compares_copies() ? 1 : 0;  // save() has compared them
   set_kept_steps(c, kept_);
   c.texts["machine"] = machine_.identity();
   c.texts["fusions"] = machine_.fusion_choices();
@@ -354,12 +351,20 @@ void TrainingRun::finish_writing() {
   if (writer_) writer_->finish();
 }
 
-// For rank 0. Returns the newest good checkpoint that still exists. A file has its final name only when it is complete.
-std::string TrainingRun::known_good() const {
-  for (auto checkpoint = good_.rbegin(); checkpoint != good_.rend(); ++checkpoint)
-    if (std::filesystem::exists(checkpoint->second))
-      return cat(checkpoint->second, " (after step ", checkpoint->first, ")");
-  return "";
+// On rank 0. Checkpoints of later steps are those that --resume did not use, because they are damaged.
+KnownCheckpoint TrainingRun::known_good() const {
+  KnownCheckpoint newest{.name = "", .compared = false};
+  for (const std::int64_t step : checkpoint_steps(run_dir_)) {
+    if (step > progress_.position.step) continue;
+    const std::string path = checkpoint_path(run_dir_, step), name = cat(path, " (after step ", step, ")");
+    try {
+      if (was_compared(read_checkpoint_header(path))) return {.name = name};
+    } catch (const Error&) {
+      continue;
+    }
+    if (newest.name.empty()) newest.name = name;
+  }
+  return newest;
 }
 
 void TrainingRun::save(bool best) {
@@ -375,7 +380,6 @@ void TrainingRun::save(bool best) {
   if (writer_) {
     if (before_saving_) before_saving_();
     recorder_->flush();
-    good_.emplace_back(checkpoint.step, checkpoint_path(run_dir_, checkpoint.step));
     writer_->start(std::move(checkpoint), best);
   }
   last_save_ = now_seconds();

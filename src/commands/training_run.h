@@ -79,7 +79,7 @@ class TrainingRun {
   Checkpoint snapshot();
   StopCost try_save(const std::string& run_dir);
   void finish_writing();
-  std::string known_good() const;
+  KnownCheckpoint known_good() const;
   void save(bool best);
 
   const RunPlan& plan_;
@@ -104,9 +104,8 @@ class TrainingRun {
   std::unique_ptr<ArrivalsFile> arrivals_;  // on rank 0 of an asynchronous run
   double begin_ = 0, last_save_ = 0, step_begin_ = 0;
   double last_comparison_ = 0;  // time of the last comparison of the ranks' copies, by rank 0's clock
-  std::vector<std::pair<std::int64_t, std::string>> good_;  // step and path of checkpoints of equal copies
-  StepTimes times_;                                         // times of this rank's steps in this start
-  double step_seconds_ = 0;                                 // on rank 0: the same steps as a whole
+  StepTimes times_;             // of this rank's steps, in this start
+  double step_seconds_ = 0;     // on rank 0: the same steps as a whole
   std::int64_t steps_ = 0, dropped_ = 0;
   std::int64_t pause_samples_ = 0;
   std::function<void()> before_saving_;

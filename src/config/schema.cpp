@@ -404,7 +404,8 @@ std::vector<Field> make_schema() {
              "the optimizer's state, if every rank has all of it. In a pipeline the replicas of a stage are compared, and with "
              "parameter servers the replicas of a range. The ranks also compare before every checkpoint. A difference ends the "
              "job with the name of the rank and its host. The comparison cannot see an error before the gradients are summed, "
-             "because all ranks then get the same wrong sum. -1: about once a minute. 0: never."),
+             "because all ranks then get the same wrong sum. -1: about once a minute. 0: never. Ranks with asynchronous servers "
+             "or backup workers compare only when all of them meet, at evaluations and checkpoints; only -1 and 0 fit them."),
 
     FIELD(parallel.kind).how_it_runs().words({"ring", "server", "pipeline"}).also({"strategy", "distributed"})
       .means("ring: every rank has all weights, and gradients are summed over the ranks. server: parameter servers "

@@ -51,6 +51,8 @@ std::optional<Contradiction> find_server_contradiction(const Experiment& e) {
       {e.batch.follow_noise > 0, "batch.follow_noise", "0: servers do not measure the noise scale"},
       {e.noise.small_batch > 0, "noise.small_batch", "0: servers do not measure the noise scale"},
       {e.noise.groups != "none", "noise.groups", "none: servers do not measure the noise scale"},
+      {e.communication.check_every_steps > 0, "communication.check_every_steps",
+       "-1 (these ranks compare their copies when all of them meet, at evaluations and checkpoints) or 0 (never)"},
       {!e.branch.from.empty(), "branch.from", "a run that begins by itself"},
       {p.servers > 1 && e.optimizer.record_trust_every_steps > 0, "optimizer.record_trust_every_steps",
        "0, or parallel.servers: 1: each server knows the ratios of its part only"},

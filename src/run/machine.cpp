@@ -16,6 +16,7 @@
 #include "cluster/staged_links.h"
 #include "cluster/surviving_communicator.h"
 #include "parallel/server_ranks.h"
+#include "run/instruction_sets.h"
 #include "run/plan.h"
 #include "run/stage_plan.h"
 
@@ -211,6 +212,7 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
       if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
     }
     check_no_tree(c);
+    report_lower_instruction_sets();
     m.stages = make_stage_ranks(experiment, group);
     m.backend = make_host_backend(experiment, threads, *m.host, m.stages.get());
     return;

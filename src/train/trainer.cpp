@@ -278,7 +278,7 @@ StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests
           of_groups, compares ? replicas_->counters() : std::vector<double>{}};
 }
 
-void Trainer::compare_copies(std::function<std::string()> known_good) {
+void Trainer::compare_copies(std::function<KnownCheckpoint()> known_good) {
   const int copies = stages_ != nullptr ? stages_->replicas() : communicator_.size();
   if (plan_.experiment.communication.check_every_steps == 0 || copies == 1) return;
   ReplicaGroups groups;

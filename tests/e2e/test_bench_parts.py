@@ -4,6 +4,7 @@ import csv
 import pytest
 
 from conftest import assert_drawn
+from test_holes import preload  # noqa: F401 (a fixture)
 from test_images import CNN, CROPPED, data_sets  # noqa: F401 (a fixture)
 
 
@@ -132,3 +133,13 @@ def test_what_cannot_be_measured_is_told(workshop, names):
                         (["utilisation", "--csv", "x.png"], "expected a file that ends in .csv")):
         result = workshop.run("bench", *words, "--seconds", "0.2")
         assert result.code != 0 and told in result.err, result
+
+
+@pytest.mark.parametrize("kind, changes", [("step", {}), ("split", {"parallel": {"kind": "pipeline", "stages": 2}}), ("components", SMALL)])
+def test_the_ranks_of_a_node_share_the_data_sets_tables(workshop, data_sets, preload, kind, changes):  # noqa: F811
+    """Where rank 1 cannot open the memory of rank 0, a warning says so; nothing would be opened without sharing."""
+    if kind == "components":
+        workshop.data = data_sets["raw"]
+    env = {"LD_PRELOAD": str(preload), "RINGTRAIN_FAULTS": "call=open,path=/proc/*/fd/*,rank=1,from=1,count=0,do=EACCES"}
+    result = workshop.run("bench", kind, workshop.experiment(**changes), "--seconds", "0.2", ranks=2, env=env)
+    assert result.code == 0 and "cannot all share one copy of the data set's tables or text" in result.err, result

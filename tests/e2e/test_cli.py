@@ -332,6 +332,15 @@ def test_an_error_says_its_place_in_the_code_where_it_is_asked_for(workshop):
     assert "--verbose" in help_text.out, help_text
 
 
+def test_help_and_manual_page_list_the_exit_codes_of_the_documentation(workshop):
+    page = (ROOT / "results" / "runs.md").read_text()
+    documented = set(re.findall(r"^\| (\d+) \|", page, re.MULTILINE))
+    assert documented == {"0", "1", "2", "85", "86"}
+    for flag, title in (("--help", "\nExit codes\n"), ("--manual-page", '\n.SH "EXIT CODES"\n')):
+        text = workshop.run(flag, ranks=0).out.split(title)[1]
+        assert set(re.findall(r"^ +(\d+) +\S", text, re.MULTILINE)) == documented, text
+
+
 def test_a_run_that_becomes_nan_says_so_and_records_where(workshop):
     run = workshop.folder / "run"
     result = workshop.train_badly("run", ranks=2, optimizer={"kind": "sgd", "weight_decay": 0.5}, learning_rate={"base": 1e6})

@@ -52,6 +52,45 @@ Bytes jpeg_of(const Image& image, J_COLOR_SPACE space, bool progressive) {
   return bytes;
 }
 
+// Returns a grey JPEG with this number of scans, at most 704: each of 64 coefficients has a scan for each of its 11
+// bits.
+Bytes jpeg_of_scans(int count) {
+  std::vector<jpeg_scan_info> scans;
+  for (int coefficient = 0; coefficient < DCTSIZE2; ++coefficient)
+    for (int bit = 10; bit >= 0 && std::ssize(scans) < count; --bit)
+      scans.push_back({.comps_in_scan = 1,
+                       .component_index = {0},
+                       .Ss = coefficient,
+                       .Se = coefficient,
+                       .Ah = bit == 10 ? 0 : bit + 1,
+                       .Al = bit});
+  jpeg_compress_struct info{};
+  jpeg_error_mgr errors{};
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&info);
+  unsigned char* out = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&info, &out, &size);
+  info.image_width = info.image_height = DCTSIZE;
+  info.input_components = 1;
+  info.in_color_space = JCS_GRAYSCALE;
+  jpeg_set_defaults(&info);
+  info.scan_info = scans.data();
+  info.num_scans = count;
+  jpeg_start_compress(&info, TRUE);
+  for (int y = 0; y < DCTSIZE; ++y) {
+    JSAMPLE pixels[DCTSIZE];
+    for (int x = 0; x < DCTSIZE; ++x) pixels[x] = static_cast<JSAMPLE>(17 * x + 11 * y);
+    JSAMPLE* row = pixels;
+    jpeg_write_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_compress(&info);
+  Bytes bytes(out, out + size);
+  jpeg_destroy_compress(&info);
+  std::free(out);
+  return bytes;
+}
+
 template <class Action>
 bool throws(const Action& action) {
   return message_of(action) != "(no error)";
@@ -78,6 +117,16 @@ TEST_F(JpegCheck, FindsTheSameDamageAsDecodingDoes) {
   }
   EXPECT_GT(damaged, 400);
   EXPECT_GT(harmless, 100);
+}
+
+// A small file with thousands of scans would take minutes.
+TEST_F(JpegCheck, MoreThan500ScansAreAnError) {
+  EXPECT_EQ(decode_jpeg(jpeg_of_scans(500)).width, DCTSIZE);
+  EXPECT_EQ(check_jpeg(jpeg_of_scans(500)).width, DCTSIZE);
+  const Bytes more = jpeg_of_scans(501);
+  EXPECT_LT(more.size(), 40u << 10);
+  expect_contains(message_of([&] { decode_jpeg(more); }), "more than 500 scans");
+  expect_contains(message_of([&] { check_jpeg(more); }), "more than 500 scans");
 }
 
 TEST_F(ImageFormat, CmykJpegsAndPngsBecomeRgbJpegsAndAreListed) {

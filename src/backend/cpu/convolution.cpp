@@ -32,7 +32,7 @@ auto first_of(bool winograd, const Describe& describe) {
   return describe(dnnl::algorithm::convolution_direct);
 }
 void run(dnnl::primitive& primitive, const std::unordered_map<int, memory>& arguments) {
-  primitive.execute(onednn_stream(), arguments);
+  execute(primitive, arguments);
 }
 
 }  // namespace
@@ -229,8 +229,8 @@ void ConvolutionPrimitives::bind(char* weights) {
 }
 
 void ConvolutionPrimitives::set_weights(const float* weights, const float* bias) {
-  flat_.set_data_handle(const_cast<float*>(weights));  // oneDNN takes no const pointer, but a reorder only reads
-  to_forward_.execute(onednn_stream(), flat_, forward_weights_);
+  flat_.set_data_handle(const_cast<float*>(weights));  // oneDNN's argument is not const; a reorder only reads
+  execute(to_forward_, flat_, forward_weights_);
   if (shape_.bias) std::memcpy(bias_.get_data_handle(), bias, static_cast<std::size_t>(shape_.output) * sizeof(float));
 }
 
@@ -245,7 +245,7 @@ void ConvolutionPrimitives::forward(const void* source, void* destination, char*
 void ConvolutionPrimitives::prepare_data(char* scratch) {
   if (shared_weights_) return;
   data_weights_.set_data_handle(scratch);
-  to_data_.execute(onednn_stream(), forward_weights_, data_weights_);
+  execute(to_data_, forward_weights_, data_weights_);
 }
 
 void ConvolutionPrimitives::backward_data(const void* gradient, void* source_gradient, char* scratch) {
@@ -260,7 +260,7 @@ void ConvolutionPrimitives::store_gradient(const ImageKernels& kernels, const fl
                                            bool accumulate) {
   if (!blocked_gradient_) {
     flat_gradient_.set_data_handle(weights);
-    (accumulate ? add_ : store_).execute(onednn_stream(), own_gradient_, flat_gradient_);
+    execute(accumulate ? add_ : store_, own_gradient_, flat_gradient_);
     return;
   }
   const std::int64_t places = shape_.kernel * shape_.kernel, inputs = shape_.input, lanes = shape_.lanes;

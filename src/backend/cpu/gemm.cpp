@@ -87,7 +87,7 @@ void Gemm::pack(const float* source, std::int64_t row_stride, std::int64_t colum
     pack_strides_ = {row_stride, column_stride};
   }
   if (pack_strides_ != std::pair(row_stride, column_stride)) throw Error("a packed operand changed its source layout");
-  pack_.execute(onednn_stream(), values, packed_);
+  execute(pack_, values, packed_);
 }
 
 void Gemm::run(int caller, const void* a, const void* b, float* c) {
@@ -95,7 +95,7 @@ void Gemm::run(int caller, const void* a, const void* b, float* c) {
   call.a.set_data_handle(const_cast<void*>(a));
   if (b != nullptr) call.b.set_data_handle(const_cast<void*>(b));
   call.c.set_data_handle(c);
-  primitive_.execute(onednn_stream(), call.arguments);
+  execute(primitive_, call.arguments);
 }
 
 }  // namespace ringtrain::cpu

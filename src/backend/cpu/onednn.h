@@ -5,13 +5,28 @@
 
 #include <cstdint>
 #include <dnnl.hpp>
+#include <new>
 #include <string>
+
+#include "base/error.h"
 
 namespace ringtrain::cpu {
 
 dnnl::engine& onednn_engine();
 dnnl::stream& onednn_stream();  // one per thread, because two threads must not use a stream at the same time
 std::string onednn_version();   // such as "2.6.3"
+
+// Runs a primitive on this thread's stream. oneDNN's own error says neither its name nor that memory was missing.
+// Throws std::bad_alloc, or Error.
+template <class Primitive, class... Arguments>
+void execute(const Primitive& primitive, Arguments&... arguments) {
+  try {
+    primitive.execute(onednn_stream(), arguments...);
+  } catch (const dnnl::error& error) {
+    if (error.status == dnnl_out_of_memory) throw std::bad_alloc();
+    throw Error(cat("oneDNN ", onednn_version(), ": ", error.what()));
+  }
+}
 
 // Sets the number of threads while primitives are made or run. Most primitives remember the number from the time when
 // they are made; reorders use the number when they run. Without this class, both would use a thread for each CPU of the
