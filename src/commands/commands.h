@@ -28,10 +28,11 @@ int train(const TrainArguments& arguments, Session& session);
 struct PlanArguments {
   ExperimentArguments experiment;  // its path may be a run's folder
   std::int64_t ranks = 1;
-  int threads = 1;                          // per rank, where run.threads leaves the choice to the machine
-  std::string device;                       // a GPU's name or description; empty: this machine's CPU
-  bool all = false;                         // also prints keys without effect
-  std::vector<std::string> preflight = {};  // files that say how long a step takes
+  int threads = 1;     // per rank, where run.threads leaves the choice to the machine
+  std::string device;  // a GPU's name or description; empty: this machine's CPU
+  bool all = false;    // also prints keys without effect
+  // Files that say how long a step takes.
+  std::vector<std::string> preflight = {};
 };
 // Prints everything about a run on a number of ranks, without training. One process.
 int plan(const PlanArguments& arguments);

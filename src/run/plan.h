@@ -70,9 +70,9 @@ struct RunPlan {
   std::int64_t norm_samples = 0;               // batch norm's statistics are recomputed on them for evaluations; 0: no
   LoaderPlan norm_loader;                      // one rank's passes over them, from any multiple of its batch on
   bool carries_state = false;                  // text that runs on from step to step
-  bool measures_noise = false;                 // some steps measure the gradient noise scale
-  double noise_half_life = 0;                  // samples
-  std::int64_t patience = 0;                   // samples of patience, for batch.follow_noise
+  bool measures_noise = false;    // some steps measure the gradient noise scale
+  double noise_half_life = 0;     // samples
+  std::int64_t patience = 0;      // samples of patience, for batch.follow_noise
 };
 
 // Makes the plan of a run. `recorded_micro_batch` (0: none) is kept if batch.micro is auto and the value still divides
