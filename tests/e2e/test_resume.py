@@ -330,7 +330,7 @@ def test_a_longer_run_of_a_schedule_with_an_end_is_told_how_its_rate_jumps(works
     result = workshop.start_training("run", resume=True, stop__steps=20, **cosine)[1].wait(60)
     assert result.code == 0 and "changed since that checkpoint: stop.steps: 10 -> 20" in result.out, result
     new_rate = steps(run)[10]["lr"]
-    assert f"step 10 had {rates[-1]:.6g}, step 11 has {new_rate:.6g}" in result.err and new_rate > rates[-1], result
+    assert f"Step 10 had {rates[-1]:.6g}. Step 11 has {new_rate:.6g}" in result.err and new_rate > rates[-1], result
     assert yaml.safe_load((run / "experiment-until-step-10.yaml").read_text())["stop"]["steps"] == 10
     constant = workshop.start_training("run", resume=True, stop__steps=20, **cosine)[1].wait(60)
     assert constant.code == 0 and "had" not in constant.err, constant

@@ -426,12 +426,13 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
        "true, expected false"},
       {good + adascale,
        {"learning_rate.base_batch=16", "batch.schedule=[[1,2]]"},
-       "override 'batch.schedule=[[1,2]]': optimizer.adascale is true but batch.schedule is [[1, 2]], expected a batch "
-       "that stays as it is"},
+       "override 'batch.schedule=[[1,2]]': optimizer.adascale is true but batch.schedule is [[1, 2]], expected a "
+       "constant "
+       "batch"},
       {good + adascale,
        {"learning_rate.base_batch=16", "batch.follow_noise=1"},
-       "override 'batch.follow_noise=1': optimizer.adascale is true but batch.follow_noise is 1, expected a batch that "
-       "stays as it is"},
+       "override 'batch.follow_noise=1': optimizer.adascale is true but batch.follow_noise is 1, expected a constant "
+       "batch"},
       {good + adascale,
        {"learning_rate.base_batch=16", "data.last_batch=smaller"},
        "override 'data.last_batch=smaller': optimizer.adascale is true but data.last_batch is smaller, expected drop: "

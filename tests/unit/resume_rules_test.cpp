@@ -165,7 +165,7 @@ TEST(ResumeRules, AdaScalesCourseIsThatOfItsScaleInvariantSteps) {
   plan.adascale_times = 4;
   plan.base_schedule = {16, 400, 4000};
   EXPECT_EQ(changed_rate(with(before), plan, {}, 2000.9), "");
-  expect_contains(changed_rate(with(before), plan, {}, 2001.2), "from step 2001 on: step 2001 had 0.001");
+  expect_contains(changed_rate(with(before), plan, {}, 2001.2), "from step 2001 on. Step 2001 had 0.001");
 }
 
 TEST(ResumeRules, TheSameLearningRateCourseSoFarIsNothingToTell) {
@@ -176,7 +176,7 @@ TEST(ResumeRules, TheSameLearningRateCourseSoFarIsNothingToTell) {
                 finished);
   };
   EXPECT_EQ(change(500), "") << "the milestone of the new course is ahead";
-  expect_contains(change(501), "from step 501 on: step 501 had 0.001, step 502 has 0.0001 (instead of 0.001)");
+  expect_contains(change(501), "from step 501 on. Step 501 had 0.001. Step 502 has 0.0001 instead of 0.001");
 }
 
 }  // namespace
