@@ -189,8 +189,8 @@ TEST_P(ImageGolden, FiveStepsOfNesterovMomentumEqualPyTorch) {
   const double rate = c.at("learning_rate");
   // Rounding depends on the processor's instruction set. It may switch a ReLU or the choice of a max pooling. In
   // AlexNet without norms and in ResNet-50 the effect grows from step to step: after random changes of the weights by
-  // 2e-7 (12 trials), losses differed by up to 6e-3 and updates by up to 5e-2 there, and by 6e-4 elsewhere. Most
-  // tensors still agree, so the limit of the median is tight.
+  // 2e-7 (12 trials), losses differed by up to 6e-3 and updates by up to 5e-2 there, and by 6e-4 elsewhere. Many
+  // tensors still agree, so the median over the tensors has a tighter limit.
   const bool grows = c.at("name") == "alexnet" || c.value("depth", 0) == 50;
   const double loss_tolerance = grows ? 3e-2 : 1e-3;
   for (const double loss : c.at("losses").get<std::vector<double>>()) {
@@ -204,7 +204,8 @@ TEST_P(ImageGolden, FiveStepsOfNesterovMomentumEqualPyTorch) {
     if (expected == c.at("updates").end()) continue;
     std::vector<double> updates(s.w.size());  // includes the running statistics
     for (std::size_t i = 0; i < updates.size(); ++i) updates[i] = static_cast<double>(s.weights->data()[i]) - s.w[i];
-    EXPECT_LE(the_case.expect_tensors(*expected, updates.data(), grows && !first ? 1e-1 : 2e-3), 1e-3)
+    const double most = grows && !first ? 1e-1 : 2e-3, median = grows && !first ? 1e-2 : 1e-3;
+    EXPECT_LE(the_case.expect_tensors(*expected, updates.data(), most), median)
         << "update " << optimizer.applied().updates;
   }
   EXPECT_EQ(optimizer.applied().updates, 5);
