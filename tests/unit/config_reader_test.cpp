@@ -360,7 +360,7 @@ TEST(ConfigReader, AKeyThatMustBeEmptiedForAnotherChoiceSaysHow) {
   expect({"learning_rate.schedule=step", "learning_rate.milestones=[12]"},
          "Set learning_rate.milestones=[5], or learning_rate.milestones=[] with another learning_rate.schedule.");
   expect({"parallel.kind=pipeline", "parallel.stages=2", "batch.micro=16", "noise.groups=kind"},
-         "Set noise.groups=none.");
+         "Set parallel.kind=ring or noise.groups=none.");
   expect({"parallel.kind=server", "parallel.servers=1", "parallel.mode=async", "parallel.backup_workers=1"},
          "Set parallel.mode=sync or parallel.backup_workers=0.");
   expect({"communication.order=fixed", "run.threads=1", "parallel.shard_state=true"},
