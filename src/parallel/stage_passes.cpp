@@ -28,7 +28,7 @@ class Buffers {
   std::array<std::byte*, 2> memory_{};
 };
 
-// The messages from a neighbour, in order. The next message is received while the last one is used.
+// The messages from a neighbour, in order. The next message is received while the previous one is used.
 class Arrivals {
  public:
   Arrivals(Links& links, int from, int tag, std::int64_t bytes)
@@ -72,7 +72,7 @@ class Departures {
  public:
   Departures(Links& links, int to, int tag, std::int64_t bytes)
       : links_(links), to_(to), tag_(tag), buffers_(links, bytes) {}
-  // Returns the memory for the next message. Waits until the last message but one was sent.
+  // Returns the memory for the next message. Waits until the message that used this memory was sent.
   std::byte* next() {
     if (buffers_.empty()) return nullptr;
     if (messages_[at_]) std::exchange(messages_[at_], nullptr)->finish();
@@ -122,10 +122,11 @@ class StagePasses : public PassOrder {
       if (!event.backward) calls.input(i);
       program_.select(static_cast<int>(i % slots_));
       if (event.backward)
-        backward([&] { calls.backward(i); });
+        backward([&] { calls.backward(i); }, calls.waits);
       else
-        forward_pass([&] { calls.forward(i); });
+        forward_pass([&] { calls.forward(i); }, calls.waits);
     }
+    calls.waits();
     boundary_->time([&] {
       activations_out_.finish();
       gradients_out_.finish();
@@ -133,10 +134,11 @@ class StagePasses : public PassOrder {
   }
   PassTimes times() override { return {bubble_->take_seconds(), boundary_->take_seconds()}; }
 
-  void forward(const std::function<void()>& pass) override {
-    times();  // forgets the times of earlier calls, for which nobody asks
+  void forward(const std::function<void()>& pass, const std::function<void()>& waits) override {
+    times();  // forgets the times of earlier calls, because nobody asks for them
     activations_in_.expect(1);
-    forward_pass(pass);
+    forward_pass(pass, waits);
+    waits();
     activations_out_.finish();  // nobody may call poll() before the next pass
   }
 
@@ -144,7 +146,8 @@ class StagePasses : public PassOrder {
   int before() const { return ranks_.is_first() ? -1 : ranks_.rank_of(ranks_.replica(), ranks_.stage() - 1); }
   int after() const { return ranks_.is_last() ? -1 : ranks_.rank_of(ranks_.replica(), ranks_.stage() + 1); }
 
-  void forward_pass(const std::function<void()>& pass) {
+  void forward_pass(const std::function<void()>& pass, const std::function<void()>& waits) {
+    waits();
     PartTraffic traffic;
     bubble_->time([&] { traffic.activations_in = activations_in_.take(); });
     boundary_->time([&] { traffic.activations_out = activations_out_.next(); });
@@ -154,7 +157,8 @@ class StagePasses : public PassOrder {
     poll();
   }
 
-  void backward(const std::function<void()>& pass) {
+  void backward(const std::function<void()>& pass, const std::function<void()>& waits) {
+    waits();
     PartTraffic traffic;
     bubble_->time([&] { traffic.gradients_in = gradients_in_.take(); });
     boundary_->time([&] { traffic.gradients_out = gradients_out_.next(); });

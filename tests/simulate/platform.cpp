@@ -1,10 +1,13 @@
 // SimGrid's platform: nodes with a given memory and network, in a fat tree or a dragonfly. smpirun loads it as a
 // library.
 //
-// RINGTRAIN_PLATFORM is "TOPOLOGY NODES RANKS_PER_NODE MESSAGE_GB_S MEMORY_GB_S NODE_US NETWORK_GB_S NETWORK_US".
+// RINGTRAIN_PLATFORM is "TOPOLOGY NODES MESSAGE_GB_S NODE_US NETWORK_GB_S NETWORK_US".
 //
-// A rank's message travels at MESSAGE_GB_S at most, and shares MEMORY_GB_S with all messages that ranks of its node
-// send. A message to another node also goes through the node's network.
+// A node is one host for all of its ranks. Each message travels at MESSAGE_GB_S at most. Messages to other nodes share
+// the node's network. Values that ranks of a node read in place are no messages (node_exchange.cpp).
+//
+// SimGrid gives a message a share that is smaller the larger its latency is. Therefore all latency is on the first link
+// of a route, and routes of different latency have no link in common but those of the network.
 #include <cstdio>
 #include <cstdlib>
 #include <simgrid/s4u.hpp>
@@ -17,29 +20,28 @@ namespace {
 
 struct Stated {
   std::string topology;
-  unsigned nodes = 0, ranks_per_node = 0;
-  double message_gb_s = 0, memory_gb_s = 0, node_us = 0, network_gb_s = 0, network_us = 0;
+  unsigned nodes = 0;
+  double message_gb_s = 0, node_us = 0, network_gb_s = 0, network_us = 0;
 } stated;
 
 using Ends = std::pair<simgrid::kernel::routing::NetPoint*, simgrid::kernel::routing::NetPoint*>;
 
-// Each rank r is a host of its own, named n<node>-<r>.
 Ends make_node(const sg4::NetZone* cluster, const std::vector<unsigned long>&, unsigned long id) {
   const std::string name = "n" + std::to_string(id);
-  sg4::NetZone* node = sg4::create_star_zone(name);
+  sg4::NetZone* node = sg4::create_star_zone(name + "-zone");
   node->set_parent(cluster);
-  const sg4::Link* memory = node->create_link(name + "-memory", stated.memory_gb_s * 1e9)->seal();
-  for (unsigned i = 0; i < stated.ranks_per_node; ++i) {
-    const std::string rank = name + "-" + std::to_string(id * stated.ranks_per_node + i);
-    const sg4::Host* host = node->create_host(rank, 1e11)->seal();
-    const sg4::Link* core = node->create_link(rank + "-core", stated.message_gb_s * 1e9)
-                                ->set_latency(stated.node_us * 1e-6)
-                                ->set_sharing_policy(sg4::Link::SharingPolicy::FATPIPE)
-                                ->seal();
-    node->add_route(host->get_netpoint(), nullptr, nullptr, nullptr,
-                    {sg4::LinkInRoute(core), sg4::LinkInRoute(memory)}, false);
-    node->add_route(nullptr, host->get_netpoint(), nullptr, nullptr, std::vector<sg4::LinkInRoute>{}, false);
-  }
+  const sg4::Host* host = node->create_host(name, 1e11)->seal();
+  const auto first_link = [&](const char* kind, double us) {
+    return node->create_link(name + kind, stated.message_gb_s * 1e9)
+        ->set_latency(us * 1e-6)
+        ->set_sharing_policy(sg4::Link::SharingPolicy::FATPIPE)
+        ->seal();
+  };
+  const sg4::LinkInRoute inside(first_link("-inside", stated.node_us));
+  const sg4::LinkInRoute outside(first_link("-outside", stated.network_us));
+  node->add_route(host->get_netpoint(), host->get_netpoint(), nullptr, nullptr, {inside}, false);
+  node->add_route(host->get_netpoint(), nullptr, nullptr, nullptr, {outside}, false);
+  node->add_route(nullptr, host->get_netpoint(), nullptr, nullptr, std::vector<sg4::LinkInRoute>{}, false);
   auto* gateway = node->create_router(name + "-router");
   node->seal();
   return {node->get_netpoint(), gateway};
@@ -47,13 +49,11 @@ Ends make_node(const sg4::NetZone* cluster, const std::vector<unsigned long>&, u
 
 }  // namespace
 
-// The latency of a message between nodes is divided by the number of links (`links`) that most paths have.
 extern "C" void load_platform(const sg4::Engine&) {
   std::istringstream text(std::getenv("RINGTRAIN_PLATFORM"));
-  text >> stated.topology >> stated.nodes >> stated.ranks_per_node >> stated.message_gb_s >> stated.memory_gb_s >>
-      stated.node_us >> stated.network_gb_s >> stated.network_us;
+  text >> stated.topology >> stated.nodes >> stated.message_gb_s >> stated.node_us >> stated.network_gb_s >>
+      stated.network_us;
   const sg4::ClusterCallbacks callbacks(make_node);
-  const auto latency = [](double links) { return (stated.network_us - stated.node_us) * 1e-6 / links; };
   const auto shared = sg4::Link::SharingPolicy::SPLITDUPLEX;
   const double bandwidth = stated.network_gb_s * 1e9;
   const unsigned groups = (stated.nodes + 31) / 32;
@@ -64,13 +64,11 @@ extern "C" void load_platform(const sg4::Engine&) {
   } else if (stated.topology == "fat_tree") {
     // A fat tree with leaf switches of 32 nodes. Each switch has 16 uplinks of two cables, so there are no bottlenecks.
     const unsigned leaf = std::min(stated.nodes, 32u);
-    sg4::create_fatTree_zone("cluster", nullptr, {2, {leaf, groups}, {1, 16}, {1, 2}}, callbacks, bandwidth,
-                             latency(groups == 1 ? 2 : 4), shared)
+    sg4::create_fatTree_zone("cluster", nullptr, {2, {leaf, groups}, {1, 16}, {1, 2}}, callbacks, bandwidth, 0, shared)
         ->seal();
   } else {
     // A dragonfly with groups of 4 chassis, each with 4 routers of 2 nodes.
-    sg4::create_dragonfly_zone("cluster", nullptr, {{groups, 4}, {4, 4}, {4, 4}, 2}, callbacks, bandwidth, latency(5),
-                               shared)
+    sg4::create_dragonfly_zone("cluster", nullptr, {{groups, 4}, {4, 4}, {4, 4}, 2}, callbacks, bandwidth, 0, shared)
         ->seal();
   }
 }

@@ -2,10 +2,11 @@
 """Runs the program's own collectives on simulated ranks of a cluster (SimGrid's SMPI): make simulate [RANKS=64]
 [ARGS="..."].
 
-Prints a line for each of these, and appends it to a file with --csv: the start of a job, a sum of ResNet-50's gradient
-in buckets that are all ready at once, counters, and a gather. With --what broadcast, it simulates a broadcast of the
-weights. With --what step, it simulates a whole training step with sleeps for the computation, and compares it with the
-result of `ringtrain predict`. results/simulate/README.md lists the assumptions and explains the figures.
+Prints a line for each part of a job, and appends it to a file with --csv. The start of the job always comes first.
+--what collectives: a sum of ResNet-50's gradient in buckets that are all ready at once, counters, and a gather.
+--what step: a whole training step with sleeps for the computation, compared with the result of `ringtrain predict`.
+--what job: a broadcast of the weights, a step, and a gather for a checkpoint. The parts can also be named one by one:
+--what broadcast,counters. results/simulate/README.md lists the assumptions and explains the figures.
 """
 import argparse
 import csv
@@ -25,7 +26,7 @@ PROGRAM = ROOT / "bin" / "ringtrain"
 EXPERIMENT = ROOT / "configs" / "imagenet_resnet50_8192.yaml"
 MEASURED = ROOT / "results" / "simulate" / "resnet50_step.json"
 SOURCES = [
-    "tests/simulate/simulate.cpp", "tests/simulate/waits.cpp",
+    *(f"tests/simulate/{name}.cpp" for name in ("simulate", "memory", "node_exchange", "waits")),
     *(f"src/cluster/{name}.cpp" for name in (
         "binding", "communicator", "device_choice", "fault_tolerance", "gradient_reducer", "mpi_communicator",
         "mpi_counter_sums", "mpi_lanes", "mpi_library_sums", "mpi_root_sums", "rank_group", "session", "slurm_job",
@@ -39,12 +40,14 @@ OPTIONS = {
     "network/model": "CM02", "network/crosstraffic": "0", "smpi/simulate-computation": "no", "smpi/test": "0",
     "smpi/wtime": "0", "smpi/iprobe": "0", "smpi/send-is-detached-thresh": "0", "smpi/coll-selector": "ompi",
     "smpi/allgather": "rdb", "smpi/allgatherv": "mpich_rdb", "smpi/bcast": "binomial_tree",
-    "smpi/shared-malloc-blocksize": "33554432",
+    "smpi/shared-malloc-blocksize": "4194304",
 }
+PARTS = ("sum", "counters", "gather", "broadcast", "step")
+JOBS = {"collectives": "sum,counters,gather", "job": "broadcast,step,gather"}
 STATED = ("message_gb_s", "memory_gb_s", "node_us", "network_gb_s", "network_us")
 COLUMNS = ("commit", "what", "topology", "ranks", "ranks_per_node", "algorithm", "bucket_elements", *STATED, "faster",
            "look_us", "spare_core", "seconds", "of_bound", "predicted_seconds", "efficiency", "predicted_efficiency",
-           "host_seconds")
+           "host_seconds", "elements", "within_nodes")
 
 
 def run(command, what, **options):
@@ -83,15 +86,15 @@ def planned_sums(ranks):
 
 
 def rank_gb_s(o):
-    """The GB/s that a rank can send within its node while all ranks of the node send."""
+    """The GB/s at which a rank reads within its node while all ranks of the node read."""
     return min(o.message_gb_s, o.memory_gb_s / o.ranks_per_node)
 
 
 def bound(ranks, elements, o):
     """The seconds in which a node must send its share, which is 2 (n - 1) / n of the gradient with n nodes. With one
-    node, n is the number of its ranks."""
+    node, n is the number of its ranks, which read."""
     nodes = ranks // o.ranks_per_node
-    count, gb_s = (ranks, o.memory_gb_s / o.ranks_per_node) if nodes == 1 else (nodes, o.network_gb_s)
+    count, gb_s = (ranks, rank_gb_s(o)) if nodes == 1 else (nodes, o.network_gb_s)
     return 2 * (count - 1) / count * elements * 4 / (gb_s * 1e9)
 
 
@@ -130,23 +133,26 @@ def simulate(ranks, algorithm, elements, bucket, preflight, o, folder):
     """Returns {name: simulated seconds}."""
     nodes = ranks // o.ranks_per_node
     hosts, watermark = folder / "hosts", folder / "watermark"
-    hosts.write_text("".join(f"n{rank // o.ranks_per_node}-{rank}\n" for rank in range(ranks)))
+    hosts.write_text("".join(f"n{rank // o.ranks_per_node}\n" for rank in range(ranks)))
     step = preflight["step"]
     watermark.write_text("".join(f"{at} {share}\n" for at, share in step["watermark"]))
-    options = dict(OPTIONS)
-    if o.what == "broadcast":
-        options["smpi/bcast"] = "scatter_LR_allgather"  # MPICH uses it for large vectors
-    stated = [getattr(o, name) for name in STATED]
-    environment = {**os.environ, "RINGTRAIN_PLATFORM": " ".join(map(str, (o.topology, nodes, o.ranks_per_node, *stated)))}
+    stated = (o.message_gb_s, o.node_us, o.network_gb_s, o.network_us)
+    environment = {**os.environ, "RINGTRAIN_PLATFORM": " ".join(map(str, (o.topology, nodes, *stated)))}
     text = run(["smpirun", "-np", ranks, "-platform", BUILD / "platform.so", "-hostfile", hosts,
-                *(f"--cfg={key}:{value}" for key, value in options.items()), "--log=root.thresh:warning",
+                *(f"--cfg={key}:{value}" for key, value in OPTIONS.items()), "--log=root.thresh:warning",
                 BUILD / "simulate", o.what, algorithm, o.ranks_per_node, rank_gb_s(o), o.node_us, o.network_gb_s,
                 o.network_us, elements, bucket, watermark, step["forward"], step["backward"], step["update"], o.look_us],
                f"the simulation of {ranks} ranks", cwd=folder, env=environment)
-    return {words[0]: float(words[1]) for words in map(str.split, text.splitlines()) if len(words) == 2}
+    seconds = {words[0]: float(words[1]) for words in map(str.split, text.splitlines()) if len(words) == 2}
+    if missing := [part for part in o.what.split(",") if part not in seconds]:
+        sys.exit(f"error: the simulation of {ranks} ranks ended before its {missing[0]}")
+    return seconds
 
 
 def check(parser, o):
+    o.what = ",".join(JOBS.get(part, part) for part in o.what.split(","))
+    if unknown := [part for part in o.what.split(",") if part not in PARTS]:
+        parser.error(f"--what {unknown[0]}: choose {', '.join((*JOBS, *PARTS))}, or several parts with commas")
     for ranks in o.ranks:
         nodes = ranks // o.ranks_per_node
         if ranks < o.ranks_per_node or ranks % o.ranks_per_node:
@@ -159,13 +165,15 @@ def check(parser, o):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ranks", type=int, nargs="+", help="numbers of ranks")
-    parser.add_argument("--what", choices=("collectives", "broadcast", "step"), default="collectives")
+    parser.add_argument("--what", default="collectives",
+                        help=f"{', '.join(JOBS)}, or parts with commas: {', '.join(PARTS)} [collectives]")
+    parser.add_argument("--elements", type=int, default=0, help="of the vector; default: of ResNet-50's gradient")
     parser.add_argument("--topology", choices=("fat_tree", "dragonfly"), default="fat_tree")
     parser.add_argument("--ranks-per-node", type=int, default=16)
     parser.add_argument("--algorithm", nargs="+", default=["auto"],
                         help="as communication.algorithm; library: MPI_Allreduce with Open MPI's choices [auto]")
     parser.add_argument("--message-gb-s", type=float, default=12, help="of a message, at most [12]")
-    parser.add_argument("--memory-gb-s", type=float, default=200, help="of all messages that a node's ranks send [200]")
+    parser.add_argument("--memory-gb-s", type=float, default=200, help="of all values that a node's ranks read [200]")
     parser.add_argument("--node-us", type=float, default=1, help="latency within a node [1]")
     parser.add_argument("--network-gb-s", type=float, default=12, help="of a node's network [12]")
     parser.add_argument("--network-us", type=float, default=2, help="latency between nodes [2]")
@@ -190,6 +198,7 @@ def main():
             table.writerow(COLUMNS)
         for ranks in o.ranks:
             elements, bucket = planned_sums(ranks)
+            elements = o.elements or elements
             for algorithm in o.algorithm:
                 begin = time.time()
                 seconds = simulate(ranks, algorithm, elements, bucket, preflight, o, Path(folder))
@@ -206,7 +215,7 @@ def main():
                                 f"{100 * efficiency:.1f} %")
                     table.writerow([commit, what, o.topology, ranks, o.ranks_per_node, algorithm, bucket,
                                     *(getattr(o, name) for name in STATED), o.faster, o.look_us, int(o.spare_core),
-                                    f"{value:.6g}", of_bound, *of_predict, f"{took:.0f}"])
+                                    f"{value:.6g}", of_bound, *of_predict, f"{took:.0f}", elements, "in place"])
                     file.flush()
                     print(f"{ranks} ranks, {algorithm}: {what} {1e3 * value:.3f} ms{note}", flush=True)
     return 0

@@ -1,19 +1,19 @@
-// Sums gradients, or runs whole training steps, on simulated ranks. It uses the program's own collectives under
-// SimGrid's SMPI.
+// Runs parts of a training job on simulated ranks, with the program's own collectives under SimGrid's SMPI.
 //
-//   simulate collectives|broadcast|step ALGORITHM RANKS_PER_NODE NODE_GB_S NODE_US NETWORK_GB_S NETWORK_US ELEMENTS
-//            BUCKET_ELEMENTS [WATERMARK FORWARD_S BACKWARD_S UPDATE_S LOOK_US]
+//   simulate PARTS ALGORITHM RANKS_PER_NODE NODE_GB_S NODE_US NETWORK_GB_S NETWORK_US ELEMENTS BUCKET_ELEMENTS
+//            [WATERMARK FORWARD_S BACKWARD_S UPDATE_S LOOK_US]
 //
-// ALGORITHM is a value of communication.algorithm, or `library` for MPI_Allreduce, bucket after bucket. WATERMARK is a
-// file of lines "time share", which are shares of the backward pass and of the gradient. LOOK_US is the time between
-// two looks of a rank at its messages during the backward pass, which happen between kernels in a real run. With 0, the
-// rank looks at watermarks only. Rank 0 prints a line "what seconds" for each result. All times are simulated. The
-// values do not matter: all ranks share the same few pages, so that thousands of ranks fit into memory.
+// PARTS are joined by commas: sum, counters, gather, broadcast, step. The start of the job always comes first.
+// ALGORITHM is a value of communication.algorithm, or `library` for MPI_Allreduce, bucket after bucket. Ranks of a node
+// read each other's values in place at NODE_GB_S (node_exchange.cpp). WATERMARK is a file of lines "time share", which
+// are shares of the backward pass and of the gradient. LOOK_US is the time between two looks of a rank at its messages
+// during the backward pass, which happen between kernels in a real run. With 0, the rank looks at watermarks only. Rank
+// 0 prints a line "what seconds" for each result. All times are simulated.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <new>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -25,8 +25,6 @@
 using namespace ringtrain;
 
 namespace {
-
-constexpr std::size_t shared_from = 256 << 10;  // bytes
 
 double after_barrier() {
   MPI_Barrier(MPI_COMM_WORLD);
@@ -86,39 +84,18 @@ void step(GradientReducer& reducer, std::int64_t elements, const std::vector<Poi
 
 }  // namespace
 
-// Arrays are not shared, because their size is not known when they are deleted. Message buffers are large vectors,
-// which use the operator below.
-void* operator new[](std::size_t bytes) {
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void* operator new(std::size_t bytes) {
-  void* memory = bytes >= shared_from ? SMPI_SHARED_MALLOC(bytes) : std::malloc(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t bytes) noexcept {
-  if (bytes >= shared_from)
-    SMPI_SHARED_FREE(memory);
-  else
-    std::free(memory);
-}
-
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   node_is_oversubscribed = true;  // waiting ranks offer their CPU at once (waits.h)
   {
     const auto number = [&](int i) { return std::atof(argv[i]); };
-    const std::string what = argv[1];
     const bool library = std::string(argv[2]) == "library";
     int rank = 0, ranks = 1;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     SumChoice choice;
     if (!library) choice.algorithm = argv[2];
     choice.links = {number(5) * 1e-6, number(4) * 1e9, number(7) * 1e-6, number(6) * 1e9};
+    simulate::set_read_rate(number(4) * 1e9);
     for (int r = 0; r < ranks; ++r) choice.node_of_rank.push_back(std::to_string(r / std::atoi(argv[3])));
     const std::int64_t elements = std::atoll(argv[8]), bucket = std::atoll(argv[9]);
 
@@ -126,33 +103,38 @@ int main(int argc, char** argv) {
     const RankGroup job = RankGroup::of_job();
     job.gather(std::string(200, 'x'));  // as long as the text that ranks send about their CPUs (binding.h)
     const auto communicator = make_mpi_communicator(job, 128 << 10, 0x7fffffff, choice);
+    auto* memory = static_cast<float*>(communicator->allocate(elements * std::int64_t{sizeof(float)}));
     const double start = after_barrier() - begin;
-    if (rank == 0) std::printf("start %.9f\n", start);
+    if (rank == 0) std::printf("start %.9f\n", start), std::fflush(stdout);
 
-    auto* memory = static_cast<float*>(SMPI_SHARED_MALLOC(static_cast<std::size_t>(elements) * sizeof(float)));
     const std::span<float> values(memory, static_cast<std::size_t>(elements));
     GradientReducer reducer(*communicator, values, bucket);
-    if (what == "step") {
-      const std::vector<Point> watermark = read_watermark(argv[10]);
-      timed("step", [&] { step(reducer, elements, watermark, number(11), number(12), number(13), number(14) * 1e-6); });
-    } else if (what == "broadcast") {
-      timed("broadcast", [&] { communicator->broadcast(std::as_writable_bytes(values), 0); });
-    } else {
-      timed("sum", [&] {
-        if (library) return sum_by_library(values, bucket);
-        reducer.begin();
-        reducer.ready(elements);
-        reducer.finish({});
-      });
-      double counters[8] = {};
-      timed("counters", [&] { communicator->sum(std::span<double>(counters)); });
-      const std::size_t own = values.size() / static_cast<std::size_t>(ranks);
-      timed("gather", [&] {
-        communicator->gather(values.first(own),
-                             rank == 0 ? values.first(own * static_cast<std::size_t>(ranks)) : std::span<float>(), 0);
-      });
+    std::istringstream parts(argv[1]);
+    for (std::string part; std::getline(parts, part, ',');) {
+      if (part == "sum") {
+        timed("sum", [&] {
+          if (library) return sum_by_library(values, bucket);
+          reducer.begin();
+          reducer.ready(elements);
+          reducer.finish({});
+        });
+      } else if (part == "counters") {
+        double counters[8] = {};
+        timed("counters", [&] { communicator->sum(std::span<double>(counters)); });
+      } else if (part == "gather") {
+        const std::size_t own = values.size() / static_cast<std::size_t>(ranks);
+        timed("gather", [&] {
+          communicator->gather(values.first(own),
+                               rank == 0 ? values.first(own * static_cast<std::size_t>(ranks)) : std::span<float>(), 0);
+        });
+      } else if (part == "broadcast") {
+        timed("broadcast", [&] { communicator->broadcast(std::as_writable_bytes(values), 0); });
+      } else if (part == "step") {
+        const std::vector<Point> points = read_watermark(argv[10]);
+        timed("step", [&] { step(reducer, elements, points, number(11), number(12), number(13), number(14) * 1e-6); });
+      }
     }
-    SMPI_SHARED_FREE(memory);
+    communicator->release(memory);
   }
   MPI_Finalize();
 }

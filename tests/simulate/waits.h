@@ -3,14 +3,17 @@
 //
 // A test costs no simulated time, so a rank that tests again and again would never let time pass. Where the program
 // offers its CPU to other ranks (cluster/waiting.h), a simulated rank sleeps until one of the messages that it has
-// tested has ended. SimGrid's own way adds a fixed time for every test of every request. A rank with 32 requests then
-// waits 32 times as long for each message, and a simulation of thousands of ranks takes far too long.
+// tested has ended, or until another rank of its node rings. SimGrid's own way adds a fixed time for every test of
+// every request. A rank with 32 requests then waits 32 times as long for each message, and a simulation of thousands of
+// ranks takes far too long.
 #pragma once
 
 #include <mpi.h>
 #include <sched.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <cstddef>
 
 namespace simulate {
 
@@ -24,17 +27,35 @@ int test_some(int count, MPI_Request* requests, int* ended, int* indices, MPI_St
 int barrier(MPI_Comm comm, MPI_Request* request);
 int broadcast(void* values, int count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request* request);
 
-// Waits until one of the messages has ended that were tested without success since the last call.
+// Waits until one of the messages has ended that were tested without success since the last call, or until another rank
+// has rung since then. Returns at once after look_again().
 int wait_for_one();
+
+// To be called for every step that a rank begins: it must look at it once before it may sleep.
+int look_again(int result = 0);
+
+// With a bell a rank tells another rank of its node that there is something to look at in memory. A rank that sleeps
+// hears it after the time of an empty message within the node.
+struct Bell;
+Bell& own_bell();
+void ring(Bell& other);
+
+// The time in which a rank reads so many bytes of another rank in place. It does nothing else meanwhile.
+void take_time_to_read(std::size_t bytes);
+void set_read_rate(double bytes_per_second);
 
 }  // namespace simulate
 
+#undef MPI_Isend
+#undef MPI_Irecv
 #undef MPI_Test
 #undef MPI_Testall
 #undef MPI_Testsome
 #undef MPI_Ibarrier
 #undef MPI_Ibcast
 #undef nanosleep
+#define MPI_Isend(...) simulate::look_again(PMPI_Isend(__VA_ARGS__))
+#define MPI_Irecv(...) simulate::look_again(PMPI_Irecv(__VA_ARGS__))
 #define MPI_Test(request, done, status) simulate::test(request, done, status)
 #define MPI_Testall(count, requests, done, statuses) simulate::test_all(count, requests, done, statuses)
 #define MPI_Testsome(count, requests, ended, indices, statuses) \
