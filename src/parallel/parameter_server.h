@@ -50,9 +50,7 @@ class ParameterServer {
   bool step(const Wishes& wishes);
   const Wishes& wishes() const { return met_wishes_; }
   double waited_seconds() const { return waited_seconds_; }  // total time without work from workers
-  double moving_seconds() const {
-    return moving_seconds_;
-  }  // total time of sending weights, receiving and adding gradients
+  double moving_seconds() const { return moving_seconds_; }  // total time of sending weights and taking gradients
 
  private:
   bool lead(const Wishes& wishes);

@@ -238,7 +238,7 @@ void Trainer::note_passes(const PassTimes& passes, double step_begin, StepTimes&
   times.boundary = passes.boundary;
   if (!backend_.on_device()) return;
   double waited = std::max(0.0, passes.bubble + passes.boundary - std::max(0.0, uncounted));
-  for (double* part : {&times.backward, &times.forward, &times.input, &times.communication}) {
+  for (double* part : {&times.backward, &times.forward, &times.input, &times.communication, &times.update}) {
     const double taken = std::min(*part, waited);
     *part -= taken;
     waited -= taken;

@@ -101,12 +101,12 @@ struct TrainingRank {
   std::unique_ptr<Trainer> trainer;
 
   TrainingRank(const Experiment& experiment, bool on_device, const Checkpoint* checkpoint = nullptr,
-               bool is_alone = false)
+               bool is_alone = false, cuda::RunOrder order = {cuda::RunOrder::Kind::latest, 0})
       : alone(is_alone) {
     const bool fixed = experiment.communication.order == "fixed";
     host = make_mpi_communicator(group, 1 << 12, 0x7fffffff, {.algorithm = fixed ? "halving" : "auto"});
     if (on_device) {
-      device = std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.order = {cuda::RunOrder::Kind::latest, 0}});
+      device = std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.order = order});
       if (!alone && stages_of(experiment.parallel) > 1) {
         const bool by_nccl = experiment.communication.library == "nccl";
         stages = by_nccl ? stages_by_nccl(experiment) : make_stage_ranks(experiment, group, device.get());
